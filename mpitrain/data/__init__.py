@@ -1,0 +1,1 @@
+"""Shards, corpora, samplers, and one module a source."""

@@ -1,0 +1,1 @@
+"""Networks: layers over views of one flat vector."""
