@@ -1,0 +1,50 @@
+"""The parameter server's update (Chan & Lane 2014, Algorithm 1; Zhang 2013 is μ = 0, β = 1) and MDOWNPOUR's.
+
+∇ is the plain sum of the raw gradients of a worker's local steps: uphill, and not yet multiplied by η. (§4 of the paper
+sends a difference of parameters; with Algorithm 1 as printed that would ascend, and apply η twice.)
+"""
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.rules.sgd import accelerate, sgd
+
+
+def decay(i: int, j: int, beta: float) -> float:
+    """Weight α = β^(i−j) of a gradient taken at Θ_j when the server is at Θ_i. Raises ValueError when j > i."""
+    if j > i:
+        raise ValueError(f"a gradient at index {j} reached a server at index {i}")
+    return beta ** (i - j)
+
+
+def update(
+    theta: Array, v: Array | None, gradient: Array, scratch: Array, *, eta: float, mu: float, alpha: float
+) -> None:
+    """Algorithm 1's update, after which the caller counts i ← i + 1.
+
+    v may be None when μ = 0: no velocity is kept and Θ gets the same bits.
+    """
+    if v is None:
+        if mu != 0.0:
+            raise ValueError(f"momentum {mu} needs a velocity")
+        # Θ ← Θ − αη∇
+        sgd(theta, gradient, scratch, eta=alpha * eta)
+        return
+    # v ← μv − αη∇
+    accelerate(v, gradient, scratch, eta=alpha * eta, mu=mu)
+    # Θ ← Θ + v
+    np.add(theta, v, out=theta)
+
+
+def mdownpour(y: Array, v: Array, g: Array, scratch: Array, *, eta: float, delta: float) -> None:
+    """Momentum DOWNPOUR, τ = 1 (Zhang, Choromanska & LeCun 2015, Supplement): `g` is a worker's gradient at y.
+
+    Exactly Nesterov's momentum in the look-ahead variable y = x + δv. The model is x: `look_ahead(x, y, v, -delta)`.
+    """
+    # v ← δv − ηg
+    accelerate(v, g, scratch, eta=eta, mu=delta)
+    # y ← y − ηg + δv
+    np.multiply(g, eta, out=scratch)
+    np.subtract(y, scratch, out=y)
+    np.multiply(v, delta, out=scratch)
+    np.add(y, scratch, out=y)
