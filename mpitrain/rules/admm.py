@@ -1,0 +1,59 @@
+"""Asynchronous ADMM (Zhang, Choromanska & LeCun 2015, §4, equations 9–11), with λ/ρ in the place of λ; λ₀ = 0.
+
+A turn: read x̃; `dual_ascent`; τ times `step` with λ and x̃ frozen; `centre_move`, whose d is added to the centre.
+Each worker keeps `contribution`, the xⁱ − λⁱ that the centre holds of it: x₀ at first.
+"""
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.rules.sgd import accelerate
+
+
+def dual_ascent(lam: Array, x: Array, centre: Array, scratch: Array) -> None:
+    """Equation 9."""
+    # λⁱ ← λⁱ − (xⁱ − x̃)
+    np.subtract(x, centre, out=scratch)
+    np.subtract(lam, scratch, out=lam)
+
+
+def _attract(x: Array, lam: Array, centre: Array, scratch: Array, eta_rho: float) -> None:
+    # x + (ηρ/(1 + ηρ))(λ + x̃ − x) = (x + ηρ(λ + x̃))/(1 + ηρ), but float32 can't shrink x by rounding 1 + ηρ
+    np.add(lam, centre, out=scratch)
+    np.subtract(scratch, x, out=scratch)
+    np.multiply(scratch, eta_rho / (1.0 + eta_rho), out=scratch)
+    np.add(x, scratch, out=x)
+
+
+def step(x: Array, g: Array, lam: Array, centre: Array, scratch: Array, *, eta: float, rho: float) -> None:
+    """Equation 10: `g` is the gradient at xⁱ."""
+    # xⁱ ← (xⁱ − ηg(xⁱ) + ηρ(λⁱ + x̃))/(1 + ηρ)
+    _attract(x, lam, centre, scratch, eta * rho)
+    np.multiply(g, eta, out=scratch)
+    np.multiply(scratch, 1.0 / (1.0 + eta * rho), out=scratch)
+    np.subtract(x, scratch, out=x)
+
+
+def momentum_step(
+    x: Array, v: Array, g: Array, lam: Array, centre: Array, scratch: Array, *, eta: float, rho: float, delta: float
+) -> None:
+    """Equation 10 with −ηg replaced by Nesterov's velocity: `g` is the gradient at xⁱ + δvⁱ. δ = 0: the bits of `step`.
+
+    The paper names a momentum variant (§5, footnote 3) without stating it; this one mirrors equation 7.
+    """
+    # vⁱ ← δvⁱ − ηg(xⁱ + δvⁱ)
+    accelerate(v, g, scratch, eta=eta, mu=delta)
+    # xⁱ ← (xⁱ + vⁱ + ηρ(λⁱ + x̃))/(1 + ηρ)
+    _attract(x, lam, centre, scratch, eta * rho)
+    np.multiply(v, 1.0 / (1.0 + eta * rho), out=scratch)
+    np.add(x, scratch, out=x)
+
+
+def centre_move(d: Array, contribution: Array, x: Array, lam: Array, scratch: Array, *, workers: int) -> None:
+    """Equation 11 as a change: x̃ ← x̃ + d keeps x̃ = (1/p)Σ(xⁱ − λⁱ) when worker i alone has moved."""
+    # d ← ((xⁱ − λⁱ) − contribution)/p
+    np.subtract(x, lam, out=scratch)
+    np.subtract(scratch, contribution, out=d)
+    np.divide(d, workers, out=d)
+    # contribution ← xⁱ − λⁱ
+    np.positive(scratch, out=contribution)

@@ -1,0 +1,53 @@
+"""The learning rate falls, ÷5 then ÷2, when the online predictive loss stagnates.
+
+Zhang, Choromanska & LeCun 2015, Figure 4.
+
+The online predictive loss (Cesa-Bianchi et al. 2004) is the mean of the minibatch losses, each taken before the update
+that uses the minibatch; here over windows, as a mean since the start would hide stagnation.
+"""
+
+from dataclasses import dataclass
+from math import inf, prod
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Stagnation: `patience` windows of `window` minibatches in a row, none below the best by `tolerance` of its mean.
+
+    `factors` are the divisors, in order; after the last one the rate stays.
+    """
+
+    window: int = 1000
+    patience: int = 3
+    tolerance: float = 0.01
+    factors: tuple[float, ...] = (5.0, 2.0)
+
+
+class State(NamedTuple):
+    """What `observe` carries along: losses of the open window, the best window's mean, windows since, falls so far."""
+
+    total: float = 0.0
+    seen: int = 0
+    best: float = inf
+    waited: int = 0
+    falls: int = 0
+
+
+def observe(plateau: Plateau, state: State, loss: float) -> State:
+    """The state after one more minibatch's loss."""
+    state = state._replace(total=state.total + loss, seen=state.seen + 1)
+    if state.seen < plateau.window:
+        return state
+    mean = state.total / state.seen
+    state = state._replace(total=0.0, seen=0)
+    if state.best - mean > plateau.tolerance * abs(mean):
+        return state._replace(best=mean, waited=0)
+    if state.waited + 1 < plateau.patience:
+        return state._replace(waited=state.waited + 1)
+    return state._replace(waited=0, falls=min(state.falls + 1, len(plateau.factors)))
+
+
+def divisor(plateau: Plateau, state: State) -> float:
+    """What the initial learning rate is to be divided by now."""
+    return prod(plateau.factors[: state.falls])
