@@ -1,0 +1,50 @@
+"""Fully connected layer."""
+
+from math import prod, sqrt
+
+import numpy as np
+
+from mpitrain.flat import Array, Parameter
+from mpitrain.models.layer import Layer, Shape, Views
+
+
+class FullyConnected(Layer):
+    """y = xW + b, with W [inputs, units]; an input of any shape is seen flattened.
+
+    `deviation` is the standard deviation of the initial weights, by default √(`gain` / inputs), where `gain` = 2 keeps
+    the variance through a ReLU (He et al. 2015); `bias` is the initial bias.
+    """
+
+    kind = "fc"
+
+    def __init__(self, units: int, deviation: float | None = None, bias: float = 0.0, gain: float = 2.0) -> None:
+        super().__init__()
+        self.units = units
+        self.deviation = deviation
+        self.bias = bias
+        self.gain = gain
+
+    def prepare(self, input_shape: Shape) -> Shape:
+        inputs = prod(input_shape)
+        deviation = sqrt(self.gain / inputs) if self.deviation is None else self.deviation
+        weights = Parameter(f"{self.name}.weights", (inputs, self.units), ("gaussian", deviation))
+        bias = Parameter(f"{self.name}.bias", (self.units,), ("constant", self.bias), decay=False)
+        self.parameters = [weights, bias]
+        return (self.units,)
+
+    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+        weights, bias = (views[p.name] for p in self.parameters)
+        self._x = x.reshape(len(x), -1)
+        y = self.buffer("y", (len(x), self.units), x)
+        np.matmul(self._x, weights, out=y)
+        return np.add(y, bias, out=y)
+
+    def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
+        weights, bias = self.parameters
+        np.matmul(self._x.T, dy, out=gradients[weights.name])
+        np.sum(dy, axis=0, out=gradients[bias.name])
+        if not need_dx:
+            return None
+        dx = self.buffer("dx", self._x.shape, dy)
+        np.matmul(dy, views[weights.name].T, out=dx)
+        return dx.reshape(len(dy), *self.input_shape)

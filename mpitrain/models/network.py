@@ -1,0 +1,127 @@
+"""A network: layers one after another, their parameters in one flat vector."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpitrain.data.batch import Batch
+from mpitrain.flat import Array, Layout
+from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.layer import Layer, Shape, Views
+from mpitrain.models.losses import Loss
+from mpitrain.models.workspace import Workspace
+from mpitrain.streams import stream
+
+Ready = Callable[[slice], None]
+
+
+class Network:
+    """`layers` from `input_shape` to `classes` outputs under `loss`, with `l2`/2·‖w‖² on the weights, not the biases.
+
+    `slices[i]` is layer i's part of the flat vector (empty for a layer without parameters); `split` is the number of
+    layers before the first fully connected one. Raises BadInput when `input_shape` is too small for the layers.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        input_shape: Shape,
+        loss: Loss,
+        *,
+        l2: float = 0.0,
+        workspace: Workspace | None = None,
+    ) -> None:
+        self.layers = list(layers)
+        self.input_shape = tuple(input_shape)
+        self.loss = loss
+        self.l2 = l2
+        self.workspace = workspace or Workspace()
+        self._connect()
+        self.layout = Layout([p for layer in self.layers for p in layer.parameters])
+        self.slices = self._layer_slices()
+        self.classes = self.layers[-1].output_shape[0]
+        self.split = next(i for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected))
+        self._first = next(i for i, layer in enumerate(self.layers) if layer.parameters)
+        self._views: dict[str, tuple[Array, Views]] = {}
+
+    def loss_and_gradient(
+        self,
+        parameters: Array,
+        gradients: Array,
+        batch: Batch,
+        rng: np.random.Generator | None = None,
+        on_ready: Ready | None = None,
+    ) -> float:
+        """Mean loss of the minibatch, without the l2 term; the mean gradient, with it, is written over `gradients`.
+
+        `rng` draws dropout. `on_ready` is called with each layer's part of the flat vector, last layers first, when its
+        gradient is final. All arrays are of one dtype, `batch.inputs` [n, *input_shape].
+        """
+        views = self._views_of("parameters", parameters)
+        gradient_views = self._views_of("gradients", gradients)
+        outputs = self._forward(views, batch.inputs, True, rng)
+        dy: Array | None = outputs
+        loss = self.loss.loss_and_gradient(outputs, batch.targets, self.workspace)
+        for i in range(len(self.layers) - 1, self._first - 1, -1):
+            layer = self.layers[i]
+            dy = layer.backward(views, gradient_views, dy, need_dx=i > self._first)
+            if layer.parameters:
+                self._add_decay(layer, views, gradient_views)
+                if on_ready is not None:
+                    on_ready(self.slices[i])
+        return loss / len(batch.targets)
+
+    def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
+        """Summed loss, without dropout and l2, and how many examples have another greatest output than their target.
+
+        Of equal outputs the first counts.
+        """
+        outputs = self._forward(self._views_of("parameters", parameters), batch.inputs, False, None)
+        errors = int((outputs.argmax(axis=1) != batch.targets).sum())
+        return self.loss.loss(outputs, batch.targets, self.workspace), errors
+
+    def initial(self, seed: int, dtype: Any = np.float32) -> Array:
+        """The initial flat vector, on the host: a function of `seed` and the layers, drawn in float64 and rounded."""
+        vector = np.empty(self.layout.size, dtype)
+        for i, parameter in enumerate(self.layout.parameters):
+            kind, value = parameter.initial
+            part = vector[self.layout.slices[parameter.name]]
+            if kind == "gaussian":
+                part[:] = stream(seed, "initial", i).standard_normal(parameter.size) * value
+            else:
+                part[:] = value
+        return vector
+
+    def _connect(self) -> None:
+        shape, numbers = self.input_shape, dict[str, int]()
+        for layer in self.layers:
+            numbers[layer.kind] = numbers.get(layer.kind, 0) + 1
+            shape = layer.connect(shape, f"{layer.kind}{numbers[layer.kind]}", self.workspace)
+
+    def _layer_slices(self) -> list[slice]:
+        slices, start = [], 0
+        for layer in self.layers:
+            size = sum(p.size for p in layer.parameters)
+            slices.append(slice(start, start + size))
+            start += size
+        return slices
+
+    def _forward(self, views: Views, x: Array, training: bool, rng: np.random.Generator | None) -> Array:
+        x = x.reshape(len(x), *self.input_shape)
+        for layer in self.layers:
+            x = layer.forward(views, x, training, rng)
+        return x
+
+    def _views_of(self, role: str, vector: Array) -> Views:
+        """Views of `vector`, made anew only when the role has passed to another vector."""
+        known = self._views.get(role)
+        if known is None or known[0] is not vector:
+            known = self._views[role] = (vector, self.layout.views(vector))
+        return known[1]
+
+    def _add_decay(self, layer: Layer, views: Views, gradient_views: Views) -> None:
+        if self.l2:
+            for p in layer.parameters:
+                if p.decay:
+                    self.workspace.ops.add_scaled(gradient_views[p.name], views[p.name], self.l2)

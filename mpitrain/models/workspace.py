@@ -1,0 +1,34 @@
+"""Buffers that layers write to, kept between minibatches."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mpitrain import ops
+from mpitrain.flat import Array
+
+
+class Workspace:
+    """Named buffers that only ever grow, and the array functions of the device they lie on.
+
+    `xp` makes arrays (numpy, or a module like it), `ops` has the names of mpitrain.ops.
+    """
+
+    def __init__(self, xp: Any = np, ops: ModuleType = ops) -> None:
+        self.xp = xp
+        self.ops = ops
+        self._views: dict[tuple[str, Any], Array] = {}
+        self._buffers: dict[tuple[str, Any], Array] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array of `shape`, its contents undefined; allocates only when `name` was never as large."""
+        key = name, dtype
+        view = self._views.get(key)
+        if view is None or view.shape != shape:
+            size = int(np.prod(shape))
+            buffer = self._buffers.get(key)
+            if buffer is None or buffer.size < size:
+                buffer = self._buffers[key] = self.xp.empty(size, dtype)
+            view = self._views[key] = buffer[:size].reshape(shape)
+        return view

@@ -1,0 +1,45 @@
+"""Max-pooling over square windows that lie wholly inside the image."""
+
+import numpy as np
+from numba import njit
+
+from mpitrain.flat import Array
+
+
+@njit(cache=True, nogil=True)
+def max_pool(x: Array, size: int, stride: int, out: Array, place: Array) -> None:
+    """out [n, h', w', c] = the greatest of each window of x [n, h, w, c].
+
+    `place` (uint8, the shape of out) = where in the window, row by row.
+    The first of equals wins; NaN wins over every number.
+    """
+    n, rows, columns, channels = out.shape
+    for i in range(n):
+        for row in range(rows):
+            for column in range(columns):
+                best, where = out[i, row, column], place[i, row, column]
+                corner = x[i, row * stride, column * stride]
+                for c in range(channels):
+                    best[c] = corner[c]
+                    where[c] = 0
+                for k in range(1, size * size):
+                    pixel = x[i, row * stride + k // size, column * stride + k % size]
+                    for c in range(channels):
+                        wins = (pixel[c] > best[c]) | (pixel[c] != pixel[c])
+                        best[c] = pixel[c] if wins else best[c]
+                        where[c] = np.uint8(k) if wins else where[c]
+
+
+@njit(cache=True, nogil=True)
+def max_unpool(dy: Array, place: Array, size: int, stride: int, out: Array) -> None:
+    """The gradient of max_pool: out [n, h, w, c] = 0 plus each dy at the place of its maximum."""
+    n, rows, columns, channels = dy.shape
+    for i in range(n):
+        out[i] = 0
+        for row in range(rows):
+            for column in range(columns):
+                gradient, where = dy[i, row, column], place[i, row, column]
+                for k in range(size * size):
+                    pixel = out[i, row * stride + k // size, column * stride + k % size]
+                    for c in range(channels):
+                        pixel[c] += gradient[c] if where[c] == k else 0
