@@ -1,7 +1,8 @@
 """Asynchronous ADMM (Zhang, Choromanska & LeCun 2015, §4, equations 9–11), with λ/ρ in the place of λ; λ₀ = 0.
 
 A turn: read x̃; `dual_ascent`; τ times `step` with λ and x̃ frozen; `centre_move`, whose d is added to the centre.
-Each worker keeps `contribution`, the xⁱ − λⁱ that the centre holds of it: x₀ at first.
+Each worker keeps `contribution`, what the centre holds of it. It starts as x̃₀, wherever the worker itself starts: the
+centre stays the mean of the contributions, and a wrong mean at the start would stay in it for ever.
 """
 
 import numpy as np
