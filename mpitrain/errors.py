@@ -2,4 +2,17 @@
 
 
 class BadInput(ValueError):
-    """Input that cannot be used: one line that names the file or the key. The program prints it and exits with status 2."""
+    """Input that cannot be used: one line that names the file or the key.
+
+    The program prints it and exits with status 2. `agreed` when all ranks know of it and one has printed it.
+    """
+
+    agreed = False
+
+
+class TrainingFailed(RuntimeError):
+    """A training that cannot go on, such as one whose gradients are no longer finite: one line, exit status 1."""
+
+
+class Overdue(RuntimeError):
+    """A rank that was waited for stayed silent longer than the deadline."""

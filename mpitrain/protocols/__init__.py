@@ -1,1 +1,12 @@
 """Who sends what to whom, when. Transport, clock and members are given; neither mpi4py nor time is imported here."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mpitrain.protocols import server, synchronous
+
+if TYPE_CHECKING:
+    from mpitrain.session import Session
+
+#: The protocol that `Algorithm.protocol` names.
+PROTOCOLS: dict[str, "Callable[[Session], None]"] = {"synchronous": synchronous.run, "server": server.run}

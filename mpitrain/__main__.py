@@ -1,0 +1,72 @@
+"""`python -m mpitrain [train | prepare | check | stability | info] ...`; `train` when nothing is said."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mpitrain import __version__
+from mpitrain.errors import BadInput
+
+COMMANDS = ("train", "prepare", "check", "stability", "info")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; the exit status: 0 done, 2 bad input (one line on standard error), 1 a failed training."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] not in (*COMMANDS, "-h", "--help", "--version"):
+        words = ["train", *words]
+    options = parser().parse_args(words)
+    try:
+        return int(options.run(options) or 0)
+    except BadInput as error:
+        print(f"mpitrain: {error}", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    from mpitrain import stability
+    from mpitrain.data import commands as data
+
+    top = argparse.ArgumentParser(prog="mpitrain", description="Distributed SGD over MPI on HDF5 shards.")
+    top.add_argument("--version", action="version", version=f"mpitrain {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    _add_train(commands)
+    data.add_prepare_parser(commands)
+    data.add_check_parser(commands)
+    stability.add_parser(commands)
+    info = commands.add_parser("info", help="what was found: MPI, ranks, nodes, threads, devices")
+    info.set_defaults(run=_info)
+    return top
+
+
+def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    train = commands.add_parser("train", help="train a network (the default)")
+    train.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, as a.b=value")
+    train.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<time>-<algorithm>")
+    train.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
+    train.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
+    train.set_defaults(run=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from mpitrain.mpi import abort_on_exception
+    from mpitrain.run import Options, train
+
+    abort_on_exception()
+    if options.resume and options.config:
+        raise BadInput("--resume takes the configuration of the run; change it by --set")
+    return train(Options(options.config, tuple(options.set), options.out, options.resume, options.print_config))
+
+
+def _info(options: argparse.Namespace) -> int:
+    from mpitrain.info import info
+    from mpitrain.mpi import abort_on_exception
+
+    abort_on_exception()
+    return info()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The typed configuration: TOML file, command-line overrides, defaults per algorithm.
+
+Every key is checked: an unknown one is an error that names the nearest known key, a value of the wrong type or range
+one that names the key. `to_toml` writes the resolved configuration, which reads back as itself.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import tomli_w
+
+from mpitrain.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, defaults_of
+from mpitrain.errors import BadInput
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A table of the configuration file."""
+
+
+class Data(Section, frozen=True):
+    """Where the shards are and how they are read."""
+
+    path: str = ""  # empty: the embedded digits
+    context: list[Annotated[int, msgspec.Meta(ge=0)]] = []  # frames left and right of the centre frame
+    memory_limit_gb: Positive = 4.0  # larger parts are read from disk as training goes
+
+
+class Model(Section, frozen=True):
+    """The network: a preset, scaled. What is not given is as the preset has it."""
+
+    preset: str = "digits-cnn"
+    width: Positive = 1.0
+    hidden_layers: Count | None = None
+    output: Literal["softmax", "logistic"] | None = None
+    l2: NotNegative | None = None
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+
+
+class Training(Section, frozen=True):
+    """How long, how fast, and from which random numbers."""
+
+    epochs: Positive = 10.0
+    minibatch: Count = 32  # samples a worker treats between two steps
+    learning_rate: Positive = 0.05
+    rate_per: Literal["minibatch", "sample"] = "minibatch"  # whether it multiplies the mean or the sum
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 1
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class Run(Section, frozen=True):
+    """Where and how the program runs."""
+
+    out: str = "runs"
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # per rank; 0: cores of the node divided by its ranks
+    evaluate_every: NotNegative = 1.0  # epochs between evaluations; 0: only at the end
+    checkpoint_every: NotNegative = 5.0  # minutes between checkpoints; 0: only at the end and on a signal
+    checkpoints_kept: Count = 3
+    deadline: Positive = 300.0  # seconds that a silent rank is waited for
+    exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"
+    nonfinite_limit: Count = 10  # non-finite gradients in a row after which the run stops
+    gradient_statistics: bool = False  # share of exact zeros, cosine between workers' gradients (Chan & Lane §3.4)
+    progress: Literal["auto", "plain", "none"] = "auto"
+
+
+class Stage(Section, frozen=True, kw_only=True):
+    """From `at` on (epochs, or "25%" of the training) these values hold instead of the ones of [training]."""
+
+    at: float | str
+    minibatch: Count | None = None
+    learning_rate: Positive | None = None
+    rate_factor: Positive | None = None  # multiplies the rate that held before
+    workers: Count | None = None
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole configuration."""
+
+    data: Data = Data()
+    model: Model = Model()
+    training: Training = Training()
+    algorithm: AnyAlgorithm
+    run: Run = Run()
+    stages: list[Stage] = []
+
+
+def load(path: Path | None, overrides: list[str]) -> Config:
+    """The configuration of a TOML file with `key.path=value` overrides. Raises BadInput naming the file or the key."""
+    table = read_toml(path) if path else {}
+    for override in overrides:
+        set_key(table, override)
+    return resolve(table)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table of a TOML file. Raises BadInput naming the file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: not TOML: {error}") from error
+
+
+def set_key(table: dict[str, Any], override: str) -> None:
+    """Set `a.b=value` in the table; a value that is not TOML is taken as a string."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise BadInput(f"--set {override}: expected key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = key.strip().split(".")
+    for name in parents:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise BadInput(f"--set {override}: {name} is not a table")
+    table[last] = value
+
+
+def resolve(table: dict[str, Any]) -> Config:
+    """Check a table and fill in the algorithm's defaults. Raises BadInput naming the key."""
+    _check_names(table)
+    merged = _merge(defaults_of(table.get("algorithm", {})), table)
+    try:
+        config = msgspec.convert(merged, Config)
+    except msgspec.ValidationError as error:
+        raise BadInput(_readable(error)) from error
+    config.algorithm.check(config)
+    return config
+
+
+def to_toml(config: Config) -> str:
+    """The configuration as TOML that reads back as itself."""
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
+
+
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        merged[key] = _merge(merged[key], value) if isinstance(value, dict) and key in merged else value
+    return merged
+
+
+def _check_names(table: dict[str, Any]) -> None:
+    _check_fields(table, Config, "")
+    for name, section in (("data", Data), ("model", Model), ("training", Training), ("run", Run)):
+        _check_fields(table.get(name, {}), section, f"{name}.")
+    algorithm = table.get("algorithm", {})
+    if not isinstance(algorithm, dict):
+        raise BadInput("algorithm: expected a table")
+    name = algorithm.get("name", "asgd")
+    if name not in ALGORITHMS:
+        raise BadInput(f"algorithm.name = {name!r}: unknown{_nearest(str(name), list(ALGORITHMS))}")
+    _check_fields(algorithm, ALGORITHMS[name], "algorithm.")
+    stages = table.get("stages", [])
+    for number, stage in enumerate(stages if isinstance(stages, list) else []):
+        _check_fields(stage, Stage, f"stages[{number}].")
+
+
+def _check_fields(table: Any, section: type[msgspec.Struct], prefix: str) -> None:
+    if not isinstance(table, dict):
+        raise BadInput(f"{prefix[:-1]}: expected a table")
+    known = [field.encode_name for field in msgspec.structs.fields(section)]
+    if issubclass(section, Algorithm):
+        known.append("name")
+    for key in table:
+        if key not in known:
+            raise BadInput(f"unknown key {prefix}{key}{_nearest(key, known)}")
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; the nearest known is {close[0]}" if close else f"; known: {', '.join(known)}"
+
+
+def _readable(error: msgspec.ValidationError) -> str:
+    message, _, where = str(error).partition(" - at `$")
+    return f"{where.rstrip('`').lstrip('.') or 'configuration'}: {message}"

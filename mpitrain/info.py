@@ -1,0 +1,58 @@
+"""`info`: what this program finds where it runs. The first thing to look at on a new cluster."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from mpitrain import __version__
+from mpitrain.mpi import Transport, cuda_aware, library
+
+
+def info() -> int:
+    """Print versions, the MPI library, where the ranks are and how they would exchange vectors."""
+    transport = Transport(deadline=60.0)
+    places = transport.gather_texts(
+        f"{platform.node()} local rank {transport.local_rank} of {transport.local_size}, "
+        f"{len(os.sched_getaffinity(0))} cores",
+        "the ranks' places",
+    )
+    passive = transport.progresses_passively() if transport.size > 1 else True
+    if transport.rank == 0:
+        for name, value in _facts(transport, passive):
+            print(f"{name:<18} {value}")
+        for rank, place in enumerate(places):
+            print(f"{f'rank {rank}':<18} {place}")
+    transport.barrier("the end")
+    return 0
+
+
+def _facts(transport: Transport, passive: bool) -> list[tuple[str, str]]:
+    blas = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), None)
+    return [
+        ("mpitrain", f"{__version__}, Python {platform.python_version()}, NumPy {np.__version__}"),
+        ("BLAS", f"{blas['internal_api']} {blas['version']}, {blas['num_threads']} threads" if blas else "unknown"),
+        ("MPI", library()),
+        ("ranks", f"{transport.size} on {transport.nodes} node{'s' if transport.nodes != 1 else ''}"),
+        ("one-sided reads", "served while the target computes" if passive else "wait until the target enters MPI"),
+        ("exchange", _exchange(transport, passive)),
+        ("CUDA-aware MPI", "yes" if cuda_aware() else "no: device buffers go through host memory"),
+        ("CuPy", _installed("cupy-cuda13x", "cupy-cuda12x", "cupy")),
+    ]
+
+
+def _exchange(transport: Transport, passive: bool) -> str:
+    if transport.nodes == 1:
+        return "shared memory (one node)"
+    return "one-sided reads, gradients by message" if passive else "messages"
+
+
+def _installed(*names: str) -> str:
+    for name in names:
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+    return "not installed: ranks compute on the CPU"

@@ -1,0 +1,190 @@
+"""What the master keeps count of and when it evaluates, saves and reports. The other ranks have one that is idle."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.assignments import Work
+from mpitrain.config import Config
+from mpitrain.evaluation import Evaluation
+from mpitrain.metrics import Metrics
+from mpitrain.progress import Progress
+from mpitrain.state import State
+
+RECORD_EVERY = 1.0  # seconds between two "train" records
+
+
+class Monitor:
+    """Counts what is trained; `turn` does what is due: a slice of evaluation, a checkpoint, a record, the display."""
+
+    def __init__(self, config: Config, clock: Callable[[], float], state: State, samples: int) -> None:
+        self.config, self.clock, self.samples = config, clock, samples
+        self.exchange = "none"
+        self.outstanding: Callable[[], list[Work]] = list
+        self.save: Callable[[State, list[Work]], Path | None] = lambda state, outstanding: None
+        self.metrics: Metrics | None = None
+        self.evaluation: Evaluation | None = None
+        self.progress = Progress("none", 1)
+        self.results: dict[str, float] = {}
+        self.updates, self.refusals, self.busy = 0, 0, 0.0
+        self.staleness_sum, self.staleness_max = 0, 0
+        self._zeros: list[float] = []
+        self._cosines: list[float] = []
+        self.trained_now = 0
+        self._loss, self._loss_samples, self.train_loss = 0.0, 0, float("nan")
+        self._began = clock()
+        self._recorded = self._saved = self._began
+        self.resume(state)
+        self._evaluated_at: tuple[int, int] = (0, 0)
+
+    def resume(self, state: State) -> None:
+        """Count from this state on."""
+        self.seconds_before, self._trained_before = state.seconds, state.trained
+        self._next_evaluation = self._evaluation_after(state.trained)
+
+    # ---- what protocols report
+
+    def trained(self, count: int, loss: float, busy: float = 0.0) -> None:
+        """`count` samples with this summed loss have been trained on; the server was busy for so many seconds."""
+        self.trained_now += count
+        self._loss, self._loss_samples = self._loss + loss, self._loss_samples + count
+        self.busy += busy
+
+    def updated(self, staleness: int = 0) -> None:
+        """One update was applied."""
+        self.updates += 1
+        self.staleness_sum += staleness
+        self.staleness_max = max(self.staleness_max, staleness)
+
+    def refused(self, worker: int, index: int, loss: float) -> None:
+        """A gradient was not finite."""
+        self.refusals += 1
+        self.progress.line(f"rank {worker}: its gradient from update {index} is not finite; rejected")
+        self.write("refused", worker=worker, index=index, loss=loss)
+
+    def gradient_statistics(self, zeros: float, cosine: float | None) -> None:
+        """Share of exact zeros in a gradient, cosine between two workers' (Chan & Lane §3.4)."""
+        self._zeros.append(zeros)
+        if cosine is not None:
+            self._cosines.append(cosine)
+
+    # ---- what is due
+
+    def turn(self, state: State, whole: bool = False) -> bool:
+        """Do what is due; whether there was anything. `whole` evaluations are not cut into slices."""
+        if self.metrics is None:
+            return False
+        state.trained = self._trained_before + self.trained_now
+        now = self.clock()
+        if self.evaluation is not None and not self.evaluation.active and state.trained >= self._next_evaluation:
+            self._next_evaluation = self._evaluation_after(state.trained)
+            self._begin_evaluation(state)
+        if self.evaluation is not None and self.evaluation.active:
+            self._evaluate_slice()
+            while whole and self.evaluation.active:
+                self._evaluate_slice()
+            return True
+        if now - self._recorded >= RECORD_EVERY:
+            self._record(state, now)
+        if self.config.run.checkpoint_every and now - self._saved >= 60 * self.config.run.checkpoint_every:
+            self.checkpoint(state)
+        return False
+
+    def checkpoint(self, state: State) -> None:
+        """Save now."""
+        state.trained = self._trained_before + self.trained_now
+        state.seconds = self.seconds
+        path = self.save(state, self.outstanding())
+        self._saved = self.clock()
+        if path is not None:
+            self.write("checkpoint", samples=state.trained, step=state.index, seconds=self.seconds, name=path.name)
+
+    def finish(self, state: State) -> None:
+        """The last evaluation, unless these very parameters have been evaluated."""
+        state.trained = self._trained_before + self.trained_now
+        if self.evaluation is not None:
+            if self.evaluation.active or self._evaluated_at != (state.trained, state.index) or not self.results:
+                self._begin_evaluation(state)
+            while self.evaluation.active:
+                self._evaluate_slice()
+        self._record(state, self.clock())
+        self.progress.close()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self.seconds_before + self.clock() - self._began
+
+    def start_clock(self) -> None:
+        """Training begins now."""
+        self._began = self._recorded = self._saved = self.clock()
+
+    def write(self, event: str, **fields: Any) -> None:
+        """A record, where this rank keeps any."""
+        if self.metrics is not None:
+            self.metrics.write(event, **fields)
+
+    def summary(self) -> dict[str, Any]:
+        """The counts for summary.json."""
+        counted = {
+            "updates": self.updates,
+            "staleness_mean": self.staleness_sum / max(self.updates, 1),
+            "staleness_max": self.staleness_max,
+            "gradients_refused": self.refusals,
+            "server_busy_seconds": self.busy,
+            "exchange": self.exchange,
+        }
+        if self._zeros:
+            counted["gradient_zeros_mean"] = float(np.mean(self._zeros))
+            counted["gradient_cosine_mean"] = float(np.mean(self._cosines)) if self._cosines else None
+        return counted
+
+    def _evaluation_after(self, trained: int) -> float:
+        every = self.config.run.evaluate_every * self.samples
+        return (trained // every + 1) * every if every else float("inf")
+
+    def _begin_evaluation(self, state: State) -> None:
+        assert self.evaluation is not None
+        self._evaluated_at = (state.trained, state.index)
+        self.evaluation.begin(state.model)
+
+    def _evaluate_slice(self) -> None:
+        assert self.evaluation is not None
+        results = self.evaluation.step()
+        if results is not None:
+            self.results = results
+            trained, index = self._evaluated_at
+            self._roll_loss()
+            self.write(
+                "evaluate",
+                step=index,
+                samples=trained,
+                epoch=trained / self.samples,
+                seconds=self.seconds,
+                train_loss=self.train_loss,
+                **results,
+            )
+            self.progress.evaluated(trained / self.samples, self.seconds, self.train_loss, results)
+
+    def _record(self, state: State, now: float) -> None:
+        self._roll_loss()
+        self._recorded = now
+        self.write(
+            "train",
+            step=state.index,
+            samples=state.trained,
+            epoch=state.trained / self.samples,
+            seconds=self.seconds,
+            train_loss=self.train_loss,
+            staleness_mean=self.staleness_sum / max(self.updates, 1),
+        )
+        rate = self.trained_now / max(self.seconds - self.seconds_before, 1e-9)
+        self.progress.update(state.trained, rate, self.train_loss, self.results.get("test_error"))
+
+    def _roll_loss(self) -> None:
+        """The mean loss of the minibatches since the last record is the training loss."""
+        if self._loss_samples:
+            self.train_loss = self._loss / self._loss_samples
+            self._loss, self._loss_samples = 0.0, 0

@@ -1,0 +1,301 @@
+"""The only module that imports mpi4py: start and abort, messages, collectives, windows.
+
+Nothing here waits without a deadline: every wait polls and sleeps between polls, so that signals are seen and ranks
+that share a core make room for each other.
+"""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import mpi4py
+
+if not Path("/sys/class/infiniband").exists():
+    # Without such a network Open MPI's UCX windows fail in every rank with a line on standard error, then step aside.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+mpi4py.rc.thread_level = "funneled"
+
+import numpy as np  # noqa: E402
+from mpi4py import MPI  # noqa: E402
+
+from mpitrain.errors import Overdue  # noqa: E402
+from mpitrain.flat import Array  # noqa: E402
+
+SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 1e-3  # seconds
+
+
+def abort_on_exception() -> None:
+    """Make an uncaught exception end the whole job with its traceback; without it the other ranks would hang."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        lines = traceback.format_exception(kind, error, trace)
+        sys.stderr.write(f"rank {MPI.COMM_WORLD.rank}:\n{''.join(lines)}")
+        abort(1)
+
+    sys.excepthook = hook
+
+
+def abort(status: int) -> None:
+    """End every rank at once."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(status)
+
+
+def library() -> str:
+    """Vendor and version of the MPI library, one line."""
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ,").replace("\t", " ")
+
+
+def cuda_aware() -> bool:
+    """Whether the MPI library says that it takes device buffers; MPITRAIN_CUDA_AWARE=0|1 overrides it."""
+    if (said := os.environ.get("MPITRAIN_CUDA_AWARE")) is not None:
+        return said == "1"
+    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") if MPI.Is_initialized() else None
+    return "cuda" in (kinds or "")
+
+
+@dataclass
+class Traffic:
+    """What this rank exchanged: payload bytes, by whatever means they travelled, and messages."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+
+
+class Transport:
+    """This rank's view of its communicator: who is where, messages, collectives, windows.
+
+    `deadline` seconds without an answer raise Overdue. `clock` and `sleep` can be simulated.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm | None = None,
+        deadline: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.comm = comm if comm is not None else MPI.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.deadline, self.clock, self.sleep = deadline, clock, sleep
+        self.traffic = Traffic()
+        local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = local.rank, local.size
+        self.leader = bool(local.rank == 0)
+        self.nodes = self._sum_of_small(int(self.leader))
+        self._local = local
+        self._in_flight: list[tuple[MPI.Request, Any]] = []
+
+    # ---- waiting
+
+    def wait(self, request: MPI.Request, what: str) -> None:
+        """Wait for a request. Raises Overdue naming `what`."""
+        if request.Test():
+            return
+        backoff = self.backoff(what)
+        while not request.Test():
+            backoff.pause()
+
+    def backoff(self, what: str) -> "Backoff":
+        """A pause for polling loops that grows from microseconds to a millisecond and ends at the deadline."""
+        return Backoff(self, what)
+
+    # ---- messages
+
+    def send(self, to: int, tag: int, buffer: Any) -> MPI.Request:
+        """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
+        request = self.comm.Isend([buffer, MPI.BYTE], to, tag)
+        self.traffic.messages_sent += 1
+        self.traffic.bytes_sent += memoryview(buffer).nbytes
+        return request
+
+    def post(self, to: int, tag: int, message: bytes) -> None:
+        """Send a small message and keep it until it has gone."""
+        self._in_flight = [(r, m) for r, m in self._in_flight if not r.Test()]
+        self._in_flight.append((self.send(to, tag, message), message))
+
+    def flush(self) -> None:
+        """Wait until all posted messages have gone."""
+        for request, _ in self._in_flight:
+            self.wait(request, "a posted message to leave")
+        self._in_flight.clear()
+
+    def poll(self, tag: int, source: int = MPI.ANY_SOURCE, most: int = 1 << 16) -> tuple[int, bytes] | None:
+        """A waiting message as (sender, bytes), or None. Raises ValueError for one longer than `most` bytes."""
+        status = MPI.Status()
+        message = self.comm.Improbe(source, tag, status)
+        if message is None:
+            return None
+        count = status.Get_count(MPI.BYTE)
+        if count > most:
+            raise ValueError(f"a message of {count} bytes from rank {status.source}, where {most} is the most")
+        buffer = bytearray(count)
+        message.Recv([buffer, MPI.BYTE])
+        self.traffic.bytes_received += count
+        return status.source, bytes(buffer)
+
+    def receive(self, source: int, tag: int, what: str) -> bytes:
+        """Wait for a small message from one rank."""
+        backoff = self.backoff(what)
+        while (answer := self.poll(tag, source)) is None:
+            backoff.pause()
+        return answer[1]
+
+    def receive_into(self, source: int, tag: int, buffer: Array, what: str) -> None:
+        """Wait for a message of exactly the buffer's length. Raises ValueError when it has another."""
+        request, status = self.comm.Irecv([buffer, MPI.BYTE], source, tag), MPI.Status()
+        backoff = self.backoff(what)
+        while not request.Test(status):
+            backoff.pause()
+        if status.Get_count(MPI.BYTE) != buffer.nbytes:
+            raise ValueError(f"{status.Get_count(MPI.BYTE)} bytes from rank {source}, expected {buffer.nbytes}")
+        self.traffic.bytes_received += buffer.nbytes
+
+    # ---- collectives
+
+    def start_sum(self, array: Array) -> MPI.Request:
+        """Start summing an array over all ranks, in place."""
+        self.traffic.bytes_sent += array.nbytes
+        self.traffic.bytes_received += array.nbytes
+        self.traffic.messages_sent += 1
+        return self.comm.Iallreduce(MPI.IN_PLACE, array)
+
+    def sum(self, array: Array, what: str) -> None:
+        """Sum an array over all ranks, in place."""
+        self.wait(self.start_sum(array), what)
+
+    def barrier(self, what: str) -> None:
+        """Wait for every rank."""
+        self.wait(self.comm.Ibarrier(), what)
+
+    def broadcast(self, message: bytes, what: str, root: int = 0) -> bytes:
+        """The root's bytes on every rank."""
+        length = np.array([len(message)], dtype=np.int64)
+        self.wait(self.comm.Ibcast(length, root), what)
+        buffer = bytearray(message) if self.rank == root else bytearray(int(length[0]))
+        self.wait(self.comm.Ibcast([buffer, MPI.BYTE], root), what)
+        return bytes(buffer)
+
+    def broadcast_array(self, array: Array, what: str, root: int = 0) -> None:
+        """The root's array on every rank, in place."""
+        self.wait(self.comm.Ibcast(array, root), what)
+
+    def gather_texts(self, text: str, what: str) -> list[str]:
+        """Every rank's text, by rank."""
+        mine = text.encode()
+        counts = np.zeros(self.size, dtype=np.int64)
+        self.wait(self.comm.Iallgather(np.array([len(mine)], dtype=np.int64), counts), what)
+        everything = bytearray(int(counts.sum()))
+        self.wait(self.comm.Iallgatherv([mine, MPI.BYTE], [everything, counts.tolist(), MPI.BYTE]), what)
+        ends = np.cumsum(counts)
+        return [everything[int(e - c) : int(e)].decode() for c, e in zip(counts, ends, strict=True)]
+
+    def local_barrier(self, what: str) -> None:
+        """Wait for the ranks of this node."""
+        self.wait(self._local.Ibarrier(), what)
+
+    # ---- windows
+
+    def shared_segments(self, size: int) -> "SharedSegments":
+        """Memory that the ranks of the one node address directly. Collective."""
+        return SharedSegments(self, size)
+
+    def remote_segments(self, size: int) -> "RemoteSegments":
+        """Memory that the other ranks read one-sidedly. Collective."""
+        return RemoteSegments(self, size)
+
+    def progresses_passively(self, nap: float = 0.05) -> bool:
+        """Whether a get completes while its target is outside MPI: rank 0 sleeps `nap` seconds, the others read."""
+        memory, taken = self.remote_segments(4096), np.zeros(1)
+        self.barrier("the probe of passive progress")
+        if self.rank == 0:
+            self.sleep(nap)
+        else:
+            start = self.clock()
+            memory.read(0, 0, np.empty(4096, dtype=np.uint8))
+            taken[0] = self.clock() - start
+        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, taken, MPI.MAX), "the probe of passive progress")
+        memory.close()
+        return bool(taken[0] < nap / 2)
+
+    def _sum_of_small(self, value: int) -> int:
+        total = np.array([value], dtype=np.int64)
+        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, total), "the start")
+        return int(total[0])
+
+
+class Backoff:
+    """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
+
+    def __init__(self, transport: Transport, what: str) -> None:
+        self._transport, self._what = transport, what
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again: something happened."""
+        self._began: float | None = None
+
+    def pause(self) -> None:
+        """Sleep a little. Raises Overdue naming what is waited for."""
+        t = self._transport
+        now = t.clock()
+        if self._began is None:
+            self._began = now
+        waited = now - self._began
+        if waited > t.deadline:
+            raise Overdue(f"rank {t.rank}: waited {t.deadline:g} s for {self._what} (run.deadline)")
+        t.sleep(min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP))
+
+
+class SharedSegments:
+    """Memory of `sizes[rank]` bytes on each rank of one node that all its ranks address directly."""
+
+    def __init__(self, transport: Transport, size: int) -> None:
+        self._window = MPI.Win.Allocate_shared(size, 1, comm=transport.comm)
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+
+    def segment(self, rank: int) -> Array:
+        """One rank's memory as uint8."""
+        memory, _ = self._window.Shared_query(rank)
+        return np.frombuffer(memoryview(memory), dtype=np.uint8)
+
+    def sync(self) -> None:
+        """A memory barrier: what was stored before is seen before what is stored after."""
+        self._window.Sync()
+
+    def close(self) -> None:
+        """Collective; only at a clean end, since freeing waits for every rank."""
+        self._window.Unlock_all()
+        self._window.Free()
+
+
+class RemoteSegments:
+    """Memory of `size` bytes on each rank, read by the others with one-sided gets in one passive epoch."""
+
+    def __init__(self, transport: Transport, size: int) -> None:
+        self._transport = transport
+        self._window = MPI.Win.Allocate(size, 1, comm=transport.comm)
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+        self.own = np.frombuffer(memoryview(self._window.tomemory()), dtype=np.uint8)
+
+    def read(self, rank: int, offset: int, out: Array) -> None:
+        """Copy `out.nbytes` bytes from another rank's memory."""
+        request = self._window.Rget([out, MPI.BYTE], rank, (offset, out.nbytes, MPI.BYTE))
+        self._transport.wait(request, f"a one-sided read from rank {rank}")
+
+    def sync(self) -> None:
+        """A memory barrier on this rank's own memory."""
+        self._window.Sync()
+
+    def close(self) -> None:
+        """Collective; only at a clean end."""
+        self._window.Unlock_all()
+        self._window.Free()

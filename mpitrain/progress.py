@@ -1,0 +1,62 @@
+"""What a user sees while training: a live line on a terminal, plain lines elsewhere, and the closing table."""
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+
+class Progress:
+    """`how` is "auto" (live on a terminal, else plain), "plain" or "none"; `total` counts samples."""
+
+    def __init__(self, how: str, total: int) -> None:
+        self._total = total
+        self._quiet = how == "none"
+        self.console = Console(file=sys.stdout, highlight=False)
+        self._bar: Bar | None = None
+        if how == "auto" and self.console.is_terminal:
+            columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
+            self._bar = Bar(*columns, TimeRemainingColumn(), console=self.console, transient=True)
+            self._task = self._bar.add_task("starting", total=total)
+            self._bar.start()
+
+    def line(self, text: str) -> None:
+        """A line of its own, above the live one."""
+        if not self._quiet:
+            self.console.print(text, soft_wrap=True, markup=False)
+
+    def update(self, trained: int, rate: float, loss: float, error: float | None) -> None:
+        """Where the training stands."""
+        if self._bar is not None:
+            wrong = "" if error is None else f"  test error {error:.2%}"
+            self._bar.update(
+                self._task, completed=trained, description=f"{rate:,.0f} samples/s  loss {loss:.3f}{wrong}"
+            )
+
+    def evaluated(self, epoch: float, seconds: float, loss: float, results: dict[str, float]) -> None:
+        """An evaluation's result."""
+        errors = "  ".join(
+            f"{key.removesuffix('_error')} error {value:.2%}"
+            for key, value in results.items()
+            if key.endswith("_error")
+        )
+        self.line(f"epoch {epoch:6.2f}  {seconds:7.1f} s  train loss {loss:.4f}  {errors}")
+
+    def close(self) -> None:
+        """End the live line."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def table(self, rows: list[tuple[str, Any]], folder: str) -> None:
+        """The closing table and where the run lies."""
+        if self._quiet:
+            return
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for name, value in rows:
+            table.add_row(name, str(value))
+        self.console.print(table)
+        self.console.print(folder, soft_wrap=True, markup=False)

@@ -1,0 +1,167 @@
+"""Sequential SGD on one rank, and the same on several that share every minibatch (`allreduce`).
+
+All ranks hold the same θ and apply the same update. A rank's share of the gradient is summed over the ranks bucket by
+bucket while backward still computes the earlier layers; the update of a bucket follows its sum at once.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from mpitrain.algorithms import Allreduce, MovingAverage, Msgd
+from mpitrain.assignments import Work
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array, blocks
+from mpitrain.rules import averaging
+from mpitrain.rules import sgd as rule
+from mpitrain.session import Session
+
+
+def run(session: Session) -> None:
+    """Train until all samples are served or a stop is asked for. Collective over all members."""
+    if session.transport.rank not in session.members:
+        return
+    state, parallel = session.state, len(session.members) > 1
+    session.say_exchange("allreduce" if parallel else "none")
+    stepper = Stepper(session)
+    while (work := stepper.next_work()) is not None:
+        loss = stepper.step(work)
+        if not np.isfinite(loss):
+            raise TrainingFailed(
+                f"the loss is no longer finite at update {state.index}; a smaller training.learning_rate may help"
+            )
+        session.monitor.trained(work.count, loss * work.count)
+        session.monitor.updated()
+        session.monitor.turn(state, whole=True)
+        if stepper.stopping:
+            break
+
+
+class Stepper:
+    """One update after another, with the buffers that it takes."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.state = session, session.state
+        self.ranks = session.members
+        self.part = self.ranks.index(session.transport.rank)
+        self.gradient = np.empty_like(self.state.theta)
+        self.update = Rule(session, self.gradient)
+        self.sums = Sums(session, self.gradient, self.update) if len(self.ranks) > 1 else None
+        self.stopping = False
+
+    def next_work(self) -> Work | None:
+        """The next global minibatch: of one epoch and one stage."""
+        assignments, schedule = self.state.assignments, self.session.schedule
+        settings = schedule.at(assignments.position)
+        options = self.session.config.algorithm
+        local = isinstance(options, Allreduce) and options.batch == "local"
+        size = settings.minibatch * (len(self.ranks) if local else 1)
+        self.rate = settings.learning_rate
+        return assignments.next(size, 1, schedule.until_change(assignments.position))
+
+    def step(self, work: Work) -> float:
+        """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
+        if self.sums is None:
+            at, eta = self.update.at, self.rate
+            loss = self.session.learner.gradient(at, self.gradient, work, lambda part: self.update(part, eta))
+            self.stopping = self.session.stop.flag
+        else:
+            loss, self.stopping = self.sums.step(work, work.share(self.part, len(self.ranks)), self.rate)
+        self.state.index += 1
+        return loss
+
+
+class Sums:
+    """The gradient's way through nonblocking all-reduces."""
+
+    def __init__(self, session: Session, gradient: Array, update: "Rule") -> None:
+        self.session, self.gradient, self.update = session, gradient, update
+        self.transport = session.transport
+        options = session.config.algorithm
+        assert isinstance(options, Allreduce)
+        self._bucket = max(int(options.bucket_mb * 1e6) // gradient.itemsize, 1)
+        self._in_flight: list[tuple[Any, slice]] = []
+        self._small = np.zeros(3)
+
+    def step(self, work: Work, share: Work, eta: float) -> tuple[float, bool]:
+        """Gradient of the whole minibatch from every rank's share, and its update; mean loss, wish to stop."""
+        learner, ranks = self.session.learner, len(self.session.members)
+        per_sample = learner.per_sample
+        # A rank's mean counts by its share; where all shares are equal one factor at the end does.
+        equal = work.count % ranks == 0
+        self._scale = 1.0 if per_sample or equal else share.count / work.count
+        eta *= 1.0 if per_sample or not equal else 1.0 / ranks
+        self._pending: slice | None = None
+        loss = 0.0
+        if share.count:
+            loss = learner.gradient(self.update.at, self.gradient, share, self._ready) * share.count
+        else:  # fewer samples than ranks: this one adds nothing
+            self.gradient[:] = 0
+            self._start(slice(0, self.gradient.size))
+        self._small[:] = loss, share.count, self.session.stop.flag
+        small = self.transport.start_sum(self._small)
+        if self._pending is not None:
+            self._start(self._pending)
+        for request, part in self._in_flight:
+            self.transport.wait(request, "the other ranks' gradients")
+            self.update(part, eta)
+        self._in_flight.clear()
+        self.transport.wait(small, "the other ranks' losses")
+        return float(self._small[0] / self._small[1]), bool(self._small[2])
+
+    def _ready(self, part: slice) -> None:
+        """Collect final parts, which come last layers first, into buckets; start a full one, push on the others."""
+        if self._scale != 1.0:
+            for b in blocks(part.stop - part.start):
+                piece = self.gradient[part][b]
+                np.multiply(piece, self._scale, out=piece)
+        pending = part if self._pending is None else slice(part.start, self._pending.stop)
+        self._pending = pending
+        if pending.stop - pending.start >= self._bucket:
+            self._start(pending)
+            self._pending = None
+        for request, _ in self._in_flight:
+            request.Test()
+
+    def _start(self, part: slice) -> None:
+        self._in_flight.append((self.transport.start_sum(self.gradient[part]), part))
+
+
+class Rule:
+    """The algorithm's update on parts of the flat vectors, in cache blocks."""
+
+    def __init__(self, session: Session, gradient: Array) -> None:
+        state, options = session.state, session.config.algorithm
+        self.state, self.gradient = state, gradient
+        self.momentum = options.momentum if isinstance(options, Msgd | Allreduce) else 0.0
+        self.nesterov = bool(self.momentum and isinstance(options, Msgd | Allreduce) and options.nesterov)
+        self.average_rate = options.average_rate if isinstance(options, MovingAverage) else None
+        self._scratch = np.empty_like(state.theta[: next(blocks(state.theta.size)).stop])
+        #: Where the gradient is taken: θ, or θ + μv for Nesterov's momentum.
+        self.at = np.empty_like(state.theta) if self.nesterov else state.theta
+        if self.nesterov:
+            rule.look_ahead(self.at, state.theta, state.velocity, self.momentum)
+
+    def __call__(self, part: slice, eta: float) -> None:
+        """Update a part whose gradient is final and whose parameters backward no longer needs."""
+        for b in blocks(part.stop - part.start):
+            self._update(slice(part.start + b.start, part.start + b.stop), eta, self._scratch[: b.stop - b.start])
+
+    def _update(self, b: slice, eta: float, scratch: Array) -> None:
+        state, theta, g = self.state, self.state.theta[b], self.gradient[b]
+        if state.average is not None:
+            self._average(state.average[b], theta, scratch)
+        if state.velocity is None:
+            rule.sgd(theta, g, scratch, eta=eta)
+            return
+        step = rule.nesterov if self.nesterov else rule.classical
+        step(theta, state.velocity[b], g, scratch, eta=eta, mu=self.momentum)
+        if self.nesterov:
+            rule.look_ahead(self.at[b], theta, state.velocity[b], self.momentum)
+
+    def _average(self, z: Array, theta: Array, scratch: Array) -> None:
+        """The average takes θ_t in just before update t + 1."""
+        if self.average_rate is None:
+            averaging.running_average(z, theta, scratch, t=self.state.index)
+        else:
+            averaging.moving_average(z, theta, scratch, rate=self.average_rate)

@@ -1,0 +1,86 @@
+"""The fixed-size note that ranks exchange about a vector: who, what, from which index, over which samples.
+
+Little-endian, with a magic word and a checksum; a vector that follows in a message of its own is announced with its
+length and checksum.
+"""
+
+import struct
+from dataclasses import astuple, dataclass, fields
+from enum import IntEnum
+
+import xxhash
+
+from mpitrain.assignments import Work
+from mpitrain.flat import Array
+
+MAGIC = b"mpt1"
+_FIELDS = struct.Struct("<iqqqqqqqqddddQ")
+_CHECK = struct.Struct("<Q")
+SIZE = len(MAGIC) + _FIELDS.size + _CHECK.size
+
+
+class WireError(RuntimeError):
+    """A message that is not what its sender should have sent; the line names the sender."""
+
+
+class Kind(IntEnum):
+    """What a note says."""
+
+    HELLO = 1  # worker: give me work
+    READY = 2  # worker: n minibatches done, take my gradient when you are free
+    GRANT = 3  # server: hand it over
+    GRADIENT = 4  # worker: here it is
+    WORK = 5  # server: next samples, at this index
+    WAIT = 6  # server: not your stage yet
+    STOP = 7  # server: the end
+    PULL = 8  # worker: send me Θ
+    SNAPSHOT = 9  # server: here it is
+    PULLED = 10  # worker: I have Θ
+
+
+@dataclass(frozen=True)
+class Note:
+    """One note. `index` is the server's or the worker's; `work` fields name samples; sums are over minibatches."""
+
+    kind: int
+    index: int = 0
+    epoch: int = 0
+    start: int = 0
+    count: int = 0
+    minibatch: int = 0
+    minibatches: int = 0
+    stopping: int = 0
+    nbytes: int = 0
+    learning_rate: float = 0.0
+    loss: float = 0.0  # summed over samples
+    zeros: float = 0.0  # share of exact zeros in the gradient
+    spare: float = 0.0
+    checksum: int = 0
+
+    @property
+    def work(self) -> Work:
+        """The samples that the note names."""
+        return Work(self.epoch, self.start, self.count, self.minibatch)
+
+    def pack(self) -> bytes:
+        """The note as bytes."""
+        body = MAGIC + _FIELDS.pack(*astuple(self))
+        return body + _CHECK.pack(xxhash.xxh3_64_intdigest(body))
+
+
+assert len(fields(Note)) == len(_FIELDS.unpack(bytes(_FIELDS.size)))
+
+
+def unpack(message: bytes, sender: int) -> Note:
+    """The note of a message. Raises WireError naming the sender."""
+    if len(message) != SIZE:
+        raise WireError(f"rank {sender} sent a note of {len(message)} bytes, expected {SIZE}")
+    body, check = message[: -_CHECK.size], message[-_CHECK.size :]
+    if body[: len(MAGIC)] != MAGIC or _CHECK.unpack(check)[0] != xxhash.xxh3_64_intdigest(body):
+        raise WireError(f"rank {sender} sent a corrupt note")
+    return Note(*_FIELDS.unpack(body[len(MAGIC) :]))
+
+
+def checksum(vector: Array) -> int:
+    """Checksum of a contiguous vector's bytes, at memory speed."""
+    return int(xxhash.xxh3_64_intdigest(memoryview(vector).cast("B")))

@@ -1,0 +1,63 @@
+"""What holds when: minibatch, learning rate and number of workers as functions of the samples served."""
+
+from dataclasses import dataclass
+
+from mpitrain.config import Config, Stage
+from mpitrain.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds at one position of a training. `learning_rate` is the configuration's, `workers` None for all."""
+
+    minibatch: int
+    learning_rate: float
+    workers: int | None
+
+
+class Schedule:
+    """The stages of a training on `samples` training samples; positions are samples served since the start.
+
+    Raises BadInput naming the stage whose `at` cannot be read.
+    """
+
+    def __init__(self, config: Config, samples: int) -> None:
+        self.samples = samples
+        self.total = round(config.training.epochs * samples)
+        now = Settings(config.training.minibatch, config.training.learning_rate, None)
+        self._begins = [(0, now)]
+        placed = [(self._position(stage, number), stage) for number, stage in enumerate(config.stages)]
+        for position, stage in sorted(placed, key=lambda pair: pair[0]):
+            now = Settings(
+                stage.minibatch or now.minibatch,
+                (stage.learning_rate or now.learning_rate) * (stage.rate_factor or 1.0),
+                stage.workers or now.workers,
+            )
+            self._begins.append((position, now))
+
+    def at(self, served: int) -> Settings:
+        """The settings once `served` samples have been served."""
+        return next(settings for position, settings in reversed(self._begins) if position <= served)
+
+    def until_change(self, served: int) -> int:
+        """Samples left from `served` to the next stage or the end."""
+        following = [position for position, _ in self._begins if position > served]
+        return min([*following, self.total]) - served
+
+    @property
+    def most_workers(self) -> int:
+        """The largest number of workers that a stage asks for; 0 when none does."""
+        return max(settings.workers or 0 for _, settings in self._begins)
+
+    def _position(self, stage: Stage, number: int) -> int:
+        try:
+            if isinstance(stage.at, str):
+                fraction = float(stage.at.removesuffix("%")) / 100 if stage.at.endswith("%") else float("nan")
+                position = fraction * self.total
+            else:
+                position = stage.at * self.samples
+            if not position >= 0:
+                raise ValueError
+        except ValueError:
+            raise BadInput(f'stages[{number}].at = {stage.at!r}: expected epochs, or a share such as "25%"') from None
+        return round(position)

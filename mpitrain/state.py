@@ -1,0 +1,46 @@
+"""What a training is made of beside its configuration: what a checkpoint holds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpitrain.algorithms import Algorithm, Averaged, MovingAverage
+from mpitrain.assignments import Assignments
+from mpitrain.flat import Array
+
+
+@dataclass
+class State:
+    """θ or Θ with what its rule keeps beside it, the number i of updates, and which samples have been served."""
+
+    theta: Array
+    assignments: Assignments
+    index: int = 0
+    velocity: Array | None = None
+    average: Array | None = None
+    seconds: float = 0.0  # of training before this start
+    trained: int = 0  # samples whose gradients were applied
+
+    def vectors(self) -> dict[str, Array]:
+        """The vectors by name, without those that the algorithm has none of."""
+        named = {"theta": self.theta, "velocity": self.velocity, "average": self.average}
+        return {name: vector for name, vector in named.items() if vector is not None}
+
+    @property
+    def model(self) -> Array:
+        """What is evaluated, hashed and exported: the average where the algorithm keeps one, else θ."""
+        return self.theta if self.average is None else self.average
+
+    def little_endian(self) -> Array:
+        """The model as little-endian float32, the form that is hashed."""
+        return np.ascontiguousarray(self.model, dtype="<f4")
+
+
+def fresh(options: Algorithm, theta: Array, assignments: Assignments) -> State:
+    """The state at the start of a training, with the vectors that the algorithm keeps beside θ."""
+    state = State(theta, assignments)
+    if getattr(options, "momentum", 0.0):
+        state.velocity = np.zeros_like(theta)
+    if isinstance(options, Averaged | MovingAverage):
+        state.average = theta.copy()
+    return state

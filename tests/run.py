@@ -1,0 +1,79 @@
+"""Install the package beside each MPI implementation and run every test, each launch under a deadline.
+
+    python3 tests/run.py            everything: what continuous integration runs
+    python3 tests/run.py openmpi    with one implementation only
+
+Needs nothing but Python: the virtual environments are made in `.tests/`. Exit status 0 when all passed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RANKS = (2, 4, 8)
+SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 1200, 420, 900  # seconds
+
+#: More ranks than cores, and root in containers, are what Open MPI must be told of; MPICH does not read these.
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONSAFEPATH": "1",  # the installed package, not the source beside it
+}
+
+
+def main(implementations: list[str]) -> int:
+    """Run all; 0 when everything passed."""
+    failed = []
+    for number, mpi in enumerate(implementations):
+        python = environment(mpi)
+        if number == 0:
+            failed += step("ruff", [python, "-m", "ruff", "check", "."], SERIAL_DEADLINE)
+            failed += step("ruff format", [python, "-m", "ruff", "format", "--check", "."], SERIAL_DEADLINE)
+            failed += step("mypy", [python, "-m", "mypy"], SERIAL_DEADLINE)
+            failed += step("serial tests", [python, "-m", "pytest", "-q"], SERIAL_DEADLINE)
+        for ranks in RANKS:
+            launch = [str(Path(python).with_name("mpirun")), "-n", str(ranks), python, "-m", "pytest", "-q"]
+            failed += step(
+                f"{mpi}, {ranks} ranks", [*launch, "--with-mpi", "-m", "mpi", "-p", "no:cacheprovider"], MPI_DEADLINE
+            )
+    print(f"failed: {', '.join(failed)}" if failed else "all passed", flush=True)
+    return bool(failed)
+
+
+def environment(mpi: str) -> str:
+    """A virtual environment with this package and one MPI implementation; its Python."""
+    folder = ROOT / ".tests" / mpi
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", f".[{mpi},test]"]
+    if step(f"install beside {mpi}", install, INSTALL_DEADLINE):
+        sys.exit(1)
+    return str(python)
+
+
+def step(name: str, command: list[str], deadline: float) -> list[str]:
+    """Run a command in its own process group; [name] when it failed or ran past the deadline, which kills the group."""
+    print(f"== {name}", flush=True)
+    began = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, start_new_session=True)
+    try:
+        status: int | str = process.wait(deadline)
+    except subprocess.TimeoutExpired:
+        status = f"no end within {deadline} s"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    print(f"== {name}: {'ok' if status == 0 else status}, {time.monotonic() - began:.0f} s", flush=True)
+    return [] if status == 0 else [name]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or ["mpich", "openmpi"]))
