@@ -1,0 +1,115 @@
+"""`python -m mpitrain stability`: one JSON object about one setting, or about a grid of them."""
+
+import argparse
+import json
+from contextlib import suppress
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.stability import grid, maps
+
+METHODS: dict[str, maps.Map] = {"easgd": maps.easgd, "admm": maps.admm}
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds the subcommand; `args.run` is then `run`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "stability", help="is round-robin EASGD or ADMM stable at a setting? (on x²/2; needs no data)"
+    )
+    parser.add_argument("--method", choices=METHODS, required=True)
+    parser.add_argument("--workers", type=int, required=True, metavar="P")
+    parser.add_argument("--eta", type=float, metavar="E", help="learning rate, in units of 1/curvature")
+    parser.add_argument("--alpha", type=float, metavar="A", help="moving rate α = ηρ; this or --rho")
+    parser.add_argument("--rho", type=float, metavar="R", help="penalty ρ; this or --alpha")
+    parser.add_argument("--simulate", type=int, metavar="T", help="add the centre at times 0 … T, from 1000")
+    parser.add_argument("--grid", type=int, metavar="N", help="N × N points of η in (0, 0.01), ρ in (0, 10)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where --grid goes: .png or .csv")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints the JSON object. Raises BadInput naming the option."""
+    if args.workers < 1:
+        raise BadInput(f"--workers: at least 1, not {args.workers}")
+    answer = _point(args) if args.grid is None else _grid(args)
+    print(json.dumps({"method": args.method, "workers": args.workers, **answer}))
+
+
+def _point(args: argparse.Namespace) -> dict[str, Any]:
+    if args.out is not None:
+        raise BadInput("--out: only --grid writes a file")
+    eta = _number("--eta", args.eta)
+    if eta <= 0:
+        raise BadInput(f"--eta: must be positive, not {eta}")
+    alpha, rho = _strength(args, eta)
+    method = METHODS[args.method]
+    strength = alpha if method is maps.easgd else rho
+    radius = _radius(method, args.workers, eta, strength)
+    answer: dict[str, Any] = {"eta": eta, "alpha": alpha, "rho": rho, "spectral_radius": radius}
+    answer["stable"] = radius <= 1 + maps.ALLOWANCE
+    if method is maps.easgd:
+        answer["condition_holds"] = bool(maps.easgd_condition(np.float64(eta), np.float64(alpha)))
+    if args.simulate is not None:
+        if args.simulate < 1:
+            raise BadInput(f"--simulate: at least 1, not {args.simulate}")
+        answer["centre"] = maps.centre_trajectory(method, args.workers, eta, strength, args.simulate)
+    return answer
+
+
+def _radius(method: maps.Map, workers: int, eta: float, strength: float) -> float:
+    with np.errstate(over="ignore", invalid="ignore"), suppress(np.linalg.LinAlgError):
+        radius = float(maps.spectral_radius(method, workers, np.float64(eta), np.float64(strength)))
+        if isfinite(radius):
+            return radius
+    raise BadInput(f"--eta: with {eta} and this --alpha or --rho the spectral radius overflows")
+
+
+def _grid(args: argparse.Namespace) -> dict[str, Any]:
+    for name in ("eta", "alpha", "rho", "simulate"):
+        if getattr(args, name) is not None:
+            raise BadInput(f"--{name}: --grid covers all η and ρ, leave it out")
+    if args.grid < 2:
+        raise BadInput(f"--grid: at least 2, not {args.grid}")
+    if args.out is None:
+        raise BadInput("--out: --grid needs a file to write, .png or .csv")
+    if args.out.suffix not in grid.WRITERS:
+        raise BadInput(f"--out: {args.out} ends neither in .csv nor in .png")
+    method = METHODS[args.method]
+    points = grid.sweep(method, args.workers, args.grid)
+    try:
+        grid.WRITERS[args.out.suffix](args.out, points, method, args.workers)
+    except OSError as error:
+        raise BadInput(f"--out: {args.out}: {error.strerror}") from None
+    row, column = np.unravel_index(points.radius.argmax(), points.radius.shape)
+    return {
+        "out": str(args.out),
+        "unstable_share": float((points.radius > 1 + maps.ALLOWANCE).mean()),
+        "largest": {
+            "eta": float(points.eta[column]),
+            "rho": float(points.rho[row]),
+            "spectral_radius": float(points.radius[row, column]),
+        },
+    }
+
+
+def _number(option: str, value: float | None) -> float:
+    if value is None:
+        raise BadInput(f"{option}: required without --grid")
+    if not isfinite(value):
+        raise BadInput(f"{option}: must be finite, not {value}")
+    return value
+
+
+def _strength(args: argparse.Namespace, eta: float) -> tuple[float, float]:
+    """(α, ρ) from whichever is given."""
+    if (args.alpha is None) == (args.rho is None):
+        raise BadInput("--alpha, --rho: give one of the two")
+    option, value = ("--alpha", args.alpha) if args.rho is None else ("--rho", args.rho)
+    if _number(option, value) < 0:
+        raise BadInput(f"{option}: must not be negative, not {value}")
+    return (value, value / eta) if args.rho is None else (eta * value, value)
