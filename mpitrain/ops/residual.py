@@ -9,9 +9,12 @@ from math import inf
 import numpy as np
 from numba import njit
 
+from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 
+#: The two parts of a word: set for a negative element, and where it is.
 SIGN = np.uint32(0x80000000)
+INDEX = np.uint32(0x7FFFFFFF)
 #: Elements looked at together. At 0.1 % density 6 % of such blocks hold an element to emit, and only those are scanned.
 SPAN = 64
 
@@ -26,14 +29,14 @@ def accumulate(
     while |residual| < 2¹⁶ thresholds (float64: 2⁴⁵),
         emitted·threshold + residual after = fl(residual before + fl(scale·gradient)).
     An infinite `threshold` emits nothing. What exceeds ±`limit` after emission is clipped to it.
-    Raises FloatingPointError when an element is not finite.
+    Raises TrainingFailed when an element is not finite.
     """
     if not residual.shape == gradient.shape == words.shape:
         raise ValueError(f"residual, gradient, words of shapes {residual.shape}, {gradient.shape}, {words.shape}")
     kind = residual.dtype.type
     count = _accumulate(residual, gradient, words, kind(scale), kind(threshold), kind(limit))
     if count < 0:
-        raise FloatingPointError(f"element {-1 - count} of the residual is not finite: training has diverged")
+        raise TrainingFailed(f"element {-1 - count} of the residual is not finite: training has diverged")
     return int(count)
 
 

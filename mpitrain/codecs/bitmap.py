@@ -1,0 +1,52 @@
+"""One bit an element, set where it is sent, then one sign bit an element sent: the form for dense messages.
+
+Bits fill uint32 words from the lowest up; both parts start on a word.
+"""
+
+import numpy as np
+from numba import njit
+
+from mpitrain.ops.residual import INDEX, SIGN
+
+ONE = np.uint32(1)
+
+
+def size(length: int, count: int) -> int:
+    """uint32 words of the form for `count` of `length` elements."""
+    return -(-length // 32) + -(-count // 32)
+
+
+@njit(cache=True, nogil=True)
+def encode(words, length, out):  # type: ignore[no-untyped-def]
+    """`words` uint32 [k], ascending by index, all below `length`, to `out` uint32 [size(length, k)]."""
+    signs = (length + 31) // 32
+    out[:] = 0
+    for j in range(words.size):
+        index = words[j] & INDEX
+        out[index >> np.uint32(5)] |= ONE << (index & np.uint32(31))
+        if words[j] & SIGN:
+            out[signs + (j >> 5)] |= ONE << np.uint32(j & 31)
+
+
+@njit(cache=True, nogil=True)
+def decode(payload, length, words):  # type: ignore[no-untyped-def]
+    """The inverse, into `words` [k]; `payload` uint32 [size(length, k)].
+
+    Returns False when not exactly k bits below `length` are set, or a padding bit is.
+    """
+    signs = (length + 31) // 32
+    count = 0
+    for at in range(signs):
+        bits = payload[at]
+        index = np.uint32(32 * at)
+        while bits:
+            if bits & ONE:
+                if count == words.size or index >= length:
+                    return False
+                negative = (payload[signs + (count >> 5)] >> np.uint32(count & 31)) & ONE
+                words[count] = index | (negative << np.uint32(31))
+                count += 1
+            bits >>= ONE
+            index += ONE
+    used = np.uint32(count & 31)
+    return count == words.size and (used == 0 or payload[-1] >> used == 0)

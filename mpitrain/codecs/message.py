@@ -1,0 +1,164 @@
+"""Messages of the sparse delta exchange: a header of 56 bytes, then the elements in one of three forms.
+
+    packed       one uint32 an element, sign in the top bit, index in 31 (Strom 2015, §2.5)
+    golomb-rice  see `golomb_rice`
+    bitmap       see `bitmap`
+
+All little-endian. The header ends with the xxh3 of what precedes it and of the payload: a message is whole or it is an
+error, never a wrong weight. Encoder and decoder write into memory that the caller keeps.
+"""
+
+import struct
+from enum import IntEnum
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from xxhash import xxh3_64
+
+from mpitrain.codecs import bitmap, golomb_rice
+from mpitrain.flat import Array
+from mpitrain.ops.residual import INDEX
+from mpitrain.rules.sparse_delta import COUNT_MAX
+
+MAGIC = b"mpsd"
+VERSION = 1
+# magic, version, form, k, zero; sender, step; sequence; length, elements; payload bytes; threshold
+FIELDS = struct.Struct("<4sBBBBIIQIIQd")
+CHECKSUM = struct.Struct("<Q")
+HEADER = FIELDS.size + CHECKSUM.size
+#: When more than one element in so many is sent, a codec's dense form takes over.
+DENSE = 16
+
+
+class Form(IntEnum):
+    """How a payload is laid out."""
+
+    PACKED = 0
+    GOLOMB_RICE = 1
+    BITMAP = 2
+
+
+#: By `codec`: the form of sparse messages, and of dense ones. Golomb–Rice is never the larger, bitmap is the faster.
+CODECS = {
+    "packed": (Form.PACKED, Form.BITMAP),
+    "golomb-rice": (Form.GOLOMB_RICE, Form.GOLOMB_RICE),
+    "auto": (Form.GOLOMB_RICE, Form.BITMAP),
+}
+
+
+class Header(NamedTuple):
+    """What a message says beside its elements: `step` and `threshold` are the sender's, `length` the vector's."""
+
+    sender: int
+    sequence: int
+    length: int
+    step: int
+    threshold: float
+
+
+class CorruptMessage(ValueError):
+    """A message that is not what its sender encoded. `sender` is the rank it came from."""
+
+    def __init__(self, sender: int, what: str) -> None:
+        super().__init__(f"message from rank {sender}: {what}")
+        self.sender = sender
+
+
+def capacity(length: int) -> int:
+    """Bytes that hold any message about a vector of `length` elements, whatever the codec and the density."""
+    return HEADER + 4 * (2 * -(-length // 32) + 1)
+
+
+def encode(words: Array, header: Header, codec: str, out: Array) -> Array:
+    """Write the message of `words` into `out`, uint8 [≥ capacity(length)]; returns the part of it to send.
+
+    `words` uint32 [elements], ascending by index, as `accumulate` gives them; `codec` one of CODECS.
+    """
+    if not header.length <= 2**31 or (words.size and words[-1] & INDEX >= header.length):
+        raise ValueError(f"{words.size} words for a vector of {header.length} elements, which holds at most 2^31")
+    form = CODECS[codec][DENSE * words.size > header.length]
+    k = golomb_rice.parameter(words) if form is Form.GOLOMB_RICE else 0
+    size = HEADER + 4 * _payload_words(form, words, k, header.length)
+    payload = out[HEADER:size].view("<u4")
+    if form is Form.PACKED:
+        payload[:] = words
+    elif form is Form.GOLOMB_RICE:
+        golomb_rice.encode(words, k, payload)
+    else:
+        bitmap.encode(words, header.length, payload)
+    FIELDS.pack_into(
+        out,
+        0,
+        *(MAGIC, VERSION, form, k, 0),
+        *(header.sender, header.step, header.sequence, header.length, words.size),
+        *(payload.nbytes, header.threshold),
+    )
+    CHECKSUM.pack_into(out, FIELDS.size, _checksum(out[:size]))
+    return out[:size]
+
+
+def decode(message: Array, sender: int, length: int, words: Array) -> tuple[Header, Array]:
+    """The header and the words, ascending by index and below `length`, written into `words`, uint32 [≥ length].
+
+    `message` is uint8, exactly as received from rank `sender`, `length` that of the receiver's vector.
+    Raises CorruptMessage when any bit, length or field is not as encoded.
+    """
+    if message.size < HEADER:
+        raise CorruptMessage(sender, f"{message.size} bytes are no message")
+    magic, version, form, k, zero, *fields, payload_bytes, threshold = FIELDS.unpack_from(message)
+    rank, step, sequence, vector, elements = fields
+    if (magic, version) != (MAGIC, VERSION):
+        raise CorruptMessage(sender, f"begins with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    if message.size != HEADER + payload_bytes:
+        raise CorruptMessage(sender, f"{message.size} bytes, its header says {HEADER + payload_bytes}")
+    if CHECKSUM.unpack_from(message, FIELDS.size)[0] != _checksum(message):
+        raise CorruptMessage(sender, "checksum differs")
+    if rank != sender:
+        raise CorruptMessage(sender, f"says it is from rank {rank}")
+    if vector != length or elements > length:
+        raise CorruptMessage(sender, f"{elements} elements of a vector of {vector}, ours has {length}")
+    if zero or not (1 <= step <= COUNT_MAX and isfinite(threshold) and threshold > 0):
+        raise CorruptMessage(sender, f"step {step}, threshold {threshold}, reserved byte {zero}")
+    words = words[:elements]
+    if payload_bytes % 4 or not _decode_payload(form, message[HEADER:].view("<u4"), k, length, words):
+        raise CorruptMessage(sender, f"payload is not {elements} ascending indices in form {form}")
+    return Header(rank, sequence, vector, step, threshold), words
+
+
+def _payload_words(form: Form, words: Array, k: int, length: int) -> int:
+    if form is Form.BITMAP:
+        return bitmap.size(length, words.size)
+    return words.size if form is Form.PACKED else int(golomb_rice.size(words, k))
+
+
+def _decode_payload(form: int, payload: Array, k: int, length: int, words: Array) -> bool:
+    if form == Form.GOLOMB_RICE:
+        return k <= golomb_rice.PARAMETER_MAX and bool(golomb_rice.decode(payload, k, length, words))
+    if k:
+        return False
+    if form == Form.PACKED:
+        return payload.size == words.size and bool(_copy_ascending(payload, length, words))
+    if form == Form.BITMAP:
+        return payload.size == bitmap.size(length, words.size) and bool(bitmap.decode(payload, length, words))
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _copy_ascending(payload, length, words):  # type: ignore[no-untyped-def]
+    """False when the indices do not ascend, or reach `length`."""
+    previous = np.int64(-1)
+    for j in range(payload.size):
+        index = np.int64(payload[j] & INDEX)
+        if not previous < index < length:
+            return False
+        previous = index
+        words[j] = payload[j]
+    return True
+
+
+def _checksum(message: Array) -> int:
+    digest = xxh3_64(message[: FIELDS.size])
+    digest.update(message[HEADER:])
+    return digest.intdigest()

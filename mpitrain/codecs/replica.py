@@ -1,0 +1,38 @@
+"""Applying emitted elements to a replica: integer counts, and the float weights they stand for.
+
+The "dead reckoning" of Strom 2015, §2.3, own words and peers' alike (§2.6 steps 1 and 9).
+"""
+
+import numpy as np
+from numba import njit
+
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.ops.residual import INDEX, SIGN
+from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
+
+
+def apply(words: Array, step: int, counts: Array, weights: Array) -> None:
+    """counts −= step·sign, downhill, and weights ← fl(counts·UNIT), at the touched positions only.
+
+    `words` uint32 [k] as `accumulate` or `decode` gave them, `step` the sender's `integer_step`, `counts` int32 [n],
+    `weights` float [n]. Raises TrainingFailed, leaving both as they were, when a count would leave the int32 range.
+    """
+    if counts.shape != weights.shape or (words.size and words[-1] & INDEX >= counts.size):
+        raise ValueError(f"words up to {words[-1:] & INDEX} for counts {counts.shape} and weights {weights.shape}")
+    failed = _apply(words, step, counts, weights)
+    if failed >= 0:
+        _apply(words[:failed], -step, counts, weights)
+        raise TrainingFailed(f"weight {words[failed] & INDEX} would leave ±32, the range of integer weights")
+
+
+@njit(cache=True, nogil=True)
+def _apply(words, step, counts, weights):  # type: ignore[no-untyped-def]
+    for j in range(words.size):
+        index = np.int64(words[j] & INDEX)
+        count = np.int64(counts[index]) + (step if words[j] & SIGN else -step)
+        if not -COUNT_MAX <= count <= COUNT_MAX:
+            return j
+        counts[index] = count
+        weights[index] = count * UNIT  # in float64, then rounded once
+    return -1
