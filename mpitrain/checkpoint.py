@@ -1,13 +1,15 @@
 """Checkpoints: a folder each, written under a temporary name, checksummed, renamed last.
 
-`checkpoints/000000012800/` holds `state.h5` (vectors with fletcher32, counters) and `manifest.json` with the size and
-xxh3 of every file. The name is the number of samples trained on. A folder that does not match its manifest is torn: it
+`checkpoints/000000012800/` holds `state.h5` (vectors with fletcher32, counters), a `rank-00003.h5` for each rank that
+keeps something of its own, and `manifest.json` with the size and xxh3 of every file. The name is the number of samples trained on. A folder that does not match its manifest is torn: it
 is skipped and named.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -18,32 +20,69 @@ import xxhash
 
 from mpitrain.assignments import Work
 from mpitrain.errors import BadInput
-from mpitrain.flat import Layout
+from mpitrain.flat import Array, Layout
 from mpitrain.state import State
 
 FORMAT = 1
 
 
-def save(folder: Path, state: State, layout: Layout, outstanding: list[Work], keep: int) -> Path:
-    """Write a checkpoint into `folder`, then delete all but the newest `keep`. Raises BadInput when the disk refuses."""
-    final = folder / f"{state.trained:012d}"
-    temporary = folder / f".writing-{final.name}"
+class Draft:
+    """A checkpoint being written. The master begins and commits it; every rank may write its own piece between."""
+
+    def __init__(self, folder: Path, samples: int) -> None:
+        self.final = folder / f"{samples:012d}"
+        self.path = folder / f".writing-{self.final.name}"
+
+    def begin(self, nbytes: int) -> None:
+        """Make the temporary folder. Raises BadInput when the disk has not `nbytes` left."""
+        with _naming(self.final):
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.path.mkdir(parents=True)
+            _require_space(self.path, nbytes)
+
+    def write_state(self, state: State, layout: Layout, outstanding: list[Work]) -> None:
+        """The master's piece: what a run resumes from with any number of ranks."""
+        ranges = [*state.assignments.returned, *outstanding]
+        self._write("state.h5", state.vectors(), state.numbers(), layout, ranges)
+
+    def write_local(self, rank: int, state: State, layout: Layout) -> None:
+        """One rank's own piece: what only a run with the same ranks takes up again."""
+        self._write(f"rank-{rank:05d}.h5", state.local, state.local_numbers, layout, [])
+
+    def commit(self, keep: int) -> Path:
+        """Write the manifest, give the folder its name, delete all but the newest `keep` checkpoints."""
+        with _naming(self.final):
+            _write_manifest(self.path)
+            if self.final.exists():
+                shutil.rmtree(self.final)
+            self.path.rename(self.final)
+            _sync(self.final.parent)
+        for old in _folders(self.final.parent)[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return self.final
+
+    def _write(
+        self, name: str, vectors: dict[str, Array], numbers: dict[str, float], layout: Layout, ranges: list[Work]
+    ) -> None:
+        with _naming(self.final), h5py.File(self.path / name, "w") as file:
+            file.attrs["format"], file.attrs["layout"] = FORMAT, _describe(layout)
+            file.attrs["numbers"] = json.dumps(numbers)
+            table = np.array([astuple(work) for work in ranges], dtype=np.int64).reshape(-1, 4)
+            file.create_dataset(
+                "ranges", data=table, fletcher32=True, chunks=(max(len(table), 1), 4), maxshape=(None, 4)
+            )
+            for key, vector in vectors.items():
+                file.create_dataset(key, data=vector, fletcher32=True, chunks=(min(vector.size, 1 << 20),))
+        with _naming(self.final), (self.path / name).open("rb") as written:
+            os.fsync(written.fileno())
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        _require_space(folder, sum(vector.nbytes for vector in state.vectors().values()))
-        _write_state(temporary / "state.h5", state, layout, outstanding)
-        _write_manifest(temporary)
-        if final.exists():
-            shutil.rmtree(final)
-        temporary.rename(final)
-        _sync(folder)
+        yield
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise BadInput(f"{final}: cannot be written: {error.strerror or error}") from error
-    for old in _folders(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    return final
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -57,52 +96,43 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
     return None, skipped
 
 
-def load(checkpoint: Path, state: State, layout: Layout) -> list[Work]:
-    """Fill `state` from a whole checkpoint; the ranges that were in flight. Raises BadInput naming the file."""
+def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
+    """Fill `state` from a whole checkpoint. Raises BadInput naming the file."""
     path = checkpoint / "state.h5"
-    try:
-        with h5py.File(path, "r") as file:
-            return _read_state(file, path, state, layout)
-    except (OSError, KeyError, ValueError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{path}: {error}") from error
-
-
-def _write_state(path: Path, state: State, layout: Layout, outstanding: list[Work]) -> None:
-    with h5py.File(path, "w") as file:
-        file.attrs["format"] = FORMAT
-        file.attrs["layout"] = _describe(layout)
-        file.attrs["numbers"] = json.dumps(
-            {
-                "index": state.index,
-                "trained": state.trained,
-                "position": state.assignments.position,
-                "samples": state.assignments.samples,
-                "seconds": state.seconds,
-            }
-        )
-        ranges = [astuple(work) for work in [*state.assignments.returned, *outstanding]]
-        file.create_dataset("ranges", data=np.array(ranges, dtype=np.int64).reshape(-1, 4))
-        for name, vector in state.vectors().items():
-            file.create_dataset(name, data=vector, fletcher32=True, chunks=(min(vector.size, 1 << 20),))
-        file.flush()
-    with path.open("rb") as written:
-        os.fsync(written.fileno())
-
-
-def _read_state(file: h5py.File, path: Path, state: State, layout: Layout) -> list[Work]:
-    if file.attrs["layout"] != _describe(layout):
-        raise BadInput(f"{path}: holds another network than model.preset and its options describe")
-    numbers = json.loads(file.attrs["numbers"])
+    numbers, ranges = _read(path, state.vectors(), layout, required=("theta",))
     if numbers["samples"] != state.assignments.samples:
         raise BadInput(f"{path}: was trained on {numbers['samples']} samples, data.path has another number")
-    for name in ("theta", "velocity", "average"):
-        if name in file and (name == "theta" or getattr(state, name) is not None):
-            np.copyto(getattr(state, name), file[name][:])
-    state.index, state.trained = numbers["index"], numbers["trained"]
-    state.seconds, state.assignments.position = numbers["seconds"], numbers["position"]
-    return [Work(*map(int, row)) for row in file["ranges"][:]]
+    state.restore(numbers)
+    for work in ranges:
+        state.assignments.give_back(work)
+
+
+def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> None:
+    """Fill the rank's own part of `state`. Raises BadInput naming the file."""
+    path = checkpoint / f"rank-{rank:05d}.h5"
+    state.local_numbers = _read(path, state.local, layout, required=tuple(state.local))[0]
+
+
+def locals_in(checkpoint: Path) -> int:
+    """How many ranks left a piece of their own."""
+    return len(list(checkpoint.glob("rank-*.h5")))
+
+
+def _read(
+    path: Path, vectors: dict[str, Array], layout: Layout, required: tuple[str, ...]
+) -> tuple[dict[str, Any], list[Work]]:
+    try:
+        with h5py.File(path, "r") as file:
+            if file.attrs["layout"] != _describe(layout):
+                raise BadInput(f"{path}: holds another network than model.preset and its options describe")
+            for name, vector in vectors.items():
+                if name in file or name in required:
+                    np.copyto(vector, file[name][:])
+            return json.loads(file.attrs["numbers"]), [Work(*map(int, row)) for row in file["ranges"][:]]
+    except BadInput:
+        raise
+    except (OSError, KeyError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from error
 
 
 def _describe(layout: Layout) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 
-#: Elements an update rule treats at a time: four such float32 blocks lie in a 1 MiB second-level cache.
-BLOCK = 32768
+#: Elements an update rule treats at a time: of 2^13 to 2^20, the quickest measured for a server update with momentum.
+BLOCK = 131072
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Monitor:
         self.config, self.clock, self.samples = config, clock, samples
         self.exchange = "none"
         self.outstanding: Callable[[], list[Work]] = list
-        self.save: Callable[[State, list[Work]], Path | None] = lambda state, outstanding: None
+        self.save: Callable[[State, list[Work]], Path | None] = lambda state, outstanding: None  # see run.py
         self.metrics: Metrics | None = None
         self.evaluation: Evaluation | None = None
         self.progress = Progress("none", 1)

@@ -264,8 +264,8 @@ class SharedSegments:
 
     def segment(self, rank: int) -> Array:
         """One rank's memory as uint8."""
-        memory, _ = self._window.Shared_query(rank)
-        return np.frombuffer(memoryview(memory), dtype=np.uint8)
+        memory: Any = self._window.Shared_query(rank)[0]
+        return np.frombuffer(memory, dtype=np.uint8)
 
     def sync(self) -> None:
         """A memory barrier: what was stored before is seen before what is stored after."""
@@ -284,7 +284,8 @@ class RemoteSegments:
         self._transport = transport
         self._window = MPI.Win.Allocate(size, 1, comm=transport.comm)
         self._window.Lock_all(MPI.MODE_NOCHECK)
-        self.own = np.frombuffer(memoryview(self._window.tomemory()), dtype=np.uint8)
+        memory: Any = self._window.tomemory()
+        self.own = np.frombuffer(memory, dtype=np.uint8)
 
     def read(self, rank: int, offset: int, out: Array) -> None:
         """Copy `out.nbytes` bytes from another rank's memory."""

@@ -24,8 +24,9 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.assignments import Assignments, Work
 from mpitrain.config import Config
-from mpitrain.data.corpus import Corpus, open_corpus, parts
+from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.data.digits import embedded
+from mpitrain.data.shards import parts
 from mpitrain.errors import BadInput, Overdue, TrainingFailed
 from mpitrain.evaluation import Evaluation
 from mpitrain.learner import Learner
@@ -38,7 +39,7 @@ from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.wire import WireError
 from mpitrain.schedule import Schedule
 from mpitrain.session import Session, Stop
-from mpitrain.state import fresh
+from mpitrain.state import State, fresh
 
 T = TypeVar("T")
 
@@ -228,13 +229,11 @@ def _furnish(session: Session, folder: Path | None, resume: bool) -> None:
             print(f"mpitrain: {line}", file=sys.stderr)
         if found is None:
             raise BadInput(f"{folder / 'checkpoints'}: no whole checkpoint to resume from")
-        for work in checkpoint.load(found, state, session.network.layout):
-            state.assignments.give_back(work)
+        checkpoint.load_state(found, state, session.network.layout)
         monitor.resume(state)
     write_whole(folder / "config.toml", configuration.to_toml(config))
     monitor.metrics = Metrics(folder / "metrics.jsonl")
-    layout, keep = session.network.layout, config.run.checkpoints_kept
-    monitor.save = lambda state, outstanding: checkpoint.save(folder / "checkpoints", state, layout, outstanding, keep)
+    monitor.save = lambda state, outstanding: _save(session, folder / "checkpoints", state, outstanding)
     path, dtype = _data_path(config), np.dtype(config.training.dtype)
     held_out = sorted(
         (part for part in parts(path) if part != "train"), key=lambda part: (not part.startswith("test"), part)
@@ -244,6 +243,13 @@ def _furnish(session: Session, folder: Path | None, resume: bool) -> None:
         slices = _has_server(config) and session.transport.size > 1
         monitor.evaluation = Evaluation(session.network, corpora, dtype, session.clock, slices)
     _say_start(session, resume)
+
+
+def _save(session: Session, folder: Path, state: State, outstanding: list[Work]) -> Path:
+    draft, layout = checkpoint.Draft(folder, state.trained), session.network.layout
+    draft.begin(sum(vector.nbytes for vector in state.vectors().values()))
+    draft.write_state(state, layout, outstanding)
+    return draft.commit(session.config.run.checkpoints_kept)
 
 
 def _say_start(session: Session, resume: bool) -> None:

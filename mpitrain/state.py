@@ -1,6 +1,7 @@
 """What a training is made of beside its configuration: what a checkpoint holds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +21,24 @@ class State:
     average: Array | None = None
     seconds: float = 0.0  # of training before this start
     trained: int = 0  # samples whose gradients were applied
+    local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
+    local_numbers: dict[str, Any] = field(default_factory=dict)
 
     def vectors(self) -> dict[str, Array]:
         """The vectors by name, without those that the algorithm has none of."""
         named = {"theta": self.theta, "velocity": self.velocity, "average": self.average}
         return {name: vector for name, vector in named.items() if vector is not None}
+
+    def numbers(self) -> dict[str, Any]:
+        """The counters of a checkpoint; `restore` takes them up again."""
+        position, samples = self.assignments.position, self.assignments.samples
+        counted = {"index": self.index, "trained": self.trained, "seconds": self.seconds}
+        return {**counted, "position": position, "samples": samples}
+
+    def restore(self, numbers: dict[str, Any]) -> None:
+        """Take up the counters of a checkpoint."""
+        self.index, self.trained, self.seconds = numbers["index"], numbers["trained"], numbers["seconds"]
+        self.assignments.position = numbers["position"]
 
     @property
     def model(self) -> Array:
