@@ -1,0 +1,82 @@
+"""Replicas hold the same bits whatever the order of messages, and never a wrapped weight."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpitrain.codecs.message import CODECS, Header, capacity, decode, encode
+from mpitrain.codecs.replica import apply
+from mpitrain.errors import TrainingFailed
+from mpitrain.ops.residual import SIGN, accumulate
+from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT, integer_step, round_threshold, round_weights
+
+SIZE = 300
+
+
+def messages(rng, senders, steps, dtype):
+    """What every sender sends while η and threshold change, and the exact change of each weight in units."""
+    sent, change = [], np.zeros(SIZE, object)
+    for sender in range(senders):
+        residual, words = np.zeros(SIZE, dtype), np.empty(SIZE, np.uint32)
+        for sequence in range(steps):
+            threshold, rate = round_threshold(rng.uniform(0.2, 3)), 10 ** rng.uniform(-5, -1)
+            gradient = rng.standard_normal(SIZE).astype(dtype)
+            k = accumulate(residual, gradient, words, scale=2, threshold=threshold, limit=4 * threshold)
+            header = Header(sender, sequence, SIZE, integer_step(rate, threshold), threshold)
+            codec = rng.choice(list(CODECS))
+            sent.append(encode(words[:k], header, codec, np.empty(capacity(SIZE), np.uint8)))
+            for word in words[:k].tolist():
+                change[word % 2**31] += header.step if word >= 2**31 else -header.step
+    return sent, change
+
+
+def replica(initial, sent, order):
+    """Counts and weights after applying the messages in that order."""
+    weights, counts = initial.copy(), np.empty(SIZE, np.int32)
+    round_weights(weights, counts)
+    words = np.empty(SIZE, np.uint32)
+    for i in order:
+        header, received = decode(sent[i], int(sent[i][8]), SIZE, words)
+        apply(received, header.step, counts, weights)
+    return counts, weights
+
+
+@settings(deadline=None)  # the first example compiles
+@given(
+    st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 4), st.sampled_from([np.float32, np.float64]), st.data()
+)
+def test_replicas_are_identical_in_any_order(seed, senders, steps, dtype, data):
+    rng = np.random.default_rng(seed)
+    initial = rng.standard_normal(SIZE).astype(dtype)
+    sent, change = messages(rng, senders, steps, dtype)
+    counts, weights = replica(initial, sent, range(len(sent)))
+    other_counts, other_weights = replica(initial, sent, data.draw(st.permutations(range(len(sent)))))
+    assert counts.tobytes() == other_counts.tobytes() and weights.tobytes() == other_weights.tobytes()
+    start = np.rint(initial.astype(np.float64) / UNIT).astype(np.int64)
+    assert (counts == start + change).all()
+    assert (weights == (counts * UNIT).astype(dtype)).all()
+
+
+def test_a_positive_residual_moves_the_weight_down():
+    counts, weights = np.zeros(3, np.int32), np.zeros(3, np.float32)
+    apply(np.array([0, 2 | 1 << 31], np.uint32), 5, counts, weights)
+    assert counts.tolist() == [-5, 0, 5] and weights.tolist() == [-5 * UNIT, 0.0, 5 * UNIT]
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_leaving_the_range_changes_nothing(negative):
+    counts = np.array([7, COUNT_MAX - 9, 7], np.int32) * (1 if negative else -1)
+    weights = (counts * UNIT).astype(np.float32)
+    before = counts.copy(), weights.copy()
+    words = np.arange(3, dtype=np.uint32) | (SIGN if negative else np.uint32(0))
+    with pytest.raises(TrainingFailed, match="weight 1 "):
+        apply(words, 10, counts, weights)
+    assert (counts == before[0]).all() and (weights == before[1]).all()
+    apply(words, 9, counts, weights)
+    assert abs(int(counts[1])) == COUNT_MAX
+
+
+def test_words_beyond_the_replica_are_refused():
+    with pytest.raises(ValueError, match="words"):
+        apply(np.array([3], np.uint32), 1, np.zeros(3, np.int32), np.zeros(3, np.float32))
