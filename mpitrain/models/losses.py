@@ -31,8 +31,7 @@ class Softmax(Loss):
 
     def loss_and_gradient(self, z: Array, targets: Array, workspace: Workspace) -> float:
         loss, sums = self._exponentials(z, targets, workspace)
-        np.multiply(sums, len(z), out=sums)
-        np.divide(z, sums, out=z)
+        np.multiply(z, 1 / (len(z) * sums), out=z)
         z[workspace.xp.arange(len(z)), targets] -= 1 / len(z)
         return loss
 
