@@ -1,0 +1,135 @@
+"""Reading a shard: every fault of the file becomes one BadInput line that names it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from mpitrain.data import shards
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged file makes HDF5 raise into BadInput with the file's name."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: missing") from error
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+        text = " ".join(str(error).split())
+        damaged = "damaged, a checksum does not match" if "filter returned failure" in text else text
+        raise BadInput(f"{path}: cannot be read: {damaged or type(error).__name__}") from error
+
+
+class Shard(NamedTuple):
+    """A whole shard in memory."""
+
+    kind: str
+    arrays: dict[str, Array]
+    attributes: dict[str, Any]
+
+
+class ShardFile:
+    """An open shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
+
+    `inputs`: shape of the data set of inputs. `targets`, `utterances` (None for images): whole arrays.
+    Raises BadInput naming the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with naming(path):
+            self._file = h5py.File(path, "r")
+            try:
+                self._check()
+            except BaseException:
+                self.close()
+                raise
+
+    def _check(self) -> None:
+        self.attributes = {name: _plain(value) for name, value in self._file.attrs.items()}
+        if self.attributes.get("format") != shards.FORMAT:
+            raise BadInput(f"{self.path}: not a shard of format {shards.FORMAT}")
+        if self.attributes.get("xxh3") != shards.attributes_digest(self.attributes):
+            raise BadInput(f"{self.path}: damaged, the attributes do not match their checksum")
+        self.kind = str(self.attributes["kind"])
+        if self.kind not in shards.KINDS:
+            raise BadInput(f"{self.path}: unknown kind {self.kind!r}; known: {', '.join(shards.KINDS)}")
+        self._inputs = self._file[next(iter(shards.KINDS[self.kind]))]
+        self.inputs: tuple[int, ...] = self._inputs.shape
+        self.targets = self.read("targets")
+        self.utterances = self.read("utterances") if self.kind == "frames" else None
+        headers = {name: self._file[name] for name in shards.KINDS[self.kind]}
+        shards.validate(self.path, self.kind, {**headers, **self.small()}, self.attributes)
+
+    def small(self) -> dict[str, Array]:
+        """The arrays that are in memory: all but the inputs."""
+        return {"targets": self.targets} | ({} if self.utterances is None else {"utterances": self.utterances})
+
+    @property
+    def inputs_bytes(self) -> int:
+        """Size of the inputs in memory."""
+        return prod(self.inputs) * self._inputs.dtype.itemsize
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return int(self.attributes["classes"])
+
+    def read(self, name: str, out: Array | None = None) -> Array:
+        """A whole array, into `out` when given, its checksum verified."""
+        with naming(self.path):
+            dataset = self._file[name]
+            array = np.empty(dataset.shape, dataset.dtype) if out is None else out
+            if array.size:
+                dataset.read_direct(array)
+            if shards.digest(array) != self.attributes[f"xxh3_{name}"]:
+                raise BadInput(f"{self.path}: damaged, {name} does not match its checksum")
+            return array
+
+    def read_inputs(self, out: Array | None = None) -> Array:
+        """All inputs, verified and finite."""
+        array = self.read(self._inputs.name[1:], out)
+        self._finite(array)
+        return array
+
+    def read_rows(self, start: int, stop: int, out: Array) -> None:
+        """Inputs [start, stop) into out [stop − start, ...]. Only HDF5's checksums guard these."""
+        with naming(self.path):
+            self._inputs.read_direct(out, np.s_[start:stop])
+            self._finite(out)
+
+    def _finite(self, array: Array) -> None:
+        if self.kind == "frames":
+            shards.validate_finite(self.path, array)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> "ShardFile":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_shard(path: Path) -> Shard:
+    """A whole shard, every checksum verified. Raises BadInput naming the file."""
+    with ShardFile(path) as file:
+        name = next(iter(shards.KINDS[file.kind]))
+        return Shard(file.kind, {name: file.read_inputs(), **file.small()}, file.attributes)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if isinstance(value, np.generic) else value

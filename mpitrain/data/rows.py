@@ -1,0 +1,91 @@
+"""Where a corpus's inputs lie: in memory, or in shards that are read as minibatches need them."""
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from mpitrain.data.reader import ShardFile
+from mpitrain.flat import Array
+
+Change = Callable[[Array], None] | None  # in place, on freshly read rows
+
+SPAN = 1 << 22  # bytes that one read may take
+GAP = 1 << 16  # bytes between two wanted samples that are read along rather than skipped
+
+#: First row's number in the corpus, the rows, the indices served from them, and those indices' places in the batch.
+Span = tuple[int, Array, Array, Array]
+
+
+class Rows(Protocol):
+    """Inputs by row number of the corpus."""
+
+    def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
+        """Rows that hold all `indices` with so many neighbours left and right, in as many pieces as need be.
+
+        A piece is valid until the next one is asked for.
+        """
+
+
+class MemoryRows:
+    """All rows in one array, read at once. Raises BadInput naming the shard that cannot be read."""
+
+    def __init__(self, files: list[ShardFile], change: Change) -> None:
+        first = files[0]
+        dtype = np.dtype("float32" if first.kind == "frames" else "uint8")
+        self._rows = np.empty((sum(file.inputs[0] for file in files), *first.inputs[1:]), dtype)
+        self._places = np.arange(0)
+        start = 0
+        for file in files:
+            part = self._rows[start : start + file.inputs[0]]
+            file.read_inputs(part)
+            if change:
+                change(part)
+            start += len(part)
+
+    def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
+        """One piece: everything."""
+        if len(self._places) < len(indices):
+            self._places = np.arange(len(indices))
+        yield 0, self._rows, indices, self._places[: len(indices)]
+
+
+class ShardRows:
+    """Rows in open shards. Neighbours are read together: an order in chunks reads almost sequentially."""
+
+    def __init__(self, files: list[ShardFile], change: Change) -> None:
+        self._files, self._change = files, change
+        self._starts = np.cumsum([0, *(file.inputs[0] for file in files)])
+        self._shape = files[0].inputs[1:]
+        self._dtype = np.dtype("float32" if files[0].kind == "frames" else "uint8")
+        self._buffer = np.empty((0, *self._shape), self._dtype)
+
+    def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
+        """Pieces in the order of the rows, each read when it is asked for."""
+        row = prod(self._shape) * self._dtype.itemsize
+        order = np.argsort(indices, kind="stable")
+        wanted = indices[order]
+        begin = 0
+        while begin < len(wanted):
+            last = begin + int(np.searchsorted(wanted[begin:], wanted[begin] + max(SPAN // row, 1)))
+            jumps = np.flatnonzero(np.diff(wanted[begin:last]) > max(GAP // row, 1))
+            end = begin + int(jumps[0]) + 1 if len(jumps) else last
+            low = max(int(wanted[begin]) - context[0], 0)
+            high = min(int(wanted[end - 1]) + context[1] + 1, int(self._starts[-1]))
+            yield low, self._read(low, high), wanted[begin:end], order[begin:end]
+            begin = end
+
+    def _read(self, low: int, high: int) -> Array:
+        if len(self._buffer) < high - low:
+            self._buffer = np.empty((high - low, *self._shape), self._dtype)
+        rows = self._buffer[: high - low]
+        for number in range(int(np.searchsorted(self._starts, low, "right")) - 1, len(self._files)):
+            start = int(self._starts[number])
+            if start >= high:
+                break
+            begin, end = max(low, start), min(high, int(self._starts[number + 1]))
+            self._files[number].read_rows(begin - start, end - start, rows[begin - low : end - low])
+        if self._change:
+            self._change(rows)
+        return rows

@@ -1,0 +1,197 @@
+"""The shard format: one HDF5 file of samples, written whole or not at all.
+
+A shard of kind "frames" holds `features` float32 [frames, dims], `targets` int32 [frames] and `utterances` int64 [n+1],
+the offsets where utterances begin; of kind "images", `images` uint8 [n, h, w, c] and `targets` int32 [n]. Attributes:
+`format`, `kind`, `classes`, `source`, and where known `mean` and `standard_deviation` of each feature or channel.
+
+Every data set carries fletcher32, every piece of HDF5's own bookkeeping a checksum (library version 1.10 on), every
+array an xxh3 of its content (`xxh3_NAME`), and `xxh3` covers the attributes: no flipped bit goes unseen.
+"""
+
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import xxhash
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+FORMAT = 1
+#: The data sets of each kind: name → (dtype, number of axes). The first one holds the inputs.
+KINDS: dict[str, dict[str, tuple[str, int]]] = {
+    "frames": {"features": ("float32", 2), "targets": ("int32", 1), "utterances": ("int64", 1)},
+    "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
+}
+CHUNK = 1 << 17  # bytes: large enough for speed, small enough that a lone window does not read much
+PAYS = 0.8  # compressed size from which gzip's slower reading is worth it
+
+_NAME = re.compile(r"(?P<part>train|dev|test(?:-[\w-]+?)?)-(?P<number>\d{5})-of-(?P<count>\d{5})\.h5")
+
+
+def shard_name(part: str, number: int, count: int) -> str:
+    """The file name of shard `number` (from 0) of `count`. Raises BadInput for a part that has no such name."""
+    name = f"{part}-{number:05d}-of-{count:05d}.h5"
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"{part}: a part is called train, dev, test or test-NAME")
+    return name
+
+
+def folder_parts(folder: Path) -> dict[str, list[Path]]:
+    """The shards that every part of a folder should have, in order: train, dev, test, test-NAME.
+
+    Raises BadInput naming the folder that has none, or several sets of one part.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder")
+    counts: dict[str, set[int]] = {}
+    for path in folder.iterdir():
+        if match := _NAME.fullmatch(path.name):
+            counts.setdefault(match["part"], set()).add(int(match["count"]))
+    if not counts:
+        raise BadInput(f"{folder}: holds no shards such as {shard_name('train', 0, 8)}")
+    order = sorted(counts, key=lambda part: (("train", "dev", "test").index(part.split("-")[0]), part))
+    for part in order:
+        if len(counts[part]) > 1:
+            sets = " and of ".join(map(str, sorted(counts[part])))
+            raise BadInput(f"{folder}: {part} has shards of several sets: of {sets}")
+    return {part: [folder / shard_name(part, n, *counts[part]) for n in range(*counts[part])] for part in order}
+
+
+def write_shard(
+    path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any], *, compress: bool = True
+) -> None:
+    """Write a shard under a temporary name, then rename it. With `compress`, arrays are gzipped where that pays.
+
+    `attributes` holds at least `classes`; values are strings, numbers and arrays of numbers.
+    Raises BadInput naming the file when the disk refuses, and for arrays that make no valid shard.
+    """
+    described = {**attributes, "format": FORMAT, "kind": kind}
+    validate(path, kind, arrays, described)
+    if kind == "frames":
+        validate_finite(path, arrays["features"])
+    write_whole(path, _image(kind, arrays, described, compress))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, then rename it. Raises BadInput naming the file when the disk refuses."""
+    temporary = path.with_name(f".writing-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
+
+
+def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Any], compress: bool) -> bytes:
+    """The file's bytes. Made in memory, because HDF5 itself does not survive a full disk in an orderly way."""
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w", libver=("v110", "v110")) as file:
+        for name, (dtype, _) in KINDS[kind].items():
+            array = np.ascontiguousarray(arrays[name], dtype)
+            _write_array(file, name, array, compress)
+            attributes[f"xxh3_{name}"] = digest(array)
+        attributes["xxh3"] = attributes_digest(attributes)
+        for name, value in attributes.items():
+            _write_attribute(file, name, value)
+    return buffer.getvalue()
+
+
+def _write_array(file: h5py.File, name: str, array: Array, compress: bool) -> None:
+    row = max(array.nbytes // max(len(array), 1), 1)
+    rows = min(max(CHUNK // row, 1), max(len(array), 1))
+    first = array[:rows].tobytes()
+    pays = compress and len(zlib.compress(first, 4)) <= PAYS * len(first)
+    filters = {"compression": "gzip", "compression_opts": 4, "shuffle": array.itemsize > 1} if pays else {}
+    file.create_dataset(name, data=array, chunks=(rows, *array.shape[1:]), fletcher32=True, **filters)
+
+
+def _write_attribute(file: h5py.File, name: str, value: Any) -> None:
+    if isinstance(value, str):  # of fixed length: variable ones lie in a heap that has no checksum
+        encoded = value.encode()
+        file.attrs.create(name, np.bytes_(encoded), dtype=h5py.string_dtype("utf-8", max(len(encoded), 1)))
+    else:
+        file.attrs[name] = value
+
+
+def digest(array: Array) -> str:
+    """xxh3 of an array's content and shape."""
+    hasher = xxhash.xxh3_64(f"{array.dtype.str}{array.shape}".encode())
+    hasher.update(memoryview(array).cast("B") if array.size else b"")
+    return hasher.hexdigest()
+
+
+def attributes_digest(attributes: Mapping[str, Any]) -> str:
+    """xxh3 of all attributes but itself."""
+    plain = {name: np.asarray(value).tolist() for name, value in attributes.items() if name != "xxh3"}
+    return xxhash.xxh3_64_hexdigest(json.dumps(plain, sort_keys=True).encode())
+
+
+def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> None:
+    """Raises BadInput naming `path` unless the arrays and attributes make a shard that can be trained on.
+
+    The inputs' own values are not looked at (`validate_finite` does): an unread HDF5 data set will do for them.
+    """
+    if kind not in KINDS:
+        raise BadInput(f"{path}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
+    for name, (dtype, axes) in KINDS[kind].items():
+        if name not in arrays:
+            raise BadInput(f"{path}: no data set {name}")
+        found, found_axes = arrays[name].dtype, len(arrays[name].shape)
+        if found != dtype or found_axes != axes:
+            raise BadInput(f"{path}: {name} is {found} of {found_axes} axes, not {dtype} of {axes}")
+    inputs = arrays[next(iter(KINDS[kind]))]
+    validate_attributes(path, inputs.shape[-1], attributes)
+    if len(inputs) != len(arrays["targets"]):
+        raise BadInput(f"{path}: {len(inputs)} samples but {len(arrays['targets'])} targets")
+    validate_targets(path, arrays["targets"], int(attributes["classes"]))
+    if kind == "frames":
+        validate_offsets(path, arrays["utterances"], len(inputs))
+
+
+def validate_attributes(path: Path, channels: int, attributes: Mapping[str, Any]) -> None:
+    """Raises BadInput unless `classes` and the normalisation can be used with inputs of so many channels."""
+    if not isinstance(attributes.get("classes"), int | np.integer) or attributes["classes"] < 1:
+        raise BadInput(f"{path}: attribute classes = {attributes.get('classes')!r}: expected a number of classes")
+    if ("mean" in attributes) != ("standard_deviation" in attributes):
+        raise BadInput(f"{path}: attributes mean and standard_deviation come together")
+    for name in {"mean", "standard_deviation"} & set(attributes):
+        values = np.atleast_1d(attributes[name])
+        if values.shape not in ((1,), (channels,)) or not np.issubdtype(values.dtype, np.number):
+            raise BadInput(f"{path}: attribute {name} has shape {values.shape} for {channels} channels")
+        if not np.isfinite(values).all() or (name == "standard_deviation" and (values <= 0).any()):
+            raise BadInput(f"{path}: attribute {name} holds values that cannot normalise anything")
+
+
+def validate_targets(path: Path, targets: Array, classes: int) -> None:
+    """Raises BadInput unless there are targets, all of them in [0, classes)."""
+    if not len(targets):
+        raise BadInput(f"{path}: no samples")
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= classes:
+        raise BadInput(f"{path}: targets from {low} to {high}, but there are {classes} classes")
+
+
+def validate_offsets(path: Path, offsets: Array, frames: int) -> None:
+    """Raises BadInput unless utterances cover the frames from the first to the last, none of them empty."""
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (np.diff(offsets) <= 0).any():
+        raise BadInput(f"{path}: utterances must rise from 0 to {frames} frames")
+
+
+def validate_finite(path: Path, features: Array) -> None:
+    """Raises BadInput when a feature is not a finite number."""
+    if features.size and not (np.isfinite(features.min()) and np.isfinite(features.max())):
+        raise BadInput(f"{path}: features that are not finite numbers")

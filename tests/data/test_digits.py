@@ -1,0 +1,37 @@
+"""The embedded digits: all scans there, none twice, in under 100 kB."""
+
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain.data.corpus import parts
+from mpitrain.data.digits import embedded, prepare_digits
+from mpitrain.data.reader import read_shard
+
+
+def _shards(folder: Path) -> list:
+    return [read_shard(folder / f"{part}-00000-of-00001.h5") for part in ("train", "test")]
+
+
+def test_counts_source_and_licence() -> None:
+    train, test = _shards(embedded())
+    assert (len(train.arrays["targets"]), len(test.arrays["targets"])) == (1438, 359)
+    counts = np.bincount(np.concatenate([train.arrays["targets"], test.arrays["targets"]]))
+    assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # as UCI's optdigits.names lists them
+    assert train.attributes["licence"] == "CC BY 4.0" and "UCI" in train.attributes["source"]
+    assert sum(path.stat().st_size for path in embedded().glob("*.h5")) < 100_000
+
+
+def test_shades_and_normalisation() -> None:
+    images = _shards(embedded())[0].arrays["images"]
+    attributes = _shards(embedded())[0].attributes
+    assert images.shape[1:] == (8, 8, 1) and images.max() == 16
+    normalised = (images - attributes["mean"].astype(float)) / attributes["standard_deviation"]
+    assert abs(normalised.mean()) < 1e-6 and abs(normalised.std() - 1) < 1e-6
+
+
+def test_prepare_writes_the_same_scans(tmp_path: Path) -> None:
+    prepare_digits(tmp_path)
+    assert parts(tmp_path) == ["train", "test"]
+    for mine, theirs in zip(_shards(tmp_path), _shards(embedded()), strict=True):
+        assert all(np.array_equal(mine.arrays[name], theirs.arrays[name]) for name in theirs.arrays)
