@@ -1,0 +1,142 @@
+"""Every layer against central differences, and against numbers worked out by hand."""
+
+import numpy as np
+import pytest
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array, Layout
+from mpitrain.models import convolution
+from mpitrain.models.activations import Relu, Sigmoid
+from mpitrain.models.convolution import Convolution
+from mpitrain.models.dropout import Dropout
+from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.layer import Layer, Shape
+from mpitrain.models.normalisation import LocalResponseNorm
+from mpitrain.models.pooling import MaxPool
+
+from .gradients import check_layer
+
+LAYERS = [
+    (FullyConnected(4), (5,)),
+    (FullyConnected(3), (2, 3, 2)),
+    (Relu(), (7,)),
+    (Sigmoid(), (7,)),
+    (Dropout(0.4), (9,)),
+    (Dropout(0.0), (4,)),
+    (MaxPool(2), (5, 4, 3)),
+    (MaxPool(3, 2), (7, 8, 2)),
+    (MaxPool(2, 3), (5, 6, 2)),
+    (LocalResponseNorm(), (2, 2, 7)),
+    (LocalResponseNorm(3, 0.7, 0.5, 1.0), (2, 3, 5)),
+    (Convolution(3, 3), (5, 4, 2)),
+    (Convolution(2, 3, pad=1), (4, 4, 9)),
+    (Convolution(2, 3, stride=2, pad=1), (6, 5, 3)),
+    (Convolution(2, 5, stride=4, pad=2), (11, 9, 1)),
+    (Convolution(3, 2, pool=MaxPool(2)), (6, 5, 2)),
+    (Convolution(2, 3, pad=1, pool=MaxPool(3, 2)), (7, 7, 2)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape"), LAYERS)
+def test_gradients_are_those_of_central_differences(layer: Layer, shape: Shape) -> None:
+    check_layer(layer, shape)
+
+
+def test_convolution_in_blocks_of_one_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "BLOCK_ROWS", 1)
+    check_layer(Convolution(2, 3, pad=1, pool=MaxPool(2)), (4, 5, 3), n=4)
+
+
+def run(layer: Layer, x: Array, parameters: Array) -> Array:
+    layer.connect(x.shape[1:])
+    return layer.forward(Layout(layer.parameters).views(parameters), x)
+
+
+def test_fully_connected_by_hand() -> None:
+    y = run(FullyConnected(2), np.array([[1.0, 2.0]]), np.array([1.0, 10.0, 3.0, 30.0, 0.5, -0.5]))
+    np.testing.assert_array_equal(y, [[1 + 6 + 0.5, 10 + 60 - 0.5]])
+
+
+def test_convolution_by_hand() -> None:
+    """A 3 x 3 image of 1 … 9 under [[1, 2], [3, 4]] (correlation, not flipped), bias 0.5."""
+    x = np.arange(1.0, 10.0).reshape(1, 3, 3, 1)
+    weights = np.array([1.0, 2.0, 3.0, 4.0, 0.5])
+    np.testing.assert_array_equal(run(Convolution(1, 2), x, weights)[0, :, :, 0], [[37.5, 47.5], [67.5, 77.5]])
+    # With one pixel of padding and stride 2 the windows hold the corners 1, 3, 7 pixels and the middle of each edge.
+    padded = run(Convolution(1, 2, stride=2, pad=1), x, weights)[0, :, :, 0]
+    np.testing.assert_array_equal(padded, [[4.5, 18.5], [2 * 4 + 4 * 7 + 0.5, 77.5]])
+    np.testing.assert_array_equal(run(Convolution(1, 2, pool=MaxPool(2)), x, weights), [[[[77.5]]]])
+
+
+def test_convolution_weights_are_height_width_input_filter() -> None:
+    """Each filter picks one tap: (row 1, column 0, channel 1) and (row 0, column 1, channel 0)."""
+    x = np.arange(8.0).reshape(1, 2, 2, 2)
+    weights = np.zeros((2, 2, 2, 2))
+    weights[1, 0, 1, 0] = weights[0, 1, 0, 1] = 1
+    y = run(Convolution(2, 2), x, np.append(weights.ravel(), [0, 0]))
+    np.testing.assert_array_equal(y.ravel(), [x[0, 1, 0, 1], x[0, 0, 1, 0]])
+
+
+def test_max_pool_by_hand() -> None:
+    x = np.array([[1, 5, 2], [4, 3, 8], [7, 6, 0]], float).reshape(1, 3, 3, 1)
+    pool = MaxPool(2, 1)
+    np.testing.assert_array_equal(run(pool, x, np.empty(0))[0, :, :, 0], [[5, 8], [7, 8]])
+    dx = pool.backward({}, {}, np.array([1.0, 10, 100, 1000]).reshape(1, 2, 2, 1))
+    np.testing.assert_array_equal(dx[0, :, :, 0], [[0, 1, 0], [0, 0, 1010], [100, 0, 0]])
+
+
+def test_pooling_drops_what_no_whole_window_covers() -> None:
+    pool = MaxPool(2)
+    assert pool.connect((5, 3, 1)) == (2, 1, 1)
+    pool.forward({}, np.ones((1, 5, 3, 1)))
+    dx = pool.backward({}, {}, np.ones((1, 2, 1, 1)))
+    # The first of equals takes the gradient.
+    np.testing.assert_array_equal(dx[0, :, :, 0], [[1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]])
+
+
+def test_local_response_norm_by_hand() -> None:
+    """Channels 1, 2, 3 under size 3, scale 1, power 0.5, offset 3: sums of squares 5, 14, 13."""
+    y = run(LocalResponseNorm(3, 1.0, 0.5, 3.0), np.array([[[[1.0, 2.0, 3.0]]]]), np.empty(0))
+    np.testing.assert_allclose(y.ravel(), [1 / 8**0.5, 2 / 17**0.5, 3 / 4.0], rtol=1e-14)
+
+
+def test_activations_at_the_ends_of_the_range() -> None:
+    x = np.array([[-1000.0, 0.0, 1000.0]], np.float32)
+    np.testing.assert_array_equal(run(Sigmoid(), x.copy(), np.empty(0)), [[0, 0.5, 1]])
+    np.testing.assert_array_equal(run(Relu(), x.copy(), np.empty(0)), [[0, 0, 1000]])
+
+
+def test_dropout_keeps_the_mean_and_is_absent_in_evaluation() -> None:
+    x = np.ones((200, 500), np.float32)
+    layer = Dropout(0.25)
+    layer.connect((500,))
+    y = layer.forward({}, x, True, np.random.default_rng(0))
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert abs(float((y == 0).mean()) - 0.25) < 0.01
+    assert layer.forward({}, x, False) is x
+    with pytest.raises(ValueError, match="random stream"):
+        layer.forward({}, x, True)
+
+
+def test_dropout_drops_the_same_units_in_either_dtype() -> None:
+    layer = Dropout(0.5)
+    layer.connect((40,))
+    single, double = (layer.forward({}, np.ones((6, 40), t), True, np.random.default_rng(3)).copy() for t in "fd")
+    np.testing.assert_array_equal(single, double)
+
+
+@pytest.mark.parametrize("layer", [MaxPool(2), Relu(), Sigmoid(), LocalResponseNorm(), Convolution(1, 2)])
+@pytest.mark.parametrize("position", range(4))
+def test_nan_is_not_hidden(layer: Layer, position: int) -> None:
+    x = np.ones((1, 2, 2, 1))
+    x.flat[position] = np.nan
+    size = sum(p.size for p in layer.parameters) or 5
+    layer.connect((2, 2, 1))
+    y = layer.forward(Layout(layer.parameters).views(np.ones(size)[: Layout(layer.parameters).size]), x)
+    assert np.isnan(y).any()
+
+
+@pytest.mark.parametrize("layer", [MaxPool(4), Convolution(1, 4), Convolution(1, 6, pad=1)])
+def test_input_too_small(layer: Layer) -> None:
+    with pytest.raises(BadInput, match="3 x 3"):
+        layer.connect((3, 3, 1))

@@ -1,0 +1,134 @@
+"""The presets against the papers' sizes, and their gradients against central differences."""
+
+import numpy as np
+import pytest
+
+from mpitrain.data.batch import Batch
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.models import PRESETS, Network, build
+from mpitrain.models.convolution import Convolution
+from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.losses import Logistic, Softmax
+
+from .gradients import directional_error
+
+#: Input shape, and a width at which central differences are quick.
+SCALED = {
+    "digits-cnn": ((8, 8, 1), 0.5),
+    "chan2014-cnn": ((23, 23), 0.05),
+    "chan2014-dnn": ((23, 23), 0.02),
+    "zhang2013-dnn": ((11, 42), 0.01),
+    "easgd-cifar": ((28, 28, 3), 0.1),
+    "easgd-imagenet": ((221, 221, 3), 0.02),
+    "krizhevsky2014": ((224, 224, 3), 0.03),
+    "strom2015-dnn": ((17, 20), 0.01),
+}
+
+
+def test_every_preset_is_tested() -> None:
+    assert set(SCALED) == set(PRESETS)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("output", ["softmax", "logistic"])
+def test_gradient_is_that_of_central_differences(preset: str, output: str) -> None:
+    shape, width = SCALED[preset]
+    network = build(preset, shape, 7, width=width, output=output, l2=1e-2)
+    rng = np.random.default_rng(2)
+    batch = Batch(rng.standard_normal((2, *network.input_shape)), np.array([6, 1], np.int32))
+    parameters = network.initial(4, np.float64) + 0.02 * rng.standard_normal(network.layout.size)
+    gradient = np.full_like(parameters, np.nan)
+    network.loss_and_gradient(parameters, gradient, batch, np.random.default_rng(3))
+
+    def regularised(vector: Array) -> float:
+        loss = network.loss_and_gradient(vector, np.empty_like(vector), batch, np.random.default_rng(3))
+        weights = [view for name, view in network.layout.views(vector).items() if name.endswith("weights")]
+        return loss + 1e-2 / 2 * sum(float((w**2).sum()) for w in weights)
+
+    assert directional_error(regularised, parameters, gradient) < 1e-5
+
+
+def weight_shapes(network: Network) -> list[tuple[int, ...]]:
+    return [p.shape for p in network.layout.parameters if p.name.endswith("weights")]
+
+
+def feature_maps(network: Network) -> list[tuple[int, ...]]:
+    return [layer.output_shape for layer in network.layers if isinstance(layer, Convolution)]
+
+
+def test_easgd_cifar() -> None:
+    network = build("easgd-cifar", (28, 28, 3), 10)
+    assert weight_shapes(network) == [(5, 5, 3, 64), (5, 5, 64, 128), (3, 3, 128, 64), (256, 256), (256, 10)]
+    assert feature_maps(network) == [(12, 12, 64), (4, 4, 128), (2, 2, 64)]
+    assert network.l2 == 1e-4
+    assert all(p.initial == ("constant", 0.0) for p in network.layout.parameters if p.name.endswith("bias"))
+
+
+def test_easgd_imagenet() -> None:
+    network = build("easgd-imagenet", (221, 221, 3), 1000)
+    assert feature_maps(network) == [(36, 36, 96), (16, 16, 256), (14, 14, 384), (13, 13, 384), (6, 6, 256)]
+    assert weight_shapes(network)[5:] == [(9216, 4096), (4096, 4096), (4096, 1000)]
+    assert network.l2 == 1e-5
+    assert all(p.initial == ("constant", 0.1) for p in network.layout.parameters if p.name.endswith("bias"))
+
+
+def test_krizhevsky2014() -> None:
+    network = build("krizhevsky2014", (224, 224, 3), 1000)
+    assert np.prod(network.layers[network.split - 1].output_shape) == 9216
+    assert [shape[-1] for shape in weight_shapes(network)] == [64, 192, 384, 256, 256, 4096, 4096, 1000]
+    assert feature_maps(network) == [(55, 55, 64), (27, 27, 192), (13, 13, 384), (13, 13, 256), (6, 6, 256)]
+    # 0.2 % more than the two towers of Krizhevsky et al. 2012, which have 60 965 224.
+    assert network.layout.size == pytest.approx(1.002 * 60_965_224, rel=1e-3)
+    assert isinstance(network.loss, Logistic)
+
+
+@pytest.mark.parametrize(("hidden", "millions"), [(5, 14.6), (8, 21.7)])
+def test_strom2015(hidden: int, millions: float) -> None:
+    network = build("strom2015-dnn", (17, 20), 3000, hidden_layers=hidden)
+    assert network.layout.size / 1e6 == pytest.approx(millions, abs=0.05)
+    assert isinstance(network.loss, Softmax)
+
+
+def test_zhang2013() -> None:
+    shapes = weight_shapes(build("zhang2013-dnn", (11, 42), 10217))
+    assert shapes == [(462, 2048), *[(2048, 2048)] * 4, (2048, 10217)]
+
+
+def test_chan2014_baseline() -> None:
+    shapes = weight_shapes(build("chan2014-dnn", (23, 23), 1998))
+    assert shapes == [(529, 1024), *[(1024, 1024)] * 4, (1024, 1998)]
+
+
+def test_split_is_the_first_fully_connected_layer() -> None:
+    network = build("digits-cnn", (8, 8, 1), 10)
+    kinds = [isinstance(layer, FullyConnected) for layer in network.layers]
+    assert kinds.index(True) == network.split
+    assert build("strom2015-dnn", (20,), 10, width=0.01).split == 0
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_hundredth_of_a_percent_of_the_width_leaves_one_unit(preset: str) -> None:
+    network = build(preset, SCALED[preset][0], 5, width=1e-4)
+    assert {shape[-1] for shape in weight_shapes(network)} == {1, 5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preset": "easgd-cifer"}, "'easgd-cifar'"),
+        ({"output": "softmacs"}, "'softmax'"),
+        ({"width": 0.0}, "model.width"),
+        ({"width": float("nan")}, "model.width"),
+        ({"dropout": 1.0}, "model.dropout"),
+        ({"l2": -1.0}, "model.l2"),
+        ({"hidden_layers": 3}, "model.hidden_layers"),
+        ({"input_shape": (7, 28, 3)}, "does not fit"),
+        ({"input_shape": (400,)}, "wants images"),
+        ({"classes": 0}, "classes"),
+    ],
+)
+def test_bad_input(arguments: dict, message: str) -> None:
+    good = {"preset": "easgd-cifar", "input_shape": (28, 28, 3), "classes": 10}
+    with pytest.raises(BadInput, match=message):
+        build(**(good | arguments))
