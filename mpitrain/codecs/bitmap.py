@@ -6,9 +6,15 @@ Bits fill uint32 words from the lowest up; both parts start on a word.
 import numpy as np
 from numba import njit
 
-from mpitrain.ops.residual import INDEX, SIGN
+from mpitrain.ops.residual import INDEX
 
 ONE = np.uint32(1)
+FIVE = np.uint32(5)
+LOW = np.uint32(31)
+#: Where the lowest bit is, by bit·SEQUENCE >> 27: five neighbouring bits of a de Bruijn sequence are all different.
+SEQUENCE = np.uint32(0x077CB531)
+POSITION = np.empty(32, np.uint32)
+POSITION[[(0x077CB531 << bit & 0xFFFFFFFF) >> 27 for bit in range(32)]] = range(32)
 
 
 def size(length: int, count: int) -> int:
@@ -23,9 +29,8 @@ def encode(words, length, out):  # type: ignore[no-untyped-def]
     out[:] = 0
     for j in range(words.size):
         index = words[j] & INDEX
-        out[index >> np.uint32(5)] |= ONE << (index & np.uint32(31))
-        if words[j] & SIGN:
-            out[signs + (j >> 5)] |= ONE << np.uint32(j & 31)
+        out[index >> FIVE] |= ONE << (index & LOW)
+        out[signs + (j >> 5)] |= (words[j] >> LOW) << np.uint32(j & 31)
 
 
 @njit(cache=True, nogil=True)
@@ -38,15 +43,14 @@ def decode(payload, length, words):  # type: ignore[no-untyped-def]
     count = 0
     for at in range(signs):
         bits = payload[at]
-        index = np.uint32(32 * at)
         while bits:
-            if bits & ONE:
-                if count == words.size or index >= length:
-                    return False
-                negative = (payload[signs + (count >> 5)] >> np.uint32(count & 31)) & ONE
-                words[count] = index | (negative << np.uint32(31))
-                count += 1
-            bits >>= ONE
-            index += ONE
+            lowest = bits & (~bits + ONE)
+            # Numba multiplies uint32 in 64 bits: cut the product back.
+            index = np.uint32(32 * at) + POSITION[np.uint32(lowest * SEQUENCE) >> np.uint32(27)]
+            if count == words.size or index >= length:
+                return False
+            words[count] = index | (payload[signs + (count >> 5)] >> np.uint32(count & 31)) << LOW
+            count += 1
+            bits ^= lowest
     used = np.uint32(count & 31)
     return count == words.size and (used == 0 or payload[-1] >> used == 0)
