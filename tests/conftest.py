@@ -4,11 +4,24 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+from mpitrain import config as configuration
+from mpitrain.assignments import Assignments
+from mpitrain.data.batch import Batch
+from mpitrain.flat import Layout, Parameter
+from mpitrain.learner import Learner
+from mpitrain.monitor import Monitor
+from mpitrain.schedule import Schedule
+from mpitrain.session import Session
+from mpitrain.state import fresh
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
@@ -64,3 +77,72 @@ def finish(process: "subprocess.Popen[str]", deadline: float) -> Ended:
         out, err = process.communicate()
         pytest.fail(f"no end within {deadline} s\n{out}\n{err}")
     return Ended(process.returncode, out, err)
+
+
+class Counting:
+    """A corpus of `samples` one-number inputs, its own indices; it remembers which were gathered."""
+
+    shape, classes = (1,), 2
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.gathered: list[int] = []
+
+    def gather(self, indices: np.ndarray, out: Batch) -> Batch:
+        """The indices themselves."""
+        self.gathered.extend(int(i) for i in indices)
+        out.inputs[:, 0] = indices
+        out.targets[:] = 0
+        return out
+
+
+class Bowl:
+    """A "network" of the loss ½‖θ − mean input/100‖², so that a gradient tells which samples it came from."""
+
+    def __init__(self, size: int = 5) -> None:
+        self.layout = Layout([Parameter("x", (size,), ("constant", 1.0))])
+        self.input_shape, self.classes, self.split = (1,), 2, 0
+
+    def initial(self, seed: int, dtype: type = np.float64) -> np.ndarray:
+        """All ones."""
+        return np.ones(self.layout.size, dtype)
+
+    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None):
+        """The loss and, into `gradient`, θ − mean/100."""
+        np.subtract(theta, batch.inputs.mean() / 100, out=gradient)
+        loss = 0.5 * float(np.dot(gradient, gradient))
+        if on_ready:
+            on_ready(slice(0, len(gradient)))
+        return loss
+
+
+def make_session(transport: Any, *settings: str, samples: int = 64, network: Any = None, corpus: Any = None) -> Session:
+    """A session on the toys above, in float64, or on what is given; `settings` override the configuration."""
+    config = configuration.load(None, ["run.evaluate_every=0", "training.dtype=float64", *settings])
+    network, corpus = network or Bowl(), corpus or Counting(samples)
+    schedule = Schedule(config, corpus.samples)
+    dtype = config.training.dtype
+    theta = network.initial(config.training.seed, np.dtype(dtype))
+    state = fresh(config.algorithm, theta, Assignments(corpus.samples, schedule.total))
+    independent = getattr(config.algorithm, "sampling", "") == "independent"
+    per_sample = config.training.rate_per == "sample"
+    learner = Learner(
+        network, corpus, seed=config.training.seed, dtype=dtype, per_sample=per_sample, independent=independent
+    )
+    monitor = Monitor(config, time.monotonic, state, corpus.samples)
+    members = list(range(transport.size))
+    return Session(config, transport, members, network, learner, schedule, state, monitor, time.monotonic)
+
+
+@pytest.fixture
+def session_of() -> Callable[..., Session]:
+    """`make_session`, for test modules that cannot import this one."""
+    return make_session
+
+
+@pytest.fixture
+def transport() -> Any:
+    """All ranks of this test run, with a short deadline."""
+    from mpitrain.mpi import Transport
+
+    return Transport(deadline=30.0)

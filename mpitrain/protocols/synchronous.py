@@ -4,6 +4,7 @@ All ranks hold the same θ and apply the same update. A rank's share of the grad
 bucket while backward still computes the earlier layers; the update of a bucket follows its sum at once.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,15 +90,12 @@ class Sums:
         per_sample = learner.per_sample
         # A rank's mean counts by its share; where all shares are equal one factor at the end does.
         equal = work.count % ranks == 0
-        self._scale = 1.0 if per_sample or equal else share.count / work.count
+        self._scale = share.count / work.count if not (per_sample or equal) else min(share.count, 1.0)
         eta *= 1.0 if per_sample or not equal else 1.0 / ranks
         self._pending: slice | None = None
-        loss = 0.0
-        if share.count:
-            loss = learner.gradient(self.update.at, self.gradient, share, self._ready) * share.count
-        else:  # fewer samples than ranks: this one adds nothing
-            self.gradient[:] = 0
-            self._start(slice(0, self.gradient.size))
+        # With fewer samples than ranks some have none: they take one with weight 0, for the same buckets as the others.
+        mine = share if share.count else replace(share, start=work.start, count=1)
+        loss = learner.gradient(self.update.at, self.gradient, mine, self._ready) * share.count
         self._small[:] = loss, share.count, self.session.stop.flag
         small = self.transport.start_sum(self._small)
         if self._pending is not None:

@@ -1,0 +1,91 @@
+"""The parameter server without messages: its arithmetic, and one worker in the server's own process."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mpitrain.errors import TrainingFailed
+from mpitrain.mpi import Transport
+from mpitrain.protocols import PROTOCOLS
+from mpitrain.protocols.server import Updates
+from mpitrain.protocols.wire import Kind, Note
+
+
+def one_rank() -> Transport:
+    """This process alone."""
+    return Transport(deadline=10.0)
+
+
+def test_a_sequence_of_gradients_gives_algorithm_1_by_hand(session_of) -> None:
+    """μ = 0.5, β = 0.5, η = 0.25; all numbers are exact in binary.
+
+    i=0, j=0: α=1:   v = −0.25·[4,8] = [−1,−2];          Θ = [1,1] + v = [0,−1]
+    i=1, j=0: α=½:   v = ½[−1,−2] − 0.125·[8,−8] = [−1.5,0];  Θ = [−1.5,−1]
+    i=2, j=2: α=1:   v = ½[−1.5,0] − 0.25·[1,4] = [−1,−1];    Θ = [−2.5,−2]
+    """
+    session = session_of(one_rank(), "algorithm.momentum=0.5", "algorithm.gradient_decay=0.5")
+    session.state.theta = np.array([1.0, 1.0])
+    session.state.velocity = np.zeros(2)
+    updates = Updates(session)
+    for j, gradient in ((0, [4.0, 8.0]), (0, [8.0, -8.0]), (2, [1.0, 4.0])):
+        updates.apply(np.array(gradient), Note(Kind.GRADIENT, index=j, learning_rate=0.25), worker=1)
+    assert session.state.theta.tolist() == [-2.5, -2.0]
+    assert session.state.velocity.tolist() == [-1.0, -1.0]
+    assert session.state.index == 3
+    assert (session.monitor.staleness_sum, session.monitor.staleness_max) == (1, 1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_is_refused_and_its_worker_named(session_of, bad: float) -> None:
+    """Refused while others are fine; the run stops after the limit in a row. A huge but finite one is taken."""
+    updates = Updates(session_of(one_rank(), "run.nonfinite_limit=3"))
+    fine, broken = np.full(5, 1e200), np.array([1.0, bad, 1, 1, 1])
+    for gradient, accepted in ((broken, False), (broken, False), (fine, True), (broken, False), (broken, False)):
+        assert updates.accepts(gradient, Note(Kind.GRADIENT), worker=4) is accepted
+    assert updates.monitor.refusals == 4
+    with pytest.raises(TrainingFailed, match="rank 4"):
+        updates.accepts(broken, Note(Kind.GRADIENT), worker=4)
+
+
+@pytest.mark.parametrize("minibatch", [8, 7])
+def test_one_worker_with_n_1_is_sgd_bit_for_bit(session_of, minibatch: int) -> None:
+    """β = 1, μ = 0, the same order of samples."""
+    common = (f"training.minibatch={minibatch}", "training.epochs=3", "training.learning_rate=0.1")
+    trained = {}
+    for name in ("asgd", "sgd"):
+        session = session_of(one_rank(), f"algorithm.name={name}", *common)
+        PROTOCOLS[session.config.algorithm.protocol](session)
+        trained[name] = (session.state.theta, session.learner.corpus.gathered)
+    assert np.array_equal(trained["asgd"][0], trained["sgd"][0])
+    assert trained["asgd"][1] == trained["sgd"][1]
+    assert not np.array_equal(trained["sgd"][0], np.ones(5))
+
+
+def test_one_worker_with_n_3_is_sgd_to_rounding(session_of) -> None:
+    """Its own steps take it where SGD goes; the sum of its gradients takes Θ there too."""
+    states = {}
+    for name, more in (("asgd", ["algorithm.minibatches=3"]), ("sgd", [])):
+        session = session_of(
+            one_rank(), f"algorithm.name={name}", "training.epochs=2", "training.learning_rate=0.1", *more
+        )
+        PROTOCOLS[session.config.algorithm.protocol](session)
+        states[name] = session.state.theta
+    assert np.allclose(states["asgd"], states["sgd"], rtol=1e-13)
+
+
+def test_every_sample_once_an_epoch(session_of) -> None:
+    """Also where the minibatch does not divide the epoch."""
+    session = session_of(one_rank(), "training.minibatch=7", "training.epochs=2", "algorithm.minibatches=3")
+    PROTOCOLS["server"](session)
+    assert Counter(session.learner.corpus.gathered) == Counter(dict.fromkeys(range(64), 2))
+
+
+def test_gradient_statistics(session_of) -> None:
+    """Chan & Lane §3.4: zeros are the worker's, the cosine is between the gradients of two workers only."""
+    updates = Updates(session_of(one_rank(), "run.gradient_statistics=true"))
+    for worker, gradient in ((1, [1.0, 0, 0, 0, 0]), (2, [1.0, 1.0, 0, 0, 0]), (2, [0, 0, 0, 0, 1.0])):
+        updates.apply(np.array(gradient), Note(Kind.GRADIENT, index=updates.state.index, zeros=0.25), worker)
+    summary = updates.monitor.summary()
+    assert summary["gradient_zeros_mean"] == 0.25
+    assert summary["gradient_cosine_mean"] == pytest.approx(0.5**0.5)
