@@ -7,7 +7,10 @@ from mpitrain.models.layer import Layer, Views
 
 
 class LocalResponseNorm(Layer):
-    """y_c = x_c / d_c^power, where d_c = offset + scale·Σ x² over the `size` channels around c. `size` is odd."""
+    """y_c = x_c / d_c^power, where d_c = offset + scale·Σ x² over the `size` channels around c. `size` is odd.
+
+    `scale` multiplies the sum, as in the paper, not the mean over the window, as in programs that divide it by `size`.
+    """
 
     kind = "norm"
 

@@ -11,10 +11,12 @@ def channel_window_sum(x: Array, half: int, out: Array) -> None:
     channels = x.shape[-1]
     rows, sums = x.reshape(-1, channels), out.reshape(-1, channels)
     for i in range(rows.shape[0]):
+        row, total = rows[i], sums[i]
         for c in range(channels):
-            total = rows[i, c]
-            for other in range(max(0, c - half), c):
-                total += rows[i, other]
-            for other in range(c + 1, min(channels, c + half + 1)):
-                total += rows[i, other]
-            sums[i, c] = total
+            total[c] = row[c]
+        for distance in range(1, min(half, channels - 1) + 1):
+            above, far = row[distance:], total[distance:]
+            for c in range(channels - distance):
+                total[c] += above[c]
+            for c in range(channels - distance):
+                far[c] += row[c]
