@@ -55,6 +55,22 @@ def test_every_parameter_decodes(indices, k):
     assert back.tolist() == words.tolist()
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        [],  # nothing
+        [0b11011_0001, 0],  # a word too many
+        [0b1_11011_0001],  # something after the last element
+        [2**32 - 1],  # a quotient without end
+        [0b1111111_0001],  # index 10, beyond the vector
+    ],
+)
+def test_wrong_bits_are_refused(payload):
+    """Two elements of a vector of 9, as by hand."""
+    assert golomb_rice.decode(np.array([0b11011_0001], np.uint32), 1, 9, np.empty(2, np.uint32))
+    assert not golomb_rice.decode(np.array(payload, np.uint32), 1, 9, np.empty(2, np.uint32))
+
+
 @pytest.mark.parametrize("density", [1e-5, 1e-4, 1e-3, 0.0036, 1e-2, 1e-1])
 def test_size_is_that_of_theory(density):
     words = random_words(density, 20_000)

@@ -185,6 +185,50 @@ def test_packed_indices_must_ascend_within_the_vector(payload):
         decoded(reseal(data), 1000)
 
 
+def altered(codec, extra=0, **fields):
+    """A message of elements 0 and 1 of 1000 with some header fields changed, zeros added, and a right checksum."""
+    _, data = encoded(np.arange(2, dtype=np.uint32), 1000, codec)
+    data = np.append(data, np.zeros(extra, np.uint8))
+    names = (
+        "magic",
+        "version",
+        "form",
+        "k",
+        "zero",
+        "sender",
+        "step",
+        "sequence",
+        "length",
+        "elements",
+        "bytes",
+        "tau",
+    )
+    values = dict(zip(names, message.FIELDS.unpack_from(data), strict=True)) | {"bytes": data.size - HEADER} | fields
+    message.FIELDS.pack_into(data, 0, *values.values())
+    return reseal(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (altered("packed", extra=2), "ascending"),
+        (altered("packed", extra=4), "ascending"),
+        (altered("packed", elements=1), "ascending"),
+        (altered("packed", elements=1001, extra=4 * 999), "1001 elements"),
+        (altered("packed", k=1), "ascending"),
+        (altered("packed", form=3), "form 3"),
+        (altered("packed", zero=1), "reserved"),
+        (altered("packed", version=2), "version 2"),
+        (altered("packed", bytes=4), "its header says 60"),
+        (altered("golomb-rice", k=31, extra=8), "ascending"),  # all zeros: would else decode
+        (altered("golomb-rice", k=255), "ascending"),
+    ],
+)
+def test_every_field_is_checked(data, why):
+    with pytest.raises(CorruptMessage, match=why):
+        decoded(data, 1000)
+
+
 def test_words_beyond_the_vector_are_not_encoded():
     with pytest.raises(ValueError, match="vector of 10"):
         encode(with_signs([10]), Header(0, 0, 10, 1, 1.0), "packed", np.empty(capacity(10), np.uint8))

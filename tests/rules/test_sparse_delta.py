@@ -185,6 +185,13 @@ def test_leftover_residuals_are_summed_and_shared(dtype, before, after):
     assert np.allclose(shares, total / after, rtol=1e-5, atol=1e-3)
 
 
+def test_rounding_of_a_share_is_not_lost():
+    shares = np.empty((3, 1), np.float32)
+    for rank in range(3):
+        share_residuals([np.ones(1, np.float32)], 3, rank, shares[rank])
+    assert shares.astype(np.float64).sum() == 1.0 and shares[0, 0] == shares[1, 0] != shares[2, 0]
+
+
 def test_as_many_ranks_keep_their_own_residuals():
     residuals = list(np.random.default_rng(4).standard_normal((3, 10)).astype(np.float32))
     share = np.empty(10, np.float32)
