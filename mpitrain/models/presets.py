@@ -73,8 +73,8 @@ def sigmoid_dnn(units: int, classes: int, o: Options) -> list[Layer]:
     """Hidden sigmoid layers of `units`, five unless `hidden_layers` says otherwise."""
     layers: list[Layer] = []
     for depth in range(o.hidden_layers or 5):
-        # A sigmoid's slope is at most 1/4, and less where it saturates. With the usual gain of 1 five layers of 154 learned
-        # nothing of the digits in 12 epochs of SGD; with 16 they came to 7 % test error, with 32 to 2 %.
+        # A sigmoid's slope is at most 1/4, and less where it saturates. With the usual gain of 1 five layers of 154
+        # learned nothing of the digits in 12 epochs of SGD; with 16 they came to 7 % test error, with 32 to 2 %.
         layers += [FullyConnected(o.units(units), gain=32.0 if depth else 2.0), Sigmoid()]
         if o.dropout:
             layers.append(o.drop())
