@@ -1,8 +1,8 @@
 """Checkpoints: a folder each, written under a temporary name, checksummed, renamed last.
 
 `checkpoints/000000012800/` holds `state.h5` (vectors with fletcher32, counters), a `rank-00003.h5` for each rank that
-keeps something of its own, and `manifest.json` with the size and xxh3 of every file. The name is the number of samples trained on. A folder that does not match its manifest is torn: it
-is skipped and named.
+keeps something of its own, and `manifest.json` with the size and xxh3 of every file. The name is the number of samples
+trained on. A folder that does not match its manifest is torn: it is skipped and named.
 """
 
 import json

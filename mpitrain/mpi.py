@@ -42,9 +42,10 @@ def abort_on_exception() -> None:
 
 
 def abort(status: int) -> None:
-    """End every rank at once."""
+    """End every rank, once what this one has printed is on its way: launchers drop what comes with the abort."""
     sys.stdout.flush()
     sys.stderr.flush()
+    time.sleep(0.3)
     MPI.COMM_WORLD.Abort(status)
 
 

@@ -24,9 +24,8 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.assignments import Assignments, Work
 from mpitrain.config import Config
-from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
-from mpitrain.data.shards import parts
 from mpitrain.errors import BadInput, Overdue, TrainingFailed
 from mpitrain.evaluation import Evaluation
 from mpitrain.learner import Learner
@@ -67,7 +66,8 @@ def train(options: Options) -> int:
                 sys.stdout.write(configuration.to_toml(config))
             return 0
         transport.deadline = config.run.deadline
-        with threadpool_limits(threads(config, transport)):
+        # What overflows is found where it matters: in the loss, and in the gradient that reaches the server.
+        with threadpool_limits(threads(config, transport)), np.errstate(over="ignore", invalid="ignore"):
             return _train(transport, config, options, stop)
     except BadInput as error:
         if not error.agreed:  # one rank alone met it: the others are waiting for it

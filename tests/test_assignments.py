@@ -42,5 +42,5 @@ def test_shares_differ_by_at_most_one_and_cover(count: int, parts: int) -> None:
     """What allreduce splits a minibatch into."""
     work = Work(0, 7, count, 100)
     shares = [work.share(k, parts) for k in range(parts)]
-    assert sum((positions(share) for share in shares), []) == positions(work)
+    assert [position for share in shares for position in positions(share)] == positions(work)
     assert max(s.count for s in shares) - min(s.count for s in shares) <= 1

@@ -1,0 +1,225 @@
+"""The program as its users start it: what a run leaves behind, and how every kind of fault ends."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitrain.data.digits import embedded
+
+SHORT = ("--set", "training.epochs=2", "--out", "run")
+LONG = ("--set", "training.epochs=100000", "--set", "run.evaluate_every=0", "--out", "run")
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """summary.json."""
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("name", ["sgd", "msgd", "averaged", "moving-average", "allreduce", "asgd"])
+def test_every_algorithm_learns_the_digits_by_its_defaults(
+    launch: Callable[..., Any], tmp_path: Path, name: str, ranks: int
+) -> None:
+    """Under 10 % test error with nothing but its name, and a run folder that keeps the contract."""
+    ended = launch(ranks, "--set", f"algorithm.name={name}", "--out", "run")
+    assert ended.status == 0, ended.err
+    told, log = summary(tmp_path / "run"), records(tmp_path / "run")
+    assert told["test_error"] < 0.10 and told["exit_reason"] == "finished"
+    assert (told["algorithm"], told["ranks"]) == (name, ranks)
+    assert told["workers"] == {"asgd": max(ranks - 1, 1), "allreduce": ranks}.get(name, 1)
+    keys = "samples seconds samples_per_second train_loss test_loss bytes_sent bytes_received messages_sent "
+    keys += "staleness_mean staleness_max updates parameters_sha256"
+    assert set(keys.split()) <= set(told) and len(told["parameters_sha256"]) == 64
+    assert told["samples"] == log[-1]["samples"]
+    last = [record for record in log if record["event"] == "evaluate"][-1]
+    assert last["test_error"] == told["test_error"]
+    assert {"step", "samples", "epoch", "seconds", "train_loss", "test_loss"} <= set(last)
+    assert any((tmp_path / "run" / "checkpoints").iterdir()) and (tmp_path / "run" / "config.toml").exists()
+    if name == "allreduce" and ranks > 1:
+        assert told["replicas_identical"] is True
+
+
+@pytest.mark.parametrize("name", ["msgd", "averaged", "allreduce"])
+def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
+    launch: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    """Four epochs at once; three, then the fourth."""
+    algorithm = ("--set", f"algorithm.name={name}")
+    assert launch(2, *algorithm, "--set", "training.epochs=4", "--out", "whole").status == 0
+    assert launch(2, *algorithm, "--set", "training.epochs=3", "--out", "cut").status == 0
+    assert launch(2, "--resume", "cut", "--set", "training.epochs=4").status == 0
+    hashes = [summary(tmp_path / run)["parameters_sha256"] for run in ("whole", "cut")]
+    assert hashes[0] == hashes[1]
+    assert [record["event"] for record in records(tmp_path / "cut")].count("start") == 2
+
+
+def test_a_run_resumes_with_another_number_of_ranks(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """Server state, served count and index go on; a torn newest checkpoint is named and the one before it taken."""
+    assert launch(4, *SHORT, "--set", "run.checkpoint_every=0.0001").status == 0
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert len(checkpoints) >= 2
+    (checkpoints[-1] / "state.h5").write_bytes(b"torn")
+    before = summary(tmp_path / "run")
+    ended = launch(2, "--resume", "run", "--set", "training.epochs=3")
+    assert ended.status == 0 and checkpoints[-1].name in ended.err
+    after = summary(tmp_path / "run")
+    assert after["samples"] == before["samples"] * 3 // 2 and after["updates"] < before["updates"]
+
+
+def shards(folder: Path) -> Path:
+    """A copy of the digits whose files a test may damage."""
+    folder.mkdir()
+    for path in embedded().glob("*.h5"):
+        shutil.copy(path, folder)
+    return folder
+
+
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "unknown key": (("--set", "training.learnin_rate=1"), "learning_rate"),
+    "value out of range": (("--set", "training.learning_rate=0"), "training.learning_rate"),
+    "no such configuration": (("none.toml",), "none.toml"),
+    "no such data": (("--set", "data.path=nowhere"), "nowhere"),
+    "too many workers": (("--set", "stages=[{at=0, workers=9}]"), "9 workers"),
+    "nothing to resume": (("--resume", "nothing"), "nothing"),
+    "unknown network": (("--set", "model.preset=digit-cnn"), "digits-cnn"),
+    "folder that cannot be made": (("--out", "/proc/nothing"), "/proc/nothing"),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_input_is_one_line_and_status_2(launch: Callable[..., Any], fault: str, ranks: int) -> None:
+    """From one rank, without a traceback, on any number of ranks."""
+    arguments, word = BAD[fault]
+    ended = launch(ranks, *arguments, deadline=60)
+    ours = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
+    assert ended.status == 2 and len(ours) == 1 and word in ours[0] and "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "bit flipped"])
+def test_a_damaged_shard_is_named(launch: Callable[..., Any], tmp_path: Path, damage: str) -> None:
+    """Status 2 and the file's name."""
+    path = shards(tmp_path / "data") / "train-00000-of-00001.h5"
+    content = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_bytes(content[:-1000])
+    else:
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+    ended = launch(3, "--set", "data.path=data", deadline=60)
+    lines = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
+    assert ended.status == 2 and len(lines) == 1
+    assert ("train" if damage == "missing" else path.name) in lines[0]
+
+
+@pytest.mark.parametrize("name", ["sgd", "allreduce", "asgd"])
+def test_a_diverging_training_ends_with_a_clear_line(launch: Callable[..., Any], name: str) -> None:
+    """Status 1, what to change, no rank left hanging, no traceback."""
+    ended = launch(3, "--set", f"algorithm.name={name}", "--set", "training.learning_rate=1e30", deadline=60)
+    assert ended.status == 1 and "learning_rate" in ended.err and "Traceback" not in ended.err
+    if name == "asgd":
+        assert "from rank" in ended.err
+
+
+def started(tmp_path: Path, ranks: int, *arguments: str) -> "subprocess.Popen[str]":
+    """The program, once it trains."""
+    command = [str(Path(sys.executable).with_name("mpirun")), "-n", str(ranks), sys.executable, "-m", "mpitrain", *LONG]
+    process = subprocess.Popen(
+        [*command, *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    log, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
+    while not (log.exists() and '"train"' in log.read_text()):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.1)
+    return process
+
+
+def ended_within(process: "subprocess.Popen[str]", seconds: float) -> tuple[int, str]:
+    """Exit status and standard error; fails when it takes longer."""
+    try:
+        _, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(f"still running after {seconds} s")
+    return process.returncode, err
+
+
+@pytest.mark.parametrize("name", ["msgd", "allreduce", "asgd"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_checkpoint_within_10_s(
+    tmp_path: Path, launch: Callable[..., Any], name: str, number: signal.Signals
+) -> None:
+    """Not status 0; the summary says that it was stopped; the run can be resumed."""
+    process = started(tmp_path, 3, "--set", f"algorithm.name={name}")
+    process.send_signal(number)
+    status, err = ended_within(process, 10)
+    assert status != 0 and "Traceback" not in err
+    assert summary(tmp_path / "run")["exit_reason"] == "stopped"
+    trained = summary(tmp_path / "run")["samples"]
+    assert (tmp_path / "run" / "checkpoints" / f"{trained:012d}" / "manifest.json").exists()
+    more = trained / 1438 + 1
+    assert launch(3, "--resume", "run", "--set", f"training.epochs={more}").status == 0
+
+
+def test_a_crash_on_one_rank_ends_the_job_with_its_traceback(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """Within 10 s, although the others wait for it."""
+    (tmp_path / "crash.py").write_text(
+        "import sys\nimport mpitrain.learner as learner\nfrom mpitrain.mpi import MPI\nfrom mpitrain.__main__ import main\n"
+        "plain = learner.Learner.gradient\n"
+        "def gradient(self, theta, out, work, on_ready=None):\n"
+        "    if MPI.COMM_WORLD.rank == 1 and work.epoch == 1:\n        raise KeyError('lost')\n"
+        "    return plain(self, theta, out, work, on_ready)\n"
+        "learner.Learner.gradient = gradient\nsys.exit(main())\n"
+    )
+    began = time.monotonic()
+    ended = launch(3, program=("crash.py",), deadline=60)
+    assert ended.status != 0 and "rank 1:" in ended.err and "KeyError: 'lost'" in ended.err
+    assert time.monotonic() - began < 40
+
+
+def test_a_killed_rank_ends_the_job(tmp_path: Path) -> None:
+    """SIGKILL to one rank: mpirun ends the others."""
+    process = started(tmp_path, 3)
+    ranks = subprocess.run(
+        ["pgrep", "-f", f"{sys.executable} -m mpitrain --set training.epochs=100000"], capture_output=True, text=True
+    )
+    pids = [int(pid) for pid in ranks.stdout.split() if int(pid) != process.pid]
+    os.kill(pids[-1], signal.SIGKILL)
+    status, _ = ended_within(process, 15)
+    assert status != 0
+
+
+def test_the_configuration_is_printed_and_read_back(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """--print-config prints once, and what it prints is a configuration."""
+    printed = launch(3, "--set", "algorithm.preset=chan2014", "--print-config")
+    (tmp_path / "printed.toml").write_text(printed.out)
+    again = launch(1, "printed.toml", "--print-config")
+    assert printed.status == again.status == 0 and printed.out == again.out and "[algorithm]" in printed.out
+
+
+def test_info_says_what_was_found(launch: Callable[..., Any]) -> None:
+    """Every rank's place, the MPI library, and how vectors would travel."""
+    ended = launch(3, "info")
+    assert ended.status == 0
+    assert all(word in ended.out for word in ("MPI", "rank 2", "local rank 2 of 3", "exchange", "shared memory"))
