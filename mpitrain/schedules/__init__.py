@@ -1,0 +1,1 @@
+"""Orders of work as pure generators: no arrays, no messages."""

@@ -1,0 +1,91 @@
+"""Which examples go through the fully connected layers when: schemes a, b, c of Krizhevsky 2014, §4, and mixtures.
+
+A minibatch of `count` examples lies on `ranks` ranks in order, rank k holding [k·count // ranks, (k+1)·count // ranks).
+In a round some ranks send a piece of theirs to all; the pieces of all rounds together are the whole minibatch once.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Piece(NamedTuple):
+    """Examples [start, stop) of the minibatch, at least one, which `rank` holds and sends."""
+
+    rank: int
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return self.stop - self.start
+
+
+class Round(NamedTuple):
+    """One pass through the fully connected layers: of the pieces' examples, in this order (by rank)."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return sum(piece.count for piece in self.pieces)
+
+    def piece_of(self, rank: int) -> Piece | None:
+        """What `rank` sends."""
+        return next((piece for piece in self.pieces if piece.rank == rank), None)
+
+
+def held(rank: int, ranks: int, count: int) -> tuple[int, int]:
+    """Begin and end of a rank's examples in the minibatch; sizes differ by at most one."""
+    return rank * count // ranks, (rank + 1) * count // ranks
+
+
+def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[Round]:
+    """The rounds of one minibatch, numbered from 0; a round of no example is left out.
+
+    a: one round, everybody sends everything. b: rank r sends all of its examples in round r. c: in each of `ranks`
+    rounds every rank sends a `ranks`-th of its own. With `group`, c's ranks take turns in groups of so many (the last
+    may be smaller): a group of g has g rounds, in which each of its ranks sends a g-th. Groups of 1 are b, one group
+    of all is c.
+    """
+    number = 0
+    for pieces in (
+        _all_together(ranks, count) if scheme == "a" else _in_groups(ranks, count, _size(scheme, ranks, group))
+    ):
+        if pieces:
+            yield Round(number, pieces)
+            number += 1
+
+
+def _size(scheme: str, ranks: int, group: int) -> int:
+    return 1 if scheme == "b" else min(group, ranks) or ranks
+
+
+def _all_together(ranks: int, count: int) -> Iterator[tuple[Piece, ...]]:
+    yield _pieces((rank, *held(rank, ranks, count)) for rank in range(ranks))
+
+
+def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[Piece, ...]]:
+    for first in range(0, ranks, size):
+        members = range(first, min(first + size, ranks))
+        for turn in range(len(members)):
+            yield _pieces(
+                (rank, *_turn(turn, rank - first, len(members), held(rank, ranks, count))) for rank in members
+            )
+
+
+def _turn(turn: int, place: int, turns: int, own: tuple[int, int]) -> tuple[int, int]:
+    """A member's examples of one turn, sizes differing by at most one.
+
+    The member's place shifts where its larger pieces fall, so that turns are equal: by Hermite's identity
+    Σ_i ⌊(m + i)/s⌋ over i = 0 … s−1 is m, members with n examples each send exactly n in every turn.
+    """
+    begin, end = own
+    size = end - begin
+    return begin + (turn * size + place) // turns, begin + ((turn + 1) * size + place) // turns
+
+
+def _pieces(pieces: Iterator[tuple[int, int, int]]) -> tuple[Piece, ...]:
+    return tuple(Piece(*piece) for piece in pieces if piece[1] < piece[2])
