@@ -7,13 +7,18 @@ from mpitrain.models.layer import Layer, Views
 
 
 class Dropout(Layer):
-    """While training each unit of each example is 0 with probability `rate`, else divided by 1 − rate."""
+    """While training each unit of each example is 0 with probability `rate`, else divided by 1 − rate.
+
+    Of a minibatch that ranks share, `share` is (the place of this rank's first example, the count of the whole): each
+    rank draws for the whole and keeps its own rows, and so drops what one rank would.
+    """
 
     kind = "dropout"
 
     def __init__(self, rate: float = 0.5) -> None:
         super().__init__()
         self.rate = rate
+        self.share: tuple[int, int] | None = None
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         if not training or self.rate == 0:
@@ -21,10 +26,11 @@ class Dropout(Layer):
         if rng is None:
             raise ValueError("dropout needs a random stream while training")
         # Drawn in float32 whatever the run's dtype, so that runs of either dtype drop the same units.
-        draws = self.workspace.array(f"{self.name}.draws", x.shape, np.dtype(np.float32))
+        first, count = self.share or (0, len(x))
+        draws = self.workspace.array(f"{self.name}.draws", (count, *x.shape[1:]), np.dtype(np.float32))
         rng.random(dtype=np.float32, out=draws)
         self._scale = self.buffer("scale", x.shape, x)
-        np.greater_equal(draws, self.rate, out=self._scale)
+        np.greater_equal(draws[first : first + len(x)], self.rate, out=self._scale)
         np.multiply(self._scale, 1 / (1 - self.rate), out=self._scale)
         # Not in place: the activation before needs its own output to go backward.
         return np.multiply(x, self._scale, out=self.buffer("y", x.shape, x))

@@ -7,6 +7,7 @@ import numpy as np
 
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array, Layout
+from mpitrain.models.dropout import Dropout
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer, Shape, Views
 from mpitrain.models.losses import Loss
@@ -43,6 +44,7 @@ class Network:
         self.classes = self.layers[-1].output_shape[0]
         self.split = next(i for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected))
         self._first = next(i for i, layer in enumerate(self.layers) if layer.parameters)
+        self._dropouts = [layer for layer in self.layers if isinstance(layer, Dropout)]
         self._views: dict[str, tuple[Array, Views]] = {}
 
     def loss_and_gradient(
@@ -52,14 +54,20 @@ class Network:
         batch: Batch,
         rng: np.random.Generator | None = None,
         on_ready: Ready | None = None,
+        *,
+        share: tuple[int, int] | None = None,
     ) -> float:
         """Mean loss of the minibatch, without the l2 term; the mean gradient, with it, is written over `gradients`.
 
-        `rng` draws dropout. `on_ready` is called with each layer's part of the flat vector, last layers first, when its
-        gradient is final. All arrays are of one dtype, `batch.inputs` [n, *input_shape].
+        `rng` draws dropout. Of a minibatch that ranks share, `share` is (place of the first of these examples, count of
+        the whole): with equal streams each drops what one rank would. `on_ready` is called with each layer's part of
+        the flat vector, last layers first, when its gradient is final. All arrays are of one dtype, `batch.inputs`
+        [n, *input_shape].
         """
         views = self._views_of("parameters", parameters)
         gradient_views = self._views_of("gradients", gradients)
+        for dropout in self._dropouts:
+            dropout.share = share
         outputs = self._forward(views, batch.inputs, True, rng)
         dy: Array | None = outputs
         loss = self.loss.loss_and_gradient(outputs, batch.targets, self.workspace)

@@ -80,6 +80,20 @@ def test_the_mean_gradient_of_a_minibatch_is_the_mean_of_its_parts(network: Netw
     np.testing.assert_array_equal(whole, gradient(network, parameters, batch))
 
 
+def test_ranks_that_share_a_minibatch_drop_what_one_rank_would() -> None:
+    network = build("chan2014-dnn", (6, 4), 5, width=0.03)
+    parameters = network.initial(0, np.float64)
+    batch = random_batch(network, 9, np.float64)
+    whole = gradient(network, parameters, batch)
+    parts = []
+    for s in (slice(0, 4), slice(4, 9)):
+        part = np.empty_like(parameters)
+        shared = Batch(batch.inputs[s], batch.targets[s])
+        network.loss_and_gradient(parameters, part, shared, np.random.default_rng(7), share=(s.start, 9))
+        parts.append(part)
+    np.testing.assert_allclose(whole, (4 * parts[0] + 5 * parts[1]) / 9, rtol=1e-10, atol=1e-14)
+
+
 def test_single_precision_agrees_with_double(network: Network) -> None:
     parameters = network.initial(0, np.float64)
     batch = random_batch(network, 6, np.float64)
