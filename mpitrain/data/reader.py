@@ -25,8 +25,9 @@ def naming(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}: missing") from error
     except (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError) as error:
         text = " ".join(str(error).split())
-        damaged = "damaged, a checksum does not match" if "filter returned failure" in text else text
-        raise BadInput(f"{path}: cannot be read: {damaged or type(error).__name__}") from error
+        damaged = any(word in text for word in ("filter returned failure", "checksum"))
+        reason = "damaged, a checksum does not match" if damaged else text or type(error).__name__
+        raise BadInput(f"{path}: cannot be read: {reason}") from error
 
 
 class Shard(NamedTuple):
