@@ -4,8 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from mpitrain import __version__
+from mpitrain import __version__, environment
 from mpitrain.errors import BadInput
+
+environment.prepare()  # before anything loads NumPy
 
 COMMANDS = ("train", "prepare", "check", "stability", "info")
 

@@ -4,6 +4,7 @@ Nothing here waits without a deadline: every wait polls and sleeps between polls
 that share a core make room for each other.
 """
 
+import copy
 import os
 import sys
 import time
@@ -27,7 +28,7 @@ from mpi4py import MPI  # noqa: E402
 from mpitrain.errors import Overdue  # noqa: E402
 from mpitrain.flat import Array  # noqa: E402
 
-SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 1e-3  # seconds
+SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy neighbour some 30 µs
 
 
 def abort_on_exception() -> None:
@@ -143,6 +144,10 @@ class Transport:
         self.traffic.bytes_received += count
         return status.source, bytes(buffer)
 
+    def waiting(self, tag: int) -> bool:
+        """Whether any message with this tag waits."""
+        return bool(self.comm.Iprobe(MPI.ANY_SOURCE, tag))
+
     def receive(self, source: int, tag: int, what: str) -> bytes:
         """Wait for a small message from one rank."""
         backoff = self.backoff(what)
@@ -168,6 +173,46 @@ class Transport:
         self.traffic.bytes_received += array.nbytes
         self.traffic.messages_sent += 1
         return self.comm.Iallreduce(MPI.IN_PLACE, array)
+
+    def start_maximum(self, array: Array) -> MPI.Request:
+        """Start taking each element's maximum over all ranks, in place."""
+        self._count(array.nbytes, array.nbytes)
+        return self.comm.Iallreduce(MPI.IN_PLACE, array, MPI.MAX)
+
+    def start_broadcast(self, array: Array, root: int) -> MPI.Request:
+        """Start copying the root's array over the others'. As payload it leaves the root once for each of them."""
+        self._count(*((array.nbytes * (self.size - 1), 0) if self.rank == root else (0, array.nbytes)))
+        return self.comm.Ibcast(array, root)
+
+    def start_sum_at(self, root: int, array: Array, out: Array | None) -> MPI.Request:
+        """Start summing the ranks' arrays into the root's `out`, which the others have none of."""
+        self._count(*((0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)))
+        return self.comm.Ireduce(array, out, MPI.SUM, root)
+
+    def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> MPI.Request:
+        """Start putting the ranks' pieces, `counts` elements long, one after another into every rank's `out`.
+
+        With None for `own` the rank's own piece is in its place in `out` already.
+        """
+        mine = counts[self.rank] * out.itemsize
+        self._count(mine * (self.size - 1), sum(counts) * out.itemsize - mine)
+        return self.comm.Iallgatherv(MPI.IN_PLACE if own is None else own, [out, counts])
+
+    def start_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> MPI.Request:
+        """Start summing the ranks' arrays; of the sum each gets its piece, `counts` elements long, in `own`."""
+        self._count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1))
+        return self.comm.Ireduce_scatter(array, own, counts)
+
+    def twin(self) -> "Transport":
+        """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""
+        twin = copy.copy(self)
+        twin.comm = self.comm.Dup()
+        return twin
+
+    def _count(self, sent: int, received: int) -> None:
+        self.traffic.bytes_sent += sent
+        self.traffic.bytes_received += received
+        self.traffic.messages_sent += 1
 
     def sum(self, array: Array, what: str) -> None:
         """Sum an array over all ranks, in place."""
@@ -212,6 +257,10 @@ class Transport:
     def remote_segments(self, size: int) -> "RemoteSegments":
         """Memory that the other ranks read one-sidedly. Collective."""
         return RemoteSegments(self, size)
+
+    def summing_segments(self, size: int) -> "SummingSegments":
+        """Memory that the other ranks read and add to one-sidedly. Collective."""
+        return SummingSegments(self, size)
 
     def progresses_passively(self, nap: float = 0.05) -> bool:
         """Whether a get completes while its target is outside MPI: rank 0 sleeps `nap` seconds, the others read."""
@@ -301,3 +350,49 @@ class RemoteSegments:
         """Collective; only at a clean end."""
         self._window.Unlock_all()
         self._window.Free()
+
+
+class SummingSegments(RemoteSegments):
+    """Memory that the other ranks also add to: no addition to an element is lost, whoever adds at the same time.
+
+    On one node the sum is made by the caller's processor, under a lock of the MPI library's; a remote target's network
+    card or progress engine makes it elsewhere.
+    """
+
+    def __init__(self, transport: Transport, size: int) -> None:
+        super().__init__(transport, size)
+        self._adding: list[MPI.Request] = []
+        self._word = np.zeros(3, dtype=np.int64)
+
+    def add(self, rank: int, offset: int, array: Array) -> None:
+        """Start adding an array at a byte offset. It must stay untouched until `settle`."""
+        kind = MPI.Datatype.fromcode(array.dtype.char)
+        target = (offset, array.size, kind)
+        self._adding.append(self._window.Raccumulate([array, kind], rank, target, MPI.SUM))
+
+    def progress(self) -> None:
+        """Give MPI a chance to move what is under way."""
+        self._adding = [request for request in self._adding if not request.Test()]
+
+    def settle(self) -> None:
+        """Wait until the arrays given to `add` may be changed."""
+        for request in self._adding:
+            self._transport.wait(request, "one-sided additions to leave")
+        self._adding.clear()
+
+    def complete(self) -> None:
+        """Wait until every rank's memory holds what this rank has added."""
+        self.settle()
+        self._window.Flush_all()
+
+    def word(self, rank: int, offset: int) -> int:
+        """An int64 of a rank's memory."""
+        self.read(rank, offset, self._word[:1])
+        return int(self._word[0])
+
+    def swap_word(self, rank: int, offset: int, expected: int, wanted: int) -> int:
+        """Store `wanted` in an int64 if it is `expected`, in one step for all ranks; what it was."""
+        self._word[:] = wanted, expected, 0
+        self._window.Compare_and_swap(self._word[0:1], self._word[1:2], self._word[2:3], rank, offset)
+        self._window.Flush(rank)
+        return int(self._word[2])

@@ -5,6 +5,7 @@ server grants; hand over the plain sum of its gradients with j; wait for the nex
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,9 +147,16 @@ class Server:
                 backoff.reset()
             else:
                 self._check_deadlines()
-                backoff.pause()
+                self._idle(backoff)
         for send in self._snapshot_sends:
             self.transport.wait(send, "a snapshot of Θ to leave")
+
+    def _idle(self, backoff: Any) -> None:
+        """Sleep until a note waits, with as little work between as there can be: the workers need the cores."""
+        for _ in range(1 if self._asked else 50):
+            backoff.pause()
+            if self.transport.waiting(TO_SERVER):
+                return
 
     # ---- what arrives
 
@@ -357,11 +365,12 @@ class Worker:
         total, eta, samples, loss, asked = self.centre.gradient, order.learning_rate, 0, 0.0, False
         minibatches = list(order.work.minibatches())
         for number, minibatch in enumerate(minibatches, start=1):
+            last = number == len(minibatches)
             target = total if number == 1 else self.gradient
-            loss += self.session.learner.gradient(self.theta, target, minibatch) * minibatch.count
+            step = partial(self._step, target, total, None if last else eta)
+            loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
             samples += minibatch.count
-            last = number == len(minibatches) or self.session.stop.flag
-            self._step(target, total, None if last else eta)
+            last |= self.session.stop.flag
             if last or (number >= self.options.minibatches and self._granted(asked)):
                 break
             asked |= number >= self.options.minibatches
@@ -369,11 +378,15 @@ class Worker:
         note = Note(Kind.GRADIENT, index, order.epoch, order.start, samples, order.minibatch, number)
         return replace(note, learning_rate=eta, loss=loss, zeros=zeros)
 
-    def _step(self, g: Array, total: Array, eta: float | None) -> None:
-        """s ← s + g and θ ← θ − ηg in one pass; no own step (eta None) before Θ replaces θ."""
+    def _step(self, g: Array, total: Array, eta: float | None, part: slice) -> None:
+        """s ← s + g and θ ← θ − ηg on a part whose gradient has just been computed, while it is in cache.
+
+        No own step (eta None) on the last minibatch before Θ replaces θ.
+        """
         if g is total and eta is None:
             return
-        for b in blocks(g.size):
+        for block in blocks(part.stop - part.start):
+            b = slice(part.start + block.start, part.start + block.stop)
             if g is not total:
                 np.add(total[b], g[b], out=total[b])
             if eta is not None:
