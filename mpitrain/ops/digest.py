@@ -1,0 +1,48 @@
+"""A sum that tells two replicas apart, kept up with every delta in whatever order the deltas came.
+
+Σ c_i·k_i modulo 2⁶⁴ over the counts c of a replica, with fixed keys k_i: it commutes, as the deltas do.
+"""
+
+import numpy as np
+from numba import njit
+
+from mpitrain.flat import Array
+from mpitrain.ops.residual import INDEX, SIGN
+from mpitrain.rules.sparse_delta import UNIT
+
+_MULTIPLIER, _SHIFT, _ONE = np.uint64(0x9E3779B97F4A7C15), np.uint64(29), np.uint64(1)
+
+
+def of_replica(counts: Array, weights: Array) -> tuple[int, int]:
+    """The digest of `counts` int32 [n], and the first index whose weight is not fl(count·UNIT), else −1."""
+    total, wrong = _of_replica(counts, weights)
+    return int(total), int(wrong)
+
+
+def of_words(words: Array, step: int) -> int:
+    """How `apply(words, step, …)` changes the digest; add modulo 2⁶⁴."""
+    return int(_of_words(words, np.int64(step)))
+
+
+@njit(cache=True, nogil=True)
+def _of_replica(counts, weights):  # type: ignore[no-untyped-def]
+    total = np.uint64(0)
+    wrong = -1
+    unit = np.float64(UNIT)
+    kind = weights.dtype.type
+    for i in range(counts.size):
+        key = (np.uint64(i) + _ONE) * _MULTIPLIER
+        total += np.uint64(np.int64(counts[i])) * (key ^ (key >> _SHIFT))
+        if wrong < 0 and weights[i] != kind(counts[i] * unit):
+            wrong = i
+    return total, wrong
+
+
+@njit(cache=True, nogil=True)
+def _of_words(words, step):  # type: ignore[no-untyped-def]
+    total = np.uint64(0)
+    up, down = np.uint64(step), np.uint64(-step)
+    for word in words:
+        key = (np.uint64(word & INDEX) + _ONE) * _MULTIPLIER
+        total += (up if word & SIGN else down) * (key ^ (key >> _SHIFT))
+    return total
