@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from mpitrain.errors import BadInput
+
 Subparsers = Any  # argparse keeps the type of add_subparsers() to itself
 
 
@@ -14,6 +16,23 @@ def add_prepare_parser(commands: Subparsers) -> None:
     digits = sources.add_parser("digits", help="the embedded handwritten digits")
     digits.add_argument("folder", type=Path, metavar="DIR", help="where the shards go")
     digits.set_defaults(run=_digits)
+    _add_speech(sources)
+
+
+def _add_speech(sources: Subparsers) -> None:
+    speech = sources.add_parser("speech", help="a phone-aligned corpus, spoken by rule")
+    speech.add_argument("folder", type=Path, metavar="DIR", help="where the shards go")
+    speech.add_argument("--language", default="bn", help="bn (Bengali), cmn (Mandarin), en, hi, de, es; default: bn")
+    speech.add_argument("--hours", type=float, default=1.0, help="of training speech; default: 1")
+    speech.add_argument("--classes", type=int, default=1998, help="phone states to tell apart; default: 1998")
+    speech.add_argument("--bins", type=int, default=23, help="log-mel features of a frame; default: 23")
+    speech.add_argument("--deltas", action="store_true", help="add first and second order deltas")
+    speech.add_argument(
+        "--noise", type=float, metavar="SNR", help="add noise of this SNR in dB and more to half of the training speech"
+    )
+    speech.add_argument("--seed", type=int, default=1, help="default: 1")
+    speech.add_argument("--jobs", type=int, help="processes; default: one a core")
+    speech.set_defaults(run=_speech)
 
 
 def add_check_parser(commands: Subparsers) -> None:
@@ -28,6 +47,19 @@ def _digits(options: argparse.Namespace) -> int:
 
     prepare_digits(options.folder)
     return _check(options)
+
+
+def _speech(options: argparse.Namespace) -> int:
+    from mpitrain.data.speech import prepare_speech
+    from mpitrain.data.utterances import Recipe
+
+    for name, least in (("classes", 1), ("bins", 3), ("jobs", 1), ("seed", 0)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise BadInput(f"--{name} {value}: at least {least}")
+    recipe = Recipe(options.language, options.bins, options.deltas, options.noise, options.seed)
+    prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs)
+    return 0
 
 
 def _check(options: argparse.Namespace) -> int:

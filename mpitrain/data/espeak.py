@@ -1,0 +1,124 @@
+"""espeak-ng through its C interface: speech by rule, with the sample at which each phone begins.
+
+The library keeps state between utterances (phase, flutter, echo, libc's random numbers), so it is loaded afresh for
+each one, in half a millisecond: the same voice and text give the same samples, whatever was spoken before.
+"""
+
+import _ctypes
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+RATE = 22050  # samples a second
+PAUSE = "_"
+SHORT_PAUSE = RATE // 20  # samples
+
+_SYNCHRONOUS, _PHONEMES_AS_IPA, _UTF8 = 2, 1 | 2, 1
+_PHONEME_EVENT = 7
+_WORDS_A_MINUTE, _PITCH, _RANGE = 1, 3, 4  # espeak_PARAMETER
+
+
+class Voice(NamedTuple):
+    """A speaker: espeak's voice variant, pitch and its range (0 to 100), rate in words a minute."""
+
+    variant: str
+    pitch: int
+    range: int
+    rate: int
+
+
+class Speech(NamedTuple):
+    """`samples` int16 at RATE; phones (IPA without stress, PAUSE for none) begin at `starts` int64, rising from 0."""
+
+    samples: Array
+    phones: list[str]
+    starts: Array
+
+
+class _Id(ctypes.Union):
+    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("unique_identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_position", ctypes.c_int),
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("id", _Id),
+    )
+
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
+
+
+def speak(language: str, voice: Voice, text: str) -> Speech:
+    """Speak a text. Raises BadInput when the wheel is missing, or has no such language or variant."""
+    pieces: list[Array] = []
+    events: list[tuple[int, str]] = []
+
+    def collect(samples: Any, count: int, event: Any) -> int:
+        if samples and count > 0:
+            pieces.append(np.ctypeslib.as_array(samples, (count,)).copy())
+        number = 0
+        while event[number].type:
+            if event[number].type == _PHONEME_EVENT:
+                events.append((event[number].sample, _phone(event[number].id.string)))
+            number += 1
+        return 0
+
+    callback = _CALLBACK(collect)
+    library = _load()
+    try:
+        library.espeak_SetSynthCallback(callback)
+        name = f"{language}+{voice.variant}"
+        if library.espeak_SetVoiceByName(name.encode()):
+            raise BadInput(f"espeak-ng has no voice {name}")
+        for parameter, value in ((_WORDS_A_MINUTE, voice.rate), (_PITCH, voice.pitch), (_RANGE, voice.range)):
+            library.espeak_SetParameter(parameter, value, 0)
+        encoded = text.encode()
+        library.espeak_Synth(encoded, ctypes.c_size_t(len(encoded) + 1), 0, 1, 0, _UTF8, None, None)
+    finally:
+        library.espeak_Terminate()
+        _ctypes.dlclose(library._handle)
+    return _speech(np.concatenate(pieces) if pieces else np.empty(0, np.int16), events)
+
+
+def _load() -> ctypes.CDLL:
+    try:
+        import espeakng_loader
+    except ImportError as error:
+        raise BadInput("prepare speech needs espeak-ng: pip install mpitrain[speech]") from error
+    library = ctypes.CDLL(str(espeakng_loader.get_library_path()))
+    ctypes.CDLL(None).srand(1)
+    data = str(espeakng_loader.get_data_path()).encode()
+    if library.espeak_Initialize(_SYNCHRONOUS, 0, data, _PHONEMES_AS_IPA) != RATE:
+        raise BadInput("espeak-ng could not be started with its data")
+    return library
+
+
+def _phone(name: bytes) -> str:
+    # The eight bytes may cut a character in two; "(en)" marks a change of language, and makes no sound.
+    text = name.decode(errors="ignore").strip("ˈˌ")
+    return "" if text.startswith("(") else text or PAUSE
+
+
+def _speech(samples: Array, events: list[tuple[int, str]]) -> Speech:
+    """Phones with a duration; a short pause, such as a stop's closure, belongs to the phone that follows."""
+    spoken = [(start, phone) for start, phone in events if phone and start < len(samples)]
+    phones, starts = [PAUSE], [0]
+    for start, phone in spoken:
+        closure = phones[-1] == PAUSE and start - starts[-1] < SHORT_PAUSE
+        if closure or start <= starts[-1]:
+            phones[-1] = phone
+        elif phone != PAUSE or phones[-1] != PAUSE:
+            phones.append(phone)
+            starts.append(start)
+    return Speech(samples, phones, np.array(starts, np.int64))

@@ -1,0 +1,186 @@
+"""`prepare speech`: a phone-aligned corpus spoken by rule, without any download.
+
+Parts train, dev, test-clean and test-noisy, with speakers of their own (Zhang 2013 has a clean and a noisy test set).
+The same recipe gives the same shards, whatever the number of processes.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from mpitrain.data.features import SHIFT
+from mpitrain.data.phone_states import State, choose
+from mpitrain.data.utterances import PARTS, Recipe, Utterance, speakers, utterance
+from mpitrain.data.writer import LIMIT, ShardWriter
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+HELD_OUT = 0.1, 0.5  # share of the training hours in each other part, and the most hours
+AT_A_TIME = 8  # utterances a process makes between two messages
+SECONDS_EACH = 4.5  # of an utterance, about
+
+
+def prepare_speech(
+    folder: Path, recipe: Recipe, hours: float = 1.0, classes: int = 1998, jobs: int | None = None, limit: int = LIMIT
+) -> None:
+    """Write `hours` of training speech with `classes` phone states, and the held-out parts, into `folder`.
+
+    `jobs`: processes, by default the cores; `limit`: bytes of features in a shard. Raises BadInput for an unknown
+    language, a missing extra, a folder that holds a corpus, and for too few classes.
+    """
+    began, console = time.monotonic(), Console()
+    if not 0 < hours < 1e5:
+        raise BadInput(f"--hours {hours:g}: expected a positive number")
+    utterance(recipe, "dev", 0)  # whatever is missing is missed here, in one line
+    _make_room(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
+        table = States()
+        spoken = {part: Spoken(Path(scratch) / part, recipe.dims) for part in PARTS}
+        with _mapper(jobs or len(os.sched_getaffinity(0))) as mapper, Progress(console=console, transient=True) as bars:
+            for part in PARTS:
+                seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
+                _speak(spoken[part], table, mapper, partial(utterance, recipe, part), seconds, bars, part)
+        classes_of, names = choose(table.states, table.counts(spoken["train"].states()), classes)
+        attributes = _attributes(recipe, names, spoken["train"])
+        for part in PARTS:
+            spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part), limit)
+    _report(console, spoken, len(names), len(table.states), time.monotonic() - began)
+    if len(names) < classes:
+        console.print(f"fewer classes than the {classes} wanted: this much speech has no more states", soft_wrap=True)
+
+
+class States:
+    """Numbers the states in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+        self._numbers: dict[State, int] = {}
+
+    def number(self, states: list[State]) -> Array:
+        """int32 [states]: the number of each."""
+        for state in states:
+            if state not in self._numbers:
+                self._numbers[state] = len(self.states)
+                self.states.append(state)
+        return np.array([self._numbers[state] for state in states], np.int32)
+
+    def counts(self, frames: Array) -> Array:
+        """How often each state occurs among the frames' states."""
+        return np.bincount(frames, minlength=len(self.states))
+
+
+class Spoken:
+    """The utterances of a part, their features in a temporary file."""
+
+    def __init__(self, path: Path, dims: int) -> None:
+        self._path, self._dims = path, dims
+        self._file = path.open("wb")
+        self._states: list[Array] = []
+        self._sum, self._squares = np.zeros(dims), np.zeros(dims)
+        self.frames = 0
+        self.heard: set[int] = set()
+
+    def add(self, spoken: Utterance, table: States) -> None:
+        """Take an utterance in. Only the states that a frame is in are numbered."""
+        used, frames = np.unique(spoken.segments, return_inverse=True)
+        self._states.append(table.number([spoken.states[number] for number in used])[frames])
+        try:
+            self._file.write(spoken.features.tobytes())
+        except OSError as error:
+            raise BadInput(f"{self._path}: cannot be written: {error.strerror}") from error
+        wide = spoken.features.astype(np.float64)
+        self._sum += wide.sum(0)
+        self._squares += (wide * wide).sum(0)
+        self.frames += len(wide)
+        self.heard.add(spoken.speaker)
+
+    @property
+    def utterances(self) -> int:
+        """How many there are."""
+        return len(self._states)
+
+    def states(self) -> Array:
+        """The state of each frame."""
+        return np.concatenate(self._states)
+
+    def normalisation(self) -> dict[str, Array]:
+        """Mean and standard deviation of each feature."""
+        mean = self._sum / self.frames
+        deviation = np.sqrt(np.maximum(self._squares / self.frames - mean * mean, 1e-8))
+        return {"mean": mean.astype(np.float32), "standard_deviation": deviation.astype(np.float32)}
+
+    def write(
+        self, folder: Path, part: str, classes_of: Array, attributes: dict[str, Any], voices: list[Any], limit: int
+    ) -> None:
+        """Write the part's shards."""
+        self._file.close()
+        names = " ".join("/".join(map(str, voices[number])) for number in sorted(self.heard))
+        writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names}, limit=limit)
+        with self._path.open("rb") as file:
+            for states in self._states:
+                features = np.fromfile(file, np.float32, len(states) * self._dims).reshape(-1, self._dims)
+                writer.add(features, classes_of[states])
+        writer.finish()
+
+
+def _speak(spoken: Spoken, table: States, mapper: Any, make: Any, seconds: float, bars: Progress, part: str) -> None:
+    """Fill a part up to its length; utterances come in order."""
+    wanted, first = round(seconds / SHIFT), 0
+    bar = bars.add_task(f"speaking {part}", total=wanted)
+    while spoken.frames < wanted:  # in waves, because a pool would go on with what nobody wants any more
+        expected = round((wanted - spoken.frames) * SHIFT / SECONDS_EACH)
+        wave, first = range(first, first + max(expected, AT_A_TIME)), first + max(expected, AT_A_TIME)
+        for made in mapper(make, wave):
+            if made is not None and spoken.frames < wanted:
+                spoken.add(made, table)
+                bars.update(bar, completed=spoken.frames)
+        if not spoken.frames:
+            raise BadInput(f"{part}: espeak-ng said nothing in {first} attempts")
+
+
+@contextmanager
+def _mapper(jobs: int) -> Iterator[Any]:
+    """An ordered map over several processes, or none when one will do."""
+    if jobs == 1:
+        yield map
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield partial(pool.imap, chunksize=AT_A_TIME)
+
+
+def _make_room(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be made: {error.strerror}") from error
+    if any(folder.glob("*.h5")):
+        raise BadInput(f"{folder}: already holds shards")
+
+
+def _attributes(recipe: Recipe, names: list[str], train: Spoken) -> dict[str, Any]:
+    return {
+        "classes": len(names),
+        "class_names": " ".join(names),
+        **train.normalisation(),
+        "source": f"espeak-ng, spoken by rule: {recipe}",
+    }
+
+
+def _report(console: Console, spoken: dict[str, Spoken], classes: int, states: int, seconds: float) -> None:
+    table = Table("part", "hours", "utterances", "frames", "speakers", box=None, pad_edge=False)
+    for part, each in spoken.items():
+        hours = f"{each.frames * SHIFT / 3600:.2f}"
+        table.add_row(part, hours, f"{each.utterances:,}", f"{each.frames:,}", str(len(each.heard)))
+    console.print(table)
+    console.print(f"{classes} classes from {states:,} phone states, no speaker in two parts, {seconds:.0f} s")

@@ -1,0 +1,115 @@
+"""Utterances by rule: a speaker, a sentence, its features and the phone state of each frame.
+
+Utterance k of a part is a pure function of the recipe, the part and k, whoever makes it.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from mpitrain.data.espeak import PAUSE, RATE, Speech, Voice, speak
+from mpitrain.data.features import frame_centres, log_mel, with_deltas
+from mpitrain.data.phone_states import State, align
+from mpitrain.data.sentences import sentence
+from mpitrain.flat import Array
+from mpitrain.streams import stream
+
+PARTS = ("train", "dev", "test-clean", "test-noisy")
+HELD_OUT_VARIANTS = 4  # in each part but train
+SETTINGS = 4  # pitch, range and rate of each variant's speakers
+MICROPHONE = 2.0  # standard deviation of the noise of every recording, in units of int16
+NOISY = 10.0  # dB: the noisy test set when the training data are clean
+#: espeak-ng's voice variants that sound like people.
+VARIANTS = """
+    f1 f2 f3 f4 f5 m1 m2 m3 m4 m5 m6 m7 m8 Alicia Andrea Andy Annie Denis Jacky Lee Marco Mario Michael Mike adam
+    anika antonio aunty belinda benjamin boris caleb david ed edward gustave ian iven iven2 iven3 iven4 john klatt
+    klatt2 klatt3 linda max michel miguel norbert pablo paul pedro quincy rob robert sandro shelby steph steph2
+    steph3 travis victor
+""".split()  # noqa: SIM905
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to speak and how to look at it. `noise`: SNR in dB of half of the training utterances, None for none."""
+
+    language: str = "bn"
+    bins: int = 23
+    deltas: bool = False
+    noise: float | None = None
+    seed: int = 1
+
+    @property
+    def dims(self) -> int:
+        """Features of a frame."""
+        return self.bins * (3 if self.deltas else 1)
+
+
+class Utterance(NamedTuple):
+    """`features` float32 [frames, dims]; frame t is in states[segments[t]]."""
+
+    speaker: int
+    features: Array
+    states: list[State]
+    segments: Array
+
+
+def speakers(seed: int, part: str) -> list[Voice]:
+    """The speakers of a part. No voice variant is in two parts."""
+    variants = [VARIANTS[number] for number in stream(seed, "variants").permutation(len(VARIANTS))]
+    held_out = (len(PARTS) - 1) * HELD_OUT_VARIANTS
+    first = (PARTS.index(part) - 1) * HELD_OUT_VARIANTS
+    mine = variants[held_out:] if part == "train" else variants[first : first + HELD_OUT_VARIANTS]
+    rng = stream(seed, "speakers", PARTS.index(part))
+    return [
+        Voice(variant, int(rng.integers(20, 80)), int(rng.integers(30, 80)), int(rng.integers(130, 221)))
+        for variant in mine
+        for _ in range(SETTINGS)
+    ]
+
+
+def utterance(recipe: Recipe, part: str, number: int) -> Utterance | None:
+    """Speak utterance `number` of a part; None when espeak-ng found nothing to say. Raises BadInput as `speak` does."""
+    rng = stream(recipe.seed, "utterance", PARTS.index(part), number)
+    voices = speakers(recipe.seed, part)
+    speaker = int(rng.integers(len(voices)))
+    speech = speak(recipe.language, voices[speaker], sentence(recipe.language, rng))
+    if not len(speech.samples):
+        return None
+    speech = _between_silences(speech, rng)
+    signal = speech.samples + _noise(speech.samples, _snr(recipe, part, rng), rng)
+    features = log_mel(signal, RATE, recipe.bins)
+    states, segments = align(speech.phones, speech.starts, len(signal), frame_centres(len(signal), RATE))
+    return Utterance(speaker, with_deltas(features) if recipe.deltas else features, states, segments)
+
+
+def _between_silences(speech: Speech, rng: np.random.Generator) -> Speech:
+    """A tenth to a third of a second of silence on either side."""
+    before, after = (int(RATE * seconds) for seconds in rng.uniform(0.1, 0.33, 2))
+    silent_start = speech.phones[0] == PAUSE
+    phones = [PAUSE, *speech.phones[silent_start:]]
+    starts = np.concatenate([[0], speech.starts[silent_start:] + before])
+    if phones[-1] != PAUSE:
+        phones.append(PAUSE)
+        starts = np.append(starts, before + len(speech.samples))
+    return Speech(np.pad(speech.samples, (before, after)), phones, starts)
+
+
+def _snr(recipe: Recipe, part: str, rng: np.random.Generator) -> float | None:
+    """dB, None for a clean recording. Training has up to 20 dB less noise than the noisy test set."""
+    if part == "test-noisy":
+        return NOISY if recipe.noise is None else recipe.noise
+    noisy = part == "train" and recipe.noise is not None and rng.random() < 0.5
+    return recipe.noise + float(rng.uniform(0, 20)) if noisy and recipe.noise is not None else None
+
+
+def _noise(samples: Array, snr: float | None, rng: np.random.Generator) -> Array:
+    """Noise whose spectrum falls like 1/f^a, a in [0, 1], over that of the microphone."""
+    noise = rng.normal(0, MICROPHONE, len(samples))
+    if snr is not None:
+        spectrum = np.fft.rfft(rng.normal(size=len(samples)))
+        spectrum *= np.arange(1, len(spectrum) + 1) ** -rng.uniform(0, 1)
+        coloured = np.fft.irfft(spectrum, len(samples))
+        power = float(np.mean(samples.astype(np.float64) ** 2)) * 10 ** (-snr / 10)
+        noise += coloured * np.sqrt(power / np.mean(coloured**2))
+    return noise
