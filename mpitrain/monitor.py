@@ -30,6 +30,7 @@ class Monitor:
         self.results: dict[str, float] = {}
         self.updates, self.refusals, self.busy = 0, 0, 0.0
         self.staleness_sum, self.staleness_max = 0, 0
+        self.counted: dict[str, Any] = {}  # what else a protocol counted, for summary.json
         self._zeros: list[float] = []
         self._cosines: list[float] = []
         self.trained_now = 0
@@ -72,12 +73,24 @@ class Monitor:
 
     # ---- what is due
 
-    def turn(self, state: State, whole: bool = False) -> bool:
-        """Do what is due; whether there was anything. `whole` evaluations are not cut into slices."""
+    def wants_parameters(self, coming: int) -> bool:
+        """Whether the turn after `coming` more samples will evaluate or save."""
+        if self.metrics is None:
+            return False
+        evaluate = self._trained_before + self.trained_now + coming >= self._next_evaluation
+        return (self.evaluation is not None and evaluate) or self._save_due(self.clock())
+
+    def turn(self, state: State, whole: bool = False, parameters: bool = True) -> bool:
+        """Do what is due; whether there was anything. `whole` evaluations are not cut into slices; without
+        `parameters`, which lie elsewhere, nothing is evaluated or saved."""
         if self.metrics is None:
             return False
         state.trained = self._trained_before + self.trained_now
         now = self.clock()
+        if not parameters:
+            if now - self._recorded >= RECORD_EVERY:
+                self._record(state, now)
+            return False
         if self.evaluation is not None and not self.evaluation.active and state.trained >= self._next_evaluation:
             self._next_evaluation = self._evaluation_after(state.trained)
             self._begin_evaluation(state)
@@ -88,9 +101,13 @@ class Monitor:
             return True
         if now - self._recorded >= RECORD_EVERY:
             self._record(state, now)
-        if self.config.run.checkpoint_every and now - self._saved >= 60 * self.config.run.checkpoint_every:
+        if self._save_due(now):
             self.checkpoint(state)
         return False
+
+    def _save_due(self, now: float) -> bool:
+        every = 60 * self.config.run.checkpoint_every
+        return bool(every) and now - self._saved >= every
 
     def checkpoint(self, state: State) -> None:
         """Save now."""
@@ -135,6 +152,7 @@ class Monitor:
             "gradients_refused": self.refusals,
             "server_busy_seconds": self.busy,
             "exchange": self.exchange,
+            **self.counted,
         }
         if self._zeros:
             counted["gradient_zeros_mean"] = float(np.mean(self._zeros))

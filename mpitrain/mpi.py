@@ -148,6 +148,22 @@ class Transport:
         """Whether any message with this tag waits."""
         return bool(self.comm.Iprobe(MPI.ANY_SOURCE, tag))
 
+    def send_matched(self, to: int, tag: int, buffer: Any) -> MPI.Request:
+        """Start a synchronous-mode send: the request completes once the receiver has taken the message up."""
+        self._count(memoryview(buffer).nbytes, 0)
+        return self.comm.Issend([buffer, MPI.BYTE], to, tag)
+
+    def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, MPI.Request, Array] | None:
+        """Start receiving a waiting message into `allot(sender, bytes)`, uint8: sender, request, that memory."""
+        status = MPI.Status()
+        message = self.comm.Improbe(MPI.ANY_SOURCE, tag, status)
+        if message is None:
+            return None
+        count = status.Get_count(MPI.BYTE)
+        memory = allot(status.source, count)[:count]
+        self.traffic.bytes_received += count
+        return status.source, message.Irecv([memory, MPI.BYTE]), memory
+
     def receive(self, source: int, tag: int, what: str) -> bytes:
         """Wait for a small message from one rank."""
         backoff = self.backoff(what)
@@ -164,6 +180,11 @@ class Transport:
         if status.Get_count(MPI.BYTE) != buffer.nbytes:
             raise ValueError(f"{status.Get_count(MPI.BYTE)} bytes from rank {source}, expected {buffer.nbytes}")
         self.traffic.bytes_received += buffer.nbytes
+
+    def start_receive(self, source: int, tag: int, buffer: Array) -> MPI.Request:
+        """Start receiving a message of the buffer's length from one rank."""
+        self.traffic.bytes_received += buffer.nbytes
+        return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
 
     # ---- collectives
 
@@ -217,6 +238,10 @@ class Transport:
     def sum(self, array: Array, what: str) -> None:
         """Sum an array over all ranks, in place."""
         self.wait(self.start_sum(array), what)
+
+    def start_barrier(self) -> MPI.Request:
+        """Start waiting for every rank."""
+        return self.comm.Ibarrier()
 
     def barrier(self, what: str) -> None:
         """Wait for every rank."""

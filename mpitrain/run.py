@@ -158,6 +158,7 @@ def _prepare(transport: Transport, config: Config, options: Options) -> tuple[Co
     wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
     if wanted > there:
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
+    config.algorithm.fits(network, transport.size)
     return corpus, network, _run_folder(config, options) if transport.rank == 0 else None
 
 

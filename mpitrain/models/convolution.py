@@ -106,6 +106,7 @@ class Convolution(Layer):
         examples = max(1, min(BLOCK_ROWS // rows, BLOCK_BYTES // (rows * self.depth * x.dtype.itemsize)))
         for start in range(0, len(x), examples):
             yield slice(start, min(start + examples, len(x)))
+            self.workspace.pulse()
 
     def _patches(self, x: Array) -> Array:
         patches = self.buffer("patches", (len(x) * self.image[0] * self.image[1], self.depth), x)

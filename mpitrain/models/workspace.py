@@ -1,5 +1,6 @@
 """Buffers that layers write to, kept between minibatches."""
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,8 @@ class Workspace:
     def __init__(self, xp: Any = np, ops: ModuleType = ops) -> None:
         self.xp = xp
         self.ops = ops
+        #: Called between the blocks of a long layer, so that messages under way are pushed on.
+        self.pulse: Callable[[], None] = lambda: None
         self._views: dict[tuple[str, Any], Array] = {}
         self._buffers: dict[tuple[str, Any], Array] = {}
 

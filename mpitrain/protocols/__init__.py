@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mpitrain.protocols import server, synchronous
+from mpitrain.protocols import hybrid, server, synchronous
 
 if TYPE_CHECKING:
     from mpitrain.session import Session
 
 #: The protocol that `Algorithm.protocol` names.
-PROTOCOLS: dict[str, "Callable[[Session], None]"] = {"synchronous": synchronous.run, "server": server.run}
+PROTOCOLS: dict[str, "Callable[[Session], None]"] = {
+    "synchronous": synchronous.run,
+    "server": server.run,
+    "hybrid": hybrid.run,
+}

@@ -16,7 +16,7 @@ class Piece(NamedTuple):
     stop: int
 
     @property
-    def count(self) -> int:
+    def examples(self) -> int:
         """Number of examples."""
         return self.stop - self.start
 
@@ -28,9 +28,9 @@ class Round(NamedTuple):
     pieces: tuple[Piece, ...]
 
     @property
-    def count(self) -> int:
+    def examples(self) -> int:
         """Number of examples."""
-        return sum(piece.count for piece in self.pieces)
+        return sum(piece.examples for piece in self.pieces)
 
     def piece_of(self, rank: int) -> Piece | None:
         """What `rank` sends."""

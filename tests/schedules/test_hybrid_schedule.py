@@ -35,8 +35,8 @@ def test_four_ranks_in_pairs() -> None:
 def test_rounds_are_equal_where_ranks_do_not_divide_their_minibatch() -> None:
     """Each of 3 ranks holds 4 examples: 1 + 1 + 2 in some order each, 4 in every round."""
     assert table(list(rounds("c", 3, 12)))[0] == {0: "0", 1: "4", 2: "89"}  # "89": 8 and 9
-    assert [each.count for each in rounds("c", 3, 12)] == [4, 4, 4]
-    assert [each.count for each in rounds("c", 8, 8 * 13)] == [13] * 8
+    assert [each.examples for each in rounds("c", 3, 12)] == [4, 4, 4]
+    assert [each.examples for each in rounds("c", 8, 8 * 13)] == [13] * 8
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
@@ -45,7 +45,7 @@ def test_rounds_are_equal_where_ranks_do_not_divide_their_minibatch() -> None:
 def test_every_example_once_by_the_rank_that_holds_it(ranks: int, count: int, scheme: str, group: int) -> None:
     seen = []
     for each in rounds(scheme, ranks, count, group):
-        assert each.count > 0
+        assert each.examples > 0
         assert [p.rank for p in each.pieces] == sorted({p.rank for p in each.pieces})
         for piece in each.pieces:
             begin, end = held(piece.rank, ranks, count)

@@ -1,0 +1,48 @@
+"""Dropout of units that are divided over parts.
+
+Each part draws for the whole minibatch and all units, in the order in which the undivided network would draw on one
+rank, and keeps its own columns. So a run with dropout depends neither on the number of parts nor on the order of work:
+it drops what one rank drops on the same minibatch. Nothing need be agreed on, since the part that owns a unit sends its
+activation after dropout. A draw is cheap beside the unit's product.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mpitrain.flat import Array, blocks
+from mpitrain.models.split_stage import SplitStage
+from mpitrain.models.workspace import Workspace
+from mpitrain.schedules.hybrid import Piece
+
+ROWS = 64  # examples drawn at a time
+
+
+class DropoutShare:
+    """What dropout multiplies the own units by: 0 or 1/(1 − rate)."""
+
+    def __init__(self, split: SplitStage, workspace: Workspace) -> None:
+        assert split.stage.dropout is not None
+        self.rate, self.units, self.own = split.stage.dropout.rate, split.units, split.own
+        self._name, self._workspace = f"{split.stage.dropout.name}.share", workspace
+
+    def draw(self, rng: np.random.Generator, count: int, dtype: np.dtype) -> None:
+        """Draw for a minibatch of `count` examples."""
+        self._keep = self._workspace.array(self._name, (self.own.stop - self.own.start, count), dtype)
+        draws = self._workspace.array(f"{self._name}.draws", (min(ROWS, count), self.units), np.dtype(np.float32))
+        for block in blocks(count, ROWS):
+            rows = rng.random(dtype=np.float32, out=draws[: block.stop - block.start])
+            np.greater_equal(rows[:, self.own].T, self.rate, out=self._keep[:, block])
+        np.multiply(self._keep, 1 / (1 - self.rate), out=self._keep)
+
+    def of(self, pieces: Sequence[Piece]) -> Array:
+        """The factors [own units, n] of the pieces' examples."""
+        first, last = pieces[0], pieces[-1]
+        count = sum(piece.examples for piece in pieces)
+        if last.stop - first.start == count:
+            return self._keep[:, first.start : last.stop]
+        out, at = self._workspace.array(f"{self._name}.round", (len(self._keep), count), self._keep.dtype), 0
+        for piece in pieces:
+            np.copyto(out[:, at : at + piece.examples], self._keep[:, piece.start : piece.stop])
+            at += piece.examples
+        return out

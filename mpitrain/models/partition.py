@@ -1,0 +1,116 @@
+"""A network of convolutional and then fully connected layers, divided over ranks (Krizhevsky 2014, §4).
+
+Every part holds the layers before the first fully connected one whole, and a share of the units of each fully
+connected one: columns of its weights [inputs, units] and the biases that go with them.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array, Layout, Parameter
+from mpitrain.models.activations import Relu, Sigmoid
+from mpitrain.models.convolution import Convolution
+from mpitrain.models.dropout import Dropout
+from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.layer import Layer
+from mpitrain.models.network import Network
+
+
+def units_of(units: int, part: int, parts: int) -> slice:
+    """A part's units; sizes differ by at most one."""
+    return slice(part * units // parts, (part + 1) * units // parts)
+
+
+class Stage(NamedTuple):
+    """A fully connected layer with what follows it unit by unit: activations, then perhaps dropout."""
+
+    layer: FullyConnected
+    activations: tuple[Layer, ...]
+    dropout: Dropout | None
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of the layer."""
+        return self.layer.parameters[0].shape[0]
+
+
+def stages(network: Network, parts: int) -> list[Stage]:
+    """The fully connected layers of a network, to be divided into `parts`. Raises BadInput saying why they cannot."""
+    before, after = network.layers[: network.split], network.layers[network.split :]
+    if not any(isinstance(layer, Convolution) for layer in before):
+        raise BadInput(
+            "model.preset: hybrid needs convolutional layers before the fully connected ones; there are none"
+        )
+    if drops := [layer.name for layer in before if isinstance(layer, Dropout) and layer.rate]:
+        raise BadInput(f"model.preset: hybrid cannot divide {drops[0]}, which comes before the fully connected layers")
+    found: list[Stage] = []
+    for layer in after:
+        if isinstance(layer, FullyConnected):
+            if layer.units < parts:
+                raise BadInput(
+                    f"model.preset: {layer.name} has {layer.units} units, too few for {parts} ranks of hybrid"
+                )
+            found.append(Stage(layer, (), None))
+        elif isinstance(layer, Relu | Sigmoid) and found[-1].dropout is None:
+            found[-1] = found[-1]._replace(activations=(*found[-1].activations, layer))
+        elif isinstance(layer, Dropout) and found[-1].dropout is None:
+            found[-1] = found[-1]._replace(dropout=layer if layer.rate else None)
+        else:
+            raise BadInput(f"model.preset: hybrid cannot divide {layer.name}, which follows {found[-1].layer.name}")
+    if found[-1].activations or found[-1].dropout:
+        raise BadInput(f"model.preset: hybrid wants {found[-1].layer.name} to be the last layer")
+    return found
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Part `part` of `parts` of a network: `layout` of its own flat vector, `shared` of which, at the beginning, all
+    parts hold alike and at the same place as in the whole vector. One part of one is the network itself."""
+
+    network: Network
+    part: int
+    parts: int
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The fully connected layers. Raises BadInput."""
+        return stages(self.network, self.parts)
+
+    @property
+    def shared(self) -> int:
+        """Length of what the layers before the fully connected ones take of the flat vector."""
+        return self.network.slices[self.network.split].start
+
+    @property
+    def layout(self) -> Layout:
+        """The part's own parameters, in the order of the whole."""
+        whole = self.network.layout
+        return Layout([p if whole.slices[p.name].start < self.shared else self._share(p) for p in whole.parameters])
+
+    def take(self, whole: Array) -> Array:
+        """The part's own vector, cut out of the whole one."""
+        own = np.empty(self.layout.size, whole.dtype)
+        own[: self.shared] = whole[: self.shared]
+        self._each(whole, own[self.shared :], to_whole=False)
+        return own
+
+    def put(self, own: Array, whole: Array) -> None:
+        """Write what only this part holds, its own vector from `shared` on, into the whole vector."""
+        self._each(whole, own, to_whole=True)
+
+    def _share(self, parameter: Parameter) -> Parameter:
+        mine = units_of(parameter.shape[-1], self.part, self.parts)
+        return replace(parameter, shape=(*parameter.shape[:-1], mine.stop - mine.start))
+
+    def _each(self, whole: Array, own: Array, to_whole: bool) -> None:
+        views, start = self.network.layout.views(whole), 0
+        for stage in self.stages:
+            for parameter in stage.layer.parameters:
+                size = self._share(parameter).size
+                mine = views[parameter.name][..., units_of(parameter.shape[-1], self.part, self.parts)]
+                piece = own[start : start + size].reshape(mine.shape)
+                np.copyto(*((mine, piece) if to_whole else (piece, mine)))
+                start += size

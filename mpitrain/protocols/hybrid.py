@@ -1,0 +1,146 @@
+"""Hybrid parallelism (Krizhevsky 2014): convolutions on each rank's own examples, fully connected layers on each
+rank's own units.
+
+One minibatch: every rank runs the convolutional layers on its share. In rounds (schedules/hybrid.py) their activations
+are sent to all ranks, which run the fully connected layers forward and backward; a round's activations travel while the
+one before is computed, its gradients while the next one is. Then the convolutional layers go backward once, and their
+gradients are summed layer by layer while earlier layers are still computing.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from mpitrain.algorithms import Hybrid
+from mpitrain.assignments import Work
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.models.partition import Partition
+from mpitrain.models.shared_part import SharedPart
+from mpitrain.protocols.hybrid_connected import Connected
+from mpitrain.protocols.hybrid_exchange import KINDS, OTHER, Exchange, Synchroniser
+from mpitrain.protocols.hybrid_flights import Flights
+from mpitrain.protocols.hybrid_update import Update
+from mpitrain.protocols.hybrid_whole import Whole
+from mpitrain.session import Session
+from mpitrain.streams import stream
+
+
+def run(session: Session) -> None:
+    """Train until all samples are served or a stop is asked for. Collective over all members, which are all ranks."""
+    trainer, monitor, state = Trainer(session), session.monitor, session.state
+    session.say_exchange("collectives" if trainer.parts > 1 else "none")
+    while (work := trainer.next_work()) is not None:
+        loss = trainer.step(work)
+        if not np.isfinite(loss):
+            raise TrainingFailed(
+                f"the loss is no longer finite at update {state.index}; a smaller training.learning_rate may help"
+            )
+        monitor.trained(work.count, loss * work.count)
+        monitor.updated()
+        if trainer.wanted:
+            trainer.whole.gather()
+        monitor.turn(state, whole=True, parameters=trainer.wanted)
+        if trainer.stopping:
+            break
+    trainer.whole.gather()
+    monitor.counted.update(trainer.counted())
+
+
+class Trainer:
+    """One rank's part of the network, and one update after another.
+
+    After a step `wanted` says whether the master wants whole vectors, `stopping` whether some rank was told to stop;
+    both are the same on all ranks.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.transport = session, session.transport
+        options = session.config.algorithm
+        assert isinstance(options, Hybrid)
+        self.options, self.parts = options, len(session.members)
+        self.part = session.members.index(session.transport.rank)
+        partition = Partition(session.network, self.part, self.parts)
+        self.whole = Whole(session, partition)
+        layout, network, transport = partition.layout, session.network, session.transport
+        theta, self.gradient = self.whole.theta, np.zeros_like(self.whole.theta)
+        self.views, self.gradients = layout.views(theta), layout.views(self.gradient)
+        self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, network.l2)
+        self.shared = SharedPart(network)
+        self.flights = Flights(transport, session.clock, options.overlap)
+        self.exchange = Exchange(transport, self.flights, self.part, self.parts, self.shared.activations)
+        self.sync = Synchroniser(transport, self.flights, self.part, self.parts, self.gradient, self.shared.parts)
+        self.connected = Connected(
+            options, partition, self.exchange, self.flights, self.views, self.gradients, self._update
+        )
+        network.workspace.pulse = self._pulse
+        self._small = np.zeros(3)
+        self.stopping = self.wanted = False
+
+    def next_work(self) -> Work | None:
+        """The next minibatch of all ranks: of one epoch and one stage."""
+        assignments, schedule = self.session.state.assignments, self.session.schedule
+        settings = schedule.at(assignments.position)
+        self.rate = settings.learning_rate
+        size = settings.minibatch * (self.parts if self.options.batch == "local" else 1)
+        return assignments.next(size, 1, schedule.until_change(assignments.position))
+
+    def step(self, work: Work) -> float:
+        """One update; the minibatch's mean loss."""
+        session = self.session
+        wanted = session.transport.rank == session.members[0] and session.monitor.wants_parameters(work.count)
+        batch = session.learner.load(work.share(self.part, self.parts))
+        flight, targets = self.exchange.start_targets(batch.targets, work.count)
+        self.connected.draw(
+            stream(session.learner.seed, "dropout", work.epoch, work.start), work.count, self.gradient.dtype
+        )
+        activations = self.shared.forward(self.views, batch.inputs)
+        self.flights.land(flight)
+        loss, dy = self.connected.run(activations, targets)
+        self._small[:] = loss, session.stop.flag, wanted
+        flight = self.flights.launch(OTHER, self.transport.start_sum, self._small) if self.parts > 1 else None
+        self._batch = work.count
+        self._backward(dy)
+        self.sync.finish(self._update_layer)
+        self.flights.land(flight)
+        self.stopping, self.wanted = bool(self._small[1]), bool(self._small[2])
+        session.state.index += 1
+        return float(self._small[0]) / work.count
+
+    def counted(self) -> dict[str, Any]:
+        """Payload bytes by kind over all ranks; the share of communication time that computing hid, the ranks' mean."""
+        flights = self.flights
+        totals = np.array([*(flights.received[kind] for kind in KINDS), flights.seconds, flights.waited], np.float64)
+        if self.parts > 1:
+            self.transport.sum(totals, "the counts")
+        seconds, waited = totals[-2:] / self.parts
+        return {
+            "bytes_by_kind": {kind: int(count) for kind, count in zip(KINDS, totals[:-2], strict=True)},
+            "communication_seconds": float(seconds),
+            "communication_hidden": float(1 - waited / seconds) if seconds else None,
+        }
+
+    def _backward(self, dy: Array) -> None:
+        if len(dy):
+            self.shared.backward(self.views, self.gradients, dy, self._ready)
+            return
+        for part in reversed(self.shared.parts):  # fewer examples than ranks: this one adds nothing
+            self.gradient[part] = 0
+            self._ready(part)
+
+    def _ready(self, part: slice) -> None:
+        if self.parts == 1:
+            self._update_layer(part)
+        else:
+            self.sync.start(part)
+            self._pulse()
+
+    def _pulse(self) -> None:
+        self.flights.pulse()
+        self.sync.advance(self._update_layer)
+
+    def _update_layer(self, part: slice) -> None:
+        self._update(self.shared.names[part.start], self._batch)
+
+    def _update(self, names: list[str], batch: int) -> None:
+        self.update(names, self.rate, batch)

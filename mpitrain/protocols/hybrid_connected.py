@@ -1,0 +1,145 @@
+"""The rounds of a minibatch through the fully connected layers, of which this rank has a share of the units."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mpitrain.algorithms import Hybrid
+from mpitrain.flat import Array
+from mpitrain.models.dropout_share import DropoutShare
+from mpitrain.models.layer import Views
+from mpitrain.models.partition import Partition, units_of
+from mpitrain.models.split_losses import split_loss
+from mpitrain.models.split_stage import SplitStage
+from mpitrain.models.workspace import Workspace
+from mpitrain.protocols.hybrid_exchange import Exchange
+from mpitrain.protocols.hybrid_flights import Flight, Flights
+from mpitrain.schedules.hybrid import Round, held, rounds
+
+#: Called with the names of parameters whose gradients are final, and the number of examples they are means over.
+Update = Callable[[list[str], int], None]
+
+
+class Connected:
+    """Forward and backward of the fully connected layers, with this rank's parameters and gradients as named views."""
+
+    def __init__(
+        self,
+        options: Hybrid,
+        partition: Partition,
+        exchange: Exchange,
+        flights: Flights,
+        views: Views,
+        gradients: Views,
+        update: Update,
+    ) -> None:
+        self._options, self._exchange, self._flights = options, exchange, flights
+        self._views, self._gradients, self._update = views, gradients, update
+        self._part, self._parts = partition.part, partition.parts
+        self._workspace = Workspace(ops=partition.network.workspace.ops)
+        self._stages = [
+            SplitStage(stage, units_of(stage.layer.units, self._part, self._parts), self._workspace)
+            for stage in partition.stages
+        ]
+        self._loss = split_loss(partition.network.loss, self._stages[-1].own, self._workspace)
+        self._masks = {s: DropoutShare(s, self._workspace) for s in self._stages if s.stage.dropout is not None}
+        self._sub = options.fc_batch == "sub"
+
+    def draw(self, rng: np.random.Generator, count: int, dtype: np.dtype) -> None:
+        """Draw dropout for a minibatch of `count` examples."""
+        for mask in self._masks.values():
+            mask.draw(rng, count, dtype)
+
+    def run(self, activations: Array, targets: Array) -> tuple[float, Array]:
+        """All rounds of a minibatch with `targets` [count]; `activations` [own examples, width] are this rank's share.
+
+        Returns this rank's term of the summed loss, and the gradient of the mean loss by its activations. The weights
+        are updated in every round with fc_batch = "sub", else in the last.
+        """
+        order = order_of(self._options, self._parts, len(targets))
+        first = held(self._part, self._parts, len(targets))[0]
+        own = self._workspace.array("activations.gradient", activations.shape, activations.dtype)
+        returning: list[Flight | None] = []
+        loss, coming = 0.0, self._exchange.start_activations(order[0], activations, first)
+        for each in order:
+            flight, x = coming
+            self._flights.land(flight)
+            if each is not order[-1]:
+                coming = self._exchange.start_activations(order[each.number + 1], activations, first)
+            if each.number > 1:  # it left the buffer that this round needs
+                self._flights.land(returning[each.number - 2])
+            loss += self._forward(each, x, targets)
+            returning.append(self._backward(each, own, first, len(targets), each is order[-1]))
+        for flight in returning:
+            self._flights.land(flight)
+        if self._sub:
+            self._to_means(order, own, first, len(targets))
+        return loss, own
+
+    def _forward(self, each: Round, x: Array, targets: Array) -> float:
+        """x [n, width] to outputs, and these to their gradient in `_dy`; this rank's term of the summed loss."""
+        x = x.T
+        for stage in self._stages:
+            last = stage is self._stages[-1]
+            rows = stage.count if last else stage.units
+            units = self._array(stage, "units", (rows, each.examples), x.dtype)
+            mine = units if last else units[stage.own]
+            keep = self._masks[stage].of(each.pieces) if stage in self._masks else None
+            stage.forward(self._views, x, mine, keep, self._flights.push)
+            if not last:
+                self._exchange.gather_units(units)
+            x = units
+        self._dy = x
+        examples = self._workspace.array("targets", (each.examples,), targets.dtype)
+        np.concatenate([targets[piece.start : piece.stop] for piece in each.pieces], out=examples)
+        scale = 1 / (each.examples if self._sub else len(targets))
+        return self._loss.loss_and_gradient(x, examples, scale, self._exchange.reduce)
+
+    def _backward(self, each: Round, own: Array, first: int, count: int, last: bool) -> Flight | None:
+        """Gradients and updates of a round; the flight of the activations' gradients into `own`.
+
+        A layer's input gradient is computed first, so that it travels while the weight gradient is.
+        """
+        dy, batch = self._dy, each.examples if self._sub else count
+        for i in reversed(range(len(self._stages))):
+            stage, n = self._stages[i], each.examples
+            if i:
+                terms = self._array(stage, "terms", (stage.stage.inputs, n), dy.dtype)
+                stage.input_gradient(self._views, dy, terms, self._flights.push)
+                before = self._stages[i - 1]
+                mine = self._array(before, "gradient", (before.count, n), dy.dtype) if self._parts > 1 else terms
+                flight = self._exchange.start_unit_gradients(terms, mine)
+            else:
+                terms = self._exchange.terms(each, dy.dtype)
+                stage.input_gradient(self._views, dy, terms.T, self._flights.push)
+                flight = self._exchange.start_gradients(each, terms, own, first)
+            stage.weight_gradient(self._gradients, dy, not self._sub and each.number > 0, self._flights.push)
+            if self._sub or last:
+                self._update(stage.names, batch)
+            if i:
+                self._flights.land(flight)
+                before.backward_activation(self._views, mine)
+                dy = mine
+        return flight
+
+    def _to_means(self, order: tuple[Round, ...], own: Array, first: int, count: int) -> None:
+        """From gradients of each round's mean loss to gradients of the minibatch's."""
+        for each in order:
+            if piece := each.piece_of(self._part):
+                rows = own[piece.start - first : piece.stop - first]
+                np.multiply(rows, each.examples / count, out=rows)
+
+    def _array(self, stage: SplitStage, part: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        return self._workspace.array(f"{stage.stage.layer.name}.{part}", shape, dtype)
+
+
+def order_of(options: Hybrid, parts: int, count: int) -> tuple[Round, ...]:
+    """The rounds of a minibatch of `count` examples."""
+    return _order(options.scheme, parts, count, options.group)
+
+
+@lru_cache(maxsize=8)
+def _order(scheme: str, parts: int, count: int, group: int) -> tuple[Round, ...]:
+    return tuple(rounds(scheme, parts, count, group))

@@ -1,0 +1,49 @@
+"""Whole vectors out of every rank's part: for evaluation, checkpoints and the hash, on the master."""
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.models.partition import Partition
+from mpitrain.session import Session
+
+TAG = 11
+
+
+class Whole:
+    """Cuts this rank's part out of the state's whole vectors, and puts the parts together again on the master.
+
+    The other ranks let their whole vectors go. `theta` and `velocity` are the rank's own.
+    """
+
+    def __init__(self, session: Session, partition: Partition) -> None:
+        self._session, self._partition = session, partition
+        self._master = session.transport.rank == session.members[0]
+        state = session.state
+        self.theta = partition.take(state.theta)
+        self.velocity = np.zeros_like(self.theta) if state.velocity is None else partition.take(state.velocity)
+        if self._master:
+            others = [Partition(partition.network, part, partition.parts) for part in range(1, partition.parts)]
+            self._others = [(other, other.layout.size - other.shared) for other in others]
+            self._room = np.empty(max((size for _, size in self._others), default=0), self.theta.dtype)
+        else:
+            state.theta, state.velocity = state.theta[:0].copy(), None
+
+    def gather(self) -> None:
+        """Bring the master's state up to date. Collective."""
+        state = self._session.state
+        self._gather(self.theta, state.theta)
+        if self._session.config.algorithm.momentum:  # type: ignore[union-attr]
+            self._gather(self.velocity, state.velocity)
+
+    def _gather(self, own: Array, whole: Array | None) -> None:
+        transport, partition = self._session.transport, self._partition
+        if not self._master:
+            request = transport.send(self._session.members[0], TAG, own[partition.shared :])
+            transport.wait(request, "the master to take the weights")
+            return
+        assert whole is not None
+        whole[: partition.shared] = own[: partition.shared]
+        partition.put(own[partition.shared :], whole)
+        for rank, (other, size) in zip(self._session.members[1:], self._others, strict=True):
+            transport.receive_into(rank, TAG, self._room[:size], f"the weights of rank {rank}")
+            other.put(self._room[:size], whole)
