@@ -346,7 +346,10 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for settings in Schedule(config, 1).all:
-                integer_step(self.rate(config, settings.learning_rate, settings.minibatch), self.threshold)
+                try:
+                    integer_step(self.rate(config, settings.learning_rate, settings.minibatch), self.threshold)
+                except BadInput as error:
+                    raise BadInput(f"algorithm.threshold: {error}") from None
 
     @staticmethod
     def rate(config: "Config", learning_rate: float, minibatch: int) -> float:

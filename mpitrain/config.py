@@ -54,6 +54,16 @@ class Training(Section, frozen=True):
     dtype: Literal["float32", "float64"] = "float32"
 
 
+class Pretraining(Section, frozen=True):
+    """What rank 0 does to the initial weights before the training."""
+
+    method: Literal["none", "layerwise", "contrastive-divergence"] = "none"
+    epochs: Positive = 1.0  # for each layer
+    minibatch: Count = 64
+    learning_rate: Positive = 0.05  # multiplies means
+    samples: Annotated[int, msgspec.Meta(ge=0)] = 0  # of the training part; 0: all of it
+
+
 class Run(Section, frozen=True):
     """Where and how the program runs."""
 
@@ -85,6 +95,7 @@ class Config(Section, frozen=True, kw_only=True):
     data: Data = Data()
     model: Model = Model()
     training: Training = Training()
+    pretraining: Pretraining = Pretraining()
     algorithm: AnyAlgorithm
     run: Run = Run()
     stages: list[Stage] = []
@@ -157,7 +168,8 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def _check_names(table: dict[str, Any]) -> None:
     _check_fields(table, Config, "")
-    for name, section in (("data", Data), ("model", Model), ("training", Training), ("run", Run)):
+    sections = {"data": Data, "model": Model, "training": Training, "pretraining": Pretraining, "run": Run}
+    for name, section in sections.items():
         _check_fields(table.get(name, {}), section, f"{name}.")
     algorithm = table.get("algorithm", {})
     if not isinstance(algorithm, dict):

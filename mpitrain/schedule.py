@@ -45,6 +45,11 @@ class Schedule:
         return min([*following, self.total]) - served
 
     @property
+    def all(self) -> list[Settings]:
+        """The settings of every stage, in order."""
+        return [settings for _, settings in self._begins]
+
+    @property
     def most_workers(self) -> int:
         """The largest number of workers that a stage asks for; 0 when none does."""
         return max(settings.workers or 0 for _, settings in self._begins)

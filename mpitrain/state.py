@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.algorithms import Algorithm, Averaged, MovingAverage
+from mpitrain.algorithms import Algorithm, Averaged, MovingAverage, SparseDelta
 from mpitrain.assignments import Assignments
 from mpitrain.flat import Array
+from mpitrain.rules.sparse_delta import round_weights
 
 
 @dataclass
@@ -19,6 +20,7 @@ class State:
     index: int = 0
     velocity: Array | None = None
     average: Array | None = None
+    counts: Array | None = None  # int32, of the unit that a peer's weights are multiples of
     seconds: float = 0.0  # of training before this start
     trained: int = 0  # samples whose gradients were applied
     local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
@@ -26,7 +28,7 @@ class State:
 
     def vectors(self) -> dict[str, Array]:
         """The vectors by name, without those that the algorithm has none of."""
-        named = {"theta": self.theta, "velocity": self.velocity, "average": self.average}
+        named = {"theta": self.theta, "velocity": self.velocity, "average": self.average, "counts": self.counts}
         return {name: vector for name, vector in named.items() if vector is not None}
 
     def numbers(self) -> dict[str, Any]:
@@ -57,4 +59,8 @@ def fresh(options: Algorithm, theta: Array, assignments: Assignments) -> State:
         state.velocity = np.zeros_like(theta)
     if isinstance(options, Averaged | MovingAverage):
         state.average = theta.copy()
+    if isinstance(options, SparseDelta):
+        state.counts = np.empty(theta.size, np.int32)
+        round_weights(theta, state.counts)
+        state.local["residual"] = np.zeros_like(theta)
     return state
