@@ -60,6 +60,10 @@ class Assignments:
         self.position += count
         return Work(epoch, start, count, minibatch)
 
+    def peek(self, minibatch: int, limit: int | None = None) -> Work | None:
+        """What `next` would hand out, without handing it out."""
+        return replace(self, returned=list(self.returned)).next(minibatch, 1, limit)
+
     def give_back(self, work: Work) -> None:
         """Hand this range out again, before any other."""
         if work.count > 0:

@@ -1,12 +1,14 @@
 """A rank's own computing: the samples of a minibatch, and the gradient of the loss on them."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from mpitrain.assignments import Work
 from mpitrain.data.batch import Batch
+from mpitrain.data.prefetch import open_loader
 from mpitrain.data.sampler import epoch_indices, independent_indices
 from mpitrain.flat import Array, blocks
 from mpitrain.streams import stream
@@ -16,7 +18,8 @@ class Learner:
     """Computes minibatch gradients of a network on a corpus.
 
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
-    drawn uniformly from the whole corpus (Chan & Lane 2014) instead of taken from the epoch's order.
+    drawn uniformly from the whole corpus (Chan & Lane 2014) instead of taken from the epoch's order. A corpus on disk
+    is read ahead by as much as `expect` has announced.
     """
 
     def __init__(
@@ -24,8 +27,9 @@ class Learner:
     ) -> None:
         self.network, self.corpus = network, corpus
         self.seed, self.per_sample, self.independent = seed, per_sample, independent
-        self._dtype = np.dtype(dtype)
-        self._batch = Batch(np.empty((0, *corpus.shape), self._dtype), np.empty(0, np.int32))
+        self.loader = open_loader(corpus, np.dtype(dtype))
+        self._asked: deque[Work] = deque()
+        self._expected: deque[Work] = deque()
 
     def indices(self, work: Work) -> Array:
         """The samples that a minibatch's positions name."""
@@ -33,26 +37,61 @@ class Learner:
             return independent_indices(self.seed, work.epoch, work.start, work.count, self.corpus.samples)
         return epoch_indices(self.seed, work.epoch, self.corpus.samples)[work.start : work.start + work.count]
 
-    def gradient(self, theta: Array, out: Array, work: Work, on_ready: Callable[[slice], None] | None = None) -> float:
-        """Write the gradient at `theta` into `out`; the minibatch's mean loss."""
+    def gradient(
+        self,
+        theta: Array,
+        out: Array,
+        work: Work,
+        on_ready: Callable[[slice], None] | None = None,
+        whole: Work | None = None,
+    ) -> float:
+        """Write the gradient at `theta` into `out`; the minibatch's mean loss.
+
+        `whole` is the minibatch that ranks share, where `work` is this rank's share of it: dropout is then what one
+        rank would have drawn.
+        """
         batch = self.load(work)
-        rng = stream(self.seed, "dropout", work.epoch, work.start)
-        if not self.per_sample:
-            return float(self.network.loss_and_gradient(theta, out, batch, rng, on_ready))
+        rng = stream(self.seed, "dropout", *((whole or work).epoch, (whole or work).start))
+        ready = self._sum_instead(out, work.count, on_ready) if self.per_sample else on_ready
+        more = {} if whole is None else {"share": (work.start - whole.start, whole.count)}
+        return float(self.network.loss_and_gradient(theta, out, batch, rng, ready, **more))
 
-        def sum_instead(part: slice) -> None:
-            for block in blocks(part.stop - part.start):
-                piece = out[part][block]
-                np.multiply(piece, float(work.count), out=piece)
-            if on_ready:
-                on_ready(part)
-
-        return float(self.network.loss_and_gradient(theta, out, batch, rng, sum_instead))
+    def expect(self, works: Iterable[Work]) -> None:
+        """The minibatches that come next, in order; what was announced before and has not been asked for is dropped."""
+        self._expected = deque(works)
+        self._ask()
 
     def load(self, work: Work) -> Batch:
         """The minibatch, in buffers that the next call overwrites."""
-        if len(self._batch.targets) < work.count:
-            self._batch = Batch(np.empty((work.count, *self.corpus.shape), self._dtype), np.empty(work.count, np.int32))
-        out = Batch(self._batch.inputs[: work.count], self._batch.targets[: work.count])
-        self.corpus.gather(self.indices(work), out)
-        return out
+        while self._asked and self._asked[0] != work:
+            self.loader.take()  # announced, and not used
+            self._asked.popleft()
+        if not self._asked:
+            self._request(work)
+        batch = self.loader.take()
+        self._asked.popleft()
+        if self._expected and self._expected[0] == work:
+            self._expected.popleft()
+        self._ask()
+        return batch
+
+    def _ask(self) -> None:
+        while self._expected and self.loader.room > 0:
+            work = self._expected.popleft()
+            if work not in self._asked:
+                self._request(work)
+
+    def _request(self, work: Work) -> None:
+        self.loader.request(self.indices(work))
+        self._asked.append(work)
+
+    @staticmethod
+    def _sum_instead(out: Array, count: int, on_ready: Callable[[slice], None] | None) -> Callable[[slice], None]:
+        def ready(part: slice) -> None:
+            for block in blocks(part.stop - part.start):
+                piece = out[part][block]
+                np.multiply(piece, float(count), out=piece)
+            if on_ready:
+                on_ready(part)
+
+        return ready

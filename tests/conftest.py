@@ -82,7 +82,7 @@ def finish(process: "subprocess.Popen[str]", deadline: float) -> Ended:
 class Counting:
     """A corpus of `samples` one-number inputs, its own indices; it remembers which were gathered."""
 
-    shape, classes = (1,), 2
+    shape, classes, in_memory = (1,), 2, True
 
     def __init__(self, samples: int) -> None:
         self.samples = samples

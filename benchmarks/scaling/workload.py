@@ -22,7 +22,7 @@ MINIBATCH, INPUTS, CLASSES = 256, 340, 1998
 class RandomFrames:
     """A corpus of standard normal frames with random targets."""
 
-    shape, classes = (INPUTS,), CLASSES
+    shape, classes, in_memory = (INPUTS,), CLASSES, True
 
     def __init__(self, samples: int) -> None:
         rng = np.random.default_rng(1)

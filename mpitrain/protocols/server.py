@@ -364,6 +364,7 @@ class Worker:
             self.tell(Note(Kind.PULLED))
         total, eta, samples, loss, asked = self.centre.gradient, order.learning_rate, 0, 0.0, False
         minibatches = list(order.work.minibatches())
+        self.session.learner.expect(minibatches)
         for number, minibatch in enumerate(minibatches, start=1):
             last = number == len(minibatches)
             target = total if number == 1 else self.gradient

@@ -51,14 +51,21 @@ class Stepper:
         self.stopping = False
 
     def next_work(self) -> Work | None:
-        """The next global minibatch: of one epoch and one stage."""
+        """The next global minibatch, of one epoch and one stage; the one after it is read ahead."""
         assignments, schedule = self.state.assignments, self.session.schedule
-        settings = schedule.at(assignments.position)
+        self.rate = schedule.at(assignments.position).learning_rate
+        work = assignments.next(self._minibatch(), 1, schedule.until_change(assignments.position))
+        if work is not None:
+            following = assignments.peek(self._minibatch(), schedule.until_change(assignments.position))
+            self.session.learner.expect(each.share(self.part, len(self.ranks)) for each in (work, following) if each)
+        return work
+
+    def _minibatch(self) -> int:
+        """Samples of a global minibatch at this point of the training."""
+        settings = self.session.schedule.at(self.state.assignments.position)
         options = self.session.config.algorithm
         local = isinstance(options, Allreduce) and options.batch == "local"
-        size = settings.minibatch * (len(self.ranks) if local else 1)
-        self.rate = settings.learning_rate
-        return assignments.next(size, 1, schedule.until_change(assignments.position))
+        return settings.minibatch * (len(self.ranks) if local else 1)
 
     def step(self, work: Work) -> float:
         """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
@@ -95,7 +102,7 @@ class Sums:
         self._pending: slice | None = None
         # With fewer samples than ranks some have none: they take one with weight 0, for the same buckets as the others.
         mine = share if share.count else replace(share, start=work.start, count=1)
-        loss = learner.gradient(self.update.at, self.gradient, mine, self._ready) * share.count
+        loss = learner.gradient(self.update.at, self.gradient, mine, self._ready, work) * share.count
         self._small[:] = loss, share.count, self.session.stop.flag
         small = self.transport.start_sum(self._small)
         if self._pending is not None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 class Noise:
     """Random images and targets."""
 
-    shape, classes, samples = (8, 8, 1), 10, 120
+    shape, classes, samples, in_memory = (8, 8, 1), 10, 120, True
 
     def __init__(self) -> None:
         rng = np.random.default_rng(3)
@@ -25,12 +25,12 @@ class Noise:
         return out
 
 
-def trained(session_of, transport, *settings: str, members=None):
-    """θ after 10 updates of a small convolutional network, buckets of a few layers."""
-    network = build("digits-cnn", (8, 8, 1), 10, width=0.5, dropout=0.0)
+def trained(session_of, transport, *settings: str, dropout: float = 0.0):
+    """θ after 10 updates of a small network, buckets of a few layers."""
+    preset, width = ("chan2014-dnn", 0.02) if dropout else ("digits-cnn", 0.5)
+    network = build(preset, (8, 8, 1), 10, width=width, dropout=dropout)
     common = ("algorithm.name=allreduce", "algorithm.batch=global", "algorithm.bucket_mb=0.01", "training.minibatch=24")
     session = session_of(transport, *common, "training.epochs=2", *settings, network=network, corpus=Noise())
-    session.members = members or session.members
     PROTOCOLS["synchronous"](session)
     return session.state.theta
 
@@ -41,6 +41,15 @@ def test_sharing_a_minibatch_changes_nothing_but_rounding(session_of, transport,
     settings = (f"training.minibatch={minibatch}", "training.learning_rate=0.01")
     shared = trained(session_of, transport, *settings)
     alone = trained(session_of, Transport(transport.comm.Split(transport.rank)), *settings)
+    assert np.linalg.norm(shared - alone) / np.linalg.norm(alone) < 1e-12
+
+
+def test_dropout_does_not_depend_on_the_number_of_ranks(session_of, transport) -> None:
+    """Every rank drops for its share what one rank would have dropped."""
+    shared = trained(session_of, transport, "training.learning_rate=0.01", dropout=0.5)
+    alone = trained(
+        session_of, Transport(transport.comm.Split(transport.rank)), "training.learning_rate=0.01", dropout=0.5
+    )
     assert np.linalg.norm(shared - alone) / np.linalg.norm(alone) < 1e-12
 
 
