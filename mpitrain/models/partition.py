@@ -44,8 +44,6 @@ def stages(network: Network, parts: int) -> list[Stage]:
         raise BadInput(
             "model.preset: hybrid needs convolutional layers before the fully connected ones; there are none"
         )
-    if drops := [layer.name for layer in before if isinstance(layer, Dropout) and layer.rate]:
-        raise BadInput(f"model.preset: hybrid cannot divide {drops[0]}, which comes before the fully connected layers")
     found: list[Stage] = []
     for layer in after:
         if isinstance(layer, FullyConnected):

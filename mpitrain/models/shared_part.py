@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from math import prod
 
+import numpy as np
+
 from mpitrain.flat import Array
+from mpitrain.models.dropout import Dropout
 from mpitrain.models.layer import Views
 from mpitrain.models.network import Network
 
@@ -27,11 +30,16 @@ class SharedPart:
         self._input_shape = network.input_shape
         self._first = next(i for i, layer in enumerate(self.layers) if layer.parameters)
 
-    def forward(self, views: Views, inputs: Array) -> Array:
-        """[n, activations] for inputs [n, *input_shape]; valid until the next forward pass."""
+    def forward(self, views: Views, inputs: Array, rng: np.random.Generator, share: tuple[int, int]) -> Array:
+        """[n, activations] for inputs [n, *input_shape]; valid until the next forward pass.
+
+        `rng` and `share` are for dropout, as in Network.loss_and_gradient.
+        """
         x = inputs.reshape(len(inputs), *self._input_shape)
         for layer in self.layers:
-            x = layer.forward(views, x, True)
+            if isinstance(layer, Dropout):
+                layer.share = share
+            x = layer.forward(views, x, True, rng)
         return x.reshape(len(x), self.activations)
 
     def backward(self, views: Views, gradients: Views, dy: Array, on_ready: Callable[[slice], None]) -> None:

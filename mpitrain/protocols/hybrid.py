@@ -78,23 +78,29 @@ class Trainer:
         self.stopping = self.wanted = False
 
     def next_work(self) -> Work | None:
-        """The next minibatch of all ranks: of one epoch and one stage."""
+        """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""
         assignments, schedule = self.session.state.assignments, self.session.schedule
-        settings = schedule.at(assignments.position)
-        self.rate = settings.learning_rate
-        size = settings.minibatch * (self.parts if self.options.batch == "local" else 1)
-        return assignments.next(size, 1, schedule.until_change(assignments.position))
+        self.rate = schedule.at(assignments.position).learning_rate
+        work = assignments.next(self._minibatch(), 1, schedule.until_change(assignments.position))
+        if work is not None:
+            following = assignments.peek(self._minibatch(), schedule.until_change(assignments.position))
+            self.session.learner.expect(each.share(self.part, self.parts) for each in (work, following) if each)
+        return work
+
+    def _minibatch(self) -> int:
+        settings = self.session.schedule.at(self.session.state.assignments.position)
+        return settings.minibatch * (self.parts if self.options.batch == "local" else 1)
 
     def step(self, work: Work) -> float:
         """One update; the minibatch's mean loss."""
         session = self.session
         wanted = session.transport.rank == session.members[0] and session.monitor.wants_parameters(work.count)
-        batch = session.learner.load(work.share(self.part, self.parts))
+        share = work.share(self.part, self.parts)
+        batch = session.learner.load(share)
         flight, targets = self.exchange.start_targets(batch.targets, work.count)
-        self.connected.draw(
-            stream(session.learner.seed, "dropout", work.epoch, work.start), work.count, self.gradient.dtype
-        )
-        activations = self.shared.forward(self.views, batch.inputs)
+        rng = stream(session.learner.seed, "dropout", work.epoch, work.start)
+        activations = self.shared.forward(self.views, batch.inputs, rng, (share.start - work.start, work.count))
+        self.connected.draw(rng, work.count, self.gradient.dtype)
         self.flights.land(flight)
         loss, dy = self.connected.run(activations, targets)
         self._small[:] = loss, session.stop.flag, wanted

@@ -1,0 +1,280 @@
+"""Hybrid parallelism against one rank, on sub-communicators of every size that the ranks of this run allow."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitrain.assignments import Work
+from mpitrain.data.batch import Batch
+from mpitrain.models.activations import Relu, Sigmoid
+from mpitrain.models.convolution import Convolution
+from mpitrain.models.dropout import Dropout
+from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.losses import LOSSES
+from mpitrain.models.network import Network
+from mpitrain.models.pooling import MaxPool
+from mpitrain.protocols import hybrid, synchronous
+from mpitrain.protocols.hybrid_connected import order_of
+from mpitrain.protocols.hybrid_update import scaled
+from mpitrain.rules.sgd import krizhevsky
+from mpitrain.session import Session
+from mpitrain.streams import stream
+
+SCHEMES = [("a", 0), ("b", 0), ("c", 0), ("c", 2)]
+STEPS = 10
+
+
+class Random:
+    """Images [8, 8, 2] and classes 0 to 8, drawn once."""
+
+    shape, classes, in_memory = (8, 8, 2), 9, True
+
+    def __init__(self, samples: int) -> None:
+        rng = stream(7, "test")
+        self.samples = samples
+        self.inputs = rng.standard_normal((samples, *self.shape))
+        self.targets = rng.integers(0, self.classes, samples).astype(np.int32)
+
+    def gather(self, indices: np.ndarray, out: Batch) -> Batch:
+        """Copies of the images."""
+        out.inputs[:], out.targets[:] = self.inputs[indices], self.targets[indices]
+        return out
+
+
+def small(output: str = "softmax", dropout: float = 0.0, l2: float = 0.0) -> Network:
+    """Two convolutions and three fully connected layers of 13, 11 and 9 units, which nothing up to 8 divides."""
+    layers = [
+        *(Convolution(5, 3, pad=1, pool=MaxPool(2), bias=0.1), Relu(), Dropout(dropout / 2), Convolution(6, 3), Relu()),
+        *(FullyConnected(13), Relu(), Dropout(dropout), FullyConnected(11), Sigmoid(), Dropout(dropout)),
+        FullyConnected(9, gain=1.0),
+    ]
+    return Network(layers, Random.shape, LOSSES[output](), l2=l2)
+
+
+def group_of(transport: Any, ranks: int) -> Any:
+    """A transport over the first `ranks` ranks; None on the others, or where there are not so many."""
+    from mpi4py import MPI
+
+    from mpitrain.mpi import Transport
+
+    inside = transport.rank < ranks <= transport.size
+    comm = transport.comm.Split(0 if inside else MPI.UNDEFINED, transport.rank)
+    return Transport(comm, deadline=30.0) if inside else None
+
+
+def settings(scheme: str, group: int, batch: int, **more: Any) -> list[str]:
+    """Overrides for `STEPS` minibatches of `batch` examples over all ranks."""
+    algorithm = {"name": "hybrid", "scheme": scheme, "group": group, "batch": "global", "base_batch": 16, **more}
+    training = ["training.epochs=1", f"training.minibatch={batch}", "training.learning_rate=0.05"]
+    return [*training, *(f"algorithm.{key}={value}" for key, value in algorithm.items())]
+
+
+def reference(session: Session, parts: int) -> np.ndarray:
+    """What one rank makes of the same minibatches with the plain network, with partial updates where asked for."""
+    network, learner, options = session.network, session.learner, session.config.algorithm
+    theta = network.initial(session.config.training.seed, np.dtype(session.config.training.dtype))
+    velocity, gradient = np.zeros_like(theta), np.empty_like(theta)
+    size, eta = session.config.training.minibatch, session.config.training.learning_rate
+
+    def update(first: int, last: int, count: int) -> None:
+        rate, decay = scaled(options, eta, options.weight_decay + network.l2, count)
+        for layer in network.layers[first:last]:
+            for p in layer.parameters:
+                part = network.layout.slices[p.name]
+                own = {"eta": rate, "decay": decay} if p.decay else {"eta": options.bias_rate * rate, "decay": 0.0}
+                krizhevsky(theta[part], velocity[part], gradient[part], np.empty_like(theta[part]), mu=0.9, **own)
+
+    l2, network.l2 = network.l2, 0.0  # the rule has it
+    for step in range(STEPS):
+        batch = learner.load(Work(0, step * size, size, size))
+        if options.fc_batch == "full":
+            network.loss_and_gradient(theta, gradient, batch, stream(learner.seed, "dropout", 0, step * size))
+            network.l2 = l2
+            update(0, len(network.layers), size)
+        else:
+            network.l2 = l2
+            partial_updates(network, theta, gradient, batch, order_of(options, parts, size), update)
+        network.l2 = 0.0
+    network.l2 = l2
+    return theta
+
+
+def partial_updates(network, theta, gradient, batch, order, update: Callable[[int, int, int], None]) -> None:
+    """One minibatch in which the fully connected layers are updated after each round (Krizhevsky 2014, §4.2)."""
+    views, gradients, split = network.layout.views(theta), network.layout.views(gradient), network.split
+    before, after = network.layers[:split], network.layers[split:]
+    x = batch.inputs
+    for layer in before:
+        x = layer.forward(views, x, True)
+    activations, count = x.copy(), len(x)
+    dy = np.empty_like(activations)
+    for each in order:
+        rows = np.concatenate([np.arange(p.start, p.stop) for p in each.pieces])
+        h = activations[rows]
+        for layer in after:
+            h = layer.forward(views, h, True)
+        network.loss.loss_and_gradient(h, batch.targets[rows], network.workspace)
+        for layer in reversed(after):
+            h = layer.backward(views, gradients, h)
+        dy[rows] = h * (len(rows) / count)
+        update(split, len(network.layers), len(rows))
+    for i, layer in reversed(list(enumerate(before))):
+        dy = layer.backward(views, gradients, dy, need_dx=i > 0)
+    update(0, split, count)
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    """‖a − b‖/‖b‖."""
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def compare(transport: Any, session_of: Any, ranks: int, network: Network, words: list[str], tolerance: float) -> None:
+    """Train on `ranks` ranks and on one; the master's whole vector must be the same."""
+    group = group_of(transport, ranks)
+    if group is None:
+        return
+    batch = next(int(word.split("=")[1]) for word in words if word.startswith("training.minibatch"))
+    session = session_of(group, *words, network=network, corpus=Random(STEPS * batch))
+    hybrid.run(session)
+    if group.rank == 0:
+        assert session.state.index == STEPS
+        assert distance(session.state.theta, reference(session, ranks)) < tolerance
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize(("scheme", "group"), SCHEMES)
+@pytest.mark.parametrize("output", ["softmax", "logistic"])
+def test_full_is_one_rank_on_the_whole_batch(transport, session_of, ranks, scheme, group, output) -> None:
+    compare(transport, session_of, ranks, small(output, l2=0.01), settings(scheme, group, 6 * ranks), 1e-10)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize(("scheme", "group"), SCHEMES)
+def test_sub_is_one_rank_with_the_same_partial_updates(transport, session_of, ranks, scheme, group) -> None:
+    words = settings(scheme, group, 6 * ranks, fc_batch="sub")
+    compare(transport, session_of, ranks, small(l2=0.01), words, 1e-10)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("fc_batch", ["full", "sub"])
+@pytest.mark.parametrize("scheme", ["a", "b", "c"])
+def test_in_float32(transport, session_of, scheme, fc_batch) -> None:
+    words = [*settings(scheme, 0, 24, fc_batch=fc_batch), "training.dtype=float32"]
+    compare(transport, session_of, transport.size, small(), words, 1e-4)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("batch", [1, 5, 13, 29])
+@pytest.mark.parametrize(("scheme", "group"), SCHEMES)
+def test_ranks_need_not_divide_the_minibatch(transport, session_of, scheme, group, batch) -> None:
+    """Nor need there be an example for every rank."""
+    for fc_batch in ("full", "sub"):
+        words = settings(scheme, group, batch, fc_batch=fc_batch)
+        compare(transport, session_of, transport.size, small(), words, 1e-10)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("scheme", ["a", "b", "c"])
+def test_dropout_does_not_depend_on_the_ranks(transport, session_of, scheme) -> None:
+    compare(transport, session_of, transport.size, small(dropout=0.4), settings(scheme, 0, 21), 1e-10)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("scaling", ["theory", "none"])
+def test_scaling_and_waiting_at_once(transport, session_of, scaling) -> None:
+    words = settings("b", 0, 24, scaling=scaling, fc_batch="sub", overlap="false")
+    compare(transport, session_of, transport.size, small(), words, 1e-10)
+
+
+@pytest.mark.parametrize("scheme", ["a", "b", "c"])
+@pytest.mark.mpi(min_size=1)
+def test_alone_it_is_msgd_with_classical_momentum(transport, session_of, scheme) -> None:
+    group = group_of(transport, 1)
+    if group is None:
+        return
+    plain = {"bias_rate": 1.0, "weight_decay": 0.0, "scaling": "none"}
+    ours = session_of(group, *settings(scheme, 0, 12, **plain), network=small(dropout=0.5, l2=0.01), corpus=Random(120))
+    words = [word for word in settings(scheme, 0, 12) if not word.startswith("algorithm.")]
+    theirs = session_of(
+        group,
+        *words,
+        "algorithm.name=msgd",
+        "algorithm.nesterov=false",
+        network=small(dropout=0.5, l2=0.01),
+        corpus=Random(120),
+    )
+    hybrid.run(ours)
+    synchronous.run(theirs)
+    assert distance(ours.state.theta, theirs.state.theta) < 1e-12
+    assert distance(ours.state.velocity, theirs.state.velocity) < 1e-12
+
+
+def even(ranks: int) -> Network:
+    """A network whose every layer `ranks` divides, weights and biases together."""
+    layers = [
+        *(Convolution(2 * ranks, 3, pad=1, pool=MaxPool(2)), Relu(), Convolution(ranks, 3), Relu()),
+        *(FullyConnected(4 * ranks), Relu(), FullyConnected(3 * ranks), Relu(), FullyConnected(2 * ranks)),
+    ]
+    return Network(layers, Random.shape, LOSSES["softmax"]())
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("ranks", range(2, 9))
+@pytest.mark.parametrize(("scheme", "group"), [("a", 0), ("b", 0), ("c", 0), ("c", 1)])
+def test_bytes_are_the_closed_forms(transport, session_of, ranks, scheme, group) -> None:
+    """Floats received a rank and minibatch: (K−1)bA, (K−1)bN for each boundary, 2(K−1)/K·W, and back the same."""
+    communicator = group_of(transport, ranks)
+    if communicator is None:
+        return
+    network, b = even(ranks), 2 * ranks
+    words = settings(scheme, group, b * ranks, fc_batch="sub")
+    session = session_of(communicator, *words, network=network, corpus=Random(STEPS * b * ranks))
+    trainer = hybrid.Trainer(session)
+    before = session.transport.traffic.bytes_received
+    trainer.step(trainer.next_work())
+    received = trainer.flights.received
+    k, a, units, w = ranks, 2 * 2 * ranks, 7 * ranks, network.slices[network.split].start
+    assert received["activations"] == received["activation_gradients"] == 8 * (k - 1) * b * a
+    assert received["unit_activations"] == received["unit_gradients"] == 8 * (k - 1) * b * units
+    assert received["conv_gradients"] * k == 8 * 2 * (k - 1) * w
+    assert session.transport.traffic.bytes_received - before == sum(received.values())
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("scheme", ["a", "b", "c"])
+def test_nothing_is_allocated_after_the_first_steps(transport, session_of, scheme) -> None:
+    """Buffers of this run are of 40 kB and more; small indices and requests come and go."""
+    batch = 64 * transport.size
+    session = session_of(
+        transport, *settings(scheme, 0, batch), network=small(dropout=0.5), corpus=Random(STEPS * batch)
+    )
+    trainer = hybrid.Trainer(session)
+    works = [trainer.next_work() for _ in range(STEPS)]
+    for work in works[:4]:
+        trainer.step(work)
+    tracemalloc.start()
+    try:
+        held = tracemalloc.get_traced_memory()[0]
+        for work in works[4:]:
+            trainer.step(work)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept - held < 20_000
+    assert peak - held < 400_000  # the corpus of this test copies its images
+
+
+@pytest.mark.mpi(min_size=2)
+def test_replicated_weights_stay_the_same_on_all_ranks(transport, session_of) -> None:
+    session = session_of(transport, *settings("c", 0, 24), network=small(), corpus=Random(STEPS * 24))
+    trainer = hybrid.Trainer(session)
+    for _ in range(STEPS):
+        trainer.step(trainer.next_work())
+    shared = trainer.whole.theta[: session.network.slices[session.network.split].start]
+    everyone = transport.gather_texts(shared.tobytes().hex(), "the test")
+    assert len(set(everyone)) == 1
