@@ -1,0 +1,160 @@
+"""Shards: what is read is what was written, or one line names the file."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpitrain.data.reader import read_shard
+from mpitrain.data.shards import folder_parts, shard_name, write_shard
+from mpitrain.errors import BadInput
+
+NAME = shard_name("train", 0, 1)
+
+
+def frames(lengths: list[int], dims: int = 3, classes: int = 5, seed: int = 0) -> dict[str, np.ndarray]:
+    """Arrays of a frame shard with these utterances."""
+    rng, count = np.random.default_rng(seed), sum(lengths)
+    return {
+        "features": rng.normal(size=(count, dims)).astype(np.float32),
+        "targets": rng.integers(0, classes, count).astype(np.int32),
+        "utterances": np.cumsum([0, *lengths], dtype=np.int64),
+    }
+
+
+def images(count: int, shape: tuple[int, int, int] = (2, 3, 1)) -> dict[str, np.ndarray]:
+    """Arrays of an image shard."""
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, (count, *shape)).astype(np.uint8)
+    return {"images": pixels, "targets": rng.integers(0, 5, count).astype(np.int32)}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    st.integers(1, 30),
+    st.booleans(),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30),
+)
+def test_round_trip(tmp_path_factory: Any, lengths: list[int], dims: int, compress: bool, source: str) -> None:
+    path = tmp_path_factory.mktemp("shards") / NAME
+    arrays, mean = frames(lengths, dims), np.linspace(-1, 1, dims, dtype=np.float32)
+    attributes = {"classes": 5, "source": source, "mean": mean, "standard_deviation": mean + 2, "share": 0.1}
+    write_shard(path, "frames", arrays, attributes, compress=compress)
+    shard = read_shard(path)
+    for name, array in arrays.items():
+        assert shard.arrays[name].dtype == array.dtype and np.array_equal(shard.arrays[name], array)
+    for name, value in attributes.items():
+        assert np.array_equal(shard.attributes[name], value)
+    assert shard.kind == "frames"
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.h5", "b.h5"):
+        write_shard(tmp_path / name, "images", images(50), {"classes": 5})
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["frames", "images"])
+def test_a_flipped_bit_is_named_or_harmless(tmp_path: Path, kind: str) -> None:
+    """Every fifth byte of the file, in HDF5's bookkeeping, attributes and data alike."""
+    path = tmp_path / NAME
+    arrays = frames([20, 30]) if kind == "frames" else images(40)
+    write_shard(path, kind, arrays, {"classes": 5, "source": "test"})
+    whole, seen = path.read_bytes(), 0
+    reference = read_shard(path)
+    for position in range(0, len(whole), 5):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        try:
+            shard = read_shard(path)
+        except BadInput as error:
+            seen += 1
+            assert str(error).startswith(str(path)) and "\n" not in str(error)
+        else:
+            assert all(np.array_equal(shard.arrays[name], array) for name, array in arrays.items())
+            assert shard.attributes == reference.attributes
+    assert seen > len(whole) // 20
+
+
+def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    write_shard(path, "frames", frames([20, 30]), {"classes": 5})
+    whole = path.read_bytes()
+    for length in [*range(0, len(whole), 97), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(BadInput, match=NAME):
+            read_shard(path)
+
+
+def _spoilt(**changes: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays = {**frames([4, 6]), **{name: value for name, value in changes.items() if name in frames([1])}}
+    return arrays, {"classes": 5} | {name: value for name, value in changes.items() if name not in arrays}
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "reason"),
+    [
+        (_spoilt(classes=2), "there are 2 classes"),
+        (_spoilt(targets=np.full(10, -1, np.int32)), "targets from -1"),
+        (_spoilt(targets=np.zeros(9, np.int32)), "10 samples but 9 targets"),
+        (_spoilt(targets=np.zeros(10, np.int64)), "not int32"),
+        (_spoilt(utterances=np.array([0, 6, 4, 10])), "utterances must rise"),
+        (_spoilt(utterances=np.array([0, 9])), "utterances must rise"),
+        (_spoilt(features=np.full((10, 3), np.nan, np.float32)), "not finite"),
+        (_spoilt(features=np.full((10, 3), -np.inf, np.float32)), "not finite"),
+        (_spoilt(mean=np.zeros(3)), "come together"),
+        (_spoilt(mean=np.zeros(3), standard_deviation=np.zeros(3)), "cannot normalise"),
+        (_spoilt(mean=np.zeros(2), standard_deviation=np.ones(3)), "3 channels"),
+        (_spoilt(classes="many"), "classes"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_not_written(tmp_path: Path, spoilt: Any, reason: str) -> None:
+    with pytest.raises(BadInput, match=reason) as caught:
+        write_shard(tmp_path / NAME, "frames", *spoilt)
+    assert NAME in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_full_disk_or_an_interrupt_leaves_no_half_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    write_shard(tmp_path / NAME, "images", images(3), {"classes": 5})
+    before = (tmp_path / NAME).read_bytes()
+
+    def refuse(_: int) -> None:
+        raise failure
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(BadInput if isinstance(failure, OSError) else KeyboardInterrupt) as caught:
+        write_shard(tmp_path / NAME, "images", images(4), {"classes": 5})
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert (tmp_path / NAME).read_bytes() == before
+    if isinstance(failure, OSError):
+        assert NAME in str(caught.value) and "No space left" in str(caught.value)
+
+
+def test_parts_are_found_in_order(tmp_path: Path) -> None:
+    for name in ("test-noisy-00000-of-00001.h5", "dev-00000-of-00001.h5", "test-00000-of-00001.h5"):
+        (tmp_path / name).touch()
+    for number in (1, 0):
+        (tmp_path / shard_name("train", number, 2)).touch()
+    assert list(folder_parts(tmp_path)) == ["train", "dev", "test", "test-noisy"]
+    assert [path.name[6:11] for path in folder_parts(tmp_path)["train"]] == ["00000", "00001"]
+
+
+def test_folders_without_shards_and_with_two_sets_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such folder"):
+        folder_parts(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="holds no shards"):
+        folder_parts(tmp_path)
+    for count in (2, 3):
+        (tmp_path / shard_name("train", 0, count)).touch()
+    with pytest.raises(BadInput, match="several sets: of 2 and of 3"):
+        folder_parts(tmp_path)

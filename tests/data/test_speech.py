@@ -1,0 +1,138 @@
+"""Speech by rule: alignment, phone states, speakers kept apart, the same shards from any number of processes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpitrain.data.corpus import open_corpus, parts
+from mpitrain.data.features import frame_centres, with_deltas
+from mpitrain.data.phone_states import State, align, choose
+from mpitrain.data.reader import read_shard
+from mpitrain.data.sentences import LANGUAGES, sentence
+from mpitrain.data.shards import folder_parts
+from mpitrain.data.utterances import PARTS, Recipe, speakers
+from mpitrain.errors import BadInput
+from mpitrain.streams import stream
+
+
+def test_frames_fall_into_thirds_of_their_phone() -> None:
+    # "a" lasts 30 samples from 0, "b" 60 from 30
+    states, segments = align(["a", "b"], np.array([0, 30]), 90, np.array([5, 15, 25, 30, 49, 50, 70, 89]))
+    assert [str(states[number]) for number in segments] == [
+        *("a-a.begin", "a-a.middle", "a-a.end"),
+        *("a-b.begin", "a-b.begin", "a-b.middle", "a-b.end", "a-b.end"),
+    ]
+
+
+def test_rare_states_share_a_class() -> None:
+    states = [State("x", "a", 0), State("y", "a", 0), State("z", "a", 0), State("x", "b", 0), State("y", "b", 0)]
+    counts = [5, 1, 2, 9, 3]
+    # In order: xb 9, xa 5, yb 3, za 2, ya 1. Keeping three leaves za and ya, which share one class: four in all.
+    of, names = choose(states, counts, 4)
+    assert names == ["x-b.begin", "x-a.begin", "y-b.begin", "a.begin"]
+    assert of.tolist() == [1, 3, 3, 0, 2]
+    # Keeping one leaves xa, za, ya and yb: two shared classes.
+    assert choose(states, counts, 3)[1] == ["x-b.begin", "a.begin", "b.begin"]
+    assert choose(states, counts, 100)[0].tolist() == [1, 4, 3, 0, 2]
+    with pytest.raises(BadInput, match="alone are 2"):
+        choose(states, counts, 1)
+
+
+def test_states_that_training_lacks_share_a_class() -> None:
+    of, names = choose([State("x", "a", 0), State("y", "a", 0)], [5, 0], 100)
+    assert (of.tolist(), names) == ([0, 1], ["x-a.begin", "a.begin"])
+
+
+def test_deltas_of_a_ramp() -> None:
+    ramp = np.arange(8, dtype=np.float32)[:, None]
+    features = with_deltas(ramp)
+    assert features.shape == (8, 3) and np.array_equal(features[:, :1], ramp)
+    # Inside, the slope 1. At the first frame (1·(1−0) + 2·(2−0)) ÷ 10, at the second (1·2 + 2·3) ÷ 10.
+    assert np.allclose(features[:, 1], [0.5, 0.8, 1, 1, 1, 1, 0.8, 0.5])
+    assert np.allclose(features[2:4, 2], [(1 * (1 - 0.8) + 2 * (1 - 0.5)) / 10, 2 * (1 - 0.8) / 10])
+
+
+def test_speakers_of_the_parts_are_apart() -> None:
+    voices = {part: speakers(1, part) for part in PARTS}
+    for part in PARTS:
+        others = {voice.variant for other in PARTS if other != part for voice in voices[other]}
+        assert voices[part] and not others & {voice.variant for voice in voices[part]}
+
+
+def test_sentences_vary_and_repeat_with_their_stream() -> None:
+    for language in LANGUAGES:
+        drawn = [sentence(language, stream(1, "sentence", number)) for number in range(20)]
+        assert len(set(drawn)) == 20
+        assert drawn[3] == sentence(language, stream(1, "sentence", 3))
+    with pytest.raises(BadInput, match="known are bn"):
+        sentence("tlh", stream(1, "sentence"))
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The same half minute of speech from one process and from two."""
+    pytest.importorskip("espeakng_loader", reason="extra speech is not installed")
+    pytest.importorskip("kaldi_native_fbank", reason="extra speech is not installed")
+    from mpitrain.data.speech import prepare_speech
+
+    folders = [tmp_path_factory.mktemp("speech") / str(jobs) for jobs in (1, 2)]
+    for jobs, folder in enumerate(folders, 1):
+        recipe = Recipe("bn", bins=20, deltas=True, noise=15.0, seed=3)
+        prepare_speech(folder, recipe, hours=30 / 3600, classes=200, jobs=jobs, limit=200_000)
+    return folders
+
+
+def test_the_number_of_processes_changes_nothing(speech: list[Path]) -> None:
+    one, two = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in speech)
+    assert one.keys() == two.keys() and len(one) > 4
+    assert one == two
+
+
+def test_parts_classes_and_normalisation(speech: list[Path]) -> None:
+    assert parts(speech[0]) == ["train", "dev", "test-clean", "test-noisy"]
+    corpus = open_corpus(speech[0], "train", context=5)
+    assert corpus.samples >= 3000 and corpus.classes == 200 and corpus.shape == (11, 60)
+    shards = [read_shard(path) for path in folder_parts(speech[0])["train"]]
+    features = np.concatenate([shard.arrays["features"] for shard in shards]).astype(float)
+    assert np.allclose(features.mean(0), corpus.attributes["mean"], rtol=1e-5, atol=1e-5)
+    assert np.allclose(features.std(0), corpus.attributes["standard_deviation"], rtol=1e-4)
+    assert len(corpus.attributes["class_names"].split(" ")) == 200
+    assert len(np.unique(corpus.targets)) > 150
+
+
+def test_shards_name_their_speakers(speech: list[Path]) -> None:
+    heard = {}
+    for part, paths in folder_parts(speech[0]).items():
+        heard[part] = {name.split("/")[0] for name in read_shard(paths[0]).attributes["speakers"].split(" ")}
+    assert not heard["train"] & (heard["dev"] | heard["test-clean"] | heard["test-noisy"])
+    assert not heard["test-clean"] & heard["test-noisy"]
+
+
+def test_the_alignment_is_that_of_the_sound(speech: list[Path]) -> None:
+    """Frames that the alignment calls pauses are quieter than the others, and each phone comes once, in order."""
+    from mpitrain.data.espeak import PAUSE, RATE, Voice, speak
+
+    spoken = speak("bn", Voice("m3", 50, 50, 170), "আমি ভাত খাই। সে বাড়ি যাই।")
+    assert spoken.starts[0] == 0 and (np.diff(spoken.starts) > 0).all() and spoken.starts[-1] < len(spoken.samples)
+    centres = frame_centres(len(spoken.samples), RATE)
+    phone = np.searchsorted(spoken.starts, centres, "right") - 1
+    silent = np.array([spoken.phones[number] == PAUSE for number in phone])
+    loudness = np.array([np.abs(spoken.samples[c - 110 : c + 110].astype(float)).mean() for c in centres])
+    assert np.median(loudness[~silent]) > 20 * np.median(loudness[silent])
+    assert [phone for phone in spoken.phones if phone != PAUSE][:6] == ["a", "m", "i", "bʰ", "a", "t"]
+
+
+def test_a_voice_forgets_what_was_spoken_before(speech: list[Path]) -> None:
+    from mpitrain.data.espeak import Voice, speak
+
+    alone = speak("en", Voice("f2", 60, 50, 160), "The same words.")
+    speak("en", Voice("klatt2", 40, 50, 190), "Something else before.")
+    assert np.array_equal(alone.samples, speak("en", Voice("f2", 60, 50, 160), "The same words.").samples)
+
+
+def test_frames_are_counted_as_kaldi_counts_them(speech: list[Path]) -> None:
+    from mpitrain.data.features import log_mel
+
+    for count in (551, 770, 771, 5000):
+        assert len(log_mel(np.ones(count), 22050, 23)) == len(frame_centres(count, 22050))
