@@ -24,6 +24,8 @@ class Monitor:
         self.exchange = "none"
         self.outstanding: Callable[[], list[Work]] = list
         self.save: Callable[[State, list[Work]], Path | None] = lambda state, outstanding: None  # see run.py
+        self.refresh: Callable[[], None] = lambda: None  # brings `state` up to date before it is evaluated or saved
+        self.statistics: Callable[[], dict[str, Any]] = dict  # what else a protocol tells of the time since a record
         self.metrics: Metrics | None = None
         self.evaluation: Evaluation | None = None
         self.progress = Progress("none", 1)
@@ -53,9 +55,9 @@ class Monitor:
         self._loss, self._loss_samples = self._loss + loss, self._loss_samples + count
         self.busy += busy
 
-    def updated(self, staleness: int = 0) -> None:
-        """One update was applied."""
-        self.updates += 1
+    def updated(self, staleness: int = 0, count: int = 1) -> None:
+        """An update was applied, or `count` that are not stale."""
+        self.updates += count
         self.staleness_sum += staleness
         self.staleness_max = max(self.staleness_max, staleness)
 
@@ -111,6 +113,7 @@ class Monitor:
 
     def checkpoint(self, state: State) -> None:
         """Save now."""
+        self.refresh()
         state.trained = self._trained_before + self.trained_now
         state.seconds = self.seconds
         path = self.save(state, self.outstanding())
@@ -165,6 +168,7 @@ class Monitor:
 
     def _begin_evaluation(self, state: State) -> None:
         assert self.evaluation is not None
+        self.refresh()
         self._evaluated_at = (state.trained, state.index)
         self.evaluation.begin(state.model)
 
@@ -197,6 +201,7 @@ class Monitor:
             seconds=self.seconds,
             train_loss=self.train_loss,
             staleness_mean=self.staleness_sum / max(self.updates, 1),
+            **self.statistics(),
         )
         rate = self.trained_now / max(self.seconds - self.seconds_before, 1e-9)
         self.progress.update(state.trained, rate, self.train_loss, self.results.get("test_error"))
