@@ -7,15 +7,39 @@ import numpy as np
 
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
+from mpitrain.streams import stream
 
 SLICE = 4e-3  # seconds that one slice should take
 MOST = 1024  # samples of one slice
 
 
+class Subset:
+    """A fixed choice of a corpus's samples, as a corpus: on it the training loss is taken."""
+
+    def __init__(self, corpus: Any, samples: int, seed: int) -> None:
+        chosen = stream(seed, "subset").permutation(corpus.samples)[:samples]
+        self._corpus, self._chosen = corpus, np.sort(chosen)
+        self.samples, self.shape, self.classes = len(chosen), corpus.shape, corpus.classes
+
+    def gather(self, indices: Array, out: Batch) -> Batch:
+        """Fill `out` with these samples of the choice."""
+        return self._corpus.gather(self._chosen[indices], out)
+
+
+def errors(results: dict[str, Any]) -> dict[str, float]:
+    """The errors by part, for a reader: "test", "dev", …; the unnamed test is left out where named ones stand."""
+    named = {
+        key.removesuffix("_error").replace("_", " "): value for key, value in results.items() if key.endswith("_error")
+    }
+    several = any(name.startswith("test ") for name in named)
+    return {name: value for name, value in named.items() if value is not None and not (several and name == "test")}
+
+
 class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …
 
-    Results are `test_loss` (mean), `test_error` (share of wrong), `test_noisy_loss` and so on.
+    Results are `dev_loss` (mean), `dev_error` (share of wrong), `test_noisy_loss` and so on; `test_loss` and `test_error`
+    are of the first test part.
     """
 
     def __init__(
@@ -66,6 +90,9 @@ class Evaluation:
         key = name.replace("-", "_")
         self._results[f"{key}_loss"] = self._loss / samples
         self._results[f"{key}_error"] = self._wrong / samples
+        if key.startswith("test"):
+            self._results.setdefault("test_loss", self._loss / samples)
+            self._results.setdefault("test_error", self._wrong / samples)
         self._left.pop(0)
         self._done, self._loss, self._wrong = 0, 0.0, 0
         return None if self._left else self._results

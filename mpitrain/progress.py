@@ -8,6 +8,8 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from mpitrain.evaluation import errors
+
 
 class Progress:
     """`how` is "auto" (live on a terminal, else plain), "plain" or "none"; `total` counts samples."""
@@ -38,12 +40,8 @@ class Progress:
 
     def evaluated(self, epoch: float, seconds: float, loss: float, results: dict[str, float]) -> None:
         """An evaluation's result."""
-        errors = "  ".join(
-            f"{key.removesuffix('_error')} error {value:.2%}"
-            for key, value in results.items()
-            if key.endswith("_error")
-        )
-        self.line(f"epoch {epoch:6.2f}  {seconds:7.1f} s  train loss {loss:.4f}  {errors}")
+        wrong = "  ".join(f"{part} error {share:.2%}" for part, share in errors(results).items())
+        self.line(f"epoch {epoch:6.2f}  {seconds:7.1f} s  train loss {loss:.4f}  {wrong}")
 
     def close(self) -> None:
         """End the live line."""
