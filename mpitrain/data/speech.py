@@ -6,6 +6,7 @@ The same recipe gives the same shards, whatever the number of processes.
 
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,17 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from mpitrain.data.features import SHIFT
-from mpitrain.data.phone_states import State, choose
-from mpitrain.data.utterances import PARTS, Recipe, Utterance, speakers, utterance
-from mpitrain.data.writer import LIMIT, ShardWriter
+from mpitrain.data.phone_states import choose
+from mpitrain.data.shards import refusals
+from mpitrain.data.spoken import Spoken, States
+from mpitrain.data.utterances import PARTS, Recipe, speakers, utterance
+from mpitrain.data.writer import LIMIT
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array
 
 HELD_OUT = 0.1, 0.5  # share of the training hours in each other part, and the most hours
 AT_A_TIME = 8  # utterances a process makes between two messages
@@ -60,80 +61,6 @@ def prepare_speech(
         console.print(f"fewer classes than the {classes} wanted: this much speech has no more states", soft_wrap=True)
 
 
-class States:
-    """Numbers the states in the order in which they come."""
-
-    def __init__(self) -> None:
-        self.states: list[State] = []
-        self._numbers: dict[State, int] = {}
-
-    def number(self, states: list[State]) -> Array:
-        """int32 [states]: the number of each."""
-        for state in states:
-            if state not in self._numbers:
-                self._numbers[state] = len(self.states)
-                self.states.append(state)
-        return np.array([self._numbers[state] for state in states], np.int32)
-
-    def counts(self, frames: Array) -> Array:
-        """How often each state occurs among the frames' states."""
-        return np.bincount(frames, minlength=len(self.states))
-
-
-class Spoken:
-    """The utterances of a part, their features in a temporary file."""
-
-    def __init__(self, path: Path, dims: int) -> None:
-        self._path, self._dims = path, dims
-        self._file = path.open("wb")
-        self._states: list[Array] = []
-        self._sum, self._squares = np.zeros(dims), np.zeros(dims)
-        self.frames = 0
-        self.heard: set[int] = set()
-
-    def add(self, spoken: Utterance, table: States) -> None:
-        """Take an utterance in. Only the states that a frame is in are numbered."""
-        used, frames = np.unique(spoken.segments, return_inverse=True)
-        self._states.append(table.number([spoken.states[number] for number in used])[frames])
-        try:
-            self._file.write(spoken.features.tobytes())
-        except OSError as error:
-            raise BadInput(f"{self._path}: cannot be written: {error.strerror}") from error
-        wide = spoken.features.astype(np.float64)
-        self._sum += wide.sum(0)
-        self._squares += (wide * wide).sum(0)
-        self.frames += len(wide)
-        self.heard.add(spoken.speaker)
-
-    @property
-    def utterances(self) -> int:
-        """How many there are."""
-        return len(self._states)
-
-    def states(self) -> Array:
-        """The state of each frame."""
-        return np.concatenate(self._states)
-
-    def normalisation(self) -> dict[str, Array]:
-        """Mean and standard deviation of each feature."""
-        mean = self._sum / self.frames
-        deviation = np.sqrt(np.maximum(self._squares / self.frames - mean * mean, 1e-8))
-        return {"mean": mean.astype(np.float32), "standard_deviation": deviation.astype(np.float32)}
-
-    def write(
-        self, folder: Path, part: str, classes_of: Array, attributes: dict[str, Any], voices: list[Any], limit: int
-    ) -> None:
-        """Write the part's shards."""
-        self._file.close()
-        names = " ".join("/".join(map(str, voices[number])) for number in sorted(self.heard))
-        writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names}, limit=limit)
-        with self._path.open("rb") as file:
-            for states in self._states:
-                features = np.fromfile(file, np.float32, len(states) * self._dims).reshape(-1, self._dims)
-                writer.add(features, classes_of[states])
-        writer.finish()
-
-
 def _speak(spoken: Spoken, table: States, mapper: Any, make: Any, seconds: float, bars: Progress, part: str) -> None:
     """Fill a part up to its length; utterances come in order."""
     wanted, first = round(seconds / SHIFT), 0
@@ -155,15 +82,14 @@ def _mapper(jobs: int) -> Iterator[Any]:
     if jobs == 1:
         yield map
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    # Ctrl-C reaches every process of the terminal: only this one acts on it.
+    with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield partial(pool.imap, chunksize=AT_A_TIME)
 
 
 def _make_room(folder: Path) -> None:
-    try:
+    with refusals(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{folder}: cannot be made: {error.strerror}") from error
     if any(folder.glob("*.h5")):
         raise BadInput(f"{folder}: already holds shards")
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import KINDS, folder_parts, shard_name, write_shard
+from mpitrain.data.shards import folder_parts, shard_name, write_shard
+from mpitrain.data.validation import KINDS
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -158,3 +159,33 @@ def test_folders_without_shards_and_with_two_sets_are_named(tmp_path: Path) -> N
         (tmp_path / shard_name("train", 0, count)).touch()
     with pytest.raises(BadInput, match="several sets: of 2 and of 3"):
         folder_parts(tmp_path)
+
+
+def _foreign(path: Path, **changes: Any) -> None:
+    """A shard as another tool would write it: old format, no xxh3."""
+    arrays = {**frames([4, 6]), **changes}
+    with h5py.File(path, "w") as file:
+        file.attrs["kind"], file.attrs["classes"] = "frames", 5
+        for name in frames([1]):
+            file.create_dataset(name, data=arrays[name], fletcher32=name != changes.get("without"))
+
+
+def test_shards_of_other_tools_are_read(tmp_path: Path) -> None:
+    _foreign(tmp_path / NAME)
+    assert np.array_equal(read_shard(tmp_path / NAME).arrays["features"], frames([4, 6])["features"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"targets": np.full(10, 5, np.int32)}, "targets from 5 to 5, but there are 5 classes"),
+        ({"features": np.full((10, 3), np.nan, np.float32)}, "not finite"),
+        ({"utterances": np.array([0, 11])}, "utterances must rise"),
+        ({"without": "features"}, "features has no checksums"),
+    ],
+)
+def test_faults_of_other_tools_shards_are_named(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    _foreign(tmp_path / NAME, **changes)
+    with pytest.raises(BadInput, match=reason) as caught:
+        read_shard(tmp_path / NAME)
+    assert NAME in str(caught.value)

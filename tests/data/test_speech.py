@@ -1,5 +1,6 @@
 """Speech by rule: alignment, phone states, speakers kept apart, the same shards from any number of processes."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from mpitrain.data.phone_states import State, align, choose
 from mpitrain.data.reader import read_shard
 from mpitrain.data.sentences import LANGUAGES, sentence
 from mpitrain.data.shards import folder_parts
-from mpitrain.data.utterances import PARTS, Recipe, speakers
+from mpitrain.data.utterances import PARTS, VARIANTS, Recipe, speakers
 from mpitrain.errors import BadInput
 from mpitrain.streams import stream
 
@@ -136,3 +137,19 @@ def test_frames_are_counted_as_kaldi_counts_them(speech: list[Path]) -> None:
 
     for count in (551, 770, 771, 5000):
         assert len(log_mel(np.ones(count), 22050, 23)) == len(frame_centres(count, 22050))
+
+
+def test_the_wheel_has_all_variants(speech: list[Path]) -> None:
+    import espeakng_loader
+
+    folder = Path(espeakng_loader.get_data_path()) / "voices" / "!v"
+    assert len(set(VARIANTS)) == len(VARIANTS) and not {name for name in VARIANTS if not (folder / name).is_file()}
+
+
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from mpitrain.data.speech import prepare_speech
+
+    monkeypatch.setitem(sys.modules, "espeakng_loader", None)
+    with pytest.raises(BadInput, match=r"pip install mpitrain\[speech\]"):
+        prepare_speech(tmp_path / "speech", Recipe())
+    assert not (tmp_path / "speech").exists()

@@ -1,0 +1,86 @@
+"""A spoken part before its classes are known: features in a temporary file, states numbered as they come."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.data.espeak import Voice
+from mpitrain.data.phone_states import State
+from mpitrain.data.shards import refusals
+from mpitrain.data.utterances import Utterance
+from mpitrain.data.writer import ShardWriter
+from mpitrain.flat import Array
+
+
+class States:
+    """Numbers the states in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+        self._numbers: dict[State, int] = {}
+
+    def number(self, states: list[State]) -> Array:
+        """int32 [states]: the number of each."""
+        for state in states:
+            if state not in self._numbers:
+                self._numbers[state] = len(self.states)
+                self.states.append(state)
+        return np.array([self._numbers[state] for state in states], np.int32)
+
+    def counts(self, frames: Array) -> Array:
+        """How often each state occurs among the frames' states."""
+        return np.bincount(frames, minlength=len(self.states))
+
+
+class Spoken:
+    """The utterances of a part, their features in a temporary file."""
+
+    def __init__(self, path: Path, dims: int) -> None:
+        self._path, self._dims = path, dims
+        self._file = path.open("wb")
+        self._states: list[Array] = []
+        self._sum, self._squares = np.zeros(dims), np.zeros(dims)
+        self.frames = 0
+        self.heard: set[int] = set()
+
+    def add(self, spoken: Utterance, table: States) -> None:
+        """Take an utterance in. Only the states that a frame is in are numbered."""
+        used, frames = np.unique(spoken.segments, return_inverse=True)
+        self._states.append(table.number([spoken.states[number] for number in used])[frames])
+        with refusals(self._path):
+            self._file.write(spoken.features.tobytes())
+        wide = spoken.features.astype(np.float64)
+        self._sum += wide.sum(0)
+        self._squares += (wide * wide).sum(0)
+        self.frames += len(wide)
+        self.heard.add(spoken.speaker)
+
+    @property
+    def utterances(self) -> int:
+        """How many there are."""
+        return len(self._states)
+
+    def states(self) -> Array:
+        """The state of each frame."""
+        return np.concatenate(self._states)
+
+    def normalisation(self) -> dict[str, Array]:
+        """Mean and standard deviation of each feature."""
+        mean = self._sum / self.frames
+        deviation = np.sqrt(np.maximum(self._squares / self.frames - mean * mean, 1e-8))
+        return {"mean": mean.astype(np.float32), "standard_deviation": deviation.astype(np.float32)}
+
+    def write(
+        self, folder: Path, part: str, classes_of: Array, attributes: dict[str, Any], voices: list[Voice], limit: int
+    ) -> None:
+        """Write the part's shards."""
+        with refusals(self._path):
+            self._file.close()
+        names = " ".join("/".join(map(str, voices[number])) for number in sorted(self.heard))
+        writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names}, limit=limit)
+        with self._path.open("rb") as file:
+            for states in self._states:
+                features = np.fromfile(file, np.float32, len(states) * self._dims).reshape(-1, self._dims)
+                writer.add(features, classes_of[states])
+        writer.finish()

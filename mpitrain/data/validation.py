@@ -1,0 +1,73 @@
+"""What makes a shard that can be trained on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+#: The data sets of each kind: name → (dtype, number of axes). The first one holds the inputs.
+KINDS: dict[str, dict[str, tuple[str, int]]] = {
+    "frames": {"features": ("float32", 2), "targets": ("int32", 1), "utterances": ("int64", 1)},
+    "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
+}
+
+
+def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> None:
+    """Raises BadInput naming `path` unless the arrays and attributes make a shard that can be trained on.
+
+    The inputs' own values are not looked at (`validate_finite` does): an unread HDF5 data set will do for them.
+    """
+    if kind not in KINDS:
+        raise BadInput(f"{path}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
+    for name, (dtype, axes) in KINDS[kind].items():
+        if name not in arrays:
+            raise BadInput(f"{path}: no data set {name}")
+        found, found_axes = arrays[name].dtype, len(arrays[name].shape)
+        if found != dtype or found_axes != axes:
+            raise BadInput(f"{path}: {name} is {found} of {found_axes} axes, not {dtype} of {axes}")
+    inputs = arrays[next(iter(KINDS[kind]))]
+    validate_attributes(path, inputs.shape[-1], attributes)
+    if len(inputs) != len(arrays["targets"]):
+        raise BadInput(f"{path}: {len(inputs)} samples but {len(arrays['targets'])} targets")
+    validate_targets(path, arrays["targets"], int(attributes["classes"]))
+    if kind == "frames":
+        validate_offsets(path, arrays["utterances"], len(inputs))
+
+
+def validate_attributes(path: Path, channels: int, attributes: Mapping[str, Any]) -> None:
+    """Raises BadInput unless `classes` and the normalisation can be used with inputs of so many channels."""
+    if not isinstance(attributes.get("classes"), int | np.integer) or attributes["classes"] < 1:
+        raise BadInput(f"{path}: attribute classes = {attributes.get('classes')!r}: expected a number of classes")
+    if ("mean" in attributes) != ("standard_deviation" in attributes):
+        raise BadInput(f"{path}: attributes mean and standard_deviation come together")
+    for name in {"mean", "standard_deviation"} & set(attributes):
+        values = np.atleast_1d(attributes[name])
+        if values.shape not in ((1,), (channels,)) or not np.issubdtype(values.dtype, np.number):
+            raise BadInput(f"{path}: attribute {name} has shape {values.shape} for {channels} channels")
+        if not np.isfinite(values).all() or (name == "standard_deviation" and (values <= 0).any()):
+            raise BadInput(f"{path}: attribute {name} holds values that cannot normalise anything")
+
+
+def validate_targets(path: Path, targets: Array, classes: int) -> None:
+    """Raises BadInput unless there are targets, all of them in [0, classes)."""
+    if not len(targets):
+        raise BadInput(f"{path}: no samples")
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= classes:
+        raise BadInput(f"{path}: targets from {low} to {high}, but there are {classes} classes")
+
+
+def validate_offsets(path: Path, offsets: Array, frames: int) -> None:
+    """Raises BadInput unless utterances cover the frames from the first to the last, none of them empty."""
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (np.diff(offsets) <= 0).any():
+        raise BadInput(f"{path}: utterances must rise from 0 to {frames} frames")
+
+
+def validate_finite(path: Path, features: Array) -> None:
+    """Raises BadInput when a feature is not a finite number."""
+    if features.size and not (np.isfinite(features.min()) and np.isfinite(features.max())):
+        raise BadInput(f"{path}: features that are not finite numbers")
