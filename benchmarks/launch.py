@@ -1,0 +1,47 @@
+"""Run the program as a user would, and keep what it says: used by the studies beside this file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def run(folder: Path, ranks: int, settings: dict[str, Any], config: Path | None = None) -> dict[str, Any]:
+    """The summary of one run of `ranks` ranks; a run that is already there and finished is not repeated."""
+    done = folder / "summary.json"
+    if not done.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        mpirun = Path(sys.executable).with_name("mpirun")
+        command = [str(mpirun), "-n", str(ranks), sys.executable, "-m", "mpitrain", *([str(config)] if config else [])]
+        command += ["--out", str(folder), *(part for word in words for part in ("--set", word))]
+        print(f"{folder.name}: {ranks} ranks", flush=True)
+        subprocess.run(command, check=True, stdout=(folder.parent / f"{folder.name}.log").open("w"))
+    return dict(json.loads(done.read_text()))
+
+
+def records(folder: Path, event: str) -> list[dict[str, Any]]:
+    """The records of one kind in a run's metrics.jsonl."""
+    lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+    return [record for record in lines if record["event"] == event]
+
+
+def table(header: list[str], rows: list[list[Any]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def time_to(folder: Path, key: str, target: float) -> float | None:
+    """Seconds after which an evaluation first found `key` at or below `target`, between two evaluations by a line."""
+    before: tuple[float, float] | None = None
+    for record in records(folder, "evaluate"):
+        seconds, value = record["seconds"], record[key]
+        if value <= target:
+            if before is None:
+                return float(seconds)
+            (s, v) = before
+            return float(s + (seconds - s) * (v - target) / (v - value))
+        before = (seconds, value)
+    return None

@@ -1,0 +1,114 @@
+"""The papers' speech tables on a corpus from `prepare speech`.
+
+python -m mpitrain prepare speech CORPUS --language bn --hours 1 --classes 1998 --bins 23
+python benchmarks/speech/study.py workers CORPUS OUT      Chan & Lane's Tables 1 and 2: 1 to 5 workers
+python benchmarks/speech/study.py minibatch CORPUS OUT    Zhang's Figure 2: minibatches of 64 to 4096
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import run, table, time_to  # noqa: E402
+
+COMMON: dict[str, Any] = {"training.seed": 1, "run.checkpoint_every": 0}
+CHAN: dict[str, Any] = COMMON | {
+    "algorithm.name": "asgd",
+    "algorithm.preset": "chan2014",
+    "data.context": [11, 11],
+    "model.preset": "chan2014-cnn",
+    "model.width": 0.125,
+    "training.minibatch": 256,
+    "training.epochs": 3,
+    "run.evaluate_every": 0.25,
+}
+ZHANG: dict[str, Any] = COMMON | {
+    "algorithm.name": "sgd",
+    "data.context": [5, 5],
+    "model.preset": "zhang2013-dnn",
+    "model.width": 0.125,
+    "training.learning_rate": 0.2,
+    "training.epochs": 2,
+}
+
+
+def workers(corpus: Path, out: Path) -> None:
+    """One worker alone is msgd, as in the paper; more are a server and its workers."""
+    alone = CHAN | {"algorithm.name": "msgd", "algorithm.nesterov": False, "training.learning_rate": RATE * 10}
+    alone.pop("algorithm.preset")
+    results = {("fully connected", 1): _run(corpus, out, "dnn-1", 1, alone | {"model.preset": "chan2014-dnn"})}
+    results["convolution", 1] = _run(corpus, out, "cnn-1", 1, alone)
+    for count in (2, 3, 4, 5):
+        settings = CHAN | {"training.learning_rate": RATE}
+        results["convolution", count] = _run(corpus, out, f"cnn-{count}", count + 1, settings)
+    rows = [[model, count, *_accuracy(summary)] for (model, count), summary in results.items()]
+    print(
+        table(
+            [
+                "network",
+                "workers",
+                "frame accuracy",
+                "cross-entropy",
+                "noisy: accuracy",
+                "seconds",
+                "frames/s",
+                "staleness",
+            ],
+            rows,
+        )
+    )
+    print()
+    print(table(["workers", *(f"to {mark:.0%}" for mark in MARKS)], _times(out)))
+
+
+def minibatch(corpus: Path, out: Path) -> None:
+    """Training time and error of plain SGD by size of the minibatch; the rate is the same for all, as in the paper."""
+    rows = []
+    for size in (64, 128, 256, 512, 1024, 2048, 4096):
+        summary = _run(corpus, out, f"minibatch-{size}", 1, ZHANG | {"training.minibatch": size})
+        rows.append(
+            [
+                size,
+                f"{summary['seconds']:.0f}",
+                f"{summary['test_clean_error']:.1%}",
+                f"{summary['test_clean_loss']:.2f}",
+            ]
+        )
+    print(table(["minibatch", "seconds", "frame error", "cross-entropy"], rows))
+
+
+RATE = 0.001  # the paper's, for gradients summed over n minibatches
+MARKS = (0.30, 0.40, 0.45)
+
+
+def _run(corpus: Path, out: Path, name: str, ranks: int, settings: dict[str, Any]) -> dict[str, Any]:
+    return run(out / name, ranks, settings | {"data.path": str(corpus.resolve())})
+
+
+def _accuracy(summary: dict[str, Any]) -> list[str]:
+    return [
+        f"{1 - summary['test_clean_error']:.1%}",
+        f"{summary['test_clean_loss']:.2f}",
+        f"{1 - summary['test_noisy_error']:.1%}",
+        f"{summary['seconds']:.0f}",
+        f"{summary['samples_per_second']:,.0f}",
+        f"{summary['staleness_mean']:.1f}",
+    ]
+
+
+def _times(out: Path) -> list[list[Any]]:
+    """Seconds to each accuracy with the efficiency in brackets, as in the paper's Table 2."""
+    rows: list[list[Any]] = []
+    alone = {mark: time_to(out / "cnn-1", "test_clean_error", 1 - mark) for mark in MARKS}
+    for count in (1, 2, 3, 4, 5):
+        cells = []
+        for mark in MARKS:
+            seconds, base = time_to(out / f"cnn-{count}", "test_clean_error", 1 - mark), alone[mark]
+            cells.append("–" if seconds is None or base is None else f"{seconds:.0f} s ({base / seconds / count:.0%})")
+        rows.append([count, *cells])
+    return rows
+
+
+if __name__ == "__main__":
+    {"workers": workers, "minibatch": minibatch}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
