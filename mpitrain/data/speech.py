@@ -90,8 +90,8 @@ def _mapper(jobs: int) -> Iterator[Any]:
 def _make_room(folder: Path) -> None:
     with refusals(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.glob("*.h5")):
-        raise BadInput(f"{folder}: already holds shards")
+    if any(folder.glob("[!.]*.h5")):
+        raise BadInput(f"{folder}: already holds shards; delete them to start over")
 
 
 def _attributes(recipe: Recipe, names: list[str], train: Spoken) -> dict[str, Any]:

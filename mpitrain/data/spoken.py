@@ -80,7 +80,8 @@ class Spoken:
         names = " ".join("/".join(map(str, voices[number])) for number in sorted(self.heard))
         writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names}, limit=limit)
         with self._path.open("rb") as file:
-            for states in self._states:
+            for number, states in enumerate(self._states):
                 features = np.fromfile(file, np.float32, len(states) * self._dims).reshape(-1, self._dims)
-                writer.add(features, classes_of[states])
+                if number >= writer.done:
+                    writer.add(features, classes_of[states])
         writer.finish()

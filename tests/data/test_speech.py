@@ -1,6 +1,7 @@
 """Speech by rule: alignment, phone states, speakers kept apart, the same shards from any number of processes."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,26 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(BadInput, match=r"pip install mpitrain\[speech\]"):
         prepare_speech(tmp_path / "speech", Recipe())
     assert not (tmp_path / "speech").exists()
+
+
+def test_an_interrupt_while_shards_are_written_can_be_repeated(
+    speech: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpitrain.data.speech import prepare_speech
+    from mpitrain.data.writer import ShardWriter
+
+    def interrupt(_: ShardWriter) -> int:
+        raise KeyboardInterrupt
+
+    prepare = partial(prepare_speech, tmp_path, Recipe("bn", 20, True, 15.0, 3), 30 / 3600, 200, 1, 200_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare()
+    assert not list(tmp_path.glob("[!.]*"))
+    prepare()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        path.name: path.read_bytes() for path in speech[0].iterdir()
+    }
+    with pytest.raises(BadInput, match="already holds shards"):
+        prepare()
