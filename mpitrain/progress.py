@@ -1,6 +1,9 @@
 """What a user sees while training: a live line on a terminal, plain lines elsewhere, and the closing table."""
 
+import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,16 +13,25 @@ from rich.table import Table
 
 from mpitrain.evaluation import errors
 
+PLAIN_EVERY = 10.0  # seconds without a plain line before there is one
+LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "prte")
+
 
 class Progress:
     """`how` is "auto" (live on a terminal, else plain), "plain" or "none"; `total` counts samples."""
 
     def __init__(self, how: str, total: int) -> None:
-        self._total = total
-        self._quiet = how == "none"
-        self.console = Console(file=sys.stdout, highlight=False)
+        self._total, self._quiet, self._said = total, how == "none", time.monotonic()
+        terminal = _terminal() if how == "auto" else None
+        size = os.terminal_size((100, 24)) if terminal is None else _size(terminal)
+        self.console = Console(
+            file=sys.stdout,
+            highlight=False,
+            force_terminal=terminal is not None,
+            width=size.columns if terminal else None,
+        )
         self._bar: Bar | None = None
-        if how == "auto" and self.console.is_terminal:
+        if terminal is not None:
             columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
             self._bar = Bar(*columns, TimeRemainingColumn(), console=self.console, transient=True)
             self._task = self._bar.add_task("starting", total=total)
@@ -27,16 +39,18 @@ class Progress:
 
     def line(self, text: str) -> None:
         """A line of its own, above the live one."""
+        self._said = time.monotonic()
         if not self._quiet:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def update(self, trained: int, rate: float, loss: float, error: float | None) -> None:
         """Where the training stands."""
+        said = f"{rate:,.0f} samples/s  loss {loss:.3f}"
+        said += "" if error is None else f"  test error {error:.2%}"
         if self._bar is not None:
-            wrong = "" if error is None else f"  test error {error:.2%}"
-            self._bar.update(
-                self._task, completed=trained, description=f"{rate:,.0f} samples/s  loss {loss:.3f}{wrong}"
-            )
+            self._bar.update(self._task, completed=trained, description=said)
+        elif time.monotonic() - self._said > PLAIN_EVERY:
+            self.line(f"{trained / max(self._total, 1):6.1%}  {said}")
 
     def evaluated(self, epoch: float, seconds: float, loss: float, results: dict[str, float]) -> None:
         """An evaluation's result."""
@@ -58,3 +72,35 @@ class Progress:
             table.add_row(name, str(value))
         self.console.print(table)
         self.console.print(folder, soft_wrap=True, markup=False)
+
+
+def _terminal() -> str | None:
+    """The terminal that standard output comes out on: this process's own, or the one of the mpirun that started it.
+
+    mpirun reads its ranks' output through a pipe and passes it on byte by byte, so a live line works there too.
+    """
+    if sys.stdout.isatty():
+        return os.ttyname(sys.stdout.fileno())
+    process = os.getppid()
+    try:
+        while Path(f"/proc/{process}/comm").read_text().strip() in LAUNCHERS:
+            out = os.readlink(f"/proc/{process}/fd/1")
+            if out.startswith("/dev/pts/"):
+                return out
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _size(terminal: str) -> os.terminal_size:
+    try:
+        handle = os.open(terminal, os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return os.terminal_size((100, 24))
+    try:
+        return os.get_terminal_size(handle)
+    except OSError:
+        return os.terminal_size((100, 24))
+    finally:
+        os.close(handle)

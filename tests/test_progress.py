@@ -1,0 +1,42 @@
+"""The live line appears where a terminal is, also behind mpirun, and nowhere else."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_live_line_on_a_terminal(tmp_path: Path, ranks: int) -> None:
+    """Standard output is a pseudo-terminal, the rank's own or mpirun's."""
+    if ranks and not MPIRUN.exists():
+        pytest.skip("this environment has no mpirun of its own")
+    launch = [str(MPIRUN), "-n", str(ranks)] if ranks else []
+    command = [*launch, sys.executable, "-m", "mpitrain", "--set", "training.epochs=20", "--out", "run"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 1 << 16)
+        except OSError:  # the other end was closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(ours)
+    assert process.wait(60) == 0
+    assert b"samples/s" in seen and b"\x1b[2K" in seen and "━".encode() in seen
+
+
+def test_plain_lines_elsewhere(tmp_path: Path) -> None:
+    """No escape codes in a pipe."""
+    command = [sys.executable, "-m", "mpitrain", "--set", "training.epochs=2", "--out", "run"]
+    out = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout
+    assert b"epoch   2.00" in out and b"\x1b" not in out
