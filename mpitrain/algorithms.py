@@ -383,6 +383,11 @@ AnyAlgorithm = (
 ALGORITHMS: dict[str, type[Algorithm]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyAlgorithm)}
 
 
+def chunks_together(algorithm: Algorithm) -> int:
+    """Chunks that are shuffled together when samples are read so (EASGD's prefetch); 0 when they are not."""
+    return getattr(algorithm, "loaders", 1) if getattr(algorithm, "sampling", "") == "chunked" else 0
+
+
 def name_of(algorithm: Algorithm) -> str:
     """The name that `algorithm.name` has in the configuration."""
     return str(type(algorithm).__struct_config__.tag)

@@ -70,6 +70,7 @@ class Run(Section, frozen=True):
     out: str = "runs"
     threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # per rank; 0: cores of the node divided by its ranks
     evaluate_every: NotNegative = 1.0  # epochs between evaluations; 0: only at the end
+    train_subset: Annotated[int, msgspec.Meta(ge=0)] = 0  # training samples that are evaluated as well
     checkpoint_every: NotNegative = 5.0  # minutes between checkpoints; 0: only at the end and on a signal
     checkpoints_kept: Count = 3
     deadline: Positive = 300.0  # seconds that a silent rank is waited for

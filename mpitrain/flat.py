@@ -60,3 +60,8 @@ def blocks(size: int, block: int = BLOCK) -> Iterator[slice]:
     """Slices that cover range(size) in cache-sized pieces."""
     for start in range(0, size, block):
         yield slice(start, min(start + block, size))
+
+
+def block_slices(part: slice, block: int = BLOCK) -> list[slice]:
+    """A slice cut into cache-sized pieces."""
+    return [slice(part.start + b.start, part.start + b.stop) for b in blocks(part.stop - part.start, block)]

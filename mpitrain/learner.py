@@ -9,7 +9,7 @@ import numpy as np
 from mpitrain.assignments import Work
 from mpitrain.data.batch import Batch
 from mpitrain.data.prefetch import open_loader
-from mpitrain.data.sampler import epoch_indices, independent_indices
+from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array, blocks
 from mpitrain.streams import stream
 
@@ -18,15 +18,24 @@ class Learner:
     """Computes minibatch gradients of a network on a corpus.
 
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
-    drawn uniformly from the whole corpus (Chan & Lane 2014) instead of taken from the epoch's order. A corpus on disk
-    is read ahead by as much as `expect` has announced.
+    drawn uniformly from the whole corpus (Chan & Lane 2014) instead of taken from the epoch's order; `loaders`: that
+    order shuffles so many chunks of neighbours together (EASGD's prefetch), 0 for the whole corpus. A corpus on disk is
+    read ahead by as much as `expect` has announced.
     """
 
     def __init__(
-        self, network: Any, corpus: Any, *, seed: int, dtype: str, per_sample: bool = False, independent: bool = False
+        self,
+        network: Any,
+        corpus: Any,
+        *,
+        seed: int,
+        dtype: str,
+        per_sample: bool = False,
+        independent: bool = False,
+        loaders: int = 0,
     ) -> None:
         self.network, self.corpus = network, corpus
-        self.seed, self.per_sample, self.independent = seed, per_sample, independent
+        self.seed, self.per_sample, self.independent, self.loaders = seed, per_sample, independent, loaders
         self.loader = open_loader(corpus, np.dtype(dtype))
         self._asked: deque[Work] = deque()
         self._expected: deque[Work] = deque()
@@ -35,7 +44,12 @@ class Learner:
         """The samples that a minibatch's positions name."""
         if self.independent:
             return independent_indices(self.seed, work.epoch, work.start, work.count, self.corpus.samples)
-        return epoch_indices(self.seed, work.epoch, self.corpus.samples)[work.start : work.start + work.count]
+        seed, samples = self.seed, self.corpus.samples
+        if self.loaders:
+            order = chunked_indices(seed, work.epoch, samples, self.loaders)
+        else:
+            order = epoch_indices(seed, work.epoch, samples)
+        return order[work.start : work.start + work.count]
 
     def gradient(
         self,

@@ -82,9 +82,9 @@ class Monitor:
         evaluate = self._trained_before + self.trained_now + coming >= self._next_evaluation
         return (self.evaluation is not None and evaluate) or self._save_due(self.clock())
 
-    def turn(self, state: State, whole: bool = False, parameters: bool = True) -> bool:
+    def turn(self, state: State, whole: bool = False, parameters: bool = True, saves: bool = True) -> bool:
         """Do what is due; whether there was anything. `whole` evaluations are not cut into slices; without
-        `parameters`, which lie elsewhere, nothing is evaluated or saved."""
+        `parameters`, which lie elsewhere, nothing is evaluated or saved. `saves`: unless the protocol sees to that."""
         if self.metrics is None:
             return False
         state.trained = self._trained_before + self.trained_now
@@ -103,9 +103,13 @@ class Monitor:
             return True
         if now - self._recorded >= RECORD_EVERY:
             self._record(state, now)
-        if self._save_due(now):
+        if saves and self._save_due(now):
             self.checkpoint(state)
         return False
+
+    def save_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return self.metrics is not None and self._save_due(self.clock())
 
     def _save_due(self, now: float) -> bool:
         every = 60 * self.config.run.checkpoint_every

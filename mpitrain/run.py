@@ -19,15 +19,15 @@ import msgspec
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpitrain import __version__, checkpoint
+from mpitrain import __version__, checkpoint, saving
 from mpitrain import config as configuration
-from mpitrain.algorithms import name_of
+from mpitrain.algorithms import chunks_together, name_of
 from mpitrain.assignments import Assignments, Work
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput, Overdue, TrainingFailed
-from mpitrain.evaluation import Evaluation
+from mpitrain.evaluation import Evaluation, Subset, errors
 from mpitrain.learner import Learner
 from mpitrain.metrics import Metrics, summary_text, write_whole
 from mpitrain.models import Network, build, warm
@@ -38,7 +38,7 @@ from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.wire import WireError
 from mpitrain.schedule import Schedule
 from mpitrain.session import Session, Stop
-from mpitrain.state import State, fresh
+from mpitrain.state import fresh
 
 T = TypeVar("T")
 
@@ -131,6 +131,7 @@ def _train(transport: Transport, config: Config, options: Options, stop: Stop) -
     session = _session(transport, config, corpus, network, stop)
     resume = options.resume is not None
     agreed(transport, lambda: _furnish(session, folder, resume), "the run folder")
+    saving.share(session)
     if resume:
         _share_state(session)
     session.monitor.start_clock()
@@ -156,6 +157,7 @@ def _prepare(transport: Transport, config: Config, options: Options) -> tuple[Co
         hidden_layers=model.hidden_layers,
     )
     wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
+    config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
     if wanted > there:
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
     config.algorithm.fits(network, transport.size)
@@ -208,6 +210,7 @@ def _session(transport: Transport, config: Config, corpus: Corpus, network: Netw
         dtype=training.dtype,
         per_sample=training.rate_per == "sample",
         independent=getattr(config.algorithm, "sampling", "") == "independent",
+        loaders=chunks_together(config.algorithm),
     )
     members = list(range(transport.size if config.algorithm.workers(transport.size) > 1 or _has_server(config) else 1))
     monitor = Monitor(config, time.monotonic, state, corpus.samples)
@@ -215,7 +218,7 @@ def _session(transport: Transport, config: Config, corpus: Corpus, network: Netw
 
 
 def _has_server(config: Config) -> bool:
-    return config.algorithm.protocol == "server"
+    return config.algorithm.protocol in ("server", "elastic")
 
 
 def _furnish(session: Session, folder: Path | None, resume: bool) -> None:
@@ -223,6 +226,7 @@ def _furnish(session: Session, folder: Path | None, resume: bool) -> None:
     config, monitor, state = session.config, session.monitor, session.state
     if folder is None:
         return
+    saver = session.saver = saving.Saver(folder / "checkpoints", session.network.layout, config.run.checkpoints_kept)
     monitor.progress = Progress(config.run.progress, session.schedule.total)
     if resume:
         found, skipped = checkpoint.newest(folder / "checkpoints")
@@ -231,26 +235,22 @@ def _furnish(session: Session, folder: Path | None, resume: bool) -> None:
         if found is None:
             raise BadInput(f"{folder / 'checkpoints'}: no whole checkpoint to resume from")
         checkpoint.load_state(found, state, session.network.layout)
+        session.resumed = found
         monitor.resume(state)
     write_whole(folder / "config.toml", configuration.to_toml(config))
     monitor.metrics = Metrics(folder / "metrics.jsonl")
-    monitor.save = lambda state, outstanding: _save(session, folder / "checkpoints", state, outstanding)
+    monitor.save = saver.save_state
     path, dtype = _data_path(config), np.dtype(config.training.dtype)
     held_out = sorted(
         (part for part in parts(path) if part != "train"), key=lambda part: (not part.startswith("test"), part)
     )
-    corpora = {part: open_corpus(path, part, **_reading(config, dtype)) for part in held_out}
+    corpora: dict[str, Any] = {part: open_corpus(path, part, **_reading(config, dtype)) for part in held_out}
+    if config.run.train_subset:
+        corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:
         slices = _has_server(config) and session.transport.size > 1
         monitor.evaluation = Evaluation(session.network, corpora, dtype, session.clock, slices)
     _say_start(session, resume)
-
-
-def _save(session: Session, folder: Path, state: State, outstanding: list[Work]) -> Path:
-    draft, layout = checkpoint.Draft(folder, state.trained), session.network.layout
-    draft.begin(sum(vector.nbytes for vector in state.vectors().values()))
-    draft.write_state(state, layout, outstanding)
-    return draft.commit(session.config.run.checkpoints_kept)
 
 
 def _say_start(session: Session, resume: bool) -> None:
@@ -303,6 +303,7 @@ def _finish(session: Session, folder: Path | None, stopped: bool) -> int:
     if folder is not None:
         if not stopped:
             monitor.finish(state)
+        monitor.save = lambda state, outstanding: saving.together(session, outstanding)
         monitor.checkpoint(state)
         fields = _summary(session, seconds, counts.tolist(), "stopped" if stopped else "finished")
         if replicas is not None:
@@ -311,6 +312,8 @@ def _finish(session: Session, folder: Path | None, stopped: bool) -> int:
         write_whole(folder / "summary.json", summary_text(fields))
         monitor.progress.close()
         monitor.progress.table(_closing_rows(fields), str(folder))
+    else:
+        saving.together(session, [])
     transport.barrier("the end")
     return 128 + session.stop.signal if stopped else 0
 
@@ -352,9 +355,5 @@ def _closing_rows(fields: dict[str, Any]) -> list[tuple[str, str]]:
         ("exchanged", f"{(fields['bytes_sent'] + fields['bytes_received']) / 1e6:,.1f} MB ({fields['exchange']})"),
         ("train loss", f"{fields['train_loss']:.4f}"),
     ]
-    rows += [
-        (key.replace("_", " "), f"{value:.2%}")
-        for key, value in fields.items()
-        if key.endswith("_error") and value is not None
-    ]
+    rows += [(f"{part} error", f"{share:.2%}") for part, share in errors(fields).items()]
     return rows if fields["exit_reason"] == "finished" else [*rows, ("stopped", "by a signal; --resume continues")]

@@ -1,6 +1,7 @@
 """What holds when: minibatch, learning rate and number of workers as functions of the samples served."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from mpitrain.config import Config, Stage
 from mpitrain.errors import BadInput
@@ -48,6 +49,14 @@ class Schedule:
     def all(self) -> list[Settings]:
         """The settings of every stage, in order."""
         return [settings for _, settings in self._begins]
+
+    def steps(self, workers: int) -> int:
+        """Minibatches that one of `workers` workers has, when they share evenly."""
+        ends = [*(position for position, _ in self._begins[1:]), self.total]
+        total = 0.0
+        for (begin, settings), end in zip(self._begins, ends, strict=True):
+            total += max(end - begin, 0) / (settings.minibatch * min(settings.workers or workers, workers))
+        return ceil(total)
 
     @property
     def most_workers(self) -> int:

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from mpitrain.state import State
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
+    from mpitrain.saving import Saver
 
 
 @dataclass
@@ -49,6 +51,8 @@ class Session:
     monitor: Monitor
     clock: Callable[[], float]
     stop: Stop = field(default_factory=Stop)
+    saver: "Saver | None" = None  # where checkpoints go; None: none are written
+    resumed: Path | None = None  # the checkpoint that this run goes on from
 
     def say_exchange(self, how: str) -> None:
         """Record how vectors travel."""

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.algorithms import Algorithm, Averaged, MovingAverage, SparseDelta
+from mpitrain.algorithms import Adownpour, Algorithm, Averaged, Mdownpour, MovingAverage, Mvadownpour, SparseDelta
 from mpitrain.assignments import Assignments
 from mpitrain.flat import Array
+from mpitrain.rules.sgd import look_ahead
 from mpitrain.rules.sparse_delta import round_weights
 
 
@@ -21,6 +22,7 @@ class State:
     velocity: Array | None = None
     average: Array | None = None
     counts: Array | None = None  # int32, of the unit that a peer's weights are multiples of
+    look_ahead: float = 0.0  # δ where θ is x + δv of a model x (MDOWNPOUR)
     seconds: float = 0.0  # of training before this start
     trained: int = 0  # samples whose gradients were applied
     local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
@@ -44,7 +46,11 @@ class State:
 
     @property
     def model(self) -> Array:
-        """What is evaluated, hashed and exported: the average where the algorithm keeps one, else θ."""
+        """What is evaluated, hashed and exported: the average where the algorithm keeps one, θ − δv, else θ."""
+        if self.look_ahead and self.velocity is not None:
+            model = np.empty_like(self.theta)
+            look_ahead(model, self.theta, self.velocity, -self.look_ahead)
+            return model
         return self.theta if self.average is None else self.average
 
     def little_endian(self) -> Array:
@@ -57,7 +63,9 @@ def fresh(options: Algorithm, theta: Array, assignments: Assignments) -> State:
     state = State(theta, assignments)
     if getattr(options, "momentum", 0.0):
         state.velocity = np.zeros_like(theta)
-    if isinstance(options, Averaged | MovingAverage):
+    if isinstance(options, Mdownpour):
+        state.velocity, state.look_ahead = np.zeros_like(theta), options.delta
+    if isinstance(options, Averaged | MovingAverage | Adownpour | Mvadownpour):
         state.average = theta.copy()
     if isinstance(options, SparseDelta):
         state.counts = np.empty(theta.size, np.int32)

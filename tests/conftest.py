@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
+from mpitrain.algorithms import chunks_together
 from mpitrain.assignments import Assignments
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Layout, Parameter
@@ -127,7 +128,13 @@ def make_session(transport: Any, *settings: str, samples: int = 64, network: Any
     independent = getattr(config.algorithm, "sampling", "") == "independent"
     per_sample = config.training.rate_per == "sample"
     learner = Learner(
-        network, corpus, seed=config.training.seed, dtype=dtype, per_sample=per_sample, independent=independent
+        network,
+        corpus,
+        seed=config.training.seed,
+        dtype=dtype,
+        per_sample=per_sample,
+        independent=independent,
+        loaders=chunks_together(config.algorithm),
     )
     monitor = Monitor(config, time.monotonic, state, corpus.samples)
     members = list(range(transport.size))

@@ -1,0 +1,167 @@
+"""Asynchronous EASGD, EAMSGD, DOWNPOUR and ADMM (Zhang, Choromanska & LeCun 2015): messages and order.
+
+A worker's period: take τ minibatches from the common supply; exchange with the centre x̃; take τ steps, during which
+what it added to x̃ travels (elastic_worker.py; the arithmetic is in elastic_methods.py). Rank 0 counts, evaluates and
+saves (elastic_master.py).
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpitrain import saving
+from mpitrain.algorithms import Elastic, Pulled
+from mpitrain.assignments import Work
+from mpitrain.errors import BadInput
+from mpitrain.protocols.centre import choose
+from mpitrain.protocols.elastic_centre import OwnCentre, WindowCentre
+from mpitrain.protocols.elastic_master import Master
+from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
+from mpitrain.protocols.elastic_worker import Worker
+from mpitrain.protocols.orders import Orders
+from mpitrain.protocols.wire import Kind, Note
+from mpitrain.session import Session
+from mpitrain.stability.maps import easgd_condition
+from mpitrain.supply import Supply
+
+
+def run(session: Session) -> None:
+    """Train until all samples are served or a stop is asked for. Collective over all members."""
+    master, *workers = session.members
+    warn(session, max(len(workers), 1))
+    if not workers:
+        _alone(session)
+        return
+    transport, theta = session.transport, session.state.theta
+    how = _way(session)
+    session.say_exchange(how)
+    number = workers.index(transport.rank) if transport.rank != master else -1
+    orders = Orders(session, master)
+    worker = Worker(session, orders, number, workers) if number >= 0 else None
+    supply, first = take_up(session, worker)
+    centre: Any
+    if how == "one-sided":
+        ranks = session.members if _options(session).centre == "sharded" else [master]
+        centre = WindowCentre(transport, ranks, theta.size, theta.dtype, supply)
+        centre.put(theta)
+    elif worker is None:
+        centre = ServingCentre(transport, workers, theta, supply)
+        centre.put(theta)
+    else:
+        centre = AskingCentre(transport, orders, theta.size, supply)
+    if worker is None:
+        Master(session, centre, workers, supply).serve()
+    else:
+        worker.train(centre, supply, first)
+    transport.flush()
+    transport.barrier("the end")
+    session.monitor.refresh = lambda: None
+    if how == "one-sided":
+        centre.close()
+
+
+def _options(session: Session) -> Elastic:
+    options = session.config.algorithm
+    assert isinstance(options, Elastic)
+    return options
+
+
+def _way(session: Session) -> str:
+    """ "one-sided" or "messages": on one node shared memory and one-sided access are the same thing."""
+    how = choose(session.transport, session.config.run.exchange)
+    if how == "messages" and _options(session).centre == "sharded":
+        raise BadInput(
+            "algorithm.centre = 'sharded': needs one-sided access; run.exchange, or this MPI library across these "
+            "nodes, allows messages only"
+        )
+    return "messages" if how == "messages" else "one-sided"
+
+
+def warn(session: Session, workers: int) -> None:
+    """Say when α lies outside EASGD's condition, which is for unit curvature: it may still converge."""
+    options, settings = session.config.algorithm, session.schedule.at(0)
+    if not isinstance(options, Pulled) or session.transport.rank != session.members[0]:
+        return
+    eta = settings.learning_rate
+    alpha = options.moving_rate(eta, settings.workers or workers)
+    if not easgd_condition(np.float64(eta), np.float64(alpha)):
+        line = f"α = {alpha:g} with η = {eta:g} is outside 0 ≤ η ≤ 2, 0 ≤ α ≤ (4−2η)/(4−η): may not be stable"
+        session.monitor.progress.line(f"warning: {line}")
+        session.monitor.write("warning", text=line, alpha=alpha, learning_rate=eta)
+
+
+def take_up(session: Session, worker: "Worker | None") -> tuple[Supply, int]:
+    """The samples to train on and the worker whose turn is first, from a checkpoint of the same ranks or anew.
+
+    With other ranks the workers restart at x̃, and what the old ones had not used is in the supply. Collective.
+    """
+    state, transport, master = session.state, session.transport, session.members[0]
+    if transport.rank == master:
+        state.local_numbers["again"] = []
+    restored = saving.restore(session)
+    if worker is not None and restored:
+        worker.restored()
+    if restored:
+        again = json.dumps(state.local_numbers.get("again", [])).encode()
+        returned = json.loads(transport.broadcast(again, "the checkpoint", master))
+        state.assignments.returned = [Work(*row) for row in returned]
+    turns = transport.gather_texts("" if worker is None else str(worker.turns), "the workers' turns")
+    counts = [int(text) for text in turns if text]
+    return Supply(state.assignments, session.schedule), counts.index(min(counts))
+
+
+class _Alone:
+    """The line of a worker to a master in its own process."""
+
+    save: int | None = None
+    over = True
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @property
+    def stopping(self) -> bool:
+        return self.session.stop.flag
+
+    def look(self) -> bool:
+        return False
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        assert condition(), what
+
+    def tell(self, note: Note) -> None:
+        if note.kind == Kind.REPORT:
+            self.session.monitor.trained(note.count, note.loss)
+            self.session.monitor.updated(count=note.index)
+            self.session.state.index += note.index
+            while self.session.monitor.turn(self.session.state):
+                pass
+
+
+def _alone(session: Session) -> None:
+    """The centre and its one worker in one process."""
+    state, monitor = session.state, session.monitor
+    worker = Worker(session, _Alone(session), 0, [session.members[0]])
+    supply, _ = take_up(session, worker)
+    centre = OwnCentre(state.theta.size, state.theta.dtype, supply)
+    centre.put(state.theta)
+    before = state.trained
+
+    def refresh() -> None:
+        centre.copy(state.theta)
+        state.trained = before + monitor.trained_now
+        state.assignments.position = supply.position(centre.place())
+        again = supply.returned(centre.place())
+        state.assignments.returned = again + worker.unused()
+        worker.note_numbers()
+        state.local_numbers["again"] = [[w.epoch, w.start, w.count, w.minibatch] for w in again]
+
+    monitor.refresh = refresh
+    if session.saver is not None:
+        monitor.save = session.saver.save_alone
+    worker.report_every = 0.0
+    worker.train(centre, supply)
+    refresh()
+    monitor.refresh = lambda: None

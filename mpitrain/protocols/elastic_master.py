@@ -1,0 +1,105 @@
+"""Rank 0 of the asynchronous elastic algorithms: it counts, evaluates and saves while the workers go on."""
+
+from typing import Any
+
+from mpitrain import saving
+from mpitrain.assignments import Work
+from mpitrain.errors import Overdue
+from mpitrain.protocols.elastic_centre import MastersCentre
+from mpitrain.protocols.orders import TO_MASTER, TO_WORKER
+from mpitrain.protocols.wire import Kind, Note, WireError, unpack
+from mpitrain.session import Session
+from mpitrain.supply import Supply
+
+
+class Master:
+    """Rank 0: counts, evaluates, saves, passes on a wish to stop, and serves the centre where that takes messages."""
+
+    def __init__(self, session: Session, centre: MastersCentre, workers: list[int], supply: Supply) -> None:
+        self.session, self.centre, self.workers, self.supply = session, centre, workers, supply
+        self.transport, self.state, self.monitor = session.transport, session.state, session.monitor
+        self._before = session.state.trained
+        self._done: set[int] = set()
+        self._stopping = self._told = False
+        self._rests: list[Work] = []
+        self._collection: saving.Collection | None = None
+        self._heard = dict.fromkeys(workers, session.clock())
+        self.monitor.refresh = self.refresh
+        if session.saver is not None:
+            self.monitor.save = lambda state, outstanding: self._save()
+
+    def serve(self) -> None:
+        """Until every worker has finished."""
+        backoff = self.transport.backoff("any worker")
+        while len(self._done) < len(self.workers):
+            if self._turn() | self.monitor.turn(self.state):
+                backoff.reset()
+            else:
+                self._check_deadlines()
+                backoff.pause()
+        self._post(Note(Kind.STOP, stopping=1))
+        self.refresh()
+        self.state.assignments.returned += self._rests
+
+    def refresh(self) -> None:
+        """Bring the state up to what x̃ and the supply are now."""
+        place = self.centre.place()
+        self.centre.copy(self.state.theta)
+        self.state.trained = self._before + self.monitor.trained_now
+        self.state.assignments.position = self.supply.position(place)
+        again = self.supply.returned(place)
+        self.state.assignments.returned = again
+        self.state.local_numbers["again"] = [[w.epoch, w.start, w.count, w.minibatch] for w in again]
+
+    def _turn(self) -> bool:
+        busy = False
+        while (message := self.transport.poll(TO_MASTER)) is not None:
+            self._take(message[0], unpack(message[1], message[0]))
+            busy = True
+        busy |= self.centre.serve()
+        if (self._stopping or self.session.stop.flag) and not self._told:
+            self._told = True
+            self._post(Note(Kind.STOP))
+        return busy
+
+    def _take(self, sender: int, note: Note) -> None:
+        if sender not in self._heard:
+            raise WireError(f"rank {sender} is no worker of this master")
+        self._heard[sender] = self.session.clock()
+        self._stopping |= bool(note.stopping)
+        if self.centre.take(sender, note) or (self._collection is not None and self._collection.take(sender, note)):
+            return
+        match note.kind:
+            case Kind.REPORT:
+                self.monitor.trained(note.count, note.loss)
+                self.monitor.updated(count=note.index)
+                self.state.index += note.index
+            case Kind.REST:
+                self._rests.append(note.work)
+            case Kind.DONE:
+                self._done.add(sender)
+            case _:
+                raise WireError(f"rank {sender} sent a note of kind {note.kind}, which no worker sends")
+
+    def _save(self) -> Any:
+        """A checkpoint at a moment when nothing moves: all workers wait between two minibatches."""
+        self._collection = saving.Collection(self.session, self.workers, TO_WORKER)
+        backoff = self.transport.backoff("the workers' pieces of a checkpoint")
+        while not self._collection.complete:
+            if self._turn():
+                backoff.reset()
+            else:
+                backoff.pause()
+        self.refresh()
+        collection, self._collection = self._collection, None
+        return collection.commit(self.state)
+
+    def _post(self, note: Note) -> None:
+        for worker in self.workers:
+            self.transport.post(worker, TO_WORKER, note.pack())
+
+    def _check_deadlines(self) -> None:
+        now, deadline = self.session.clock(), self.transport.deadline
+        for worker, heard in self._heard.items():
+            if worker not in self._done and now - heard > deadline:
+                raise Overdue(f"rank {worker} reported nothing for {deadline:g} s (run.deadline)")

@@ -1,0 +1,240 @@
+"""A worker of the asynchronous elastic algorithms: periods of samples, exchange and τ steps, and its turns.
+
+In round-robin order a token passes from worker to worker. Its holder takes its samples and exchanges, nobody else
+does, and it computes after it has passed the token on: a run repeats bit for bit.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpitrain import saving
+from mpitrain.algorithms import Elastic, Pulled
+from mpitrain.assignments import Work
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import block_slices
+from mpitrain.protocols.elastic_centre import Centre
+from mpitrain.protocols.elastic_methods import method_of
+from mpitrain.protocols.orders import TO_NEXT, Orders
+from mpitrain.protocols.wire import Kind, Note, WireError, unpack
+from mpitrain.rate import LocalRate
+from mpitrain.session import Session
+from mpitrain.supply import Supply
+
+REPORT_EVERY = 0.05  # seconds between two reports of a worker
+NAP = 0.05  # seconds between two looks of a worker whose stage has not come
+
+
+class Line(Protocol):
+    """A worker's line to its master: what it was told, and how it tells what it has done."""
+
+    over: bool
+    save: int | None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether to train no more."""
+
+    def look(self) -> bool:
+        """File what has come; whether anything has."""
+
+    def tell(self, note: Note) -> None:
+        """Say something."""
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """File what comes until the condition holds."""
+
+
+class Worker:
+    """A worker's loop around its method. `local_numbers` of a checkpoint: t, turns, unused samples, the rate's past."""
+
+    def __init__(self, session: Session, line: Line, number: int, workers: list[int]) -> None:
+        self.session, self.line, self.number, self.workers = session, line, number, workers
+        self.transport, state, options = session.transport, session.state, session.config.algorithm
+        assert isinstance(options, Elastic)
+        self.options = options
+        self.in_order = self.options.order == "round-robin" and len(workers) > 1
+        theta = state.theta
+        x = theta
+        if getattr(self.options, "start", "same") == "different":
+            x = session.network.initial(session.config.training.seed + 1 + number, theta.dtype)
+        self.method: Any = method_of(self.options, x, theta, len(workers))
+        state.local = self.method.vectors
+        self.rate = LocalRate(self.options.rate_decay, self.options.plateau)
+        self.t, self.turns, self.rest = 0, 0, list[Work]()
+        self._g, self._piece = np.empty_like(theta), np.empty_like(theta[: block_slices(slice(0, theta.size))[0].stop])
+        self._first = self._idle = False
+        self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
+        self._reported, self.report_every = session.clock(), REPORT_EVERY
+
+    # ---- the loop
+
+    def train(self, centre: Centre, supply: Supply, first: int = 0) -> None:
+        """Periods until the end; `first` is the worker that has the token."""
+        self.centre, self.supply = centre, supply
+        self._token: int | None = 0 if self.number == first else None  # how many have finished
+        while self.rest or self._begin_period():
+            self._step(self.rest.pop(0))
+            self._attend()
+            if self.line.stopping:
+                break
+        self._finish()
+
+    def _begin_period(self) -> bool:
+        """Samples and an exchange; False when there are none any more."""
+        while True:
+            if self.in_order:
+                self._await_token()
+                if self._token:  # somebody has finished
+                    return False
+            self._attend()
+            if self.line.stopping:
+                return False
+            self.rest, place = self.centre.claim(self.options.tau, self.number)
+            if not self.rest and place >= self.supply.end:
+                return False
+            self.turns += 1
+            if self.rest:
+                self._exchange()
+            else:
+                self._idle = True
+            if self.in_order:
+                self.centre.complete()
+                self._pass_token(0)
+            if self.rest:
+                return True
+            self._wait_for_stage()
+
+    def _exchange(self) -> None:
+        """Steps a and b of Algorithms 1 and 2, piece by piece; a worker that was idle restarts at x̃."""
+        centre, method = self.centre, self.method
+        centre.settle()
+        position = self._position(self.rest[0])
+        if isinstance(self.options, Pulled):
+            active = min(self.session.schedule.at(position).workers or len(self.workers), len(self.workers))
+            method.alpha = self.options.moving_rate(self._eta(self.rest[0]), active)
+        for piece in centre.pieces:
+            copy = self._piece[: piece.stop - piece.start]
+            centre.read(piece, copy)
+            if self._idle:
+                method.restart(piece, copy)
+            else:
+                centre.add(piece, method.exchange(piece, copy, self.t))
+        self._first, self._idle = not self._idle, False
+        self._exchanges += 1
+        self.session.learner.expect(self.rest)
+
+    def _step(self, minibatch: Work) -> None:
+        eta, first = self._eta(minibatch), self._first
+
+        def update(part: slice) -> None:
+            for b in block_slices(part):
+                self.method.step(b, self._g[b], eta, first)
+            self.centre.progress()
+
+        loss = self.session.learner.gradient(self.method.at, self._g, minibatch, update)
+        if not np.isfinite(loss):
+            raise TrainingFailed(
+                f"rank {self.transport.rank}: the loss is no longer finite at its step {self.t}; a smaller "
+                "training.learning_rate or algorithm.tau may help"
+            )
+        self._first = False
+        self.t += 1
+        self.rate.observe(loss)
+        self._samples, self._loss = self._samples + minibatch.count, self._loss + loss * minibatch.count
+        self._steps += 1
+
+    def _eta(self, minibatch: Work) -> float:
+        return self.rate(self.session.schedule.at(self._position(minibatch)).learning_rate, self.t)
+
+    def _position(self, work: Work) -> int:
+        return work.epoch * self.session.learner.corpus.samples + work.start
+
+    def _finish(self) -> None:
+        """Give x̃ what is pending, unless the training goes on some day; then wait for the others."""
+        if self.in_order:
+            self._await_token()
+        self.centre.settle()
+        if not self.line.stopping and self.t:
+            for piece in self.centre.pieces:
+                d = self.method.pending(piece)
+                if d is not None:
+                    self.centre.add(piece, d)
+        self.centre.complete()
+        if self.in_order and (finished := (self._token or 0) + 1) < len(self.workers):
+            self._pass_token(finished)
+        self.report()
+        for work in self.unused():
+            self.line.tell(Note(Kind.REST, 0, work.epoch, work.start, work.count, work.minibatch))
+        self.note_numbers()
+        self.line.tell(Note(Kind.DONE))
+        self._until(lambda: self.line.over, "the others to finish")
+
+    # ---- turns
+
+    def _await_token(self) -> None:
+        self._until(self._has_token, "its turn")
+
+    def _has_token(self) -> bool:
+        if self._token is None and (message := self.transport.poll(TO_NEXT)) is not None:
+            note = unpack(message[1], message[0])
+            if note.kind != Kind.TOKEN:
+                raise WireError(f"rank {message[0]} sent a note of kind {note.kind} instead of a turn")
+            self._token = note.count
+        return self._token is not None
+
+    def _pass_token(self, finished: int) -> None:
+        self._token = None
+        following = self.workers[(self.number + 1) % len(self.workers)]
+        self.transport.post(following, TO_NEXT, Note(Kind.TOKEN, count=finished).pack())
+
+    def _wait_for_stage(self) -> None:
+        if not self.in_order:
+            self.transport.sleep(NAP)
+        self._attend()
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Attend to the master until the condition holds."""
+        while not condition():
+            self.line.until(lambda: condition() or self.line.save is not None, what)
+            self._attend()
+
+    # ---- the master's affairs
+
+    def _attend(self) -> None:
+        """Report what has been trained, and do what the master asks."""
+        if self.session.clock() - self._reported >= self.report_every:
+            self.report()
+        self.line.look()
+        if self.line.save is not None:
+            assert isinstance(self.line, Orders)
+            self.centre.complete()
+            self.report()
+            self.note_numbers()
+            saving.give_piece(self.session, self.line, self.unused())
+
+    def report(self) -> None:
+        """Tell what has been trained since the last report."""
+        sums = Note(Kind.REPORT, self._exchanges, count=self._samples, minibatches=self._steps, loss=self._loss)
+        self.line.tell(sums)
+        self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
+        self._reported = self.session.clock()
+
+    def unused(self) -> list[Work]:
+        """The samples that were taken and not trained on."""
+        return list(self.rest)
+
+    def note_numbers(self) -> None:
+        """Put the numbers of a checkpoint where it looks for them."""
+        rest = [[work.epoch, work.start, work.count, work.minibatch] for work in self.rest]
+        numbers = {"t": self.t, "turns": self.turns, "rest": rest, "rate": self.rate.numbers()}
+        self.session.state.local_numbers.update(numbers)
+
+    def restored(self) -> None:
+        """Go on from `state.local_numbers`."""
+        numbers = self.session.state.local_numbers
+        self.t, self.turns = numbers["t"], numbers["turns"]
+        self.rest = [Work(*row) for row in numbers["rest"]]
+        self.rate.restore(numbers["rate"])
+        self.method.restored()

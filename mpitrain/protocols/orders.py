@@ -1,0 +1,61 @@
+"""What a free-running worker hears from its master, filed as it comes: end, save, go on, and answers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mpitrain.protocols.wire import Kind, Note, WireError, unpack
+
+if TYPE_CHECKING:
+    from mpitrain.session import Session
+
+TO_MASTER, TO_WORKER, VECTOR, TO_NEXT = 1, 2, 3, 4  # message tags
+
+
+class Orders:
+    """A worker's line to the master. `stopping`: train no more; `over`: leave; `save`: the name of a wanted checkpoint;
+    `unconfirmed`: additions to the centre that are not known to have arrived."""
+
+    def __init__(self, session: "Session", master: int) -> None:
+        self.session, self.transport, self.master = session, session.transport, master
+        self.stopping, self.over = False, False
+        self.save: int | None = None
+        self.unconfirmed = 0
+        self._answers: list[Note] = []
+
+    def tell(self, note: Note) -> None:
+        """Send a note, with this rank's wish to stop."""
+        note = replace(note, stopping=int(self.session.stop.flag))
+        self.transport.post(self.master, TO_MASTER, note.pack())
+
+    def look(self) -> bool:
+        """File what has come; whether anything has."""
+        seen = False
+        while (message := self.transport.poll(TO_WORKER, self.master)) is not None:
+            note, seen = unpack(message[1], self.master), True
+            match note.kind:
+                case Kind.STOP:
+                    self.stopping, self.over = True, bool(note.stopping)
+                case Kind.SAVE:
+                    self.save = note.count
+                case Kind.RESUME:
+                    self.save = None
+                case Kind.ADDED:
+                    self.unconfirmed -= 1
+                case Kind.WORK:
+                    self._answers.append(note)
+                case _:
+                    raise WireError(f"rank {self.master} sent a note of kind {note.kind}, which no master sends")
+        return seen
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """File notes until the condition holds. Raises Overdue naming `what`."""
+        backoff = self.transport.backoff(what)
+        while not condition():
+            if not self.look():
+                backoff.pause()
+
+    def answer(self, what: str) -> Note:
+        """The master's answer to a claim."""
+        self.until(lambda: bool(self._answers), what)
+        return self._answers.pop(0)
