@@ -125,7 +125,7 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
 
     protocol = "hybrid"
-    training: ClassVar = {"minibatch": 8, "learning_rate": 0.16}
+    training: ClassVar = {"minibatch": 32, "learning_rate": 0.06}
     scheme: Literal["a", "b", "c"] = "b"
     group: Annotated[int, msgspec.Meta(ge=0)] = 0  # ranks that share a round of scheme c; 0: all of them
     fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update a minibatch, or one a round

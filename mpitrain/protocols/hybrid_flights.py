@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
 
+#: Seconds of a wait before the rank sleeps: a round is a chain of short waits.
+YIELDING = 2e-3
+
 
 @dataclass(eq=False)
 class Flight:
@@ -65,7 +68,7 @@ class Flights:
         if flight is None or flight.landed:
             return
         began = self._clock()
-        self._transport.wait(flight.request, f"the other ranks' {flight.kind.replace('_', ' ')}")
+        self._transport.wait(flight.request, f"the other ranks' {flight.kind.replace('_', ' ')}", YIELDING)
         self.waited += self._clock() - began
         self._close(flight)
 
