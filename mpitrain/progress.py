@@ -23,13 +23,8 @@ class Progress:
     def __init__(self, how: str, total: int) -> None:
         self._total, self._quiet, self._said = total, how == "none", time.monotonic()
         terminal = _terminal() if how == "auto" else None
-        size = os.terminal_size((100, 24)) if terminal is None else _size(terminal)
-        self.console = Console(
-            file=sys.stdout,
-            highlight=False,
-            force_terminal=terminal is not None,
-            width=size.columns if terminal else None,
-        )
+        width = _size(terminal).columns if terminal is not None else None
+        self.console = Console(file=sys.stdout, highlight=False, force_terminal=terminal is not None, width=width)
         self._bar: Bar | None = None
         if terminal is not None:
             columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
@@ -94,13 +89,15 @@ def _terminal() -> str | None:
 
 
 def _size(terminal: str) -> os.terminal_size:
+    usual = os.terminal_size((100, 24))
     try:
         handle = os.open(terminal, os.O_RDONLY | os.O_NOCTTY)
     except OSError:
-        return os.terminal_size((100, 24))
+        return usual
     try:
-        return os.get_terminal_size(handle)
+        size = os.get_terminal_size(handle)
+        return size if size.columns else usual  # a terminal nobody has sized says 0
     except OSError:
-        return os.terminal_size((100, 24))
+        return usual
     finally:
         os.close(handle)
