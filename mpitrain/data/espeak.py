@@ -1,7 +1,8 @@
 """espeak-ng through its C interface: speech by rule, with the sample at which each phone begins.
 
-The library keeps state between utterances (phase, flutter, echo, libc's random numbers), so it is loaded afresh for
-each one, in half a millisecond: the same voice and text give the same samples, whatever was spoken before.
+The library keeps state between utterances (phase, flutter, echo) and seeds its random numbers by the clock, so it is
+loaded and seeded afresh for each one, in half a millisecond: the same voice and text give the same samples, whatever
+was spoken before.
 """
 
 import _ctypes
@@ -101,6 +102,7 @@ def _load() -> ctypes.CDLL:
     data = str(espeakng_loader.get_data_path()).encode()
     if library.espeak_Initialize(_SYNCHRONOUS, 0, data, _PHONEMES_AS_IPA) != RATE:
         raise BadInput("espeak-ng could not be started with its data")
+    library.espeak_ng_SetRandSeed(ctypes.c_long(1))  # else it is the second of the clock
     return library
 
 
