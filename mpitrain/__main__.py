@@ -23,6 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BadInput as error:
         print(f"mpitrain: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("mpitrain: interrupted", file=sys.stderr)
+        return 130
 
 
 def parser() -> argparse.ArgumentParser:

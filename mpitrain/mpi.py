@@ -46,7 +46,7 @@ def abort(status: int) -> None:
     """End every rank, once what this one has printed is on its way: launchers drop what comes with the abort."""
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(0.3)
+    time.sleep(1.0)
     MPI.COMM_WORLD.Abort(status)
 
 

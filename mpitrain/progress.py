@@ -70,22 +70,22 @@ class Progress:
 
 
 def _terminal() -> str | None:
-    """The terminal that standard output comes out on: this process's own, or the one of the mpirun that started it.
+    """The terminal that standard output comes out on: that of the mpirun that started this process, else its own.
 
-    mpirun reads its ranks' output through a pipe and passes it on byte by byte, so a live line works there too.
+    A launcher reads its ranks' output through pipes, or pseudo-terminals of its own, and passes it on byte by byte: a
+    live line works where its own output is a terminal, and nowhere else.
     """
-    if sys.stdout.isatty():
-        return os.ttyname(sys.stdout.fileno())
-    process = os.getppid()
+    out = None
     try:
+        process = os.getppid()
         while Path(f"/proc/{process}/comm").read_text().strip() in LAUNCHERS:
             out = os.readlink(f"/proc/{process}/fd/1")
-            if out.startswith("/dev/pts/"):
-                return out
             process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError):
-        pass
-    return None
+        return None
+    if out is not None:
+        return out if out.startswith("/dev/pts/") else None
+    return os.ttyname(sys.stdout.fileno()) if sys.stdout.isatty() else None
 
 
 def _size(terminal: str) -> os.terminal_size:
