@@ -15,8 +15,9 @@ from mpitrain.assignments import Work
 from mpitrain.errors import Overdue, TrainingFailed
 from mpitrain.flat import Array, blocks
 from mpitrain.protocols.centre import Centre, choose, open_centre
+from mpitrain.protocols.server_rules import rule_of
 from mpitrain.protocols.wire import Kind, Note, WireError, checksum, unpack
-from mpitrain.rules import server as rule
+from mpitrain.rules.server import decay
 from mpitrain.rules.sgd import sgd
 from mpitrain.session import Session
 
@@ -59,6 +60,7 @@ class Updates:
     def __init__(self, session: Session) -> None:
         self.state, self.monitor = session.state, session.monitor
         self.options: Asgd = session.config.algorithm  # type: ignore[assignment]
+        self.rule = rule_of(self.options)
         self.limit = session.config.run.nonfinite_limit
         self._refused_in_a_row = 0
         self._previous = np.empty_like(self.state.theta) if session.config.run.gradient_statistics else None
@@ -83,14 +85,11 @@ class Updates:
         return False
 
     def apply(self, gradient: Array, note: Note, worker: int) -> None:
-        """Algorithm 1 with the worker's index j; counts i, the samples and the staleness."""
-        state, options = self.state, self.options
-        alpha = rule.decay(state.index, note.index, options.gradient_decay)
-        eta, mu = note.learning_rate, options.momentum
+        """The algorithm's update with the worker's index j; counts i, the samples and the staleness."""
+        state = self.state
+        alpha = decay(state.index, note.index, self.options.gradient_decay)
         for b in blocks(state.theta.size):
-            velocity = state.velocity[b] if state.velocity is not None else None
-            scratch = self._scratch[: b.stop - b.start]
-            rule.update(state.theta[b], velocity, gradient[b], scratch, eta=eta, mu=mu, alpha=alpha)
+            self.rule(state, b, gradient[b], note.learning_rate, alpha, self._scratch[: b.stop - b.start])
         self.monitor.updated(state.index - note.index)
         if self._previous is not None:
             self._compare(gradient, note, worker)
