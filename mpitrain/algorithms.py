@@ -125,7 +125,7 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
 
     protocol = "hybrid"
-    training: ClassVar = {"minibatch": 32, "learning_rate": 0.06}
+    training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
     scheme: Literal["a", "b", "c"] = "b"
     group: Annotated[int, msgspec.Meta(ge=0)] = 0  # ranks that share a round of scheme c; 0: all of them
     fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update a minibatch, or one a round
@@ -329,12 +329,12 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
         }
     }
     preset: Literal["", "strom2015"] = ""
-    threshold: Positive = 0.5  # of the residual of summed gradients; with a target density, where it starts
+    threshold: Positive = 1.0  # of the residual of summed gradients; with a target density, where it starts
     codec: Literal["packed", "golomb-rice", "auto"] = "packed"
     target_density: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0  # share of elements to send; 0: fixed threshold
     clip: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # of the residual, in thresholds; 0: none
-    window: Count = 8  # messages on their way to a peer
-    patience: Annotated[int, msgspec.Meta(ge=0)] = 8  # minibatches trained on while a peer's window is full
+    window: Count = 4  # messages on their way to a peer
+    patience: Annotated[int, msgspec.Meta(ge=0)] = 2  # minibatches trained on while a peer's window is full
     synchronous: bool = False  # every rank waits for every minibatch's messages
     order: Literal["free", "round-robin"] = "free"  # the latter: synchronous, messages applied by rank
     check_every: Annotated[float, msgspec.Meta(ge=0)] = 10.0  # seconds between checks of the replica; 0: none

@@ -102,12 +102,27 @@ class Config(Section, frozen=True, kw_only=True):
     stages: list[Stage] = []
 
 
-def load(path: Path | None, overrides: list[str]) -> Config:
-    """The configuration of a TOML file with `key.path=value` overrides. Raises BadInput naming the file or the key."""
+def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Config:
+    """The configuration of a TOML file with `key.path=value` overrides. Raises BadInput naming the file or the key.
+
+    A `resumed` run may go on with another algorithm, which then has its own defaults, not the options of the first.
+    """
     table = read_toml(path) if path else {}
+    if resumed and _other_algorithm(table, overrides):
+        del table["algorithm"]
     for override in overrides:
         set_key(table, override)
     return resolve(table)
+
+
+def _other_algorithm(table: dict[str, Any], overrides: list[str]) -> bool:
+    said: dict[str, Any] = {}
+    for override in overrides:
+        set_key(said, override)
+    before, now = table.get("algorithm"), said.get("algorithm")
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return False
+    return "name" in now and now["name"] != before.get("name")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

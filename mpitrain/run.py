@@ -119,7 +119,7 @@ def _shared_config(transport: Transport, options: Options) -> Config:
         if transport.rank:
             return ""
         path = options.resume / "config.toml" if options.resume else options.config
-        return configuration.to_toml(configuration.load(path, list(options.overrides)))
+        return configuration.to_toml(configuration.load(path, list(options.overrides), options.resume is not None))
 
     text = agreed(transport, read, "the configuration")
     return configuration.resolve(tomllib.loads(transport.broadcast(text.encode(), "the configuration").decode()))

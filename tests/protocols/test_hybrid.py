@@ -178,7 +178,7 @@ def test_sub_is_one_rank_with_the_same_partial_updates(transport, session_of, ra
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 def test_in_float32(transport, session_of, scheme, fc_batch) -> None:
     words = [*settings(scheme, 0, 24, fc_batch=fc_batch), "training.dtype=float32"]
-    compare(transport, session_of, transport.size, small(), words, 1e-4)
+    compare(transport, session_of, min(transport.size, 4), small(), words, 1e-4)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -201,7 +201,7 @@ def test_dropout_does_not_depend_on_the_ranks(transport, session_of, scheme) -> 
 @pytest.mark.parametrize("scaling", ["theory", "none"])
 def test_scaling_and_waiting_at_once(transport, session_of, scaling) -> None:
     words = settings("b", 0, 24, scaling=scaling, fc_batch="sub", overlap="false")
-    compare(transport, session_of, transport.size, small(), words, 1e-10)
+    compare(transport, session_of, transport.size, small(), words, 1e-10, steps=3)
 
 
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
@@ -267,7 +267,7 @@ def test_nothing_is_allocated_after_the_first_steps(transport, session_of, schem
         transport, *settings(scheme, 0, batch), network=small(dropout=0.5), corpus=Random(STEPS * batch)
     )
     trainer = hybrid.Trainer(session)
-    works = [trainer.next_work() for _ in range(STEPS)]
+    works = [trainer.next_work() for _ in range(6)]
     for work in works[:4]:
         trainer.step(work)
     tracemalloc.start()
