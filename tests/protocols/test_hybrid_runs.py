@@ -1,0 +1,50 @@
+"""Whole runs of the program with hybrid parallelism."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HYBRID = ("--set", "algorithm.name=hybrid", "--set", "run.progress=none")
+
+
+def test_resumes_with_other_ranks_and_as_plain_sgd(launch: Callable[..., Any], tmp_path: Path) -> None:
+    assert launch(2, "--out", "run", *HYBRID, "--set", "training.epochs=2").status == 0
+    assert launch(3, "--resume", "run", "--set", "training.epochs=3").status == 0
+    first = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (first["ranks"], first["samples"], first["algorithm"]) == (3, 3 * 1438, "hybrid")
+    ended = launch(1, "--resume", "run", "--set", "algorithm.name=msgd", "--set", "training.epochs=4")
+    assert ended.status == 0, ended.err
+    last = json.loads((tmp_path / "run/summary.json").read_text())
+    assert last["algorithm"] == "msgd"
+    assert last["test_error"] < 0.1
+
+
+def test_summary_counts_bytes_by_kind(launch: Callable[..., Any], tmp_path: Path) -> None:
+    ended = launch(2, "--out", "run", *HYBRID, "--set", "training.epochs=1", "--set", "algorithm.scheme=c")
+    assert ended.status == 0, ended.err
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    kinds = summary["bytes_by_kind"]
+    # Each example's 512 activations go to the other rank, and as many gradients come back; float32.
+    assert kinds["activations"] == kinds["activation_gradients"] == 4 * 512 * summary["samples"]
+    assert kinds["conv_gradients"] == 4 * 2 * 4800 * summary["updates"]
+    assert sum(kinds.values()) < summary["bytes_received"]  # the rest: weights for the master
+    assert 0 <= summary["communication_hidden"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        (("model.preset=zhang2013-dnn",), "convolutional"),
+        (("algorithm.scheme=b", "algorithm.group=2"), "algorithm.group"),
+        (("training.rate_per=sample",), "training.rate_per"),
+        (("model.width=0.01",), "too few for 2 ranks"),
+    ],
+)
+def test_bad_input(launch: Callable[..., Any], settings: tuple[str, ...], word: str) -> None:
+    ended = launch(2, "--out", "run", *HYBRID, *(part for each in settings for part in ("--set", each)))
+    assert ended.status == 2
+    assert word in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
