@@ -14,6 +14,7 @@ from mpitrain.assignments import Work
 from mpitrain.flat import Array
 
 MAGIC = b"mpt1"
+TO_SERVER, TO_WORKER, VECTOR = 1, 2, 3  # message tags
 _FIELDS = struct.Struct("<iqqqqqqqqddddQ")
 _CHECK = struct.Struct("<Q")
 SIZE = len(MAGIC) + _FIELDS.size + _CHECK.size

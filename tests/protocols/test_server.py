@@ -8,7 +8,7 @@ import pytest
 from mpitrain.errors import TrainingFailed
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.server import Updates
+from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.wire import Kind, Note
 
 

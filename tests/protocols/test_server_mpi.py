@@ -67,7 +67,7 @@ def test_one_worker_is_sgd_bit_for_bit(session_of, transport) -> None:
 
 def test_a_worker_never_pulls_a_model_without_its_own_last_update(session_of, transport, monkeypatch) -> None:
     """The index of a worker's k-th pull is at least k."""
-    from mpitrain.protocols.server import Worker
+    from mpitrain.protocols.server_worker import Worker
 
     pulls: list[int] = []
     plain = Worker.pull
