@@ -14,7 +14,9 @@ from mpitrain.models.partition import Stage
 from mpitrain.models.workspace import Workspace
 
 #: Multiplications of one block of a matrix product: about 2 ms of one core, which is how often messages are pushed on.
-BLOCK = 2.5e7
+BLOCK = 9e7
+#: Rows that a block needs to run at nearly full speed (benchmarks/hybrid/progress.py).
+ROWS = 512
 
 
 def product(a: Array, b: Array, out: Array, pulse: Callable[[], None] | None) -> None:
@@ -41,7 +43,7 @@ def add_product(a: Array, b: Array, out: Array, workspace: Workspace, pulse: Cal
 
 
 def _rows(a: Array, b: Array) -> int:
-    return max(32, int(BLOCK / max(b.size, 1)))
+    return max(ROWS, int(BLOCK / max(b.size, 1)))
 
 
 class SplitStage:
