@@ -184,8 +184,8 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def _check_names(table: dict[str, Any]) -> None:
     _check_fields(table, Config, "")
-    sections = {"data": Data, "model": Model, "training": Training, "pretraining": Pretraining, "run": Run}
-    for name, section in sections.items():
+    sections = (("data", Data), ("model", Model), ("training", Training), ("pretraining", Pretraining), ("run", Run))
+    for name, section in sections:
         _check_fields(table.get(name, {}), section, f"{name}.")
     algorithm = table.get("algorithm", {})
     if not isinstance(algorithm, dict):

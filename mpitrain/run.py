@@ -297,7 +297,8 @@ def _finish(session: Session, folder: Path | None, stopped: bool) -> int:
         counts[:] = 0  # the server's side mirrors its workers'
     transport.sum(counts, "the end")
     replicas = None
-    if session.config.algorithm.protocol == "synchronous" and len(session.members) > 1:
+    protocol = session.config.algorithm.protocol
+    if protocol == "peers" or (protocol == "synchronous" and len(session.members) > 1):
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
         replicas = len(set(digests)) == 1
     if folder is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mpitrain.protocols import elastic, elastic_sync, hybrid, server, synchronous
+from mpitrain.protocols import elastic, elastic_sync, hybrid, peers, server, synchronous
 
 if TYPE_CHECKING:
     from mpitrain.session import Session
@@ -13,6 +13,7 @@ PROTOCOLS: dict[str, "Callable[[Session], None]"] = {
     "synchronous": synchronous.run,
     "server": server.run,
     "hybrid": hybrid.run,
+    "peers": peers.run,
     "elastic": elastic.run,
     "elastic-sync": elastic_sync.run,
 }

@@ -1,0 +1,56 @@
+"""Peers without a master that exchange single gradient elements (Strom, Interspeech 2015, §2.6).
+
+Per minibatch every rank: applies the messages that have come; computes a gradient; adds it to its residual; takes out
+what exceeds the threshold, sends it to all peers and applies it to its own replica. `synchronous` ranks wait for each
+other's message of every round; since integer steps commute, that alone makes the order of application irrelevant.
+
+The first member keeps the records, evaluates, and says when a stage with more ranks begins. All of them come together
+only in a `meeting`: to stop, to save a checkpoint, and at the end.
+"""
+
+import json
+
+from mpitrain.algorithms import SparseDelta
+from mpitrain.protocols.peers.emission import warm
+from mpitrain.protocols.peers.leftovers import take_up_residuals
+from mpitrain.protocols.peers.orders import asynchronous, synchronous
+from mpitrain.protocols.peers.peer import Peer
+from mpitrain.protocols.peers.replica import odd_ones
+from mpitrain.protocols.wire import WireError
+from mpitrain.rules.sparse_delta import UNIT
+from mpitrain.session import Session
+
+
+def run(session: Session) -> None:
+    """Train until all samples are served or a stop is asked for. Collective over all members."""
+    if session.transport.rank not in session.members:
+        return
+    session.say_exchange("sparse messages" if len(session.members) > 1 else "none")
+    require_same_network(session)
+    _compile(session)
+    take_up_residuals(session)
+    peer = Peer(session)
+    with peer.meetings.postponing_saves():
+        synchronous(peer) if peer.in_step else asynchronous(peer)
+
+
+def require_same_network(session: Session) -> None:
+    """Raise WireError, on every rank, naming those that were started with another network, unit or codec."""
+    layout = [[p.name, list(p.shape)] for p in session.network.layout.parameters]
+    options, dtype = session.config.algorithm, str(session.state.theta.dtype)
+    assert isinstance(options, SparseDelta)
+    mine = json.dumps([session.network.layout.size, UNIT, options.codec, dtype, layout])
+    texts = session.transport.gather_texts(mine, "the other peers' networks")
+    if odd := odd_ones(texts):
+        sizes = ", ".join(f"rank {rank} has {json.loads(texts[rank])[0]} parameters" for rank in odd)
+        raise WireError(f"started with another network, unit or codec than the other ranks: {sizes}")
+
+
+def _compile(session: Session) -> None:
+    """One rank of each node fills the cache of compiled loops, then the others read it."""
+    transport, options = session.transport, session.config.algorithm
+    assert isinstance(options, SparseDelta)
+    for leaders in (True, False):
+        if transport.leader is leaders:
+            warm(options.codec, session.state.theta.dtype)
+        transport.local_barrier("the compilation")

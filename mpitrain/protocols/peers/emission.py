@@ -1,0 +1,104 @@
+"""What a peer emits: its residual, its threshold, and the integer step of an emitted element (Strom 2015, §2.4)."""
+
+import warnings
+from math import inf
+
+import numpy as np
+
+from mpitrain.algorithms import SparseDelta
+from mpitrain.codecs import message, replica
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.ops import digest
+from mpitrain.ops.residual import accumulate
+from mpitrain.rules import sparse_delta as rule
+from mpitrain.schedule import Settings
+from mpitrain.session import Session
+
+
+class Emission:
+    """The residual of `session.state`, to which gradients are added and from which words are taken."""
+
+    def __init__(self, session: Session) -> None:
+        self._config, self._numbers = session.config, session.state.local_numbers
+        options = session.config.algorithm
+        assert isinstance(options, SparseDelta)
+        self.options = options
+        self.residual = session.state.local["residual"]
+        self._numbers.setdefault("threshold", options.threshold)
+        self._words = np.empty(self.residual.size, dtype=np.uint32)
+        self._since_last = 0
+        self._rate = 0.0
+        #: Of the last words: the threshold they exceeded, and by how many units each moves a weight.
+        self.threshold, self.step = rule.round_threshold(options.threshold), 1
+
+    def add(self, gradient: Array, samples: int, settings: Settings, emit: bool) -> Array:
+        """Add `samples` times the mean `gradient` to the residual; the words to send, none unless `emit`.
+
+        Raises TrainingFailed when an element is not finite.
+        """
+        self._prepare(settings)
+        count = self._accumulate(gradient, samples, self.threshold if emit else inf)
+        self._since_last += 1
+        if emit:
+            self._adapt(count)
+        return self._words[:count]
+
+    @property
+    def nothing(self) -> Array:
+        """No words."""
+        return self._words[:0]
+
+    def norm(self) -> float:
+        """‖residual‖."""
+        return float(np.sqrt(np.dot(self.residual, self.residual)))
+
+    def step_at(self, settings: Settings) -> int:
+        """By how many units an element emitted under these settings moves a weight."""
+        with warnings.catch_warnings():  # said once for all ranks by the first
+            warnings.simplefilter("ignore")
+            return rule.integer_step(self._rate_at(settings), rule.round_threshold(self._numbers["threshold"]))
+
+    def _rate_at(self, settings: Settings) -> float:
+        return self.options.rate(self._config, settings.learning_rate, settings.minibatch)
+
+    def _prepare(self, settings: Settings) -> None:
+        now = self._rate_at(settings), rule.round_threshold(self._numbers["threshold"])
+        if now != (self._rate, self.threshold):
+            self.step = self.step_at(settings)
+            self._rate, self.threshold = now
+
+    def _accumulate(self, gradient: Array, samples: int, threshold: float) -> int:
+        limit = self.options.clip * self.threshold or inf
+        try:
+            return accumulate(
+                self.residual, gradient, self._words, scale=float(samples), threshold=threshold, limit=limit
+            )
+        except TrainingFailed as error:
+            raise TrainingFailed(f"{error}; a smaller training.learning_rate may help") from None
+
+    def _adapt(self, count: int) -> None:
+        target = self.options.target_density
+        if target:
+            density = count / self.residual.size / self._since_last
+            least = rule.least_threshold(self._rate)
+            self._numbers["threshold"] = rule.adapted(self._numbers["threshold"], density, target, least=least)
+        self._since_last = 0
+
+
+def warm(codec: str, dtype: np.dtype) -> None:
+    """An exchange of a few elements, dense and sparse, so that every compiled loop lies in the on-disk cache."""
+    for size in (4, 100):
+        residual, words, out = (
+            np.zeros(size, dtype),
+            np.empty(size, np.uint32),
+            np.empty(message.capacity(size), np.uint8),
+        )
+        gradient = np.where(np.arange(size) == 1, 2, 0).astype(dtype)
+        count = accumulate(residual, gradient, words, scale=1.0, threshold=1.0)
+        sent = message.encode(words[:count], message.Header(0, 0, size, 1, 1.0), codec, out)
+        _, decoded = message.decode(sent, 0, size, words)
+        counts = np.zeros(size, np.int32)
+        replica.apply(decoded, 1, counts, residual)
+        digest.of_words(decoded, 1)
+        digest.of_replica(counts, residual)

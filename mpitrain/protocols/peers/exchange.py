@@ -1,0 +1,115 @@
+"""A peer's conversation: messages and notes sent, what comes in applied, and every wait a receiving one."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mpitrain.algorithms import SparseDelta
+from mpitrain.flat import Array
+from mpitrain.protocols.peers import notes
+from mpitrain.protocols.peers.mail import Inbox, Outbox
+from mpitrain.protocols.peers.replica import Replica, capacity
+from mpitrain.protocols.peers.rounds import END
+from mpitrain.protocols.peers.tally import Tally
+from mpitrain.session import Session
+
+MESSAGE, NOTE = 31, 32  # message tags
+
+
+class Exchange:
+    """Replica, mail and notes of one rank. `at_once`: messages are applied when they come, else when asked for."""
+
+    def __init__(self, session: Session, at_once: bool) -> None:
+        options, transport, state = session.config.algorithm, session.transport, session.state
+        assert isinstance(options, SparseDelta)
+        self._transport, self._at_once, self._codec = transport, at_once, options.codec
+        self.master = session.members[0]
+        self.peers = [member for member in session.members if member != transport.rank]
+        self.replica = Replica(state, session.members, transport.rank)
+        most = capacity(state.theta.size)
+        self.outbox = Outbox(transport, MESSAGE, self.peers, options.window, most)
+        self.inbox = Inbox(transport, MESSAGE, self.peers, options.window * len(self.peers), most)
+        self.tally = Tally(session.monitor, state.theta.size, state.theta.itemsize)
+        self._notes: list[tuple[Any, bytes]] = []
+        self.reached = 0  # the round that the master has told of
+        self.meeting, self.called = 0, -1  # the next meeting, the last one that somebody called
+        self.there: dict[int, int] = {}  # the meeting to which each peer has come
+        self.wish = False  # whether a message of this round said that its sender wishes to meet
+
+    # ---- out
+
+    def send(self, words: Array, step: int, threshold: float, wish: bool) -> int:
+        """Apply own words and send them to every peer; the bytes of the message. The window must not be full."""
+        self.replica.apply_own(words, step)
+        message = self.replica.write(words, step, threshold, self._codec, wish, self.outbox.buffer)
+        self.outbox.send(message)
+        return int(message.nbytes)
+
+    def tell(self, to: list[int], note: notes.Note) -> None:
+        """Send a note."""
+        message = notes.pack(note)
+        self._notes += [(self._transport.send_matched(peer, NOTE, message), message) for peer in to]
+
+    def told(self) -> bool:
+        """Whether all notes have been taken."""
+        self._notes = [sent for sent in self._notes if not sent[0].Test()]
+        return not self._notes
+
+    # ---- in
+
+    def collect(self) -> bool:
+        """Let messages come in without touching the weights; whether any came."""
+        return bool(self.peers) and self.inbox.collect()
+
+    def receive(self) -> bool:
+        """Take what has come; whether there was anything."""
+        found = self.collect()
+        if self._at_once:
+            for peer in self.peers:
+                while self.take_from(peer):
+                    found = True
+        return self._read_notes() or found
+
+    def take_from(self, peer: int) -> bool:
+        """Apply the next message of a peer, if it has come. Raises WireError naming the peer when it is not right."""
+        message = self.inbox.take(peer)
+        if message is None:
+            return False
+        self.wish |= self.replica.read(message, peer)
+        self.inbox.done(peer)
+        return True
+
+    def until(self, happened: Callable[[], bool], what: Callable[[], str], any_sign: bool = True) -> None:
+        """Receive until something happens.
+
+        Raises Overdue naming `what` after the deadline, which begins anew with `any_sign` of life.
+        """
+        backoff = None
+        while not happened():
+            if (self.receive() and any_sign) or backoff is None:
+                backoff = self._transport.backoff(what())
+            backoff.pause()
+
+    def _read_notes(self) -> bool:
+        found = False
+        while self.peers and (arrived := self._transport.poll(NOTE)) is not None:
+            self._heed(arrived[0], notes.unpack(arrived[1], arrived[0]))
+            found = True
+        return found
+
+    def _heed(self, sender: int, note: notes.Note) -> None:
+        match note:
+            case notes.Report():
+                self.tally.take(sender, note)
+            case notes.Reached():
+                self.reached = max(self.reached, note.place)
+            case notes.Meeting():
+                self.there[sender] = note.number
+                if note.reason != "done":
+                    self.called = max(self.called, note.number)
+                elif sender == self.master:
+                    self.reached = END
+
+
+def named(ranks: list[int]) -> str:
+    """ "rank 3" or "ranks 1, 2"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,122 @@
+"""The one collective of free-running peers: all messages applied, replicas compared, perhaps a checkpoint or the end.
+
+Ranks come when they have no work left, and all come once their minibatch is done when one calls: to stop, or to save.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mpitrain import saving
+from mpitrain.errors import TrainingFailed
+from mpitrain.protocols.peers import notes
+from mpitrain.protocols.peers.exchange import named
+from mpitrain.protocols.peers.replica import odd_ones
+from mpitrain.protocols.peers.rounds import END
+
+if TYPE_CHECKING:
+    from mpitrain.protocols.peers.peer import Peer
+
+
+class Meetings:
+    """The meetings of one rank with its peers."""
+
+    def __init__(self, peer: "Peer") -> None:
+        self._peer, self._session, self._exchange = peer, peer.session, peer.exchange
+        self._save_wanted = False
+
+    def reason(self, done: bool = False) -> notes.Reason | None:
+        """Why this rank should come to a meeting now, if it should."""
+        if self._session.stop.flag:
+            return "stop"
+        if self._save_wanted:
+            return "save"
+        if self._exchange.called >= self._exchange.meeting:
+            return "called"
+        return "done" if done else None
+
+    def meet(self, reason: notes.Reason, place: int) -> bool:
+        """Wait for all ranks; this one's next round is at `place`. Whether the training is over.
+
+        Raises TrainingFailed naming ranks whose replicas differ; at the end that is a warning, and in the summary.
+        """
+        peer = self._peer
+        self._drain(reason)
+        peer.measure()
+        self._exchange.replica.check()
+        standings = self._gather(notes.Standing(reason, place, self._exchange.replica.hash(), peer.report))
+        over = any(s.reason == "stop" for s in standings) or all(s.place == END for s in standings)
+        self._compare([s.replica for s in standings], over)
+        peer.state.assignments = peer.rounds.remaining([s.place for s in standings])
+        peer.count_updates()
+        if peer.number == 0:
+            for member, standing in zip(peer.members, standings, strict=True):
+                self._exchange.tally.take(member, standing.report)
+            self._session.monitor.counted.update(self._exchange.tally.whole())
+        if any(s.reason == "save" for s in standings) and not over:
+            self._save()
+        return over
+
+    @contextmanager
+    def postponing_saves(self) -> Iterator[None]:
+        """While it lasts, a checkpoint that is due is made at a meeting."""
+        monitor = self._session.monitor
+        save = monitor.save
+        if self._peer.number == 0:
+            monitor.save = lambda state, outstanding: self._want_save()
+        try:
+            yield
+        finally:
+            monitor.save = save
+
+    def warn(self, line: str) -> None:
+        """Tell the user."""
+        self._session.monitor.progress.line(f"warning: {line}")
+        self._session.monitor.write("warning", text=line)
+
+    # ---- the nonblocking consensus
+
+    def _drain(self, reason: notes.Reason) -> None:
+        """Own sends taken up, then a barrier, receiving and applying all the while: then nothing is on its way."""
+        exchange = self._exchange
+        exchange.tell(exchange.peers, notes.Meeting(exchange.meeting, reason))
+        exchange.until(lambda: exchange.told() and not exchange.outbox.on_their_way(), self._who_is_missing)
+        barrier = self._peer.transport.start_barrier()
+        exchange.until(lambda: bool(barrier.Test()), self._who_is_missing)
+        exchange.receive()
+        exchange.until(lambda: not exchange.inbox.held, lambda: "the last messages to arrive")
+        exchange.meeting += 1
+
+    def _who_is_missing(self) -> str:
+        exchange = self._exchange
+        missing = [peer for peer in exchange.peers if exchange.there.get(peer, -1) < exchange.meeting]
+        return f"{named(missing or exchange.peers)} to come to the end of a minibatch"
+
+    def _gather(self, mine: notes.Standing) -> list[notes.Standing]:
+        texts = self._peer.transport.gather_texts(notes.pack(mine).decode(), "the meeting of all ranks")
+        return [msgspec.json.decode(texts[member], type=notes.Standing) for member in self._peer.members]
+
+    def _compare(self, hashes: list[str], over: bool) -> None:
+        odd = [self._peer.members[place] for place in odd_ones(hashes)]
+        line = f"the replica of {named(odd)} differs from the others"
+        if odd and not over:
+            raise TrainingFailed(line)
+        if odd and self._peer.number == 0:
+            self.warn(line)
+
+    # ---- checkpoints
+
+    def _want_save(self) -> None:
+        self._save_wanted = True
+
+    def _save(self) -> None:
+        self._save_wanted = False
+        monitor = self._session.monitor
+        if self._peer.number:
+            saving.together(self._session, [])
+            return
+        postponed, monitor.save = monitor.save, lambda state, outstanding: saving.together(self._session, outstanding)
+        monitor.checkpoint(self._peer.state)
+        monitor.save = postponed

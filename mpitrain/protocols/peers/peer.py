@@ -1,0 +1,113 @@
+"""One rank of the training: gradient, residual, message, and what is due between minibatches."""
+
+import msgspec
+import numpy as np
+
+from mpitrain.algorithms import SparseDelta
+from mpitrain.assignments import Work
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.protocols.peers import notes
+from mpitrain.protocols.peers.emission import Emission
+from mpitrain.protocols.peers.exchange import Exchange
+from mpitrain.protocols.peers.meeting import Meetings
+from mpitrain.protocols.peers.rounds import Rounds, Turn
+from mpitrain.rules.sparse_delta import COARSE
+from mpitrain.schedule import Settings
+from mpitrain.session import Session
+
+REPORT_EVERY, NORM_EVERY = 0.2, 5.0  # seconds
+
+
+class Peer:
+    """One rank's part; `number` is its place among the members."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.transport, self.state = session, session.transport, session.state
+        options = session.config.algorithm
+        assert isinstance(options, SparseDelta)
+        self.options, self.members = options, session.members
+        self.in_step = options.synchronous or options.order == "round-robin"
+        self.number = self.members.index(self.transport.rank)
+        session.learner.per_sample = False  # the residual takes the mean gradient times the samples, in one pass
+        self._gradient = np.empty_like(self.state.theta)
+        self.rounds = Rounds(self.state.assignments, session.schedule, len(self.members))
+        self.emission = Emission(session)
+        self.exchange = Exchange(session, at_once=not self.in_step)
+        self.meetings = Meetings(self)
+        self.report = notes.Report()
+        self.patience = options.patience  # minibatches that may yet be trained on with a full window
+        self._index, self._workers = self.state.index, 0
+        self._reported = self._measured = self._checked = session.clock()
+        if self.number == 0:
+            session.monitor.statistics = self.exchange.tally.recent
+            self._warn_of_coarse_steps()
+
+    def compute(self, work: Work, settings: Settings, emit: bool) -> Array:
+        """A minibatch's gradient into the residual; the words to send, none unless `emit`."""
+        loss = self.session.learner.gradient(self.state.theta, self._gradient, work, self._layer_done)
+        if not np.isfinite(loss):
+            raise TrainingFailed(
+                f"rank {self.transport.rank}: the loss is no longer finite; a smaller training.learning_rate may help"
+            )
+        words = self.emission.add(self._gradient, work.count, settings, emit)
+        self._count(samples=work.count, loss=loss * work.count, minibatches=1)
+        return words
+
+    def send(self, words: Array, wish: bool = False) -> None:
+        """Send the words of the last minibatch to all."""
+        nbytes = self.exchange.send(words, self.emission.step, self.emission.threshold, wish)
+        self._count(messages=1, elements=words.size, nbytes=nbytes)
+
+    def enter_stage(self, turn: Turn) -> None:
+        """The master tells those whose stage begins."""
+        if self.number == 0 and turn.workers != self._workers:
+            self._workers = turn.workers
+            self.exchange.tell(self.exchange.peers, notes.Reached(turn.place))
+
+    def attend(self) -> None:
+        """What is due between two minibatches: a check of the replica, a report, records and evaluation."""
+        now = self.session.clock()
+        if self.options.check_every and now - self._checked >= self.options.check_every:
+            self.exchange.replica.check()
+            self._checked = self.session.clock()
+        if now - self._measured >= NORM_EVERY:
+            self._measured = now
+            self.measure()
+        if self.number and now - self._reported >= REPORT_EVERY and self.exchange.told():
+            self._reported = now
+            self.exchange.tell([self.members[0]], self.report)
+        if self.number == 0:
+            self.keep_records()
+
+    def measure(self) -> None:
+        """Bring what a report says of the emission up to date."""
+        self.report = msgspec.structs.replace(
+            self.report, threshold=self.emission.threshold, residual=self.emission.norm()
+        )
+
+    def keep_records(self) -> None:
+        """The master's: counts, evaluation of a copy, all the while receiving."""
+        monitor = self.session.monitor
+        self.exchange.tally.take(self.transport.rank, self.report)
+        self.count_updates()
+        while monitor.turn(self.state):
+            self.exchange.receive()
+
+    def count_updates(self) -> None:
+        """An update is a message applied, own ones too."""
+        self.session.monitor.updates = self.exchange.replica.applied
+        self.state.index = self._index + self.exchange.replica.applied
+
+    def _layer_done(self, part: slice) -> None:
+        self.exchange.collect()
+
+    def _count(self, **more: float) -> None:
+        report = self.report
+        self.report = msgspec.structs.replace(report, **{name: getattr(report, name) + n for name, n in more.items()})
+
+    def _warn_of_coarse_steps(self) -> None:
+        for number, settings in enumerate(self.session.schedule.all):
+            step = self.emission.step_at(settings)
+            if step < COARSE:
+                self.meetings.warn(f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps")

@@ -1,0 +1,100 @@
+"""A peer's copy of the weights: what was applied to it, from whom, and that it is exactly that.
+
+For each sender a sum over its deltas is kept (see `ops.digest`). A message ends with the sender's own sum, so that both
+agree after every message on what was applied; and the replica must always be what it was at the start plus all sums.
+"""
+
+import struct
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_64
+
+from mpitrain.codecs import message as wire_form
+from mpitrain.codecs import replica as kernel
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.ops import digest
+from mpitrain.protocols.wire import WireError
+from mpitrain.state import State
+
+#: What follows a message: the sender's sum including it, and whether the sender wishes to meet.
+TRAILER = struct.Struct("<QQ")
+MODULUS = 1 << 64
+
+
+def capacity(length: int) -> int:
+    """Bytes that hold any message with its trailer, for a vector of `length` elements."""
+    return wire_form.capacity(length) + TRAILER.size
+
+
+class Replica:
+    """Counts and weights of `state`, to which messages of `members` are applied; `rank` is this rank."""
+
+    def __init__(self, state: State, members: list[int], rank: int) -> None:
+        assert state.counts is not None
+        self.rank, self.counts, self.weights = rank, state.counts, state.theta
+        self.sums, self.sequences = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+        self.applied = 0
+        self._words = np.empty(self.counts.size, dtype=np.uint32)
+        self._start, wrong = digest.of_replica(self.counts, self.weights)
+        if wrong >= 0:
+            raise TrainingFailed(f"rank {rank}: weight {wrong} is no multiple of the unit 2^-26")
+
+    def write(self, words: Array, step: int, threshold: float, codec: str, wish: bool, out: Array) -> Array:
+        """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the words first."""
+        header = wire_form.Header(self.rank, self.sequences[self.rank] - 1, self.counts.size, step, threshold)
+        message = wire_form.encode(words, header, codec, out)
+        TRAILER.pack_into(out, message.size, self.sums[self.rank], wish)
+        return out[: message.size + TRAILER.size]
+
+    def apply_own(self, words: Array, step: int) -> None:
+        """Apply what this rank emits. Raises TrainingFailed when a weight leaves its range."""
+        self._apply(words, step, self.rank)
+
+    def read(self, message: Array, sender: int) -> bool:
+        """Check and apply a peer's message with its trailer; the sender's wish. Raises WireError naming it."""
+        body = message[: -TRAILER.size] if message.size >= TRAILER.size else message[:0]
+        try:
+            header, words = wire_form.decode(body, sender, self.counts.size, self._words)
+        except wire_form.CorruptMessage as error:
+            raise WireError(f"rank {self.rank}: {error}") from error
+        if header.sequence != self.sequences[sender]:
+            raise WireError(
+                f"rank {self.rank}: message {header.sequence} from rank {sender}, expected {self.sequences[sender]}: "
+                f"{'one came twice' if header.sequence < self.sequences[sender] else 'some are lost'}"
+            )
+        self._apply(words, header.step, sender)
+        total, wish = TRAILER.unpack_from(message, body.size)
+        if total != self.sums[sender]:
+            raise WireError(
+                f"rank {self.rank} has applied other deltas of rank {sender} than that rank itself, "
+                f"up to its message {header.sequence}"
+            )
+        return bool(wish)
+
+    def check(self) -> None:
+        """Raise TrainingFailed, naming this rank, unless the replica is what was applied to it, in one pass over it."""
+        total, wrong = digest.of_replica(self.counts, self.weights)
+        if wrong >= 0:
+            raise TrainingFailed(f"the replica of rank {self.rank} has diverged: weight {wrong} is not its count")
+        if total != (self._start + sum(self.sums.values())) % MODULUS:
+            raise TrainingFailed(f"the replica of rank {self.rank} has diverged from what was applied to it")
+
+    def hash(self) -> str:
+        """Of counts and weights, to compare drained replicas by."""
+        hasher: Any = xxh3_64(memoryview(self.counts).cast("B"))
+        hasher.update(memoryview(self.weights).cast("B"))
+        return str(hasher.hexdigest())
+
+    def _apply(self, words: Array, step: int, sender: int) -> None:
+        kernel.apply(words, step, self.counts, self.weights)
+        self.sums[sender] = (self.sums[sender] + digest.of_words(words, step)) % MODULUS
+        self.sequences[sender] += 1
+        self.applied += 1
+
+
+def odd_ones(hashes: list[str]) -> list[int]:
+    """The places of the hashes that differ from the commonest."""
+    commonest = max(hashes, key=hashes.count)
+    return [place for place, each in enumerate(hashes) if each != commonest]

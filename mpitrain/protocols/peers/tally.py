@@ -1,0 +1,64 @@
+"""The master's sums over all peers' reports: progress for the monitor, density and compression for the metrics."""
+
+from typing import Any
+
+from mpitrain.monitor import Monitor
+from mpitrain.protocols.peers.notes import Report
+
+
+class Tally:
+    """Takes cumulative reports, tells `monitor` what is new in them, and describes the exchange.
+
+    `length` is the number of parameters, `itemsize` the bytes of one in a dense exchange.
+    """
+
+    def __init__(self, monitor: Monitor, length: int, itemsize: int) -> None:
+        self._monitor, self._length, self._itemsize = monitor, length, itemsize
+        self._reports: dict[int, Report] = {}
+        self._shown = Report()
+
+    def take(self, rank: int, report: Report) -> None:
+        """A rank's newest report, or an older one come late."""
+        before = self._reports.get(rank, Report())
+        if report.minibatches > before.minibatches:
+            self._monitor.trained(report.samples - before.samples, report.loss - before.loss)
+        if report.minibatches >= before.minibatches:
+            self._reports[rank] = report
+
+    def recent(self) -> dict[str, Any]:
+        """The exchange since the last call."""
+        now, before = self._sum(), self._shown
+        self._shown = now
+        return self._describe(now, before)
+
+    def whole(self) -> dict[str, Any]:
+        """The exchange since the start of the program."""
+        return self._describe(self._sum(), Report())
+
+    def _sum(self) -> Report:
+        reports = list(self._reports.values())
+        sums = {
+            name: sum(getattr(report, name) for report in reports)
+            for name in ("samples", "loss", "minibatches", "messages", "elements", "nbytes")
+        }
+        ranks = [report for report in reports if report.minibatches] or [Report()]
+        means = {
+            name: sum(getattr(report, name) for report in ranks) / len(ranks) for name in ("threshold", "residual")
+        }
+        return Report(**sums, **means)
+
+    def _describe(self, now: Report, before: Report) -> dict[str, Any]:
+        minibatches = now.minibatches - before.minibatches
+        if not minibatches:
+            return {}
+        elements, nbytes = now.elements - before.elements, now.nbytes - before.nbytes
+        dense = self._length * self._itemsize * minibatches
+        return {
+            "density": elements / (self._length * minibatches),
+            "threshold": now.threshold,
+            "residual_norm": now.residual,
+            "bytes_per_minibatch": nbytes / minibatches,
+            "compression_ratio": dense / nbytes if nbytes else None,
+            "bits_per_element": 8 * nbytes / elements if elements else None,
+            "emissions_skipped": minibatches - (now.messages - before.messages),
+        }
