@@ -1,0 +1,67 @@
+"""One peer against Strom's pseudo code (§2.6) in plain NumPy."""
+
+import numpy as np
+import pytest
+
+from mpitrain.errors import TrainingFailed
+from mpitrain.mpi import Transport
+from mpitrain.protocols import PROTOCOLS
+from mpitrain.rules.sparse_delta import round_threshold
+
+
+def trained(session_of, *settings: str):
+    """A session of one rank after its training."""
+    session = session_of(Transport(deadline=10.0), "algorithm.name=sparse-delta", *settings)
+    PROTOCOLS["peers"](session)
+    return session
+
+
+@pytest.mark.parametrize("synchronous", ["true", "false"])
+def test_the_pseudo_code(session_of, synchronous: str) -> None:
+    """Residual of summed gradients; ±τ out of it where it exceeds τ; w ∓ ητ. All numbers are exact in float64."""
+    settings = ("training.minibatch=4", "training.epochs=3", "training.learning_rate=0.0625", "algorithm.threshold=0.5")
+    session = trained(session_of, *settings, f"algorithm.synchronous={synchronous}")
+    targets = np.array(session.learner.corpus.gathered).reshape(-1, 4).mean(axis=1) / 100
+    weights, residual, tau, eta = np.ones(5), np.zeros(5), 0.5, 0.0625 / 4
+    for target in targets:
+        residual += 4 * (weights - target)
+        message = np.where(residual > tau, 1, np.where(residual < -tau, -1, 0))
+        residual -= tau * message
+        weights -= eta * tau * message
+    assert np.array_equal(session.state.theta, weights) and len(targets) == 48
+    assert np.array_equal(session.state.local["residual"], residual)
+
+
+def test_a_rate_per_sample_is_the_step_itself(session_of) -> None:
+    """η multiplies sums: η per minibatch of 4 is 4η per sample."""
+    common = ("training.minibatch=4", "training.epochs=2")
+    mean = trained(session_of, *common, "training.learning_rate=0.125")
+    total = trained(session_of, *common, "training.learning_rate=0.03125", "training.rate_per=sample")
+    assert mean.state.theta.tobytes() == total.state.theta.tobytes()
+
+
+def test_an_adaptive_threshold_and_clipping_are_at_work(session_of) -> None:
+    """The residual stays within 2 thresholds; the threshold is that of the checkpoint."""
+    settings = ("algorithm.target_density=0.25", "algorithm.clip=2", "training.epochs=20", "training.minibatch=2")
+    state = trained(session_of, *settings, "algorithm.threshold=0.001").state
+    threshold = state.local_numbers["threshold"]
+    assert threshold > 0.002
+    assert np.abs(state.local["residual"]).max() <= 2.2 * round_threshold(threshold)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:
+    """With what may help."""
+    with np.errstate(all="ignore"), pytest.raises(TrainingFailed, match="learning_rate"):
+        session = session_of(Transport(deadline=10.0), "algorithm.name=sparse-delta")
+        session.network.loss_and_gradient = lambda *arguments: float("nan")
+        PROTOCOLS["peers"](session)
+
+
+def test_coarse_steps_are_warned_of_once_a_stage(session_of) -> None:
+    """n < 16 in the second of two stages: one line."""
+    lines = []
+    settings = ("training.learning_rate=0.1", "stages=[{at=0.5, learning_rate=1e-6}]", "training.minibatch=8")
+    session = session_of(Transport(deadline=10.0), "algorithm.name=sparse-delta", *settings)
+    session.monitor.progress.line = lines.append
+    PROTOCOLS["peers"](session)
+    assert len(lines) == 1 and "stage 1" in lines[0] and "2^-26" in lines[0]

@@ -1,0 +1,116 @@
+"""What a replica refuses: wrong order, wrong deltas, wrong networks, wrong weights."""
+
+import numpy as np
+import pytest
+
+from mpitrain.assignments import Assignments
+from mpitrain.codecs import message as wire_form
+from mpitrain.errors import TrainingFailed
+from mpitrain.ops import digest
+from mpitrain.protocols.peers.replica import TRAILER, Replica, capacity, odd_ones
+from mpitrain.protocols.wire import WireError
+from mpitrain.rules.sparse_delta import round_weights
+from mpitrain.state import State
+
+LENGTH = 1000
+
+
+def replica(rank: int, length: int = LENGTH) -> Replica:
+    """A replica of the same weights on every rank."""
+    theta = np.random.default_rng(1).standard_normal(length).astype(np.float32)
+    state = State(theta, Assignments(1, 1), counts=np.empty(length, np.int32))
+    round_weights(theta, state.counts)
+    return Replica(state, [0, 1, 2], rank)
+
+
+def words(*elements: int) -> np.ndarray:
+    """Words of signed elements, given as ±(index + 1)."""
+    return np.array([abs(e) - 1 | (0x80000000 if e < 0 else 0) for e in elements], dtype=np.uint32)
+
+
+def sent(sender: Replica, elements: np.ndarray, step: int = 100) -> np.ndarray:
+    """A message as it goes over the wire."""
+    out = np.empty(capacity(sender.counts.size), np.uint8)
+    sender.apply_own(elements, step)
+    return sender.write(elements, step, 1.0, "auto", False, out).copy()
+
+
+def test_any_order_of_senders_gives_the_same_bits() -> None:
+    """Replicas, hashes and digests agree, with different steps."""
+    zero, one, two = (replica(rank) for rank in range(3))
+    from_one = [sent(one, words(1, -5, 1000), 17), sent(one, words(2, 5), 90)]
+    from_two = [sent(two, words(-1, 7), 1 << 20)]
+    for message, sender in ((from_one[0], 1), (from_two[0], 2), (from_one[1], 1)):
+        zero.read(message, sender)
+    one.read(from_two[0], 2)
+    for message in from_one:
+        two.read(message, 1)
+    assert zero.hash() == one.hash() == two.hash() and zero.weights.tobytes() == two.weights.tobytes()
+    for each in (zero, one, two):
+        each.check()
+
+
+@pytest.mark.parametrize(("order", "what"), [((1,), "lost"), ((0, 0), "twice"), ((0, 2), "lost")])
+def test_gaps_and_duplicates_name_the_sender(order: tuple[int, ...], what: str) -> None:
+    """By the sequence number."""
+    one, receiver = replica(1), replica(0)
+    messages = [sent(one, words(k + 1)) for k in range(3)]
+    with pytest.raises(WireError, match=f"from rank 1.*{what}"):
+        for number in order:
+            receiver.read(messages[number], 1)
+
+
+def test_an_index_out_of_range_is_an_error_that_names_the_sender() -> None:
+    """Whole by its checksum, made for a vector of 1000, with the index 1200 patched in."""
+    body = np.empty(wire_form.capacity(2000), np.uint8)
+    whole = wire_form.encode(words(3, 1201), wire_form.Header(1, 0, 2000, 5, 1.0), "packed", body).copy()
+    fields = list(wire_form.FIELDS.unpack_from(whole))
+    fields[8] = LENGTH
+    wire_form.FIELDS.pack_into(whole, 0, *fields)
+    wire_form.CHECKSUM.pack_into(whole, wire_form.FIELDS.size, wire_form._checksum(whole))
+    receiver = replica(0)
+    before = receiver.hash()
+    with pytest.raises(WireError, match="rank 1"):
+        receiver.read(np.append(whole, np.zeros(TRAILER.size, np.uint8)), 1)
+    assert receiver.hash() == before
+
+
+def test_another_network_is_an_error_that_names_the_sender() -> None:
+    """By the length in the header; and a message too short for its trailer."""
+    with pytest.raises(WireError, match=r"rank 1.*1001"):
+        replica(0).read(sent(replica(1, LENGTH + 1), words(1)), 1)
+    with pytest.raises(WireError, match="rank 2"):
+        replica(0).read(np.zeros(3, np.uint8), 2)
+
+
+def test_a_replica_that_diverged_names_its_rank() -> None:
+    """A flipped count, a flipped weight, and deltas that the sender did not apply to itself."""
+    for spoil, match in (
+        (lambda r: r.counts.__setitem__(7, 5), "rank 2"),
+        (lambda r: r.weights.__setitem__(7, 5), "7"),
+    ):
+        spoilt = replica(2)
+        spoil(spoilt)
+        with pytest.raises(TrainingFailed, match=match):
+            spoilt.check()
+    one, receiver = replica(1), replica(0)
+    one.sums[1] += 1
+    with pytest.raises(WireError, match="other deltas of rank 1"):
+        receiver.read(sent(one, words(4)), 1)
+
+
+def test_the_digest_by_numpy() -> None:
+    """Σ c·k modulo 2⁶⁴ with k = x ^ x>>29, x = (i+1)·0x9E3779B97F4A7C15; deltas change it by what they do."""
+    r = replica(0)
+    with np.errstate(over="ignore"):
+        x = np.arange(1, LENGTH + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        total = int((r.counts.astype(np.int64).view(np.uint64) * (x ^ (x >> np.uint64(29)))).sum())
+    assert digest.of_replica(r.counts, r.weights) == (total, -1)
+    r.apply_own(words(1, -3, 1000), 12345)
+    assert digest.of_replica(r.counts, r.weights)[0] == (total + digest.of_words(words(1, -3, 1000), 12345)) % 2**64
+
+
+def test_the_odd_ones_are_those_unlike_most() -> None:
+    """None when all are alike."""
+    assert odd_ones(["a", "b", "a"]) == [1]
+    assert odd_ones(["a"] * 3) == []

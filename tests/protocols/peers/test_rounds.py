@@ -1,0 +1,68 @@
+"""Who trains on what: every sample once, stages, what is left when ranks stopped at different places."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from mpitrain import config as configuration
+from mpitrain.assignments import Assignments, Work
+from mpitrain.protocols.peers.rounds import END, Rounds
+from mpitrain.schedule import Schedule
+
+SAMPLES = 101
+
+
+def rounds(ranks: int, *settings: str, position: int = 0, returned: Iterable[Work] = ()) -> Rounds:
+    """Two epochs in minibatches of 7 unless `settings` say otherwise."""
+    base = ["algorithm.name=sparse-delta", "training.minibatch=7", "training.epochs=2"]
+    schedule = Schedule(configuration.load(None, [*base, *settings]), SAMPLES)
+    return Rounds(Assignments(SAMPLES, schedule.total, position, list(returned)), schedule, ranks)
+
+
+def turns(r: Rounds, number: int):
+    """All turns of one rank."""
+    turn = r.turn(number, 0)
+    while turn is not None:
+        yield turn
+        turn = r.turn(number, turn.after, turn.since)
+
+
+def samples(works: Iterable[Work]) -> Counter:
+    """How often each (epoch, position) occurs."""
+    return Counter((work.epoch, place) for work in works for place in range(work.start, work.start + work.count))
+
+
+EVERYTHING = Counter({(epoch, place): 1 for epoch in range(2) for place in range(SAMPLES)})
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_every_sample_once_an_epoch_whoever_trains(ranks: int) -> None:
+    """With a minibatch that divides nothing and stages that change it and the number of ranks."""
+    stages = (
+        f"stages=[{{at=0.3, minibatch=10, workers={max(ranks // 2, 1)}}}, {{at=1.2, minibatch=3, workers={ranks}}}]"
+    )
+    each = [list(turns(rounds(ranks, stages), number)) for number in range(ranks)]
+    assert samples(turn.work for mine in each for turn in mine) == EVERYTHING
+    counts = [len(list(turns(rounds(ranks), number))) for number in range(ranks)]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_a_rank_trains_since_its_stage() -> None:
+    """Ranks of a later stage know at which round it begins; those that train throughout wait for nobody."""
+    r = rounds(3, "stages=[{at=0, workers=1}, {at=1, workers=3}]")
+    assert all(turn.since == 0 for turn in turns(r, 0))
+    late = list(turns(r, 2))
+    first = next(turn.place for turn in turns(r, 0) if turn.workers == 3)
+    assert late and all(turn.since == first and turn.place >= first for turn in late)
+
+
+@pytest.mark.parametrize("places", [[0, 0, 0], [50, 21, END], [END, END, END], [63, 21, 42]])
+def test_what_is_left_is_what_nobody_trained(places: list[int]) -> None:
+    """Done and left together are everything, once; and the rest can be taken up by another number of ranks."""
+    r = rounds(3)
+    places = [min((t.place for t in turns(r, i) if t.place >= place), default=END) for i, place in enumerate(places)]
+    done = [t.work for i, place in enumerate(places) for t in turns(r, i) if t.place < place]
+    left = r.remaining(places)
+    again = rounds(2, position=left.position, returned=left.returned)
+    assert samples([*done, *(t.work for i in range(2) for t in turns(again, i))]) == EVERYTHING
