@@ -47,4 +47,25 @@ def test_bad_input(launch: Callable[..., Any], settings: tuple[str, ...], word: 
     ended = launch(2, "--out", "run", *HYBRID, *(part for each in settings for part in ("--set", each)))
     assert ended.status == 2
     assert word in ended.err
-    assert len(ended.err.strip().splitlines()) == 1
+    assert sum(line.startswith("mpitrain:") for line in ended.err.splitlines()) == 1
+    assert "Traceback" not in ended.err
+
+
+def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(launch: Callable[..., Any], tmp_path: Path) -> None:
+    scheme = ("--set", "algorithm.scheme=c", "--set", "algorithm.fc_batch=sub")
+    assert launch(2, "--out", "whole", *HYBRID, *scheme, "--set", "training.epochs=2").status == 0
+    assert launch(2, "--out", "cut", *HYBRID, *scheme, "--set", "training.epochs=1").status == 0
+    assert launch(2, "--resume", "cut", "--set", "training.epochs=2").status == 0
+    hashes = [
+        json.loads((tmp_path / name / "summary.json").read_text())["parameters_sha256"] for name in ("whole", "cut")
+    ]
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("scheme", ["a", "b", "c"])
+@pytest.mark.parametrize("fc_batch", ["full", "sub"])
+def test_defaults_train_the_digits(launch: Callable[..., Any], tmp_path: Path, scheme: str, fc_batch: str) -> None:
+    """Under 10 % test error by the defaults."""
+    settings = ("--set", f"algorithm.scheme={scheme}", "--set", f"algorithm.fc_batch={fc_batch}")
+    assert launch(3, "--out", "run", *HYBRID, *settings).status == 0
+    assert json.loads((tmp_path / "run/summary.json").read_text())["test_error"] < 0.1
