@@ -115,8 +115,11 @@ class Transport:
         while not request.Test():
             backoff.pause()
 
-    def backoff(self, what: str) -> "Backoff":
-        """A pause for polling loops that grows from microseconds to a millisecond and ends at the deadline."""
+    def backoff(self, what: str | Callable[[], str]) -> "Backoff":
+        """A pause for polling loops that grows from microseconds to a millisecond and ends at the deadline.
+
+        `what` is waited for; a function says it when it has come to that.
+        """
         return Backoff(self, what)
 
     # ---- messages
@@ -319,7 +322,7 @@ class Transport:
 class Backoff:
     """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
 
-    def __init__(self, transport: Transport, what: str) -> None:
+    def __init__(self, transport: Transport, what: str | Callable[[], str]) -> None:
         self._transport, self._what = transport, what
         self.reset()
 
@@ -335,7 +338,8 @@ class Backoff:
             self._began = now
         waited = now - self._began
         if waited > t.deadline:
-            raise Overdue(f"rank {t.rank}: waited {t.deadline:g} s for {self._what} (run.deadline)")
+            what = self._what() if callable(self._what) else self._what
+            raise Overdue(f"rank {t.rank}: waited {t.deadline:g} s for {what} (run.deadline)")
         t.sleep(min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP))
 
 
