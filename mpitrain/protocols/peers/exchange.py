@@ -83,10 +83,10 @@ class Exchange:
 
         Raises Overdue naming `what` after the deadline, which begins anew with `any_sign` of life.
         """
-        backoff = None
+        backoff = self._transport.backoff(what)
         while not happened():
-            if (self.receive() and any_sign) or backoff is None:
-                backoff = self._transport.backoff(what())
+            if self.receive() and any_sign:
+                backoff.reset()
             backoff.pause()
 
     def _read_notes(self) -> bool:
