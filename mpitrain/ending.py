@@ -1,0 +1,87 @@
+"""What a training leaves behind: last evaluation, last checkpoint, summary, closing table."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain import saving
+from mpitrain.algorithms import name_of
+from mpitrain.evaluation import errors
+from mpitrain.metrics import summary_text, write_whole
+from mpitrain.preparation import has_server, some
+from mpitrain.session import Session
+
+
+def finish(session: Session, folder: Path | None, stopped: bool) -> int:
+    """Last evaluation, last checkpoint, summary, closing table; the exit status."""
+    state, transport, monitor = session.state, session.transport, session.monitor
+    seconds = monitor.seconds
+    traffic = transport.traffic
+    counts = np.array([traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent], dtype=np.int64)
+    if transport.rank == 0 and has_server(session.config) and transport.size > 1:
+        counts[:] = 0  # the server's side mirrors its workers'
+    transport.sum(counts, "the end")
+    replicas = None
+    protocol = session.config.algorithm.protocol
+    if protocol == "peers" or (protocol == "synchronous" and len(session.members) > 1):
+        digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
+        replicas = len(set(digests)) == 1
+    if folder is not None:
+        if not stopped:
+            monitor.finish(state)
+        monitor.save = lambda state, outstanding: saving.together(session, outstanding)
+        monitor.checkpoint(state)
+        fields = _summary(session, seconds, counts.tolist(), "stopped" if stopped else "finished")
+        if replicas is not None:
+            fields["replicas_identical"] = replicas
+        monitor.write("end", **fields)
+        write_whole(folder / "summary.json", summary_text(fields))
+        monitor.progress.close()
+        monitor.progress.table(_closing_rows(fields), str(folder))
+    else:
+        saving.together(session, [])
+    transport.barrier("the end")
+    return 128 + session.stop.signal if stopped else 0
+
+
+def _summary(session: Session, seconds: float, counts: list[int], reason: str) -> dict[str, Any]:
+    state, monitor, ranks = session.state, session.monitor, session.transport.size
+    trained_now = monitor.trained_now
+    return {
+        "algorithm": name_of(session.config.algorithm),
+        "ranks": ranks,
+        "workers": session.config.algorithm.workers(ranks),
+        "samples": state.trained,
+        "seconds": seconds,
+        "samples_per_second": trained_now / max(seconds - monitor.seconds_before, 1e-9),
+        "train_loss": monitor.train_loss,
+        "test_loss": monitor.results.get("test_loss"),
+        "test_error": monitor.results.get("test_error"),
+        **{key: value for key, value in monitor.results.items() if key not in ("test_loss", "test_error")},
+        "bytes_sent": counts[0],
+        "bytes_received": counts[1],
+        "messages_sent": counts[2],
+        **monitor.summary(),
+        "parameters_sha256": hashlib.sha256(state.little_endian()).hexdigest(),
+        "exit_reason": reason,
+    }
+
+
+def _closing_rows(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("algorithm", f"{fields['algorithm']}, {some(fields['workers'], 'worker')}"),
+        (
+            "samples",
+            f"{fields['samples']:,} in {fields['seconds']:.1f} s, {fields['samples_per_second']:,.0f} a second",
+        ),
+        (
+            "updates",
+            f"{fields['updates']:,}, staleness {fields['staleness_mean']:.1f} (at most {fields['staleness_max']})",
+        ),
+        ("exchanged", f"{(fields['bytes_sent'] + fields['bytes_received']) / 1e6:,.1f} MB ({fields['exchange']})"),
+        ("train loss", f"{fields['train_loss']:.4f}"),
+    ]
+    rows += [(f"{part} error", f"{share:.2%}") for part, share in errors(fields).items()]
+    return rows if fields["exit_reason"] == "finished" else [*rows, ("stopped", "by a signal; --resume continues")]

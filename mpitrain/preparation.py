@@ -1,0 +1,172 @@
+"""What a training needs before its first step: data, network, run folder, session; and what a resume takes up."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain import __version__, checkpoint, saving
+from mpitrain import config as configuration
+from mpitrain.algorithms import chunks_together, name_of
+from mpitrain.assignments import Assignments
+from mpitrain.config import Config
+from mpitrain.data.corpus import Corpus, open_corpus, parts
+from mpitrain.data.digits import embedded
+from mpitrain.errors import BadInput
+from mpitrain.evaluation import Evaluation, Subset
+from mpitrain.learner import Learner
+from mpitrain.metrics import Metrics, write_whole
+from mpitrain.models import Network, build
+from mpitrain.monitor import Monitor
+from mpitrain.mpi import Transport, library
+from mpitrain.progress import Progress
+from mpitrain.schedule import Schedule
+from mpitrain.session import Session, Stop
+from mpitrain.state import fresh
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of `train`."""
+
+    config: Path | None = None
+    overrides: tuple[str, ...] = ()
+    out: Path | None = None
+    resume: Path | None = None
+    print_config: bool = False
+
+
+def prepare(transport: Transport, config: Config, options: Options) -> tuple[Corpus, Network, Path | None]:
+    """Everything that depends on the user's files and keys and needs no other rank."""
+    dtype = np.dtype(config.training.dtype)
+    corpus = open_corpus(_data_path(config), "train", **_reading(config, dtype))
+    model = config.model
+    network = build(
+        model.preset,
+        corpus.shape,
+        corpus.classes,
+        width=model.width,
+        output=model.output,
+        l2=model.l2,
+        dropout=model.dropout,
+        hidden_layers=model.hidden_layers,
+    )
+    wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
+    config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
+    if wanted > there:
+        raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
+    config.algorithm.fits(network, transport.size)
+    return corpus, network, _run_folder(config, options) if transport.rank == 0 else None
+
+
+def _data_path(config: Config) -> Path:
+    return Path(config.data.path) if config.data.path else embedded()
+
+
+def _reading(config: Config, dtype: np.dtype) -> dict[str, Any]:
+    return {"context": config.data.context, "dtype": dtype, "memory_limit": int(config.data.memory_limit_gb * 1e9)}
+
+
+def _run_folder(config: Config, options: Options) -> Path:
+    if options.resume:
+        return options.resume
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
+    folder = options.out or Path(config.run.out) / name
+    try:
+        folder.mkdir(parents=True, exist_ok=options.out is None)
+    except FileExistsError:
+        raise BadInput(f"{folder}: is there already; --resume continues a run") from None
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}") from error
+    return folder
+
+
+def new_session(transport: Transport, config: Config, corpus: Corpus, network: Network, stop: Stop) -> Session:
+    training = config.training
+    schedule = Schedule(config, corpus.samples)
+    state = fresh(
+        config.algorithm,
+        network.initial(training.seed, np.dtype(training.dtype)),
+        Assignments(corpus.samples, schedule.total),
+    )
+    learner = Learner(
+        network,
+        corpus,
+        seed=training.seed,
+        dtype=training.dtype,
+        per_sample=training.rate_per == "sample",
+        independent=getattr(config.algorithm, "sampling", "") == "independent",
+        loaders=chunks_together(config.algorithm),
+    )
+    members = list(range(transport.size if config.algorithm.workers(transport.size) > 1 or has_server(config) else 1))
+    monitor = Monitor(config, time.monotonic, state, corpus.samples)
+    return Session(config, transport, members, network, learner, schedule, state, monitor, time.monotonic, stop)
+
+
+def has_server(config: Config) -> bool:
+    return config.algorithm.protocol in ("server", "elastic")
+
+
+def furnish(session: Session, folder: Path | None, resume: bool) -> None:
+    """Rank 0's monitor gets its files, the held-out parts and, on a resume, the newest whole checkpoint."""
+    config, monitor, state = session.config, session.monitor, session.state
+    if folder is None:
+        return
+    saver = session.saver = saving.Saver(folder / "checkpoints", session.network.layout, config.run.checkpoints_kept)
+    monitor.progress = Progress(config.run.progress, session.schedule.total)
+    if resume:
+        found, skipped = checkpoint.newest(folder / "checkpoints")
+        for line in skipped:
+            print(f"mpitrain: {line}", file=sys.stderr)
+        if found is None:
+            raise BadInput(f"{folder / 'checkpoints'}: no whole checkpoint to resume from")
+        checkpoint.load_state(found, state, session.network.layout)
+        session.resumed = found
+        monitor.resume(state)
+    write_whole(folder / "config.toml", configuration.to_toml(config))
+    monitor.metrics = Metrics(folder / "metrics.jsonl")
+    monitor.save = saver.save_state
+    path, dtype = _data_path(config), np.dtype(config.training.dtype)
+    held_out = sorted(
+        (part for part in parts(path) if part != "train"), key=lambda part: (not part.startswith("test"), part)
+    )
+    corpora: dict[str, Any] = {part: open_corpus(path, part, **_reading(config, dtype)) for part in held_out}
+    if config.run.train_subset:
+        corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
+    if corpora:
+        slices = has_server(config) and session.transport.size > 1
+        monitor.evaluation = Evaluation(session.network, corpora, dtype, session.clock, slices)
+    _say_start(session, resume)
+
+
+def _say_start(session: Session, resume: bool) -> None:
+    config, transport, monitor = session.config, session.transport, session.monitor
+    ranks, workers = transport.size, config.algorithm.workers(transport.size)
+    server = "a server and " if has_server(config) and ranks > 1 else ""
+    idle = f", {ranks - len(session.members)} idle" if ranks > len(session.members) else ""
+    monitor.progress.line(
+        f"mpitrain {__version__}: {name_of(config.algorithm)} on {some(ranks, 'rank')} "
+        f"({server}{some(workers, 'worker')}{idle}), {some(transport.nodes, 'node')}, "
+        f"{some(threads(config, transport), 'thread')} a rank"
+    )
+    monitor.progress.line(
+        f"{config.data.path or 'embedded digits'}: {session.learner.corpus.samples:,} samples, "
+        f"{session.network.classes} classes; {config.model.preset}: {session.network.layout.size:,} parameters"
+        + (f"; resumed at epoch {session.state.trained / monitor.samples:.2f}" if resume else "")
+    )
+    monitor.write("start", ranks=ranks, workers=workers, mpi=library(), resumed=resume, version=__version__)
+
+
+def some(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def threads(config: Config, transport: Transport) -> int:
+    """Threads a rank may use: as told, else by SLURM_CPUS_PER_TASK, else the node's cores divided by its ranks."""
+    asked = config.run.threads or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
+    return asked or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)
