@@ -106,8 +106,9 @@ class Collection:
         self.session, self.workers, self._tag = session, workers, tag
         self.outstanding: list[Work] = []
         self._missing = set(workers)
+        self._name = session.state.trained
         self._draft = session.saver.begin(session.state, 1 + 4 * len(workers))
-        self._post(Note(Kind.SAVE, count=session.state.trained))
+        self._post(Note(Kind.SAVE, count=self._name))
 
     @property
     def complete(self) -> bool:
@@ -125,6 +126,7 @@ class Collection:
     def commit(self, state: State) -> Path:
         """Write the rest, and let the ranks go on."""
         assert self.session.saver is not None
+        self.session.saver.write_piece(self.session.transport.rank, self._name, state)
         path = self.session.saver.commit(self._draft, state, self.outstanding)
         self._post(Note(Kind.RESUME))
         return path

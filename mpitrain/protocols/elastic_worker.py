@@ -64,7 +64,7 @@ class Worker:
         self.rate = LocalRate(self.options.rate_decay, self.options.plateau)
         self.t, self.turns, self.rest = 0, 0, list[Work]()
         self._g, self._piece = np.empty_like(theta), np.empty_like(theta[: block_slices(slice(0, theta.size))[0].stop])
-        self._first = self._idle = False
+        self._first = self._idle = self.stopping = False
         self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
 
@@ -77,7 +77,7 @@ class Worker:
         while self.rest or self._begin_period():
             self._step(self.rest.pop(0))
             self._attend()
-            if self.line.stopping:
+            if self.stopping:
                 break
         self._finish()
 
@@ -89,7 +89,7 @@ class Worker:
                 if self._token:  # somebody has finished
                     return False
             self._attend()
-            if self.line.stopping:
+            if self.stopping:
                 return False
             self.rest, place = self.centre.claim(self.options.tau, self.number)
             if not self.rest and place >= self.supply.end:
@@ -156,7 +156,7 @@ class Worker:
         if self.in_order:
             self._await_token()
         self.centre.settle()
-        if not self.line.stopping and self.t:
+        if not self.stopping and self.t:
             for piece in self.centre.pieces:
                 d = self.method.pending(piece)
                 if d is not None:
@@ -182,12 +182,13 @@ class Worker:
             if note.kind != Kind.TOKEN:
                 raise WireError(f"rank {message[0]} sent a note of kind {note.kind} instead of a turn")
             self._token = note.count
+            self.stopping |= bool(note.stopping)
         return self._token is not None
 
     def _pass_token(self, finished: int) -> None:
         self._token = None
         following = self.workers[(self.number + 1) % len(self.workers)]
-        self.transport.post(following, TO_NEXT, Note(Kind.TOKEN, count=finished).pack())
+        self.transport.post(following, TO_NEXT, Note(Kind.TOKEN, count=finished, stopping=self.stopping).pack())
 
     def _wait_for_stage(self) -> None:
         if not self.in_order:
@@ -204,9 +205,11 @@ class Worker:
 
     def _attend(self) -> None:
         """Report what has been trained, and do what the master asks."""
-        if self.session.clock() - self._reported >= self.report_every:
-            self.report()
+        told = self.session.stop.flag and not self.stopping
+        if told or self.session.clock() - self._reported >= self.report_every:
+            self.report()  # which carries the wish to stop
         self.line.look()
+        self.stopping |= self.session.stop.flag or self.line.stopping
         if self.line.save is not None:
             assert isinstance(self.line, Orders)
             self.centre.complete()

@@ -1,0 +1,167 @@
+"""Elastic averaging without messages: one process, the supply of samples, the options."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mpitrain import config as configuration
+from mpitrain.assignments import Assignments, Work
+from mpitrain.errors import BadInput
+from mpitrain.mpi import Transport
+from mpitrain.protocols import PROTOCOLS
+from mpitrain.rate import LocalRate
+from mpitrain.schedule import Schedule
+from mpitrain.supply import Supply
+
+
+def trained(session_of, *settings: str):
+    """A session after its training by one process."""
+    session = session_of(Transport(deadline=10.0), *settings)
+    PROTOCOLS[session.config.algorithm.protocol](session)
+    return session
+
+
+COMMON = ("training.minibatch=7", "training.epochs=3", "training.learning_rate=0.1")
+
+
+def test_downpour_with_one_worker_and_tau_1_is_sgd(session_of) -> None:
+    """Bit for bit, once what is pending at the end has been pushed."""
+    downpour = trained(session_of, "algorithm.name=downpour", *COMMON)
+    sgd = trained(session_of, "algorithm.name=sgd", *COMMON)
+    assert np.array_equal(downpour.state.theta, sgd.state.theta)
+    assert downpour.learner.corpus.gathered == sgd.learner.corpus.gathered
+
+
+def test_mdownpour_with_one_worker_is_nesterov_s_sgd(session_of) -> None:
+    """Its model is y − δv, that of `msgd` θ."""
+    one = trained(session_of, "algorithm.name=mdownpour", "algorithm.delta=0.9", *COMMON)
+    other = trained(session_of, "algorithm.name=msgd", "algorithm.momentum=0.9", *COMMON)
+    np.testing.assert_allclose(one.state.model, other.state.theta, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "like"), [("adownpour", "averaged"), ("mvadownpour", "moving-average")])
+def test_averages_with_one_worker_are_the_sequential_ones(session_of, name: str, like: str) -> None:
+    """τ = 1; z and its clock are the same."""
+    rate = ["algorithm.average_rate=0.02"] if name == "mvadownpour" else []
+    one = trained(session_of, f"algorithm.name={name}", *rate, *COMMON)
+    other = trained(session_of, f"algorithm.name={like}", *rate, *COMMON)
+    assert np.array_equal(one.state.average, other.state.average)
+    assert np.array_equal(one.state.theta, other.state.theta)
+
+
+def test_no_moving_rate_is_sgd(session_of) -> None:
+    """α = 0: the worker is SGD and x̃ stays where it was."""
+    session = trained(session_of, "algorithm.name=easgd", "algorithm.alpha=0", *COMMON)
+    sgd = trained(session_of, "algorithm.name=sgd", *COMMON)
+    assert np.array_equal(session.state.local["x"], sgd.state.theta)
+    assert np.array_equal(session.state.theta, np.ones(5))
+
+
+def test_one_worker_is_algorithm_1_by_hand(session_of) -> None:
+    """τ = 2, α = ¼, F = ½|x − m|² with every minibatch's own m."""
+    session = session_of(
+        Transport(deadline=10.0), "algorithm.name=easgd", "algorithm.tau=2", "algorithm.alpha=0.25", *COMMON
+    )
+    reference = session_of(Transport(deadline=10.0), "algorithm.name=sgd", *COMMON)
+    PROTOCOLS["elastic"](session)
+    x = centre = np.ones(5)
+    supply = Supply(Assignments(64, 192), reference.schedule)
+    for t, work in enumerate(supply.take(0, 10**6)[0]):
+        mean = reference.learner.indices(work).mean() / 100
+        d = 0.25 * (x - centre) if t % 2 == 0 else 0.0
+        x, centre = x - d - 0.1 * (x - mean), centre + d
+    np.testing.assert_allclose(session.state.local["x"], x, rtol=1e-12)
+    np.testing.assert_allclose(session.state.theta, centre, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "mdownpour"])
+@pytest.mark.parametrize("sampling", ["dispensed", "chunked"])
+def test_every_sample_once_an_epoch(session_of, name: str, sampling: str) -> None:
+    """Whatever the order."""
+    settings = (f"algorithm.name={name}", f"algorithm.sampling={sampling}")
+    session = trained(session_of, *settings, *COMMON)
+    assert Counter(session.learner.corpus.gathered) == Counter(dict.fromkeys(range(64), 3))
+    assert session.monitor.trained_now == 192
+
+
+def test_no_centre_s_pull_and_no_momentum_is_the_same_run(session_of) -> None:
+    """EAMSGD with δ = 0 is EASGD, asynchronous and synchronous, and ADMM's momentum variant with δ = 0 is ADMM's."""
+    for one, other in (("easgd", "eamsgd"), ("easgd-sync", "eamsgd-sync")):
+        plain = trained(session_of, f"algorithm.name={one}", *COMMON)
+        momentum = trained(session_of, f"algorithm.name={other}", "algorithm.delta=0", *COMMON)
+        assert plain.state.theta.tobytes() == momentum.state.theta.tobytes()
+
+
+def test_the_supply_gives_what_the_assignments_give() -> None:
+    """Minibatches of one epoch and one stage; what a stopped run had given out comes first."""
+    config = configuration.load(
+        None, ["algorithm.name=easgd", "training.minibatch=7", "training.epochs=3", "stages=[{at=1.5, minibatch=5}]"]
+    )
+    schedule = Schedule(config, 20)
+    assignments = Assignments(20, 60, 20, [Work(0, 3, 9, 7)])
+    supply = Supply(assignments, schedule)
+    taken, place = supply.take(0, 100)
+    assert place == supply.end == 49
+    assert [(w.epoch, w.start, w.count) for w in taken] == [
+        *((0, 3, 7), (0, 10, 2)),
+        *((1, 0, 7), (1, 7, 3), (1, 10, 5), (1, 15, 5)),
+        *((2, 0, 5), (2, 5, 5), (2, 10, 5), (2, 15, 5)),
+    ]
+    assert supply.returned(7) == [Work(0, 10, 2, 7)] and supply.returned(9) == []
+    assert [supply.position(place) for place in (0, 9, 10)] == [20, 20, 21]
+
+
+def test_the_supply_has_nothing_for_a_worker_whose_stage_has_not_come() -> None:
+    """By the worker's number."""
+    settings = ["algorithm.name=easgd", "training.minibatch=5", "stages=[{at=0, workers=1}, {at=1, workers=2}]"]
+    supply = Supply(Assignments(20, 40), Schedule(configuration.load(None, settings), 20))
+    assert supply.take(0, 2, worker=1) == ([], 0)
+    assert len(supply.take(0, 2, worker=0)[0]) == len(supply.take(20, 2, worker=1)[0]) == 2
+
+
+def test_the_local_rate() -> None:
+    """η/(1 + γt)^0.5, and ÷5 then ÷2 on a loss that does not fall; a restored one goes on."""
+    assert LocalRate(0.5, 0)(0.3, 6) == pytest.approx(0.15)
+    rate = LocalRate(0.0, 2)
+    rates = []
+    for _ in range(20):
+        rate.observe(1.0)
+        rates.append(rate(1.0, 0))
+    assert sorted(set(rates), reverse=True) == [1.0, 0.2, 0.1]
+    again = LocalRate(0.0, 2)
+    again.restore(rate.numbers())
+    assert again(1.0, 0) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (["algorithm.alpha=-0.1"], "algorithm.alpha"),
+        (["algorithm.beta=-1"], "algorithm.beta"),
+        (["algorithm.tau=0"], "algorithm.tau"),
+        (["training.learning_rate=0"], "training.learning_rate"),
+        (["training.learning_rate=-1"], "training.learning_rate"),
+        (["algorithm.alpha=0.1", "algorithm.rho=1"], "algorithm.rho"),
+    ],
+)
+def test_bad_values_are_named(settings: list[str], key: str) -> None:
+    """One line with the key."""
+    with pytest.raises(BadInput, match=key):
+        configuration.load(None, ["algorithm.name=easgd", *settings])
+
+
+def test_a_period_longer_than_the_training_is_named() -> None:
+    """64 samples, 3 epochs, minibatch 7 and 2 workers: 14 steps each."""
+    config = configuration.load(None, ["algorithm.name=easgd", "algorithm.tau=15", *COMMON])
+    steps = Schedule(config, 64).steps(2)
+    assert steps == 14
+    with pytest.raises(BadInput, match=r"algorithm\.tau = 15"):
+        config.algorithm.check_steps(steps)
+
+
+def test_moving_rates() -> None:
+    """α, β = pα, ρ = α/η; β = 0.9 when none is given."""
+    for setting, alpha in (("alpha=0.3", 0.3), ("beta=0.8", 0.2), ("rho=2", 0.1), ("tau=1", 0.225)):
+        options = configuration.load(None, ["algorithm.name=easgd", f"algorithm.{setting}"]).algorithm
+        assert options.moving_rate(0.05, 4) == pytest.approx(alpha)
