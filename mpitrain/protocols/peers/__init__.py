@@ -12,7 +12,7 @@ import json
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.protocols.peers.emission import warm
-from mpitrain.protocols.peers.leftovers import take_up_residuals
+from mpitrain.protocols.peers.leftovers import take_up
 from mpitrain.protocols.peers.orders import asynchronous, synchronous
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
@@ -28,7 +28,7 @@ def run(session: Session) -> None:
     session.say_exchange("sparse messages" if len(session.members) > 1 else "none")
     require_same_network(session)
     _compile(session)
-    take_up_residuals(session)
+    take_up(session)
     peer = Peer(session)
     with peer.meetings.postponing_saves():
         synchronous(peer) if peer.in_step else asynchronous(peer)

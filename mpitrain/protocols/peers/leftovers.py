@@ -1,30 +1,45 @@
-"""Residuals of a run that is resumed: gradient that was computed and is not yet in the weights."""
+"""What a resumed run finds: integer weights, and residuals, which are gradient that is not yet in the weights."""
 
+import json
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
 
 import h5py
 
 from mpitrain import saving
 from mpitrain.errors import BadInput
-from mpitrain.rules.sparse_delta import share_residuals
+from mpitrain.ops import digest
+from mpitrain.rules.sparse_delta import round_weights, share_residuals
 from mpitrain.session import Session
 
 
-def take_up_residuals(session: Session) -> None:
-    """Each rank its own residual again, or its part of the sum when there were other ranks. Collective.
+def take_up(session: Session) -> None:
+    """Weights of another algorithm become whole units; residuals go on, shared out anew among another number of ranks.
 
-    Raises BadInput naming a file that cannot be read.
+    Collective. Raises BadInput naming a file that cannot be read, or a weight that is out of range.
     """
-    if saving.restore(session) or session.resumed is None:
+    state = session.state
+    if session.resumed is None:
         return
-    residual, number = session.state.local["residual"], session.members.index(session.transport.rank)
-    with ExitStack() as files:
-        pieces: list[Any] = []
-        for path in sorted(session.resumed.glob("rank-*.h5")):
-            try:
-                pieces.append(files.enter_context(h5py.File(path, "r"))["residual"])
-            except (OSError, KeyError) as error:
-                raise BadInput(f"{path}: {error}") from error
-        if pieces:
-            share_residuals(pieces, len(session.members), number, residual)
+    if digest.of_replica(state.counts, state.theta)[1] >= 0:
+        round_weights(state.theta, state.counts)
+    pieces = [path for path in sorted(session.resumed.glob("rank-*.h5")) if _holds_residual(path)]
+    if pieces and not saving.restore(session):
+        _share_out(session, pieces)
+
+
+def _share_out(session: Session, pieces: list[Path]) -> None:
+    state, number = session.state, session.members.index(session.transport.rank)
+    with ExitStack() as stack:
+        files = [stack.enter_context(h5py.File(path, "r")) for path in pieces]
+        residuals = [file["residual"] for file in files]
+        share_residuals(residuals, len(session.members), number, state.local["residual"])
+        state.local_numbers.update(json.loads(files[number % len(files)].attrs["numbers"]))
+
+
+def _holds_residual(path: Path) -> bool:
+    try:
+        with h5py.File(path, "r") as file:
+            return "residual" in file
+    except OSError as error:
+        raise BadInput(f"{path}: {error}") from error

@@ -12,7 +12,7 @@ from mpitrain.errors import Overdue
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.peers import Peer, take_up_residuals
+from mpitrain.protocols.peers import Peer, take_up
 from mpitrain.protocols.wire import WireError
 from mpitrain.rules.sparse_delta import UNIT
 from mpitrain.saving import Saver, together
@@ -169,7 +169,7 @@ def test_a_resumed_run_has_all_of_the_residuals(session_of, transport, tmp_path:
     after.resumed = next(folder.glob("[0-9]*"))
     held, kept = before.state.local["residual"].copy(), np.zeros_like(before.state.theta)
     if transport.rank < ranks:
-        take_up_residuals(after)
+        take_up(after)
         kept[:] = after.state.local["residual"]
     if not fewer:
         assert kept.tobytes() == held.tobytes()
