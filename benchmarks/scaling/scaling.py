@@ -2,13 +2,15 @@
 
 mpirun -n 3 python benchmarks/scaling/scaling.py [ROUNDS] [MINIBATCHES]
 
-Ranks 1 and 2 each train `sgd` on their own at the same time; then rank 0 serves the two as workers of `asgd` (n = 3).
-The ratio is of the sums of samples per second; the median over the rounds counts.
+Ranks 1 and 2 each train `sgd` on their own at the same time; then rank 0 serves the two as workers of `asgd` (n = 3),
+then they are workers of `easgd` (τ = 10). A ratio is of the sums of samples per second; the median over the rounds
+counts.
 """
 
 import statistics
 import sys
 import time
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -18,24 +20,30 @@ from workload import MINIBATCH, session
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 
+DISTRIBUTED = {"asgd": ("algorithm.preset=zhang2013",), "easgd": ("algorithm.name=easgd", "algorithm.tau=10")}
+
 
 def main(rounds: int, minibatches: int) -> None:
     """Print one line a round and the medians."""
     transport, alone = Transport(), Transport(MPI.COMM_SELF)
     transport.local_size = 1
-    ratios = []
+    ratios: dict[str, list[float]] = {name: [] for name in DISTRIBUTED}
     for number in range(rounds + 1):
         independent = timed(transport, lambda: sgd(transport, alone, minibatches // 2), minibatches)
-        served = timed(transport, lambda: asgd(transport, minibatches), minibatches)
-        if number:  # the first round warms up
-            ratios.append(served / independent)
-            if transport.rank == 0:
-                print(f"2 x sgd {independent:7.0f} samples/s   asgd {served:7.0f}   ratio {ratios[-1]:.3f}", flush=True)
+        line = f"2 x sgd {independent:7.0f} samples/s"
+        for name, settings in DISTRIBUTED.items():
+            rate = timed(transport, partial(distributed, transport, minibatches, settings), minibatches)
+            line += f"   {name} {rate:7.0f}, ratio {rate / independent:.3f}"
+            if number:  # the first round warms up
+                ratios[name].append(rate / independent)
+        if number and transport.rank == 0:
+            print(line, flush=True)
     if transport.rank == 0:
-        print(f"median ratio {statistics.median(ratios):.3f} over {rounds} rounds")
+        for name, each in ratios.items():
+            print(f"{name}: median ratio {statistics.median(each):.3f} over {rounds} rounds")
 
 
-def timed(transport: Transport, action, minibatches: int) -> float:  # noqa: ANN001
+def timed(transport: Transport, action, minibatches: int) -> float:
     """Samples per second of all ranks together, from a common start to the last rank's end."""
     run = action()  # builds; what it returns trains
     transport.barrier("the others")
@@ -46,7 +54,7 @@ def timed(transport: Transport, action, minibatches: int) -> float:  # noqa: ANN
     return minibatches * MINIBATCH / float(seconds[0])
 
 
-def sgd(transport: Transport, alone: Transport, minibatches: int):  # noqa: ANN201
+def sgd(transport: Transport, alone: Transport, minibatches: int):
     """Two independent trainings; rank 0 does nothing."""
     if transport.rank == 0:
         return lambda: None
@@ -54,10 +62,10 @@ def sgd(transport: Transport, alone: Transport, minibatches: int):  # noqa: ANN2
     return lambda: PROTOCOLS["synchronous"](one)
 
 
-def asgd(transport: Transport, minibatches: int):  # noqa: ANN201
-    """A server and two workers."""
-    ours = session(transport, minibatches, "algorithm.preset=zhang2013")
-    return lambda: PROTOCOLS["server"](ours)
+def distributed(transport: Transport, minibatches: int, settings: tuple[str, ...]):
+    """Rank 0 and two workers."""
+    ours = session(transport, minibatches, *settings)
+    return lambda: PROTOCOLS[ours.config.algorithm.protocol](ours)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class Worker:
         self.rate = LocalRate(self.options.rate_decay, self.options.plateau)
         self.t, self.turns, self.rest = 0, 0, list[Work]()
         self._g, self._piece = np.empty_like(theta), np.empty_like(theta[: block_slices(slice(0, theta.size))[0].stop])
-        self._first = self._idle = self.stopping = False
+        self._first = self._idle = self.stopping = self._done = False
         self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
 
@@ -169,6 +169,7 @@ class Worker:
             self.line.tell(Note(Kind.REST, 0, work.epoch, work.start, work.count, work.minibatch))
         self.note_numbers()
         self.line.tell(Note(Kind.DONE))
+        self._done = True
         self._until(lambda: self.line.over, "the others to finish")
 
     # ---- turns
@@ -206,14 +207,15 @@ class Worker:
     def _attend(self) -> None:
         """Report what has been trained, and do what the master asks."""
         told = self.session.stop.flag and not self.stopping
-        if told or self.session.clock() - self._reported >= self.report_every:
+        if not self._done and (told or self.session.clock() - self._reported >= self.report_every):
             self.report()  # which carries the wish to stop
         self.line.look()
         self.stopping |= self.session.stop.flag or self.line.stopping
         if self.line.save is not None:
             assert isinstance(self.line, Orders)
             self.centre.complete()
-            self.report()
+            if not self._done:
+                self.report()
             self.note_numbers()
             saving.give_piece(self.session, self.line, self.unused())
 
