@@ -20,6 +20,7 @@ class Subset:
         chosen = stream(seed, "subset").permutation(corpus.samples)[:samples]
         self._corpus, self._chosen = corpus, np.sort(chosen)
         self.samples, self.shape, self.classes = len(chosen), corpus.shape, corpus.classes
+        self.in_memory = corpus.in_memory
 
     def gather(self, indices: Array, out: Batch) -> Batch:
         """Fill `out` with these samples of the choice."""
@@ -38,8 +39,8 @@ def errors(results: dict[str, Any]) -> dict[str, float]:
 class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …
 
-    Results are `dev_loss` (mean), `dev_error` (share of wrong), `test_noisy_loss` and so on; `test_loss` and `test_error`
-    are of the first test part.
+    Results are `dev_loss` (mean), `dev_error` (share of wrong), `test_noisy_loss` and so on; `test_loss` and
+    `test_error` are of the first test part.
     """
 
     def __init__(

@@ -185,7 +185,8 @@ def test_a_signal_leaves_a_checkpoint_within_10_s(
 def test_a_crash_on_one_rank_ends_the_job_with_its_traceback(tmp_path: Path, launch: Callable[..., Any]) -> None:
     """Within 10 s, although the others wait for it."""
     (tmp_path / "crash.py").write_text(
-        "import sys\nimport mpitrain.learner as learner\nfrom mpitrain.mpi import MPI\nfrom mpitrain.__main__ import main\n"
+        "import sys\nimport mpitrain.learner as learner\n"
+        "from mpitrain.mpi import MPI\nfrom mpitrain.__main__ import main\n"
         "plain = learner.Learner.gradient\n"
         "def gradient(self, theta, out, work, on_ready=None):\n"
         "    if MPI.COMM_WORLD.rank == 1 and work.epoch == 1:\n        raise KeyError('lost')\n"

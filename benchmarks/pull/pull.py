@@ -48,7 +48,7 @@ def _compute(seconds: float) -> None:
         np.matmul(a, a, out=out)
 
 
-def _measure(centre, size: int) -> tuple[float, float]:  # noqa: ANN001
+def _measure(centre, size: int) -> tuple[float, float]:
     out, source, target = (np.full(size, k, np.float32) for k in (2, 3, 4))  # written: no page is shared
     pulls, copies = [], []
     for _ in range(ROUNDS):

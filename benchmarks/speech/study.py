@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from launch import run, table, time_to  # noqa: E402
+from launch import run, table, time_to
 
 COMMON: dict[str, Any] = {"training.seed": 1, "run.checkpoint_every": 0}
 CHAN: dict[str, Any] = COMMON | {
