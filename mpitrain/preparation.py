@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import __version__, checkpoint, saving
+from mpitrain import __version__, checkpoint, pretraining, saving
 from mpitrain import config as configuration
 from mpitrain.algorithms import chunks_together, name_of
 from mpitrain.assignments import Assignments
@@ -61,6 +61,7 @@ def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cor
     if wanted > there:
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
     config.algorithm.fits(network, transport.size)
+    pretraining.require_fit(config.pretraining, network)
     return corpus, network, _run_folder(config, options) if transport.rank == 0 else None
 
 

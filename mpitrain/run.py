@@ -23,6 +23,7 @@ from mpitrain.errors import BadInput, Overdue, TrainingFailed
 from mpitrain.models import Network, warm
 from mpitrain.mpi import Transport, abort
 from mpitrain.preparation import Options, furnish, new_session, prepare, threads
+from mpitrain.pretraining import pretrain
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.wire import WireError
 from mpitrain.session import Session, Stop
@@ -104,6 +105,8 @@ def _train(transport: Transport, config: Config, options: Options, stop: Stop) -
     saving.share(session)
     if resume:
         _share_state(session)
+    else:
+        pretrain(session)
     session.monitor.start_clock()
     PROTOCOLS[config.algorithm.protocol](session)
     stopped = np.array([int(stop.flag)])

@@ -1,0 +1,71 @@
+"""Unsupervised pre-training as restricted Boltzmann machines, one on top of the other (the networks of Zhang 2013;
+Hinton, Osindero & Teh 2006).
+
+The first machine's visible units are Gaussian, for real-valued inputs of about unit variance; the others' are the
+sigmoid units below. Weights start where the network's own start; the output layer is left as it is.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mpitrain.config import Pretraining
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.models.activations import Sigmoid
+from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.network import Network
+from mpitrain.pretraining.growing import depth, hidden_layers
+from mpitrain.pretraining.steps import Step, learner_of, minibatches
+from mpitrain.rules import contrastive_divergence as rule
+from mpitrain.streams import stream
+
+#: Of the rate, for the machine with Gaussian units, which diverges at the others' (Hinton's guide, §13.2).
+GAUSSIAN_RATE = 0.1
+
+
+def fits(network: Network) -> str:
+    """Why the network cannot be pre-trained so; "" when it can."""
+    hidden = [layer for layer in network.layers if layer.parameters][:-1]
+    follows = {id(layer): after for layer, after in pairwise(network.layers)}
+    if all(isinstance(layer, FullyConnected) and isinstance(follows[id(layer)], Sigmoid) for layer in hidden):
+        return "" if hidden else "has no hidden layer"
+    return "has hidden layers that are not fully connected sigmoid ones"
+
+
+def steps(network: Network, corpus: Any, theta: Array, options: Pretraining, seed: int) -> Iterator[Step]:
+    """Pre-train the initial parameters `theta` in place, a minibatch at each step; its loss is the squared error of
+    the reconstruction.
+
+    Raises TrainingFailed when that is no longer finite.
+    """
+    views, layers = network.layout.views(theta), depth(network)
+    for layer in range(1, layers + 1):
+        weights, hidden = views[f"fc{layer}.weights"], views[f"fc{layer}.bias"]
+        machine = rule.Machine(weights, hidden, np.zeros(len(weights), theta.dtype))
+        below = _Below(network, views, layer - 1)
+        learner = learner_of(network, corpus, seed, layer, theta.dtype)
+        for number, work in enumerate(minibatches(options, corpus.samples)):
+            visible = below(learner.load(work).inputs)
+            uniform = stream(seed, "hidden units", layer, number).random((len(visible), hidden.size), np.float32)
+            eta = options.learning_rate * (GAUSSIAN_RATE if layer == 1 else 1.0)
+            loss = rule.step(machine, visible, uniform, eta=eta, gaussian=layer == 1)
+            if not np.isfinite(loss):
+                raise TrainingFailed("the pre-training diverged; a smaller pretraining.learning_rate may help")
+            yield Step(layer, layers, work.count, loss)
+        learner.loader.close()
+
+
+class _Below:
+    """What the layers below a machine make of the inputs."""
+
+    def __init__(self, network: Network, views: dict[str, Array], count: int) -> None:
+        self._layers, self._views = hidden_layers(network, count) if count else [], views
+
+    def __call__(self, inputs: Array) -> Array:
+        x = inputs.reshape(len(inputs), -1)
+        for layer in self._layers:
+            x = layer.forward(self._views, x, training=False)
+        return x

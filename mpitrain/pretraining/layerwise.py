@@ -1,0 +1,46 @@
+"""Supervised layer-by-layer pre-training (Seide, Li, Chen & Yu, Feature engineering in context-dependent deep neural
+networks, ASRU 2011; Strom 2015, §3.3).
+
+A network of one hidden layer is trained briefly by back-propagation; its output layer is thrown away, the next hidden
+layer and a fresh output layer are put on top, and the whole is trained again; and so on up to the full depth.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mpitrain.config import Pretraining
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.models.network import Network
+from mpitrain.pretraining.growing import depth, grown, kept
+from mpitrain.pretraining.steps import Step, learner_of, minibatches
+from mpitrain.rules.sgd import sgd
+
+
+def fits(network: Network) -> str:
+    """Why the network cannot be pre-trained so; "" when it can."""
+    return "" if depth(network) else "has no hidden layer"
+
+
+def steps(network: Network, corpus: Any, theta: Array, options: Pretraining, seed: int) -> Iterator[Step]:
+    """Pre-train the initial parameters `theta` in place, a minibatch at each step.
+
+    Raises TrainingFailed when the loss is no longer finite.
+    """
+    layers = depth(network)
+    for layer in range(1, layers + 1):
+        stage = grown(network, layer)
+        vector = theta if layer == layers else stage.initial(seed, theta.dtype)
+        vector[kept(network, layer)] = theta[kept(network, layer)]
+        learner = learner_of(stage, corpus, seed, layer, theta.dtype)
+        gradient, scratch = np.empty_like(vector), np.empty_like(vector)
+        for work in minibatches(options, corpus.samples):
+            loss = learner.gradient(vector, gradient, work)
+            if not np.isfinite(loss):
+                raise TrainingFailed("the pre-training diverged; a smaller pretraining.learning_rate may help")
+            sgd(vector, gradient, scratch, eta=options.learning_rate)
+            yield Step(layer, layers, work.count, loss)
+        learner.loader.close()
+        theta[kept(network, layer)] = vector[kept(network, layer)]

@@ -1,0 +1,33 @@
+"""What both ways of pre-training share: minibatches of a part of the corpus, and how far they have come."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpitrain.assignments import Assignments, Work
+from mpitrain.config import Pretraining
+from mpitrain.learner import Learner
+from mpitrain.streams import stream
+
+
+class Step(NamedTuple):
+    """A minibatch of the pre-training of hidden layer `layer` (from 1) of `layers` is done; its mean loss."""
+
+    layer: int
+    layers: int
+    samples: int
+    loss: float
+
+
+def learner_of(network: Any, corpus: Any, seed: int, layer: int, dtype: np.dtype) -> Learner:
+    """Minibatches in an order that is the layer's own."""
+    own = int(stream(seed, "pretraining", layer).integers(2**31))
+    return Learner(network, corpus, seed=own, dtype=str(dtype))
+
+
+def minibatches(options: Pretraining, samples: int) -> Iterator[Work]:
+    """`options.epochs` epochs."""
+    assignments = Assignments(samples, round(options.epochs * samples))
+    while (work := assignments.next(options.minibatch)) is not None:
+        yield work
