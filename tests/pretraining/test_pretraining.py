@@ -142,7 +142,7 @@ def test_a_run_starts_from_the_pretrained_weights(launch: Callable[..., Any], tm
     )
     rest = (
         "pretraining.samples=300",
-        "training.learning_rate=1e-30",
+        "training.learning_rate=1e-60",
         "training.epochs=0.1",
         "algorithm.name=allreduce",
     )
