@@ -3,8 +3,8 @@
 mpirun -n 3 python benchmarks/scaling/scaling.py [ROUNDS] [MINIBATCHES]
 
 Ranks 1 and 2 each train `sgd` on their own at the same time; then rank 0 serves the two as workers of `asgd` (n = 3),
-then they are workers of `easgd` (τ = 10). A ratio is of the sums of samples per second; the median over the rounds
-counts.
+then they are workers of `easgd` (τ = 10); then they are two peers of `sparse-delta` (0.1 % of the elements sent), while
+rank 0 does nothing. A ratio is of the sums of samples per second; the median over the rounds counts.
 """
 
 import statistics
@@ -17,22 +17,28 @@ from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 from workload import MINIBATCH, session
 
+from mpitrain import config as configuration
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 
-DISTRIBUTED = {"asgd": ("algorithm.preset=zhang2013",), "easgd": ("algorithm.name=easgd", "algorithm.tau=10")}
+DISTRIBUTED = {
+    "asgd": ("algorithm.preset=zhang2013",),
+    "easgd": ("algorithm.name=easgd", "algorithm.tau=10"),
+    "sparse-delta": ("algorithm.name=sparse-delta", "algorithm.target_density=0.001"),
+}
 
 
 def main(rounds: int, minibatches: int) -> None:
     """Print one line a round and the medians."""
     transport, alone = Transport(), Transport(MPI.COMM_SELF)
     transport.local_size = 1
+    pair = Transport(transport.comm.Split(int(transport.rank == 0)))  # the two workers
     ratios: dict[str, list[float]] = {name: [] for name in DISTRIBUTED}
     for number in range(rounds + 1):
         independent = timed(transport, lambda: sgd(transport, alone, minibatches // 2), minibatches)
         line = f"2 x sgd {independent:7.0f} samples/s"
         for name, settings in DISTRIBUTED.items():
-            rate = timed(transport, partial(distributed, transport, minibatches, settings), minibatches)
+            rate = timed(transport, partial(distributed, transport, pair, minibatches, settings), minibatches)
             line += f"   {name} {rate:7.0f}, ratio {rate / independent:.3f}"
             if number:  # the first round warms up
                 ratios[name].append(rate / independent)
@@ -62,9 +68,12 @@ def sgd(transport: Transport, alone: Transport, minibatches: int):
     return lambda: PROTOCOLS["synchronous"](one)
 
 
-def distributed(transport: Transport, minibatches: int, settings: tuple[str, ...]):
-    """Rank 0 and two workers."""
-    ours = session(transport, minibatches, *settings)
+def distributed(transport: Transport, pair: Transport, minibatches: int, settings: tuple[str, ...]):
+    """Rank 0 and two workers, or two peers."""
+    has_server = configuration.load(None, list(settings)).algorithm.workers(3) == 2
+    if not has_server and transport.rank == 0:
+        return lambda: None
+    ours = session(transport if has_server else pair, minibatches, *settings)
     return lambda: PROTOCOLS[ours.config.algorithm.protocol](ours)
 
 
