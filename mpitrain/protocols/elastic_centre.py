@@ -53,7 +53,9 @@ class Centre(Protocol):
 
 
 class MastersCentre(Protocol):
-    """The master's side."""
+    """The master's side. `patient`: no worker ever waits for it."""
+
+    patient: bool
 
     def put(self, theta: Array) -> None:
         """x̃ ← θ, before the workers start."""
@@ -78,6 +80,8 @@ def shares(size: int, parts: int) -> list[slice]:
 
 class WindowCentre:
     """One-sided. Every rank has one; the master's also lays x̃ out and copies it. Collective to make and to close."""
+
+    patient = True
 
     def __init__(self, transport: "Transport", ranks: list[int], size: int, dtype: np.dtype, supply: Supply) -> None:
         self._transport, self._supply = transport, supply

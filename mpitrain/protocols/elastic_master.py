@@ -11,6 +11,8 @@ from mpitrain.protocols.wire import Kind, Note, WireError, unpack
 from mpitrain.session import Session
 from mpitrain.supply import Supply
 
+PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
+
 
 class Master:
     """Rank 0: counts, evaluates, saves, passes on a wish to stop, and serves the centre where that takes messages."""
@@ -36,10 +38,20 @@ class Master:
                 backoff.reset()
             else:
                 self._check_deadlines()
-                backoff.pause()
+                self._idle(backoff)
         self._post(Note(Kind.STOP, stopping=1))
         self.refresh()
         self.state.assignments.returned += self._rests
+
+    def _idle(self, backoff: Any) -> None:
+        """Sleep until a note waits. Where workers serve themselves, seldom looking: they need the cores."""
+        if not self.centre.patient:
+            backoff.pause()
+            return
+        for _ in range(10):
+            self.transport.sleep(PATIENCE)
+            if self.transport.waiting(TO_MASTER):
+                return
 
     def refresh(self) -> None:
         """Bring the state up to what x̃ and the supply are now."""

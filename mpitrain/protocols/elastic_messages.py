@@ -77,6 +77,8 @@ class _Worker:
 class ServingCentre:
     """The master's side: x̃ in its own memory."""
 
+    patient = False
+
     def __init__(self, transport: "Transport", workers: list[int], theta: Array, supply: Supply) -> None:
         self._transport, self._supply = transport, supply
         self.theta, self._place = np.empty_like(theta), 0
