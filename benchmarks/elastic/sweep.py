@@ -1,0 +1,151 @@
+"""Test error and loss against wall clock and samples: τ ∈ {1, 4, 16, 64} with p = 4, and p ∈ {4, 8, 16} with τ = 10.
+
+    python benchmarks/elastic/sweep.py OUT [--data DIR --preset NAME] [--epochs E] [--only tau|workers] [--quick]
+
+Figures 2 and 3 of Zhang, Choromanska & LeCun 2015: every method from the same start, each with every learning rate of
+RATES, the best by its smallest test error. Runs are kept under OUT and not repeated. Writes OUT/{tau,workers}.md and,
+with matplotlib, .png. A method whose loss is no longer finite at any of its rates counts as diverged; one that ends
+with a test error above 45 % is marked unstable. The period τ = 64 with p = 4 needs 6 epochs of the digits at least.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import launch
+
+#: Learning rates tried, by method (digits; the paper's own are for CIFAR). τ of mdownpour is always 1.
+RATES = {
+    "msgd": (0.02, 0.01),
+    "downpour": (0.05, 0.02, 0.005),
+    "adownpour": (0.05, 0.02, 0.005),
+    "mvadownpour": (0.05, 0.02, 0.005),
+    "mdownpour": (0.005, 0.002),
+    "easgd": (0.1, 0.05),
+    "eamsgd": (0.02, 0.01),
+}
+TAUS, WORKERS = (1, 4, 16, 64), (4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method at one period and number of workers."""
+
+    name: str
+    tau: int
+    workers: int
+
+    def settings(self, rate: float, base: dict[str, Any]) -> dict[str, Any]:
+        """Configuration keys."""
+        keys = {**base, "algorithm.name": self.name, "training.learning_rate": rate}
+        return keys if self.name in ("msgd", "mdownpour") else {**keys, "algorithm.tau": self.tau}
+
+    @property
+    def ranks(self) -> int:
+        """Rank 0 and the workers; one for the sequential method."""
+        return 1 if self.name == "msgd" else self.workers + 1
+
+
+def best(out: Path, point: Point, rates: tuple[float, ...], base: dict[str, Any]) -> tuple[float, Path] | None:
+    """The learning rate and folder of the run with the smallest test error; None when all diverged."""
+    found: list[tuple[float, float, Path]] = []
+    for rate in rates:
+        sequential = point.name == "msgd"
+        where = f"{point.name}-{rate}" if sequential else f"{point.name}-t{point.tau}-p{point.workers}-{rate}"
+        folder = out / where
+        try:
+            launch.run(folder, point.ranks, point.settings(rate, base))
+        except subprocess.CalledProcessError:
+            continue
+        errors = [record["test_error"] for record in launch.records(folder, "evaluate")]
+        found.append((min(errors), rate, folder))
+    return min(found)[1:] if found else None
+
+
+def study(out: Path, title: str, points: list[list[Point]], base: dict[str, Any], quick: bool) -> None:
+    """Run the points, a panel of them for each τ or p, and write table and plot."""
+    rows, panels = [], []
+    for panel in points:
+        curves = {}
+        for point in panel:
+            rates = RATES[point.name][:1] if quick else RATES[point.name]
+            chosen = best(out / "runs", point, rates, base)
+            if chosen is None:
+                rows.append([point.name, point.tau, point.workers, "", "diverged", "", "", "", ""])
+                continue
+            rate, folder = chosen
+            curves[point.name] = launch.records(folder, "evaluate")
+            rows.append(row(point, rate, folder, curves[point.name]))
+        panels.append((panel[-1], curves))
+    header = ["method", "τ", "p", "η", "least test error", "last test error", "last test loss", "last train loss", "s"]
+    (out / f"{title}.md").write_text(launch.table(header, rows) + "\n")
+    plot(out / f"{title}.png", title, panels)
+
+
+def row(point: Point, rate: float, folder: Path, curve: list[dict[str, Any]]) -> list[Any]:
+    """A line of the table."""
+    summary = json.loads((folder / "summary.json").read_text())
+    least, last = min(record["test_error"] for record in curve), curve[-1]
+    unstable = " (unstable)" if last["test_error"] > 0.45 else ""
+    figures = [f"{least:.2%}", f"{last['test_error']:.2%}{unstable}", f"{last['test_loss']:.3f}"]
+    figures += [f"{last['train_subset_loss']:.4f}", f"{summary['seconds']:.1f}"]
+    return [point.name, point.tau, point.workers, rate, *figures]
+
+
+def plot(path: Path, title: str, panels: list[tuple[Point, dict[str, list[dict[str, Any]]]]]) -> None:
+    """Columns: τ or p; rows: training loss, test loss and error against the clock, and error against samples."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"{path}: not drawn, matplotlib is missing (the extra mpitrain[plots])")
+        return
+    shown = (("seconds", "train_subset_loss"), ("seconds", "test_loss"), ("seconds", "test_error"))
+    shown = (*shown, ("epoch", "test_error"))
+    figure = Figure(figsize=(3.2 * len(panels), 2.4 * len(shown)), dpi=100, layout="constrained")
+    grid = figure.subplots(len(shown), len(panels), squeeze=False)
+    for column, (point, curves) in enumerate(panels):
+        for axes, (x, y) in zip(grid[:, column], shown, strict=True):
+            for name, curve in curves.items():
+                axes.plot([record[x] for record in curve], [record[y] for record in curve], label=name, linewidth=1)
+            axes.set(xlabel=x, ylabel=y.replace("_", " "), yscale="log")
+        grid[0, column].set_title(f"τ = {point.tau}" if title == "tau" else f"p = {point.workers}")
+    grid[0, 0].legend(fontsize=7)
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Both studies."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", default="", help="shard folder; default: the embedded digits")
+    parser.add_argument("--preset", default="digits-cnn")
+    parser.add_argument("--epochs", type=float, default=60.0)
+    parser.add_argument("--only", choices=("tau", "workers"))
+    parser.add_argument("--quick", action="store_true", help="one learning rate, two τ, one p")
+    options = parser.parse_args()
+    base = {
+        "data.path": options.data,
+        "model.preset": options.preset,
+        "training.epochs": options.epochs,
+        "run.train_subset": 1000,
+        "run.threads": 1,
+        "run.checkpoint_every": 0,
+        "run.progress": "none",
+    }
+    taus, workers = (TAUS[:2], WORKERS[:1]) if options.quick else (TAUS, WORKERS)
+    if options.only != "workers":
+        study(options.out, "tau", [[Point(name, t, 4) for name in RATES] for t in taus], base, options.quick)
+    if options.only != "tau":
+        # Figure 3: DOWNPOUR and MDOWNPOUR at τ = 1, the elastic ones at τ = 10
+        tau = {"downpour": 1, "mdownpour": 1, "easgd": 10, "eamsgd": 10, "msgd": 1}
+        panels = [[Point(name, tau[name], p) for name in tau] for p in workers]
+        study(options.out, "workers", panels, base, options.quick)
+
+
+if __name__ == "__main__":
+    main()
