@@ -1,0 +1,53 @@
+"""Samples per second of `allreduce` and `sparse-delta` on the network of benchmarks/scaling, one line each.
+
+mpirun -n 2 python benchmarks/sparse/rates.py [ALLREDUCE_MINIBATCHES] [SPARSE_MINIBATCHES]
+
+Minibatches are a rank's. Each algorithm first trains a tenth as long, unmeasured. `sparse-delta` sends 0.1 % of the
+elements, packed: a thousandth of the bytes that `allreduce` sums.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scaling"))
+from workload import MINIBATCH, session
+
+from mpitrain.mpi import Transport
+from mpitrain.protocols import PROTOCOLS
+
+SETTINGS = {
+    "allreduce": ("algorithm.name=allreduce", "algorithm.momentum=0"),
+    "sparse-delta": ("algorithm.name=sparse-delta", "algorithm.target_density=0.001"),
+}
+
+
+def rate(transport: Transport, settings: tuple[str, ...], minibatches: int) -> tuple[float, dict[str, float]]:
+    """Samples per second of all ranks together, and what the protocol counted."""
+    ours = session(transport, minibatches * transport.size, *settings)
+    transport.barrier("the others")
+    began = time.perf_counter()
+    PROTOCOLS[ours.config.algorithm.protocol](ours)
+    seconds = np.array([time.perf_counter() - began])
+    transport.wait(transport.start_maximum(seconds), "the others")
+    return minibatches * transport.size * MINIBATCH / float(seconds[0]), ours.monitor.counted
+
+
+def main(counts: dict[str, int]) -> None:
+    """Measure both."""
+    transport = Transport()
+    for name, minibatches in counts.items():
+        rate(transport, SETTINGS[name], max(minibatches // 10, 1))
+        found, counted = rate(transport, SETTINGS[name], minibatches)
+        if transport.rank == 0:
+            ratio = counted.get("compression_ratio")
+            print(f"{name} {found:.0f} samples/s" + (f" at {ratio:.0f}x fewer bytes" if ratio else ""), flush=True)
+
+
+if __name__ == "__main__":
+    numbers = [int(word) for word in sys.argv[1:]] + [20, 100][len(sys.argv) - 1 :]
+    with threadpool_limits(1):
+        main(dict(zip(SETTINGS, numbers, strict=True)))

@@ -1,0 +1,129 @@
+"""What sparse delta exchange costs in accuracy and saves in traffic (Strom 2015, Tables 3 and 4).
+
+python -m mpitrain prepare speech CORPUS --language bn --hours 1 --classes 1998 --bins 20
+python benchmarks/sparse/study.py thresholds CORPUS OUT     Table 3: by threshold, two ranks
+python benchmarks/sparse/study.py sizes CORPUS OUT          Table 4: by size of the network
+python benchmarks/sparse/study.py accuracy CORPUS OUT       sgd and 2, 4, 8 ranks, three seeds each
+
+`digits` for CORPUS takes the embedded digits. Runs that are already in OUT are not repeated. `--set KEY=VALUE`
+overrides the settings of all runs.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import run, table
+
+COMMON: dict[str, Any] = {"run.threads": 1, "run.checkpoint_every": 0, "training.seed": 1}
+SPEECH: dict[str, Any] = COMMON | {
+    "data.context": [8, 8],
+    "model.preset": "strom2015-dnn",
+    "model.width": 0.25,
+    "training.minibatch": 64,
+    "training.learning_rate": 0.2,
+    "training.epochs": 3,
+}
+DIGITS: dict[str, Any] = COMMON | {"training.minibatch": 8, "training.learning_rate": 0.05, "training.epochs": 20}
+#: By corpus: thresholds of Table 3, the one that the other tables take.
+THRESHOLDS = {"speech": ([1.0, 2.0, 4.0, 6.0, 9.0, 12.0], 2.0), "digits": ([0.25, 0.5, 1.0, 2.0, 4.0], 1.0)}
+SIZES = {"5 layers": {}, "8 layers": {"layers": 8}, "5 of 2x size": {"times": 2}, "5 of 3x size": {"times": 3}}
+
+
+class Study:
+    """One corpus and where its runs go."""
+
+    def __init__(self, corpus: str, out: Path, more: dict[str, Any]) -> None:
+        self.kind = "digits" if corpus == "digits" else "speech"
+        path = {} if corpus == "digits" else {"data.path": str(Path(corpus).resolve())}
+        self.settings = (DIGITS if corpus == "digits" else SPEECH) | path | more
+        self.out = out
+
+    def sparse(self, name: str, ranks: int, threshold: float, more: dict[str, Any]) -> dict[str, Any]:
+        """A run of sparse-delta; messages are Golomb–Rice coded, as `auto` does, unless overridden."""
+        own = {"algorithm.name": "sparse-delta", "algorithm.threshold": threshold, "algorithm.codec": "auto"}
+        return run(self.out / name, ranks, own | self.settings | more)
+
+    def sgd(self, name: str, more: dict[str, Any]) -> dict[str, Any]:
+        """The same training on one rank."""
+        settings = {key: value for key, value in self.settings.items() if not key.startswith("algorithm.")}
+        return run(self.out / name, 1, {"algorithm.name": "sgd"} | settings | more)
+
+
+def thresholds(study: Study) -> None:
+    """Update size, compression and accuracy by threshold."""
+    base = study.sgd("sgd-1", {})
+    rows: list[list[Any]] = [["sgd", f"{base['samples_per_second']:,.0f}", "–", "–", "–", _percent(base), "–"]]
+    for threshold in THRESHOLDS[study.kind][0]:
+        told = study.sparse(f"threshold-{threshold:g}", 2, threshold, {})
+        rows.append([f"{threshold:g}", f"{told['samples_per_second']:,.0f}", *_traffic(told), _percent(told)])
+        rows[-1].append(f"{1 - told['test_error'] / base['test_error']:+.1%}")
+    header = ["threshold", "samples/s", "KB a minibatch", "bits an element", "compression", "test error", "reduction"]
+    print(table(header, rows))
+
+
+def sizes(study: Study) -> None:
+    """Compression and accuracy by size of the network, at one threshold."""
+    rows = []
+    for name, size in SIZES.items():
+        width = study.settings.get("model.width", 1.0) * size.get("times", 1)
+        more = {"model.preset": "strom2015-dnn", "model.width": width, "model.hidden_layers": size.get("layers", 5)}
+        slug = name.replace(" ", "-")
+        told = study.sparse(f"size-{slug}", 2, THRESHOLDS[study.kind][1], more)
+        weights = told["compression_ratio"] * told["bytes_per_minibatch"] / 4
+        rows.append([name, f"{weights / 1e6:.2f}", f"{told['samples_per_second']:,.0f}", *_traffic(told)])
+        rows[-1].append(_percent(told))
+    header = ["hidden layers", "weights, millions", "samples/s", "KB a minibatch", "bits an element", "compression"]
+    print(table([*header, "test error"], rows))
+
+
+def accuracy(study: Study) -> None:
+    """Mean and spread of the test error over three seeds."""
+    rows = []
+    for ranks in (1, 2, 4, 8):
+        errors, ratios = [], []
+        for seed in (1, 2, 3):
+            more = {"training.seed": seed}
+            if ranks == 1:
+                told = study.sgd(f"sgd-{seed}", more)
+            else:
+                told = study.sparse(f"ranks-{ranks}-{seed}", ranks, THRESHOLDS[study.kind][1], more)
+                ratios.append(told["compression_ratio"])
+            errors.append(told["test_error"])
+        spread = f"{statistics.mean(errors):.2%} ± {statistics.stdev(errors):.2%}"
+        name = "sgd" if ranks == 1 else f"sparse-delta, {ranks} ranks"
+        rows.append([name, spread, f"{statistics.mean(ratios):,.0f}" if ratios else "–"])
+    print(table(["", "test error, three seeds", "compression"], rows))
+
+
+def _traffic(told: dict[str, Any]) -> list[str]:
+    return [
+        f"{told['bytes_per_minibatch'] / 1000:.2f}",
+        f"{told['bits_per_element']:.1f}",
+        f"{told['compression_ratio']:,.0f}",
+    ]
+
+
+def _percent(told: dict[str, Any]) -> str:
+    return f"{told['test_error']:.2%}"
+
+
+def main() -> None:
+    """One table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["thresholds", "sizes", "accuracy"])
+    parser.add_argument("corpus")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    words = parser.parse_args()
+    pairs = (word.split("=", 1) for word in words.set)
+    study = Study(words.corpus, words.out, {key: json.loads(value) for key, value in pairs})
+    {"thresholds": thresholds, "sizes": sizes, "accuracy": accuracy}[words.table](study)
+
+
+if __name__ == "__main__":
+    main()
