@@ -1,6 +1,6 @@
 """Samples per second of distributed algorithms against independent `sgd` processes, alternating in one run.
 
-mpirun -n 3 python benchmarks/scaling/scaling.py [ROUNDS] [MINIBATCHES]
+mpirun -n 3 python benchmarks/scaling/scaling.py [ROUNDS] [MINIBATCHES] [ALGORITHM ...]
 
 Ranks 1 and 2 each train `sgd` on their own at the same time; then rank 0 serves the two as workers of `asgd` (n = 3),
 then they are workers of `easgd` (τ = 10); then they are two peers of `sparse-delta` (0.1 % of the elements sent), while
@@ -28,16 +28,17 @@ DISTRIBUTED = {
 }
 
 
-def main(rounds: int, minibatches: int) -> None:
+def main(rounds: int = 5, minibatches: int = 240, *names: str) -> None:
     """Print one line a round and the medians."""
     transport, alone = Transport(), Transport(MPI.COMM_SELF)
     transport.local_size = 1
     pair = Transport(transport.comm.Split(int(transport.rank == 0)))  # the two workers
-    ratios: dict[str, list[float]] = {name: [] for name in DISTRIBUTED}
+    ratios: dict[str, list[float]] = {name: [] for name in names or DISTRIBUTED}
     for number in range(rounds + 1):
         independent = timed(transport, lambda: sgd(transport, alone, minibatches // 2), minibatches)
         line = f"2 x sgd {independent:7.0f} samples/s"
-        for name, settings in DISTRIBUTED.items():
+        for name in ratios:
+            settings = DISTRIBUTED[name]
             rate = timed(transport, partial(distributed, transport, pair, minibatches, settings), minibatches)
             line += f"   {name} {rate:7.0f}, ratio {rate / independent:.3f}"
             if number:  # the first round warms up
@@ -79,4 +80,4 @@ def distributed(transport: Transport, pair: Transport, minibatches: int, setting
 
 if __name__ == "__main__":
     with threadpool_limits(1):
-        main(*(int(word) for word in (sys.argv[1:] + ["7", "60"][len(sys.argv) - 1 :])))
+        main(*(int(word) for word in sys.argv[1:3]), *sys.argv[3:])
