@@ -1,0 +1,24 @@
+"""What `pip install` puts in place."""
+
+import configparser
+from importlib.resources import files
+from pathlib import Path
+
+import mpitrain
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_every_package_is_listed() -> None:
+    """setup.cfg names the packages one by one, as kernels/ lies outside mpitrain/."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    listed = set(config["options"]["packages"].split())
+    there = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("mpitrain/**/__init__.py")}
+    assert listed == there | {"mpitrain.kernels"}
+
+
+def test_the_digits_are_installed() -> None:
+    """Under 100 kB, both parts."""
+    shards = [path for path in (files(mpitrain) / "data").iterdir() if path.name.endswith(".h5")]
+    assert len(shards) == 2 and sum(len(path.read_bytes()) for path in shards) < 100_000
