@@ -38,7 +38,8 @@ class Peer:
         self.report = notes.Report()
         self.patience = options.patience  # minibatches that may yet be trained on with a full window
         self._index, self._workers = self.state.index, 0
-        self._reported = self._measured = self._checked = session.clock()
+        self._reported = self._checked = session.clock()
+        self._measured = self._reported - NORM_EVERY
         if self.number == 0:
             session.monitor.statistics = self.exchange.tally.recent
             self._warn_of_coarse_steps()
@@ -81,10 +82,8 @@ class Peer:
             self.keep_records()
 
     def measure(self) -> None:
-        """Bring what a report says of the emission up to date."""
-        self.report = msgspec.structs.replace(
-            self.report, threshold=self.emission.threshold, residual=self.emission.norm()
-        )
+        """Bring what a report says of the residual up to date."""
+        self.report = msgspec.structs.replace(self.report, residual=self.emission.norm())
 
     def keep_records(self) -> None:
         """The master's: counts, evaluation of a copy, all the while receiving."""
@@ -104,7 +103,8 @@ class Peer:
 
     def _count(self, **more: float) -> None:
         report = self.report
-        self.report = msgspec.structs.replace(report, **{name: getattr(report, name) + n for name, n in more.items()})
+        sums = {name: getattr(report, name) + n for name, n in more.items()}
+        self.report = msgspec.structs.replace(report, threshold=self.emission.threshold, **sums)
 
     def _warn_of_coarse_steps(self) -> None:
         for number, settings in enumerate(self.session.schedule.all):

@@ -87,7 +87,7 @@ def test_a_stopped_run_is_taken_up_by_as_many_ranks_or_others(
 
 FAULTS = {
     # what rank 1 does, once its 30th message is due; whom the error line names
-    "stops reading": ("time.sleep(20)", "rank 1"),
+    "stops reading": ("time.sleep(60)", "rank 1"),
     "flips a bit of a message": ("message[40] ^= 1", "message from rank 1: checksum differs"),
     "sends a message twice": ("self.sequences[self.rank] -= 1; message = plain(self, *a)", "from rank 1"),
     "loses a count": ("self.counts[5] += 1", "the replica of rank 1 has diverged"),
@@ -117,7 +117,8 @@ def test_a_fault_is_one_clear_line_and_no_hang(
     """Status 1, the rank named, no traceback."""
     action, words = FAULTS[fault]
     (tmp_path / "fault.py").write_text(PROGRAM.format(action))
-    settings = (*PEERS, *QUIET, "--set", "run.deadline=2", "--set", "algorithm.check_every=0.001")
+    seconds = 6 if fault == "stops reading" else 60
+    settings = (*PEERS, *QUIET, "--set", f"run.deadline={seconds}", "--set", "algorithm.check_every=0.001")
     mode = ("--set", f"algorithm.synchronous={synchronous}", "--set", "training.epochs=1000")
     ended = launch(3, *settings, *mode, program=("fault.py",), deadline=60)
     assert ended.status == 1 and words in ended.err and "Traceback" not in ended.err, ended.err
