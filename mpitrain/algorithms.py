@@ -168,6 +168,10 @@ class Elastic(Algorithm, frozen=True):
     order: Literal["free", "round-robin"] = "free"
     centre: Literal["whole", "sharded"] = "whole"  # x̃ on rank 0, or a share of it on every rank
 
+    def check(self, config: "Config") -> None:
+        if self.centre == "sharded" and config.run.exchange == "messages":
+            raise BadInput("algorithm.centre = 'sharded': needs one-sided access; run.exchange allows messages only")
+
     def workers(self, ranks: int) -> int:
         return max(ranks - 1, 1)
 
@@ -185,6 +189,7 @@ class Pulled(Elastic, frozen=True):
     start: Literal["same", "different"] = "same"  # xⁱ = x̃, or other seeds, which trap it (footnote 7)
 
     def check(self, config: "Config") -> None:
+        super().check(config)
         if sum(value is not None for value in (self.alpha, self.beta, self.rho)) > 1:
             raise BadInput("algorithm.alpha, algorithm.beta, algorithm.rho: give one of them")
 
@@ -255,6 +260,7 @@ class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
     start: Literal["same", "different"] = "same"
 
     def check(self, config: "Config") -> None:
+        super().check(config)
         if any(stage.workers for stage in config.stages):
             raise BadInput("stages: admm's centre is a mean over all workers; their number cannot change")
 

@@ -73,8 +73,7 @@ def _way(session: Session) -> str:
     how = choose(session.transport, session.config.run.exchange)
     if how == "messages" and _options(session).centre == "sharded":
         raise BadInput(
-            "algorithm.centre = 'sharded': needs one-sided access; run.exchange, or this MPI library across these "
-            "nodes, allows messages only"
+            "algorithm.centre = 'sharded': needs one-sided access, which this MPI does not serve across these nodes"
         )
     return "messages" if how == "messages" else "one-sided"
 

@@ -19,6 +19,7 @@ from mpitrain.rules import elastic
 from mpitrain.session import Session
 
 PIECE = 1 << 20  # elements of one sum over the ranks
+YIELDING = 1e-3  # seconds without sleeps at the end of a step, which all ranks reach at about the same time
 
 
 def run(session: Session) -> None:
@@ -92,7 +93,7 @@ class Stepper:
         if exchange:
             self._end_exchange()
         self._small[:] = loss, share.count, self.session.stop.flag, self.session.monitor.save_due()
-        self.transport.sum(self._small, "the other ranks' losses")
+        self.transport.wait(self.transport.start_sum(self._small), "the other ranks' losses", yielding=YIELDING)
         self.t += 1
         mean = float(self._small[0] / self._small[1])
         self.rate.observe(mean)

@@ -1,0 +1,100 @@
+"""The elastic algorithms from outside: the run folder, warnings, faults, signals and resuming."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ASYNCHRONOUS = ("easgd", "eamsgd", "downpour", "admm", "adownpour", "mvadownpour", "mdownpour")
+NAMES = (*ASYNCHRONOUS, "easgd-sync", "eamsgd-sync")
+
+
+def settings(*keys: str) -> list[str]:
+    """Each key=value after its --set."""
+    return [word for key in keys for word in ("--set", key)]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The run's summary.json."""
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+def events(folder: Path, event: str) -> list[dict[str, Any]]:
+    """The records of one kind."""
+    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [record for record in records if record["event"] == event]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_alone_trains_the_digits(launch: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    """Below 10 % test error, all samples, two vectors an exchange."""
+    ended = launch(3, "--out", "run", *settings(f"algorithm.name={name}", "run.train_subset=100"))
+    assert ended.status == 0, ended.err
+    found = summary(tmp_path / "run")
+    assert found["test_error"] < 0.1 and found["samples"] == (20 * 1438) and found["exit_reason"] == "finished"
+    assert found["workers"] == (3 if name.endswith("sync") else 2)
+    assert all(record["train_subset_loss"] > 0 for record in events(tmp_path / "run", "evaluate"))
+    if name in ("easgd", "eamsgd", "admm"):
+        vectors = found["updates"] * 38_282 * 4
+        for key in ("bytes_sent", "bytes_received"):
+            assert vectors <= found[key] <= 1.1 * vectors
+
+
+def test_a_moving_rate_outside_the_condition_is_a_warning(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """α = 1.2 with η = 0.05: a line and a record, and the run goes on."""
+    keys = ("algorithm.name=easgd", "algorithm.alpha=1.2", "training.learning_rate=0.05", "training.epochs=1")
+    ended = launch(2, "--out", "run", *settings(*keys))
+    assert ended.status == 0 and "warning: α = 1.2" in ended.out
+    assert [record["alpha"] for record in events(tmp_path / "run", "warning")] == [1.2]
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (["algorithm.tau=1000"], "algorithm.tau"),
+        (["algorithm.alpha=-1"], "algorithm.alpha"),
+        (["training.learning_rate=0"], "training.learning_rate"),
+        (["algorithm.centre=sharded", "run.exchange=messages"], "algorithm.centre"),
+    ],
+)
+def test_what_cannot_work_is_bad_input(launch: Callable[..., Any], keys: list[str], named: str) -> None:
+    """One line that names the key, status 2."""
+    ended = launch(3, "--out", "run", *settings("algorithm.name=easgd", *keys))
+    assert ended.status == 2
+    assert len(ended.err.strip().splitlines()) == 1 and named in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("eamsgd", 3), ("admm", 3), ("eamsgd-sync", 3), ("downpour", 2), ("easgd", 1), ("easgd-sync", 1)],
+)
+def test_a_stopped_run_goes_on(tmp_path: Path, launch: Callable[..., Any], name: str, ranks: int) -> None:
+    """A signal to three ranks, then the rest of the training by as many ranks or fewer; all samples are trained on."""
+    keys = settings(f"algorithm.name={name}", "training.epochs=100000", "run.evaluate_every=0", "algorithm.tau=7")
+    mpirun = str(Path(sys.executable).with_name("mpirun"))
+    command = [mpirun, "-n", "3", sys.executable, "-m", "mpitrain", "--out", "run", *keys]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and '"train"' in metrics.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    try:
+        assert process.wait(30) != 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    stopped = summary(tmp_path / "run")
+    assert stopped["exit_reason"] == "stopped" and 0 < stopped["samples"] < 100000 * 1438
+    epochs = stopped["samples"] // 1438 + 3
+    ended = launch(ranks, "--resume", "run", *settings(f"training.epochs={epochs}"))
+    assert ended.status == 0, ended.err
+    again = summary(tmp_path / "run")
+    assert again["samples"] == epochs * 1438 and again["test_error"] < 0.1
