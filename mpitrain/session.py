@@ -31,7 +31,7 @@ class Stop:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.flag:
+        if self.signal:  # not `flag`: another rank's wish to stop may have come before this rank's own signal
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.flag, self.signal = True, number
