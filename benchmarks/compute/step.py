@@ -48,14 +48,14 @@ def our_step(network: Network, batch: Batch, update: bool) -> Step:
     scratch = np.empty(BLOCK, parameters.dtype)
     rng = np.random.default_rng(0)
 
-    def step() -> float:
-        loss = network.loss_and_gradient(parameters, gradients, batch, rng)
-        for part in blocks(parameters.size if update else 0):
+    def ready(layer: slice) -> None:
+        """A layer's update as soon as its gradient is final, while it is in cache: as the program does."""
+        for block in blocks(layer.stop - layer.start):
+            part = slice(layer.start + block.start, layer.start + block.stop)
             room = scratch[: part.stop - part.start]
             classical(parameters[part], velocity[part], gradients[part], room, eta=ETA, mu=MU)
-        return loss
 
-    return step
+    return lambda: network.loss_and_gradient(parameters, gradients, batch, rng, ready if update else None)
 
 
 def torch_step(module: nn.Module, batch: Batch, update: bool, channels_last: bool = False) -> Step:
