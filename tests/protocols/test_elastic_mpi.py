@@ -323,8 +323,8 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
 
     settings = ("algorithm.name=eamsgd", "training.epochs=4", "training.minibatch=4", "algorithm.tau=5")
     first = with_saver(session_of(transport, *settings, samples=200), shared_folder)
-    if transport.rank == 1:
-        stop_after(first, 5)  # samples: early, as seven others share the 800
+    if transport.rank:
+        stop_after(first, 5)  # samples, whoever comes first: one rank alone could find all 800 taken by the others
     PROTOCOLS["elastic"](first)
     first.state.trained = first.monitor.trained_now
     saving.together(first, [])
