@@ -1,0 +1,47 @@
+"""Data-parallel convolutions with model-parallel fully connected layers."""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import msgspec
+
+from mpitrain.algorithms.table import Algorithm, Count, Momentum, NotNegative, Positive
+from mpitrain.errors import BadInput
+
+if TYPE_CHECKING:
+    from mpitrain.config import Config
+    from mpitrain.models import Network
+
+
+class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
+    """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
+
+    protocol = "hybrid"
+    training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
+    scheme: Literal["a", "b", "c"] = "b"
+    group: Annotated[int, msgspec.Meta(ge=0)] = 0  # ranks that share a round of scheme c; 0: all of them
+    fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update a minibatch, or one a round
+    batch: Literal["local", "global"] = "local"  # whether training.minibatch is a rank's share or the whole
+    momentum: Momentum = 0.9
+    weight_decay: NotNegative = 0.0005  # of weights; model.l2 is added to it
+    bias_rate: Positive = 2.0  # of biases, in learning rates
+    scaling: Literal["linear", "theory", "none"] = "linear"  # of the rate with k = batch / base_batch: k, √k, 1
+    base_batch: Count = 128  # the minibatch that training.learning_rate is for
+    overlap: bool = True  # False: wait for every message at once, to see what hiding them gains
+
+    def check(self, config: "Config") -> None:
+        if self.group and self.scheme != "c":
+            raise BadInput(f"algorithm.group: scheme {self.scheme} has no groups; only c has")
+        if config.training.rate_per == "sample":
+            raise BadInput("training.rate_per: hybrid's rates are of means; algorithm.scaling says how they scale")
+        if any(stage.workers for stage in config.stages):
+            raise BadInput("stages: hybrid trains with all ranks; workers cannot change")
+        if self.scaling == "theory" and config.training.learning_rate * self.weight_decay >= 1:
+            raise BadInput("algorithm.scaling: theory needs learning_rate x weight_decay below 1")
+
+    def workers(self, ranks: int) -> int:
+        return ranks
+
+    def fits(self, network: "Network", ranks: int) -> None:
+        from mpitrain.models.partition import stages  # here, so that reading a configuration loads no layers
+
+        stages(network, ranks)

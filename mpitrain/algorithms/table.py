@@ -1,0 +1,40 @@
+"""What the option tables of all algorithms have in common."""
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from mpitrain.config import Config
+    from mpitrain.models import Network
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Momentum = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+
+
+class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Base of the option tables. `protocol` names the module of mpitrain.protocols that runs it."""
+
+    protocol: ClassVar[str]
+    #: Values of [training] that suit the algorithm on the embedded digits; a configuration overrides them.
+    training: ClassVar[dict[str, Any]] = {}
+    #: Named settings of this table: a paper's, chosen by the key `preset`.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    #: What else of the configuration a preset implies.
+    recipes: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def check(self, config: "Config") -> None:
+        """Raise BadInput for a combination that cannot work."""
+
+    def fits(self, network: "Network", ranks: int) -> None:
+        """Raise BadInput for a network that cannot be trained so on so many ranks."""
+
+    def check_steps(self, steps: int) -> None:
+        """Raise BadInput for what a worker with so few minibatches to train cannot do."""
+
+    def workers(self, ranks: int) -> int:
+        """How many of the ranks compute gradients."""
+        return 1

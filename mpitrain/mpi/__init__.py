@@ -1,0 +1,20 @@
+"""The only package that imports mpi4py: start and abort, messages, collectives, windows."""
+
+from mpitrain.mpi.start import MPI, abort, abort_on_exception, cuda_aware, library
+from mpitrain.mpi.transport import Transport
+from mpitrain.mpi.waiting import Backoff, Traffic
+from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
+
+__all__ = [
+    "MPI",
+    "Backoff",
+    "RemoteSegments",
+    "SharedSegments",
+    "SummingSegments",
+    "Traffic",
+    "Transport",
+    "abort",
+    "abort_on_exception",
+    "cuda_aware",
+    "library",
+]

@@ -1,0 +1,88 @@
+"""Messages between two ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mpitrain.flat import Array
+from mpitrain.mpi.start import MPI
+from mpitrain.mpi.waiting import Member
+
+
+class Messages(Member):
+    """What a rank sends to and receives from one other."""
+
+    _in_flight: list[tuple[MPI.Request, Any]]
+
+    def send(self, to: int, tag: int, buffer: Any) -> MPI.Request:
+        """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
+        request = self.comm.Isend([buffer, MPI.BYTE], to, tag)
+        self.traffic.messages_sent += 1
+        self.traffic.bytes_sent += memoryview(buffer).nbytes
+        return request
+
+    def post(self, to: int, tag: int, message: bytes) -> None:
+        """Send a small message and keep it until it has gone."""
+        self._in_flight = [(r, m) for r, m in self._in_flight if not r.Test()]
+        self._in_flight.append((self.send(to, tag, message), message))
+
+    def flush(self) -> None:
+        """Wait until all posted messages have gone."""
+        for request, _ in self._in_flight:
+            self.wait(request, "a posted message to leave")
+        self._in_flight.clear()
+
+    def poll(self, tag: int, source: int = MPI.ANY_SOURCE, most: int = 1 << 16) -> tuple[int, bytes] | None:
+        """A waiting message as (sender, bytes), or None. Raises ValueError for one longer than `most` bytes."""
+        status = MPI.Status()
+        message = self.comm.Improbe(source, tag, status)
+        if message is None:
+            return None
+        count = status.Get_count(MPI.BYTE)
+        if count > most:
+            raise ValueError(f"a message of {count} bytes from rank {status.source}, where {most} is the most")
+        buffer = bytearray(count)
+        message.Recv([buffer, MPI.BYTE])
+        self.traffic.bytes_received += count
+        return status.source, bytes(buffer)
+
+    def waiting(self, tag: int) -> bool:
+        """Whether any message with this tag waits."""
+        return bool(self.comm.Iprobe(MPI.ANY_SOURCE, tag))
+
+    def send_matched(self, to: int, tag: int, buffer: Any) -> MPI.Request:
+        """Start a synchronous-mode send: the request completes once the receiver has taken the message up."""
+        self._count(memoryview(buffer).nbytes, 0)
+        return self.comm.Issend([buffer, MPI.BYTE], to, tag)
+
+    def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, MPI.Request, Array] | None:
+        """Start receiving a waiting message into `allot(sender, bytes)`, uint8: sender, request, that memory."""
+        status = MPI.Status()
+        message = self.comm.Improbe(MPI.ANY_SOURCE, tag, status)
+        if message is None:
+            return None
+        count = status.Get_count(MPI.BYTE)
+        memory = allot(status.source, count)[:count]
+        self.traffic.bytes_received += count
+        return status.source, message.Irecv([memory, MPI.BYTE]), memory
+
+    def receive(self, source: int, tag: int, what: str) -> bytes:
+        """Wait for a small message from one rank."""
+        backoff = self.backoff(what)
+        while (answer := self.poll(tag, source)) is None:
+            backoff.pause()
+        return answer[1]
+
+    def receive_into(self, source: int, tag: int, buffer: Array, what: str) -> None:
+        """Wait for a message of exactly the buffer's length. Raises ValueError when it has another."""
+        request, status = self.comm.Irecv([buffer, MPI.BYTE], source, tag), MPI.Status()
+        backoff = self.backoff(what)
+        while not request.Test(status):
+            backoff.pause()
+        if status.Get_count(MPI.BYTE) != buffer.nbytes:
+            raise ValueError(f"{status.Get_count(MPI.BYTE)} bytes from rank {source}, expected {buffer.nbytes}")
+        self.traffic.bytes_received += buffer.nbytes
+
+    def start_receive(self, source: int, tag: int, buffer: Array) -> MPI.Request:
+        """Start receiving a message of the buffer's length from one rank."""
+        self.traffic.bytes_received += buffer.nbytes
+        return self.comm.Irecv([buffer, MPI.BYTE], source, tag)

@@ -1,0 +1,95 @@
+"""A rank among others, and how it waits: never without a deadline, sleeping between polls.
+
+So signals are seen, and ranks that share a core make room for each other.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mpitrain.errors import Overdue
+from mpitrain.mpi.start import MPI
+
+SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy neighbour some 30 µs
+
+
+@dataclass
+class Traffic:
+    """What this rank exchanged: payload bytes, by whatever means they travelled, and messages."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+
+
+class Member:
+    """This rank in its communicator: its number, what it has exchanged, its waits.
+
+    `deadline` seconds without an answer raise Overdue. `clock` and `sleep` can be simulated.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm | None = None,
+        deadline: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.comm = comm if comm is not None else MPI.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.deadline, self.clock, self.sleep = deadline, clock, sleep
+        self.traffic = Traffic()
+
+    def wait(self, request: MPI.Request, what: str, yielding: float = 0.0) -> None:
+        """Wait for a request. Raises Overdue naming `what`.
+
+        For the first `yielding` seconds the rank does not sleep but lets others have the core: 8 ranks on 2 cores sum
+        64 numbers in 0.1 ms so, and in 1.6 ms with sleeps between the steps.
+        """
+        if request.Test():
+            return
+        until = self.clock() + yielding
+        while yielding and self.clock() < until:
+            os.sched_yield()
+            if request.Test():
+                return
+        backoff = self.backoff(what)
+        while not request.Test():
+            backoff.pause()
+
+    def backoff(self, what: str | Callable[[], str]) -> "Backoff":
+        """A pause for polling loops that grows from microseconds to a millisecond and ends at the deadline.
+
+        `what` is waited for; a function says it when it has come to that.
+        """
+        return Backoff(self, what)
+
+    def _count(self, sent: int, received: int) -> None:
+        self.traffic.bytes_sent += sent
+        self.traffic.bytes_received += received
+        self.traffic.messages_sent += 1
+
+
+class Backoff:
+    """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
+
+    def __init__(self, member: Member, what: str | Callable[[], str]) -> None:
+        self._member, self._what = member, what
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again: something happened."""
+        self._began: float | None = None
+
+    def pause(self) -> None:
+        """Sleep a little. Raises Overdue naming what is waited for."""
+        t = self._member
+        now = t.clock()
+        if self._began is None:
+            self._began = now
+        waited = now - self._began
+        if waited > t.deadline:
+            what = self._what() if callable(self._what) else self._what
+            raise Overdue(f"rank {t.rank}: waited {t.deadline:g} s for {what} (run.deadline)")
+        t.sleep(min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP))

@@ -1,0 +1,102 @@
+"""Memory that other ranks reach without this one's help: shared on a node, one-sided across nodes."""
+
+from typing import Any
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.mpi.start import MPI
+from mpitrain.mpi.waiting import Member
+
+
+class SharedSegments:
+    """Memory of `sizes[rank]` bytes on each rank of one node that all its ranks address directly."""
+
+    def __init__(self, member: Member, size: int) -> None:
+        self._window = MPI.Win.Allocate_shared(size, 1, comm=member.comm)
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+
+    def segment(self, rank: int) -> Array:
+        """One rank's memory as uint8."""
+        memory: Any = self._window.Shared_query(rank)[0]
+        return np.frombuffer(memory, dtype=np.uint8)
+
+    def sync(self) -> None:
+        """A memory barrier: what was stored before is seen before what is stored after."""
+        self._window.Sync()
+
+    def close(self) -> None:
+        """Collective; only at a clean end, since freeing waits for every rank."""
+        self._window.Unlock_all()
+        self._window.Free()
+
+
+class RemoteSegments:
+    """Memory of `size` bytes on each rank, read by the others with one-sided gets in one passive epoch."""
+
+    def __init__(self, member: Member, size: int) -> None:
+        self._member = member
+        self._window = MPI.Win.Allocate(size, 1, comm=member.comm)
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+        memory: Any = self._window.tomemory()
+        self.own = np.frombuffer(memory, dtype=np.uint8)
+
+    def read(self, rank: int, offset: int, out: Array) -> None:
+        """Copy `out.nbytes` bytes from another rank's memory."""
+        request = self._window.Rget([out, MPI.BYTE], rank, (offset, out.nbytes, MPI.BYTE))
+        self._member.wait(request, f"a one-sided read from rank {rank}")
+
+    def sync(self) -> None:
+        """A memory barrier on this rank's own memory."""
+        self._window.Sync()
+
+    def close(self) -> None:
+        """Collective; only at a clean end."""
+        self._window.Unlock_all()
+        self._window.Free()
+
+
+class SummingSegments(RemoteSegments):
+    """Memory that the other ranks also add to: no addition to an element is lost, whoever adds at the same time.
+
+    On one node the sum is made by the caller's processor, under a lock of the MPI library's; a remote target's network
+    card or progress engine makes it elsewhere.
+    """
+
+    def __init__(self, member: Member, size: int) -> None:
+        super().__init__(member, size)
+        self._adding: list[MPI.Request] = []
+        self._word = np.zeros(3, dtype=np.int64)
+
+    def add(self, rank: int, offset: int, array: Array) -> None:
+        """Start adding an array at a byte offset. It must stay untouched until `settle`."""
+        kind = MPI.Datatype.fromcode(array.dtype.char)
+        target = (offset, array.size, kind)
+        self._adding.append(self._window.Raccumulate([array, kind], rank, target, MPI.SUM))
+
+    def progress(self) -> None:
+        """Give MPI a chance to move what is under way."""
+        self._adding = [request for request in self._adding if not request.Test()]
+
+    def settle(self) -> None:
+        """Wait until the arrays given to `add` may be changed."""
+        for request in self._adding:
+            self._member.wait(request, "one-sided additions to leave")
+        self._adding.clear()
+
+    def complete(self) -> None:
+        """Wait until every rank's memory holds what this rank has added."""
+        self.settle()
+        self._window.Flush_all()
+
+    def word(self, rank: int, offset: int) -> int:
+        """An int64 of a rank's memory."""
+        self.read(rank, offset, self._word[:1])
+        return int(self._word[0])
+
+    def swap_word(self, rank: int, offset: int, expected: int, wanted: int) -> int:
+        """Store `wanted` in an int64 if it is `expected`, in one step for all ranks; what it was."""
+        self._word[:] = wanted, expected, 0
+        self._window.Compare_and_swap(self._word[0:1], self._word[1:2], self._word[2:3], rank, offset)
+        self._window.Flush(rank)
+        return int(self._word[2])
