@@ -1,11 +1,13 @@
 """Test error and loss against wall clock and samples: τ ∈ {1, 4, 16, 64} with p = 4, and p ∈ {4, 8, 16} with τ = 10.
 
     python benchmarks/elastic/sweep.py OUT [--data DIR --preset NAME] [--epochs E] [--only tau|workers] [--quick]
+        [--set KEY=VALUE] [--unstable ERROR]
 
 Figures 2 and 3 of Zhang, Choromanska & LeCun 2015: every method from the same start, each with every learning rate of
 RATES, the best by its smallest test error. Runs are kept under OUT and not repeated. Writes OUT/{tau,workers}.md and,
 with matplotlib, .png. A method whose loss is no longer finite at any of its rates counts as diverged; one that ends
-with a test error above 45 % is marked unstable. The period τ = 64 with p = 4 needs 6 epochs of the digits at least.
+with a test error above ERROR, 0.45 unless told, is marked unstable. The
+period τ = 64 with p = 4 needs 6 epochs of the digits at least.
 """
 
 import argparse
@@ -67,7 +69,7 @@ def best(out: Path, point: Point, rates: tuple[float, ...], base: dict[str, Any]
     return min(found)[1:] if found else None
 
 
-def study(out: Path, title: str, points: list[list[Point]], base: dict[str, Any], quick: bool) -> None:
+def study(out: Path, title: str, points: list[list[Point]], base: dict[str, Any], quick: bool, unstable: float) -> None:
     """Run the points, a panel of them for each τ or p, and write table and plot."""
     rows, panels = [], []
     for panel in points:
@@ -80,18 +82,18 @@ def study(out: Path, title: str, points: list[list[Point]], base: dict[str, Any]
                 continue
             rate, folder = chosen
             curves[point.name] = launch.records(folder, "evaluate")
-            rows.append(row(point, rate, folder, curves[point.name]))
+            rows.append(row(point, rate, folder, curves[point.name], unstable))
         panels.append((panel[-1], curves))
     header = ["method", "τ", "p", "η", "least test error", "last test error", "last test loss", "last train loss", "s"]
     (out / f"{title}.md").write_text(launch.table(header, rows) + "\n")
     plot(out / f"{title}.png", title, panels)
 
 
-def row(point: Point, rate: float, folder: Path, curve: list[dict[str, Any]]) -> list[Any]:
+def row(point: Point, rate: float, folder: Path, curve: list[dict[str, Any]], limit: float) -> list[Any]:
     """A line of the table."""
     summary = json.loads((folder / "summary.json").read_text())
     least, last = min(record["test_error"] for record in curve), curve[-1]
-    unstable = " (unstable)" if last["test_error"] > 0.45 else ""
+    unstable = " (unstable)" if last["test_error"] > limit else ""
     figures = [f"{least:.2%}", f"{last['test_error']:.2%}{unstable}", f"{last['test_loss']:.3f}"]
     figures += [f"{last['train_subset_loss']:.4f}", f"{summary['seconds']:.1f}"]
     return [point.name, point.tau, point.workers, rate, *figures]
@@ -126,6 +128,8 @@ def main() -> None:
     parser.add_argument("--preset", default="digits-cnn")
     parser.add_argument("--epochs", type=float, default=60.0)
     parser.add_argument("--only", choices=("tau", "workers"))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
+    parser.add_argument("--unstable", type=float, default=0.45, metavar="ERROR")
     parser.add_argument("--quick", action="store_true", help="one learning rate, two τ, one p")
     options = parser.parse_args()
     base = {
@@ -136,15 +140,17 @@ def main() -> None:
         "run.threads": 1,
         "run.checkpoint_every": 0,
         "run.progress": "none",
+        **{key: json.loads(value) for key, value in (word.split("=", 1) for word in options.set)},
     }
+    how = (base, options.quick, options.unstable)
     taus, workers = (TAUS[:2], WORKERS[:1]) if options.quick else (TAUS, WORKERS)
     if options.only != "workers":
-        study(options.out, "tau", [[Point(name, t, 4) for name in RATES] for t in taus], base, options.quick)
+        study(options.out, "tau", [[Point(name, t, 4) for name in RATES] for t in taus], *how)
     if options.only != "tau":
         # Figure 3: DOWNPOUR and MDOWNPOUR at τ = 1, the elastic ones at τ = 10
         tau = {"downpour": 1, "mdownpour": 1, "easgd": 10, "eamsgd": 10, "msgd": 1}
         panels = [[Point(name, tau[name], p) for name in tau] for p in workers]
-        study(options.out, "workers", panels, base, options.quick)
+        study(options.out, "workers", panels, *how)
 
 
 if __name__ == "__main__":
