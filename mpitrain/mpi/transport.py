@@ -1,6 +1,7 @@
 """A rank's whole view of its communicator."""
 
 import copy
+import os
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ from mpitrain.mpi.collectives import Collectives
 from mpitrain.mpi.messages import Messages
 from mpitrain.mpi.start import MPI
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
+
+YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
 
 
 class Transport(Messages, Collectives):
@@ -29,6 +32,7 @@ class Transport(Messages, Collectives):
         self.leader = bool(local.rank == 0)
         self.nodes = self._sum_of_small(int(self.leader))
         self._local = local
+        self.yielding = YIELDING if local.size <= (os.cpu_count() or 1) else 0.0
 
     def twin(self) -> "Transport":
         """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""
