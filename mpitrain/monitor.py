@@ -1,5 +1,6 @@
 """What the master keeps count of and when it evaluates, saves and reports. The other ranks have one that is idle."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Monitor:
         self.updates, self.refusals, self.busy = 0, 0, 0.0
         self.staleness_sum, self.staleness_max = 0, 0
         self.counted: dict[str, Any] = {}  # what else a protocol counted, for summary.json
+        self._stalenesses: Counter[int] = Counter()
         self._zeros: list[float] = []
         self._cosines: list[float] = []
         self.trained_now = 0
@@ -60,6 +62,7 @@ class Monitor:
         self.updates += count
         self.staleness_sum += staleness
         self.staleness_max = max(self.staleness_max, staleness)
+        self._stalenesses[staleness] += count
 
     def refused(self, worker: int, index: int, loss: float) -> None:
         """A gradient was not finite."""
@@ -161,6 +164,8 @@ class Monitor:
             "exchange": self.exchange,
             **self.counted,
         }
+        if self.staleness_max:
+            counted["staleness_histogram"] = {str(age): self._stalenesses[age] for age in sorted(self._stalenesses)}
         if self._zeros:
             counted["gradient_zeros_mean"] = float(np.mean(self._zeros))
             counted["gradient_cosine_mean"] = float(np.mean(self._cosines)) if self._cosines else None
@@ -204,7 +209,9 @@ class Monitor:
             epoch=state.trained / self.samples,
             seconds=self.seconds,
             train_loss=self.train_loss,
+            updates=self.updates,
             staleness_mean=self.staleness_sum / max(self.updates, 1),
+            staleness_max=self.staleness_max,
             **self.statistics(),
         )
         rate = self.trained_now / max(self.seconds - self.seconds_before, 1e-9)

@@ -160,7 +160,8 @@ def _say_start(session: Session, resume: bool) -> None:
         f"{session.network.classes} classes; {config.model.preset}: {session.network.layout.size:,} parameters"
         + (f"; resumed at epoch {session.state.trained / monitor.samples:.2f}" if resume else "")
     )
-    monitor.write("start", ranks=ranks, workers=workers, mpi=library(), resumed=resume, version=__version__)
+    place = {"samples": session.state.trained, "seconds": session.state.seconds}  # where a resumed run goes on
+    monitor.write("start", ranks=ranks, workers=workers, mpi=library(), resumed=resume, version=__version__, **place)
 
 
 def some(count: int, noun: str) -> str:
