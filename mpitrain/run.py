@@ -5,10 +5,7 @@ all leave with status 2.
 """
 
 import sys
-import time
 import tomllib
-from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -16,19 +13,16 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain import config as configuration
 from mpitrain import saving
+from mpitrain.agreement import agreed, ending_together
 from mpitrain.assignments import Work
 from mpitrain.config import Config
 from mpitrain.ending import finish
-from mpitrain.errors import BadInput, Overdue, TrainingFailed
 from mpitrain.models import Network, warm
-from mpitrain.mpi import Transport, abort
+from mpitrain.mpi import Transport
 from mpitrain.preparation import Options, furnish, new_session, prepare, threads
 from mpitrain.pretraining import pretrain
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.wire import WireError
 from mpitrain.session import Session, Stop
-
-T = TypeVar("T")
 
 
 def train(options: Options) -> int:
@@ -36,51 +30,19 @@ def train(options: Options) -> int:
     stop = Stop()
     stop.install()
     transport = Transport()
-    try:
-        config = _shared_config(transport, options)
-        if options.print_config:
-            if transport.rank == 0:
-                sys.stdout.write(configuration.to_toml(config))
-            return 0
-        transport.deadline = config.run.deadline
-        # What overflows is found where it matters: in the loss, and in the gradient that reaches the server.
-        with threadpool_limits(threads(config, transport)), np.errstate(over="ignore", invalid="ignore"):
-            return _train(transport, config, options, stop)
-    except BadInput as error:
-        if not error.agreed:  # one rank alone met it: the others are waiting for it
-            _end(transport, str(error), 2)
-        return 2
-    except (TrainingFailed, Overdue, WireError) as error:
-        _end(transport, str(error), 1)
-        return 1
+    return ending_together(transport, lambda: _configured(transport, options, stop))
 
 
-def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
-    """What `action` returns, once no rank has met bad input in it; else BadInput everywhere, printed by one rank."""
-    result, fault = None, ""
-    try:
-        result = action()
-    except BadInput as error:
-        fault = str(error) or "bad input"
-    faults = transport.gather_texts(fault, what)
-    first = next((rank for rank, text in enumerate(faults) if text), None)
-    if first is None:
-        return result  # type: ignore[return-value]
-    if transport.rank == first:
-        print(f"mpitrain: {faults[first]}", file=sys.stderr, flush=True)
-    transport.barrier(what)
-    known = BadInput(faults[first])
-    known.agreed = True
-    raise known
-
-
-def _end(transport: Transport, line: str, status: int) -> None:
-    """Say why and end the job. Where all ranks see the same fault, rank 0 is given the time to say it alone."""
-    if transport.rank:
-        time.sleep(1.0)
-    print(f"mpitrain: {line}", file=sys.stderr, flush=True)
-    if transport.size > 1:
-        abort(status)
+def _configured(transport: Transport, options: Options, stop: Stop) -> int:
+    config = _shared_config(transport, options)
+    if options.print_config:
+        if transport.rank == 0:
+            sys.stdout.write(configuration.to_toml(config))
+        return 0
+    transport.deadline = config.run.deadline
+    # What overflows is found where it matters: in the loss, and in the gradient that reaches the server.
+    with threadpool_limits(threads(config, transport)), np.errstate(over="ignore", invalid="ignore"):
+        return _train(transport, config, options, stop)
 
 
 def _shared_config(transport: Transport, options: Options) -> Config:

@@ -1,0 +1,53 @@
+"""How ranks meet bad input together: one of them says why, all leave with the same status, none hangs."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from mpitrain.errors import BadInput, Overdue, TrainingFailed
+from mpitrain.mpi import Transport, abort
+from mpitrain.protocols.wire import WireError
+
+T = TypeVar("T")
+
+
+def ending_together(transport: Transport, action: Callable[[], int]) -> int:
+    """What `action` returns, or the exit status for what it raises: 2 for bad input, 1 for a failure."""
+    try:
+        return action()
+    except BadInput as error:
+        if not error.agreed:  # one rank alone met it: the others are waiting for it
+            _end(transport, str(error), 2)
+        return 2
+    except (TrainingFailed, Overdue, WireError) as error:
+        _end(transport, str(error), 1)
+        return 1
+
+
+def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
+    """What `action` returns, once no rank has met bad input in it; else BadInput everywhere, printed by one rank."""
+    result, fault = None, ""
+    try:
+        result = action()
+    except BadInput as error:
+        fault = str(error) or "bad input"
+    faults = transport.gather_texts(fault, what)
+    first = next((rank for rank, text in enumerate(faults) if text), None)
+    if first is None:
+        return result  # type: ignore[return-value]
+    if transport.rank == first:
+        print(f"mpitrain: {faults[first]}", file=sys.stderr, flush=True)
+    transport.barrier(what)
+    known = BadInput(faults[first])
+    known.agreed = True
+    raise known
+
+
+def _end(transport: Transport, line: str, status: int) -> None:
+    """Say why and end the job. Where all ranks see the same fault, rank 0 is given the time to say it alone."""
+    if transport.rank:
+        time.sleep(1.0)
+    print(f"mpitrain: {line}", file=sys.stderr, flush=True)
+    if transport.size > 1:
+        abort(status)
