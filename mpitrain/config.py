@@ -30,6 +30,10 @@ class Data(Section, frozen=True):
     path: str = ""  # empty: the embedded digits
     context: list[Annotated[int, msgspec.Meta(ge=0)]] = []  # frames left and right of the centre frame
     memory_limit_gb: Positive = 4.0  # larger parts are read from disk as training goes
+    normalise: Literal["corpus", "speaker", "utterance", "unit", "none"] = "corpus"  # whose mean and deviation
+    crop: Annotated[int, msgspec.Meta(ge=0)] = 0  # pixels of the square cut from an image: anywhere, or its centre
+    flip: bool = False  # reflect every other training image
+    colour_shift: NotNegative = 0.0  # standard deviation of Krizhevsky's α; 0: none
 
 
 class Model(Section, frozen=True):

@@ -23,7 +23,7 @@ class Subset:
         self.in_memory = corpus.in_memory
 
     def gather(self, indices: Array, out: Batch) -> Batch:
-        """Fill `out` with these samples of the choice."""
+        """Fill `out` with these samples of the choice, as they are for an evaluation."""
         return self._corpus.gather(self._chosen[indices], out)
 
 

@@ -96,7 +96,7 @@ class Learner:
                 self._request(work)
 
     def _request(self, work: Work) -> None:
-        self.loader.request(self.indices(work))
+        self.loader.request(self.indices(work), (work.epoch, work.start))
         self._asked.append(work)
 
     @staticmethod

@@ -15,6 +15,7 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import chunks_together, name_of
 from mpitrain.assignments import Assignments
 from mpitrain.config import Config
+from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
@@ -70,7 +71,14 @@ def _data_path(config: Config) -> Path:
 
 
 def _reading(config: Config, dtype: np.dtype) -> dict[str, Any]:
-    return {"context": config.data.context, "dtype": dtype, "memory_limit": int(config.data.memory_limit_gb * 1e9)}
+    data, seed = config.data, config.training.seed
+    return {
+        "context": data.context,
+        "dtype": dtype,
+        "memory_limit": int(data.memory_limit_gb * 1e9),
+        "augmentation": Augmentation(data.crop, data.flip, data.colour_shift, seed),
+        "normalise": data.normalise,
+    }
 
 
 def _run_folder(config: Config, options: Options) -> Path:

@@ -89,7 +89,7 @@ class Counting:
         self.samples = samples
         self.gathered: list[int] = []
 
-    def gather(self, indices: np.ndarray, out: Batch) -> Batch:
+    def gather(self, indices: np.ndarray, out: Batch, place: Any = None) -> Batch:
         """The indices themselves."""
         self.gathered.extend(int(i) for i in indices)
         out.inputs[:, 0] = indices

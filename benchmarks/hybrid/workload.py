@@ -30,7 +30,7 @@ class RandomImages:
         self._inputs = rng.standard_normal((64, *self.shape), dtype=np.float32)
         self._targets = rng.integers(CLASSES, size=64).astype(np.int32)
 
-    def gather(self, indices: Array, out: Batch) -> Batch:
+    def gather(self, indices: Array, out: Batch, place: tuple[int, int] | None = None) -> Batch:
         """Copy the samples into `out`."""
         np.take(self._inputs, indices % 64, axis=0, out=out.inputs, mode="clip")
         np.take(self._targets, indices % 64, out=out.targets, mode="clip")

@@ -30,7 +30,7 @@ class RandomFrames:
         self._inputs = rng.standard_normal((samples, INPUTS), dtype=np.float32)
         self._targets = rng.integers(CLASSES, size=samples).astype(np.int32)
 
-    def gather(self, indices: Array, out: Batch) -> Batch:
+    def gather(self, indices: Array, out: Batch, place: tuple[int, int] | None = None) -> Batch:
         """Copy the samples into `out`."""
         np.take(self._inputs, indices, axis=0, out=out.inputs, mode="clip")
         np.take(self._targets, indices, out=out.targets, mode="clip")

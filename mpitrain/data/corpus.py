@@ -1,16 +1,19 @@
 """A corpus: one part of a data set, from which minibatches are gathered.
 
-Frame windows are cut on the fly, never across utterances; images become floating point numbers; both are normalised by
-the stored mean and standard deviation. A part that fits under the memory limit is read whole, a larger one as needed.
+Frame windows are cut on the fly, never across utterances; images become floating point numbers, cut and changed as
+`augmentation` says; both are normalised. A part that fits under the memory limit is read whole, a larger one as needed.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
+from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.batch import Batch
 from mpitrain.data.gather import gather_images, gather_windows
+from mpitrain.data.normalising import FrameNormaliser, of_pixels, stored
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.rows import MemoryRows, Rows, ShardRows
 from mpitrain.data.shards import folder_parts
@@ -32,19 +35,23 @@ def open_corpus(
     context: int | Sequence[int] = 0,
     dtype: np.dtype | type | str = np.float32,
     memory_limit: float = MEMORY_LIMIT,
+    augmentation: Augmentation | None = None,
+    normalise: str = "corpus",
 ) -> "Corpus":
     """One part of the shard folder `path`.
 
     `context`: frames left and right of the centre frame, one number for both or two. `dtype`: of the minibatches.
-    `memory_limit`: bytes of inputs above which they stay on disk. Raises BadInput naming the folder, the shard, or
-    data.context.
+    `memory_limit`: bytes of inputs above which they stay on disk. `augmentation`: of images. `normalise`: by the
+    "corpus" (its stored mean and standard deviation), the "speaker" or "utterance" (frames), to "unit" (pixels ÷ 255),
+    or "none". Raises BadInput naming the folder, the shard, or the key of [data].
     """
     found = folder_parts(path)
     if part not in found:
         raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
     files = [ShardFile(file) for file in found[part]]
     _check_alike(files)
-    corpus = Corpus(part, files, _both_sides(context), np.dtype(dtype), memory_limit)
+    reading = augmentation or Augmentation(), normalise, memory_limit
+    corpus = Corpus(part, files, _both_sides(context), np.dtype(dtype), *reading)
     if corpus.in_memory:
         for file in files:
             file.close()
@@ -54,61 +61,100 @@ def open_corpus(
 class Corpus:
     """`samples` inputs of `shape` (frames: [window, dims]; images: [h, w, c]) with targets in range(`classes`).
 
-    `kind` is "frames" or "images"; `attributes` those of the first shard; `in_memory` whether reading is over.
+    `kind` is "frames" or "images"; `attributes` those of the first shard; `in_memory` whether reading is over. `mean`
+    and `scale` (1 ÷ standard deviation) of images are those of a channel, of frames of each group and feature.
     """
 
     def __init__(
-        self, part: str, files: list[ShardFile], context: tuple[int, int], dtype: np.dtype, memory_limit: float
+        self,
+        part: str,
+        files: list[ShardFile],
+        context: tuple[int, int],
+        dtype: np.dtype,
+        augmentation: Augmentation,
+        normalise: str,
+        memory_limit: float,
     ) -> None:
         first = files[0]
         self.part, self.kind, self.classes, self.attributes = part, first.kind, first.classes, first.attributes
         self.targets = np.concatenate([file.targets for file in files])
         self.samples = len(self.targets)
-        self._context = context
-        self._mean, self._scale = _normalisation(first, np.dtype("float32") if self.kind == "frames" else dtype)
-        if self.kind == "frames":
-            self.shape: tuple[int, ...] = (sum(context) + 1, first.inputs[-1])
-            self._offsets = _joined([file.utterances for file in files])
-        elif any(context):
+        self._context, self._filling = context, Lock()
+        if self.kind == "images" and any(context):
             raise BadInput(f"data.context = {list(context)}: images have no neighbouring frames")
-        else:
-            self.shape = first.inputs[1:]
         self.in_memory = sum(file.inputs_bytes for file in files) <= memory_limit
-        change = self._normalise if self.kind == "frames" else None
-        self._rows: Rows = MemoryRows(files, change) if self.in_memory else ShardRows(files, change)
+        if self.kind == "images":
+            self._see(first, augmentation, normalise, dtype)
+        else:
+            augmentation.refuse_frames()
+        self._rows: Rows = MemoryRows(files) if self.in_memory else ShardRows(files)
+        if self.kind == "frames":
+            self._hear(files, normalise)
 
-    def gather(self, indices: Array, out: Batch) -> Batch:
+    def _see(self, first: ShardFile, augmentation: Augmentation, normalise: str, dtype: np.dtype) -> None:
+        height, width, channels = first.inputs[1:]
+        self.shape: tuple[int, ...] = augmentation.shape((height, width, channels))
+        self.mean, self.scale = of_pixels(normalise, self.attributes, channels, dtype)
+        axes = None
+        if augmentation.colour_shift:
+            covariance = np.asarray(self.attributes.get("covariance", 0.0))
+            if covariance.shape != (3, 3):
+                raise BadInput(f"{first.path}: has no covariance of three colours, which data.colour_shift needs")
+            axes = colour_axes(covariance, self.scale, augmentation.colour_shift)
+        room = height - self.shape[0], width - self.shape[1]
+        self._views = Views(augmentation, room, channels, axes, dtype)
+
+    def _hear(self, files: list[ShardFile], normalise: str) -> None:
+        dims = files[0].inputs[-1]
+        self.shape = (sum(self._context) + 1, dims)
+        offsets = self._offsets = _joined([file.utterances for file in files])
+        if normalise == "unit":
+            raise BadInput("data.normalise = unit: for pixels; frames take corpus, speaker, utterance or none")
+        groups = _groups(files, normalise)
+        if normalise in ("speaker", "utterance"):
+            normaliser = FrameNormaliser.measured(self._rows.pieces(), offsets, groups, dims)
+        else:
+            attributes = self.attributes if normalise == "corpus" else {}
+            mean, scale = stored(attributes, dims, np.float32)
+            normaliser = FrameNormaliser(offsets, groups, mean[None], scale[None])
+        self.mean, self.scale = normaliser.mean, normaliser.scale
+        self._rows.change(normaliser.apply)
+
+    def gather(self, indices: Array, out: Batch, place: tuple[int, int] | None = None) -> Batch:
         """Fill `out` (inputs [n, *shape], targets [n]) with the samples of `indices` int64 [n], in that order.
 
-        Raises IndexError for an index outside range(samples), BadInput for a shard that cannot be read.
+        `place` is the epoch and position in its order of the first one, from which images are augmented; None, for an
+        evaluation, takes their centres. Raises IndexError for an index outside range(samples), BadInput for a shard
+        that cannot be read.
         """
         if not len(indices):
             return out
         if indices.min() < 0 or indices.max() >= self.samples:
             raise IndexError(f"samples {indices.min()} to {indices.max()} of {self.samples}")
-        np.take(self.targets, indices, out=out.targets, mode="clip")
-        for base, rows, which, places in self._rows.spans(indices, self._context):
-            self._fill(rows, base, which, places, out.inputs)
+        with self._filling:  # a thread may read ahead while an evaluation looks at the same part
+            np.take(self.targets, indices, out=out.targets, mode="clip")
+            views = self._views.at(place, len(indices)) if self.kind == "images" else None
+            for base, rows, which, places in self._rows.spans(indices, self._context):
+                if views is None:
+                    gather_windows(rows, base, self._offsets, which, places, self._context[0], out.inputs)
+                else:
+                    gather_images(rows, base, self.mean, self.scale, which, places, *views, out.inputs)
         return out
 
-    def _fill(self, rows: Array, base: int, indices: Array, places: Array, out: Array) -> None:
-        if self.kind == "frames":
-            gather_windows(rows, base, self._offsets, indices, places, self._context[0], out)
-            return
-        images, pixels = (array.reshape(len(array), -1, self.shape[-1]) for array in (rows, out))
-        gather_images(images, base, self._mean, self._scale, indices, places, pixels)
 
-    def _normalise(self, features: Array) -> None:
-        np.subtract(features, self._mean, out=features)
-        np.multiply(features, self._scale, out=features)
-
-
-def _normalisation(file: ShardFile, dtype: np.dtype) -> tuple[Array, Array]:
-    """Mean and 1 ÷ standard deviation of each channel; 0 and 1 where the shard has none."""
-    channels = file.inputs[-1]
-    mean = np.broadcast_to(file.attributes.get("mean", 0.0), channels)
-    deviation = np.broadcast_to(file.attributes.get("standard_deviation", 1.0), channels)
-    return mean.astype(dtype), (1.0 / deviation.astype(np.float64)).astype(dtype)
+def _groups(files: list[ShardFile], normalise: str) -> Array:
+    """Which statistics each utterance is normalised by. Raises BadInput naming a shard without speakers."""
+    utterances = sum(len(file.utterances) - 1 for file in files if file.utterances is not None)
+    if normalise == "utterance":
+        return np.arange(utterances)
+    if normalise != "speaker":
+        return np.zeros(utterances, np.int64)
+    speakers = []
+    for file in files:
+        if file.speakers is None:
+            raise BadInput(f"{file.path}: names no speakers, and data.normalise = speaker needs them; try utterance")
+        speakers.append(file.speakers)
+    return np.unique(np.concatenate(speakers), return_inverse=True)[1]
 
 
 def _both_sides(context: int | Sequence[int]) -> tuple[int, int]:
@@ -120,7 +166,7 @@ def _both_sides(context: int | Sequence[int]) -> tuple[int, int]:
 
 def _check_alike(files: list[ShardFile]) -> None:
     first = files[0]
-    names = ("mean", "standard_deviation")
+    names = ("mean", "standard_deviation", "covariance")
     for file in files[1:]:
         same = (file.kind, file.classes, file.inputs[1:]) == (first.kind, first.classes, first.inputs[1:])
         if not same or any(

@@ -32,15 +32,29 @@ def gather_windows(
 
 @njit(cache=True, nogil=True)
 def gather_images(
-    images: Array, base: int, mean: Array, scale: Array, indices: Array, places: Array, out: Array
+    images: Array,
+    base: int,
+    mean: Array,
+    scale: Array,
+    indices: Array,
+    places: Array,
+    corners: Array,
+    shifts: Array,
+    out: Array,
 ) -> None:
-    """out[places[k]] = (image indices[k] − mean)·scale, per channel, in the dtype of `mean`, `scale` and `out`.
+    """out[places[k]] = (view of image indices[k] − mean)·scale + shift, per channel, in the dtype of all four.
 
-    `images` uint8 [m, pixels, channels] begins at image `base` of the corpus; `out` [n, pixels, channels].
+    `images` uint8 [m, h, w, c] begins at image `base` of the corpus; `out` [n, rows, columns, c]. The view of a place
+    begins at row and column corners[place] [n, 3], and is read from right to left where the third number says so.
     """
-    pixels, channels = out.shape[1], out.shape[2]
+    rows, columns, channels = out.shape[1], out.shape[2], out.shape[3]
     for k in range(indices.size):
-        image = images[indices[k] - base]
-        for p in range(pixels):
-            for c in range(channels):
-                out[places[k], p, c] = (mean.dtype.type(image[p, c]) - mean[c]) * scale[c]
+        place = places[k]
+        image, view = images[indices[k] - base], out[place]
+        top, left, reflected = corners[place, 0], corners[place, 1], corners[place, 2]
+        for row in range(rows):
+            for column in range(columns):
+                source = left + (columns - 1 - column if reflected else column)
+                for c in range(channels):
+                    pixel = mean.dtype.type(image[top + row, source, c])
+                    view[row, column, c] = (pixel - mean[c]) * scale[c] + shifts[place, c]

@@ -16,6 +16,8 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 
+Place = tuple[int, int] | None  #: epoch and position in its order of a minibatch's first sample: see Corpus.gather
+
 
 class Loader(Protocol):
     """Minibatches in the order in which they were asked for."""
@@ -26,8 +28,8 @@ class Loader(Protocol):
     def room(self) -> int:
         """How many more minibatches may be asked for now."""
 
-    def request(self, indices: Array) -> None:
-        """Ask for the samples `indices` int64 [n]. Raises RuntimeError when there is no room."""
+    def request(self, indices: Array, place: Place = None) -> None:
+        """Ask for the samples `indices` int64 [n], the first of which has `place`. Raises RuntimeError without room."""
 
     def take(self) -> Batch:
         """The oldest minibatch asked for; it holds until the next take. Raises what gathering it raised."""
@@ -63,19 +65,19 @@ class Direct:
 
     def __init__(self, corpus: Corpus, dtype: np.dtype, ahead: int) -> None:
         self._corpus, self._buffer, self._ahead = corpus, _Buffer(corpus, dtype), ahead
-        self._asked: deque[Array] = deque()
+        self._asked: deque[tuple[Array, Place]] = deque()
 
     @property
     def room(self) -> int:
         return self._ahead - len(self._asked)
 
-    def request(self, indices: Array) -> None:
+    def request(self, indices: Array, place: Place = None) -> None:
         _require(self.room)
-        self._asked.append(indices)
+        self._asked.append((indices, place))
 
     def take(self) -> Batch:
-        indices = self._asked.popleft()
-        return self._corpus.gather(indices, self._buffer.of(len(indices)))
+        indices, place = self._asked.popleft()
+        return self._corpus.gather(indices, self._buffer.of(len(indices)), place)
 
     def close(self) -> None:
         self._asked.clear()
@@ -92,7 +94,7 @@ class Prefetcher:
     def __init__(self, corpus: Corpus, dtype: np.dtype, ahead: int, deadline: float) -> None:
         self._corpus, self._ahead, self._deadline = corpus, ahead, deadline
         self._buffers = [_Buffer(corpus, dtype) for _ in range(ahead + 1)]
-        self._asked: deque[Array] = deque()
+        self._asked: deque[tuple[Array, Place]] = deque()
         self._ready: deque[Batch] = deque()
         self._open, self._requested, self._taken = True, 0, 0
         self._error: BaseException | None = None
@@ -104,11 +106,11 @@ class Prefetcher:
     def room(self) -> int:
         return self._ahead - (self._requested - self._taken)
 
-    def request(self, indices: Array) -> None:
+    def request(self, indices: Array, place: Place = None) -> None:
         _require(self.room)
         with self._change:
             self._requested += 1
-            self._asked.append(indices)
+            self._asked.append((indices, place))
             self._change.notify_all()
 
     def take(self) -> Batch:
@@ -137,9 +139,10 @@ class Prefetcher:
                 self._change.wait_for(lambda: self._asked or not self._open)
                 if not self._open:
                     return
-                indices = self._asked.popleft()
+                indices, place = self._asked.popleft()
             try:  # this buffer's last batch was taken, and another after it: `room` sees to that
-                batch = self._corpus.gather(indices, self._buffers[number % len(self._buffers)].of(len(indices)))
+                buffer = self._buffers[number % len(self._buffers)]
+                batch = self._corpus.gather(indices, buffer.of(len(indices)), place)
             except BaseException as error:  # raised again where the minibatch is taken
                 with self._change:
                     self._error = error

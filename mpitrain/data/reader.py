@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
-from mpitrain.data.validation import KINDS, validate, validate_finite
+from mpitrain.data.validation import KINDS, OPTIONAL, validate, validate_finite
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -42,8 +42,8 @@ class Shard(NamedTuple):
 class ShardFile:
     """An open shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
-    `inputs`: shape of the data set of inputs. `targets`, `utterances` (None for images): whole arrays.
-    Raises BadInput naming the file.
+    `inputs`: shape of the data set of inputs. `targets`, `utterances` (None for images), `speakers` (None where they
+    are not known): whole arrays. Raises BadInput naming the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,6 +66,7 @@ class ShardFile:
         if self.kind not in KINDS:
             raise BadInput(f"{self.path}: unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
         headers = {name: self._file[name] for name in KINDS[self.kind]}
+        headers |= {name: self._file[name] for name in OPTIONAL[self.kind] if name in self._file}
         for name, dataset in headers.items():
             if not isinstance(dataset, h5py.Dataset) or not dataset.fletcher32:
                 raise BadInput(f"{self.path}: {name} has no checksums; write it with fletcher32")
@@ -73,11 +74,13 @@ class ShardFile:
         self.inputs: tuple[int, ...] = self._inputs.shape
         self.targets = self.read("targets")
         self.utterances = self.read("utterances") if self.kind == "frames" else None
+        self.speakers = self.read("speakers") if "speakers" in headers else None
         validate(self.path, self.kind, {**headers, **self.small()}, self.attributes)
 
     def small(self) -> dict[str, Array]:
         """The arrays that are in memory: all but the inputs."""
-        return {"targets": self.targets} | ({} if self.utterances is None else {"utterances": self.utterances})
+        arrays = {"targets": self.targets, "utterances": self.utterances, "speakers": self.speakers}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     @property
     def inputs_bytes(self) -> int:

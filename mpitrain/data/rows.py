@@ -9,7 +9,7 @@ import numpy as np
 from mpitrain.data.reader import ShardFile
 from mpitrain.flat import Array
 
-Change = Callable[[Array], None] | None  # in place, on freshly read rows
+Change = Callable[[Array, int], None]  # in place, on freshly read rows and the number of the first
 
 SPAN = 1 << 22  # bytes that one read may take
 GAP = 1 << 16  # bytes between two wanted samples that are read along rather than skipped
@@ -27,11 +27,17 @@ class Rows(Protocol):
         A piece is valid until the next one is asked for.
         """
 
+    def pieces(self) -> Iterator[tuple[int, Array]]:
+        """All rows in order, in as many pieces as need be, each with the number of its first row."""
+
+    def change(self, change: Change) -> None:
+        """Have all rows changed from now on."""
+
 
 class MemoryRows:
     """All rows in one array, read at once. Raises BadInput naming the shard that cannot be read."""
 
-    def __init__(self, files: list[ShardFile], change: Change) -> None:
+    def __init__(self, files: list[ShardFile]) -> None:
         first = files[0]
         dtype = np.dtype("float32" if first.kind == "frames" else "uint8")
         self._rows = np.empty((sum(file.inputs[0] for file in files), *first.inputs[1:]), dtype)
@@ -40,8 +46,6 @@ class MemoryRows:
         for file in files:
             part = self._rows[start : start + file.inputs[0]]
             file.read_inputs(part)
-            if change:
-                change(part)
             start += len(part)
 
     def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
@@ -50,12 +54,21 @@ class MemoryRows:
             self._places = np.arange(len(indices))
         yield 0, self._rows, indices, self._places[: len(indices)]
 
+    def pieces(self) -> Iterator[tuple[int, Array]]:
+        """One piece: everything."""
+        yield 0, self._rows
+
+    def change(self, change: Change) -> None:
+        """Change them now."""
+        change(self._rows, 0)
+
 
 class ShardRows:
     """Rows in open shards. Neighbours are read together: an order in chunks reads almost sequentially."""
 
-    def __init__(self, files: list[ShardFile], change: Change) -> None:
-        self._files, self._change = files, change
+    def __init__(self, files: list[ShardFile]) -> None:
+        self._files = files
+        self._change: Change | None = None
         self._starts = np.cumsum([0, *(file.inputs[0] for file in files)])
         self._shape = files[0].inputs[1:]
         self._dtype = np.dtype("float32" if files[0].kind == "frames" else "uint8")
@@ -76,6 +89,16 @@ class ShardRows:
             yield low, self._read(low, high), wanted[begin:end], order[begin:end]
             begin = end
 
+    def pieces(self) -> Iterator[tuple[int, Array]]:
+        """Every row is read once."""
+        step, rows = max(SPAN // (prod(self._shape) * self._dtype.itemsize), 1), int(self._starts[-1])
+        for low in range(0, rows, step):
+            yield low, self._read(low, min(low + step, rows))
+
+    def change(self, change: Change) -> None:
+        """Change them whenever they are read."""
+        self._change = change
+
     def _read(self, low: int, high: int) -> Array:
         if len(self._buffer) < high - low:
             self._buffer = np.empty((high - low, *self._shape), self._dtype)
@@ -87,5 +110,5 @@ class ShardRows:
             begin, end = max(low, start), min(high, int(self._starts[number + 1]))
             self._files[number].read_rows(begin - start, end - start, rows[begin - low : end - low])
         if self._change:
-            self._change(rows)
+            self._change(rows, low)
         return rows

@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 import xxhash
 
-from mpitrain.data.validation import KINDS, validate, validate_finite
+from mpitrain.data.validation import KINDS, OPTIONAL, validate, validate_finite
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -108,7 +108,9 @@ def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Any], c
     """The file's bytes. Made in memory, because HDF5 itself does not survive a full disk in an orderly way."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver=("v110", "v110")) as file:
-        for name, (dtype, _) in KINDS[kind].items():
+        for name, (dtype, _) in (KINDS[kind] | OPTIONAL[kind]).items():
+            if name not in arrays:
+                continue  # an optional one: the arrays have been validated
             array = np.ascontiguousarray(arrays[name], dtype)
             _write_array(file, name, array, compress)
             attributes[f"xxh3_{name}"] = digest(array)

@@ -40,9 +40,9 @@ class Spoken:
         self._path, self._dims = path, dims
         self._file = path.open("wb")
         self._states: list[Array] = []
+        self._speakers: list[int] = []
         self._sum, self._squares = np.zeros(dims), np.zeros(dims)
         self.frames = 0
-        self.heard: set[int] = set()
 
     def add(self, spoken: Utterance, table: States) -> None:
         """Take an utterance in. Only the states that a frame is in are numbered."""
@@ -54,7 +54,12 @@ class Spoken:
         self._sum += wide.sum(0)
         self._squares += (wide * wide).sum(0)
         self.frames += len(wide)
-        self.heard.add(spoken.speaker)
+        self._speakers.append(spoken.speaker)
+
+    @property
+    def heard(self) -> set[int]:
+        """The speakers."""
+        return set(self._speakers)
 
     @property
     def utterances(self) -> int:
@@ -83,5 +88,5 @@ class Spoken:
             for number, states in enumerate(self._states):
                 features = np.fromfile(file, np.float32, len(states) * self._dims).reshape(-1, self._dims)
                 if number >= writer.done:
-                    writer.add(features, classes_of[states])
+                    writer.add(features, classes_of[states], self._speakers[number])
         writer.finish()

@@ -14,6 +14,8 @@ KINDS: dict[str, dict[str, tuple[str, int]]] = {
     "frames": {"features": ("float32", 2), "targets": ("int32", 1), "utterances": ("int64", 1)},
     "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
 }
+#: Those that a kind may have besides: `speakers` numbers the speaker of each utterance, alike in all shards of a part.
+OPTIONAL: dict[str, dict[str, tuple[str, int]]] = {"frames": {"speakers": ("int32", 1)}, "images": {}}
 
 
 def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> None:
@@ -23,7 +25,9 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Map
     """
     if kind not in KINDS:
         raise BadInput(f"{path}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
-    for name, (dtype, axes) in KINDS[kind].items():
+    for name, (dtype, axes) in (KINDS[kind] | OPTIONAL[kind]).items():
+        if name not in arrays and name in OPTIONAL[kind]:
+            continue
         if name not in arrays:
             raise BadInput(f"{path}: no data set {name}")
         found, found_axes = arrays[name].dtype, len(arrays[name].shape)
@@ -36,6 +40,7 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Map
     validate_targets(path, arrays["targets"], int(attributes["classes"]))
     if kind == "frames":
         validate_offsets(path, arrays["utterances"], len(inputs))
+        validate_speakers(path, arrays.get("speakers"), len(arrays["utterances"]) - 1)
 
 
 def validate_attributes(path: Path, channels: int, attributes: Mapping[str, Any]) -> None:
@@ -65,6 +70,12 @@ def validate_offsets(path: Path, offsets: Array, frames: int) -> None:
     """Raises BadInput unless utterances cover the frames from the first to the last, none of them empty."""
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (np.diff(offsets) <= 0).any():
         raise BadInput(f"{path}: utterances must rise from 0 to {frames} frames")
+
+
+def validate_speakers(path: Path, speakers: Array | None, utterances: int) -> None:
+    """Raises BadInput unless every utterance has a speaker, or none has."""
+    if speakers is not None and (len(speakers) != utterances or speakers.min() < 0):
+        raise BadInput(f"{path}: speakers must number the speaker of each of {utterances} utterances from 0")
 
 
 def validate_finite(path: Path, features: Array) -> None:

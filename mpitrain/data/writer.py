@@ -35,16 +35,22 @@ class ShardWriter:
         self._attributes = dict(attributes)
         self._inputs: list[Array] = []
         self._targets: list[Array] = []
+        self._speakers: list[int] = []
         self._bytes = self._shards = self.done = 0
         while (path := self._provisional(self._shards)).exists():
             self._resume(path)
 
-    def add(self, inputs: Array, targets: Array) -> None:
-        """Add one utterance (features [frames, dims]) or some images [n, h, w, c], with their targets [n]."""
+    def add(self, inputs: Array, targets: Array, speaker: int | None = None) -> None:
+        """Add one utterance (features [frames, dims]) or some images [n, h, w, c], with their targets [n].
+
+        `speaker` is the number of an utterance's speaker, given for all of a part or for none.
+        """
         if self._bytes and self._bytes + inputs.nbytes > self._limit:
             self._write()
         self._inputs.append(inputs)
         self._targets.append(targets)
+        if speaker is not None:
+            self._speakers.append(speaker)
         self._bytes += inputs.nbytes
 
     def finish(self) -> int:
@@ -62,9 +68,11 @@ class ShardWriter:
         arrays = {next(names): np.concatenate(self._inputs), next(names): np.concatenate(self._targets)}
         if self._kind == "frames":
             arrays["utterances"] = np.cumsum([0, *map(len, self._inputs)], dtype=np.int64)
+        if self._speakers:
+            arrays["speakers"] = np.array(self._speakers, np.int32)
         write_shard(self._provisional(self._shards), self._kind, arrays, self._attributes)
         self._shards += 1
-        self._inputs, self._targets, self._bytes = [], [], 0
+        self._inputs, self._targets, self._speakers, self._bytes = [], [], [], 0
 
     def _provisional(self, number: int) -> Path:
         return self._folder / f".{self._part}-{number:05d}.h5"

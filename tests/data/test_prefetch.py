@@ -23,7 +23,7 @@ class Numbers:
         self.failing, self.gate = failing, threading.Event()
         self.gate.set()
 
-    def gather(self, indices: np.ndarray, out: Batch) -> Batch:
+    def gather(self, indices: np.ndarray, out: Batch, place: Any = None) -> Batch:
         assert self.gate.wait(10)
         if self.failing in indices:
             raise BadInput("train-00003-of-00008.h5: damaged")

@@ -38,7 +38,7 @@ class Random:
         self.inputs = rng.standard_normal((samples, *self.shape))
         self.targets = rng.integers(0, self.classes, samples).astype(np.int32)
 
-    def gather(self, indices: np.ndarray, out: Batch) -> Batch:
+    def gather(self, indices: np.ndarray, out: Batch, place: Any = None) -> Batch:
         """Copies of the images."""
         out.inputs[:], out.targets[:] = self.inputs[indices], self.targets[indices]
         return out

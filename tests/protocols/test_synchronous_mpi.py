@@ -19,7 +19,7 @@ class Noise:
         rng = np.random.default_rng(3)
         self._inputs, self._targets = rng.standard_normal((120, 8, 8, 1)), rng.integers(10, size=120)
 
-    def gather(self, indices, out):
+    def gather(self, indices, out, place=None):
         """Copy the samples."""
         out.inputs[:], out.targets[:] = self._inputs[indices], self._targets[indices]
         return out

@@ -53,7 +53,7 @@ class Uneven:
         self.samples, self._rank = samples, rank
         self.gathered: list[int] = []
 
-    def gather(self, indices, out: Batch) -> Batch:
+    def gather(self, indices, out: Batch, place=None) -> Batch:
         """The indices, after up to 2 ms."""
         time.sleep(self._rank % 3 * 1e-3)
         self.gathered.extend(map(int, indices))

@@ -1,0 +1,80 @@
+"""Features and pixels less a mean, over a standard deviation: that of the corpus, of a speaker or of an utterance."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+LEAST = 1e-8  # variance, so that a feature that never changes does not divide by zero
+
+
+class FrameNormaliser:
+    """Normalises frames in place by their group: `groups` [utterances] says which, `offsets` where utterances begin.
+
+    `mean` and `scale` float32 [groups, dims]; `scale` is 1 ÷ standard deviation.
+    """
+
+    def __init__(self, offsets: Array, groups: Array, mean: Array, scale: Array) -> None:
+        self._offsets, self._groups = offsets, groups
+        self.mean, self.scale = np.ascontiguousarray(mean, np.float32), np.ascontiguousarray(scale, np.float32)
+
+    @classmethod
+    def measured(
+        cls, pieces: Iterable[tuple[int, Array]], offsets: Array, groups: Array, dims: int
+    ) -> "FrameNormaliser":
+        """By the groups' own statistics, from all frames in `pieces`: (number of the first frame, rows)."""
+        count = int(groups.max()) + 1
+        frames = np.bincount(groups, np.diff(offsets), count)[:, None]
+        sums, squares = np.zeros((count, dims)), np.zeros((count, dims))
+        for first, rows in pieces:
+            _add_moments(rows, first, offsets, groups, sums, squares)
+        mean = sums / frames
+        return cls(offsets, groups, mean, 1 / np.sqrt(np.maximum(squares / frames - mean * mean, LEAST)))
+
+    def apply(self, rows: Array, first: int) -> None:
+        """Normalise rows [n, dims], which begin at frame `first` of the corpus."""
+        _normalise(rows, first, self._offsets, self._groups, self.mean, self.scale)
+
+
+def stored(attributes: dict[str, Any], channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
+    """Mean and 1 ÷ standard deviation of each channel as a shard has them; 0 and 1 where it has none."""
+    mean = np.broadcast_to(attributes.get("mean", 0.0), channels)
+    deviation = np.broadcast_to(attributes.get("standard_deviation", 1.0), channels)
+    return mean.astype(dtype), (1.0 / deviation.astype(np.float64)).astype(dtype)
+
+
+def of_pixels(how: str, attributes: dict[str, Any], channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
+    """Mean and scale [channels] of images. Raises BadInput naming data.normalise for what only frames have."""
+    if how in ("speaker", "utterance"):
+        raise BadInput(f"data.normalise = {how}: images have none; corpus, unit or none")
+    if how == "corpus":
+        return stored(attributes, channels, dtype)
+    return np.zeros(channels, dtype), np.full(channels, 1 / 255 if how == "unit" else 1.0, dtype)
+
+
+@njit(cache=True, nogil=True)
+def _add_moments(rows: Array, first: int, offsets: Array, groups: Array, sums: Array, squares: Array) -> None:
+    utterance = np.searchsorted(offsets, first, "right") - 1
+    for row in range(len(rows)):
+        while offsets[utterance + 1] <= first + row:
+            utterance += 1
+        group = groups[utterance]
+        for d in range(rows.shape[1]):
+            value = np.float64(rows[row, d])
+            sums[group, d] += value
+            squares[group, d] += value * value
+
+
+@njit(cache=True, nogil=True)
+def _normalise(rows: Array, first: int, offsets: Array, groups: Array, mean: Array, scale: Array) -> None:
+    utterance = np.searchsorted(offsets, first, "right") - 1
+    for row in range(len(rows)):
+        while offsets[utterance + 1] <= first + row:
+            utterance += 1
+        group = groups[utterance]
+        for d in range(rows.shape[1]):
+            rows[row, d] = (rows[row, d] - mean[group, d]) * scale[group, d]
