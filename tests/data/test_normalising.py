@@ -1,0 +1,88 @@
+"""Normalisation by corpus, speaker and utterance, in memory and on disk."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpitrain.data.batch import Batch
+from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.reader import read_shard
+from mpitrain.data.shards import write_shard
+from mpitrain.data.writer import ShardWriter
+from mpitrain.errors import BadInput
+
+UTTERANCES = [  # (speaker, frames of two features)
+    (4, [[1, 10], [3, 10]]),
+    (2, [[100, 0]]),
+    (4, [[5, 10], [7, 10]]),
+    (2, [[102, 4], [104, 8]]),
+]
+#: Speaker 4 has 1, 3, 5, 7 and always 10; speaker 2 has 100, 102, 104 and 0, 4, 8.
+SPEAKERS = {4: ([4, 10], [np.sqrt(5), 1e-4]), 2: ([102, 4], [np.sqrt(8 / 3), np.sqrt(32 / 3)])}
+
+
+def _write(folder: Path, speakers: bool = True) -> None:
+    attributes = {"classes": 1, "mean": np.float32([1, 2]), "standard_deviation": np.float32([2, 4])}
+    writer = ShardWriter(folder, "train", "frames", attributes, limit=20)
+    for speaker, frames in UTTERANCES:
+        inputs = np.array(frames, np.float32)
+        writer.add(inputs, np.zeros(len(inputs), np.int32), speaker if speakers else None)
+    assert writer.finish() == 4
+
+
+def _all(corpus: Corpus) -> np.ndarray:
+    batch = Batch(np.empty((corpus.samples, *corpus.shape), np.float32), np.empty(corpus.samples, np.int32))
+    return corpus.gather(np.arange(corpus.samples), batch).inputs[:, 0]
+
+
+@pytest.mark.parametrize("memory_limit", [1e9, 0])
+def test_a_speaker_has_statistics_of_its_own_in_all_shards(tmp_path: Path, memory_limit: float) -> None:
+    _write(tmp_path)
+    wanted = [(np.array(frames) - SPEAKERS[who][0]) / SPEAKERS[who][1] for who, frames in UTTERANCES]
+    corpus = open_corpus(tmp_path, "train", normalise="speaker", memory_limit=memory_limit)
+    assert np.allclose(_all(corpus), np.concatenate(wanted), atol=1e-5)
+
+
+@pytest.mark.parametrize("memory_limit", [1e9, 0])
+def test_an_utterance_has_statistics_of_its_own(tmp_path: Path, memory_limit: float) -> None:
+    _write(tmp_path, speakers=False)
+    wanted = [[-1, 0], [1, 0], [0, 0], [-1, 0], [1, 0], [-1, -1], [1, 1]]
+    corpus = open_corpus(tmp_path, "train", normalise="utterance", memory_limit=memory_limit)
+    assert np.allclose(_all(corpus), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("memory_limit", [1e9, 0])
+@pytest.mark.parametrize(("normalise", "mean", "deviation"), [("corpus", [1, 2], [2, 4]), ("none", 0, 1)])
+def test_the_corpus_or_nobody_normalises(
+    tmp_path: Path, normalise: str, mean: list[int], deviation: list[int], memory_limit: float
+) -> None:
+    _write(tmp_path)
+    wanted = np.concatenate([(np.array(frames) - mean) / deviation for _, frames in UTTERANCES])
+    assert np.array_equal(_all(open_corpus(tmp_path, "train", normalise=normalise, memory_limit=memory_limit)), wanted)
+
+
+def test_speakers_survive_the_shard(tmp_path: Path) -> None:
+    _write(tmp_path)
+    found = [read_shard(path).arrays["speakers"].tolist() for path in sorted(tmp_path.glob("*.h5"))]
+    assert found == [[4], [2], [4], [2]]
+
+
+def test_what_frames_cannot_have_is_named(tmp_path: Path) -> None:
+    _write(tmp_path, speakers=False)
+    with pytest.raises(BadInput, match=r"train-00000-of-00004\.h5: names no speakers"):
+        open_corpus(tmp_path, "train", normalise="speaker")
+    with pytest.raises(BadInput, match=r"data\.normalise = unit: for pixels"):
+        open_corpus(tmp_path, "train", normalise="unit")
+
+
+@pytest.mark.parametrize("speakers", [[0], [0, -1], [0, 1, 2]])
+def test_speakers_that_do_not_fit_are_refused(tmp_path: Path, speakers: list[int]) -> None:
+    arrays = {
+        "features": np.zeros((3, 1), np.float32),
+        "targets": np.zeros(3, np.int32),
+        "utterances": np.array([0, 1, 3]),
+        "speakers": np.array(speakers, np.int32),
+    }
+    with pytest.raises(BadInput, match="speakers must number"):
+        write_shard(tmp_path / "train-00000-of-00001.h5", "frames", arrays, {"classes": 1})
