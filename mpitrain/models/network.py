@@ -85,9 +85,13 @@ class Network:
 
         Of equal outputs the first counts.
         """
-        outputs = self._forward(self._views_of("parameters", parameters), batch.inputs, False, None)
+        outputs = self.outputs(parameters, batch.inputs)
         errors = int((outputs.argmax(axis=1) != batch.targets).sum())
         return self.loss.loss(outputs, batch.targets, self.workspace), errors
+
+    def outputs(self, parameters: Array, inputs: Array) -> Array:
+        """The outputs z [n, classes] before softmax or logistic, without dropout, in a buffer of the network's."""
+        return self._forward(self._views_of("parameters", parameters), inputs, False, None)
 
     def initial(self, seed: int, dtype: Any = np.float32) -> Array:
         """The initial flat vector, on the host: a function of `seed` and the layers, drawn in float64 and rounded."""
