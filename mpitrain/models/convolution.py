@@ -8,18 +8,15 @@ import numpy as np
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Parameter
 from mpitrain.models.layer import Layer, Shape, Views
+from mpitrain.models.patch_product import Window
 from mpitrain.models.pooling import MaxPool
-
-#: Patch matrix of one block: rows that a matrix product needs to run at full speed, and bytes that stay in cache.
-BLOCK_ROWS = 1024
-BLOCK_BYTES = 8 << 20
 
 
 class Convolution(Layer):
-    """y = patches(x)·W + b, with W [kh, kw, inputs, filters]; then, if given, `pool`.
+    """y = x * W + b, with W [kh, kw, inputs, filters]; then, if given, `pool`.
 
-    A few examples at a time go through patches, product and pooling, so that neither the patches nor the output before
-    pooling leave the cache. The bias is added after pooling, which gives the same numbers: max(z) + b = max(z + b).
+    A few examples at a time go through product and pooling, so that neither the patches of the product nor the output
+    before pooling leave the cache. The bias is added after pooling, with the same result: max(z) + b = max(z + b).
     `deviation` defaults to √(`gain` / (kh·kw·inputs)).
     """
 
@@ -50,9 +47,9 @@ class Convolution(Layer):
             raise BadInput(
                 f"{self.name}: a {self.kernel} x {self.kernel} kernel does not fit {height} x {width} pixels"
             )
-        self.image: Shape = (rows, columns)
-        self.depth = self.kernel**2 * channels
-        deviation = sqrt(self.gain / self.depth) if self.deviation is None else self.deviation
+        self.image = (rows, columns)
+        self._product = self.workspace.product(self.name, Window(self.kernel, self.stride, self.pad, self.image))
+        deviation = sqrt(self.gain / (self.kernel**2 * channels)) if self.deviation is None else self.deviation
         shape = (self.kernel, self.kernel, channels, self.filters)
         weights = Parameter(f"{self.name}.weights", shape, ("gaussian", deviation))
         bias = Parameter(f"{self.name}.bias", (self.filters,), ("constant", self.bias), decay=False)
@@ -68,51 +65,34 @@ class Convolution(Layer):
         if pool:
             self._places = pool.places(len(x))
         for block in self._blocks(x):
-            patches = self._patches(x[block])
-            z = self.buffer("z", (len(patches), self.filters), x) if pool else y[block].reshape(-1, self.filters)
-            np.matmul(patches, weights.reshape(self.depth, self.filters), out=z)
+            z = self._before_pooling(len(x[block]), x) if pool else y[block]
+            self._product.forward(x[block], weights, z)
             if pool:
-                ops.max_pool(self._images(z), pool.size, pool.stride, y[block], self._places[block])
-            np.add(y[block], bias, out=y[block])
+                ops.max_pool(z, pool.size, pool.stride, y[block], self._places[block])
+            ops.add_bias(y[block], bias)
         return y
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
         weights, bias = self.parameters
         x, pool, ops = self._x, self.pool, self.workspace.ops
-        matrix = views[weights.name].reshape(self.depth, self.filters)
-        total = gradients[weights.name].reshape(self.depth, self.filters)
         dx = self.buffer("dx", x.shape, dy) if need_dx else None
-        np.sum(dy.reshape(-1, self.filters), axis=0, out=gradients[bias.name])
+        ops.column_sums(dy.reshape(-1, self.filters), gradients[bias.name])
         for block in self._blocks(x):
-            patches = self._patches(x[block])
             if pool:
-                dz = self.buffer("z", (len(patches), self.filters), dy)
-                ops.max_unpool(dy[block], self._places[block], pool.size, pool.stride, self._images(dz))
+                dz = self._before_pooling(len(x[block]), dy)
+                ops.max_unpool(dy[block], self._places[block], pool.size, pool.stride, dz)
             else:
-                dz = dy[block].reshape(-1, self.filters)
-            if block.start == 0:
-                np.matmul(patches.T, dz, out=total)
-            else:  # NumPy's product cannot add to its output
-                part = self.buffer("part", total.shape, dy)
-                np.add(total, np.matmul(patches.T, dz, out=part), out=total)
+                dz = dy[block]
+            self._product.weight_gradient(x[block], dz, gradients[weights.name], add=block.start > 0)
             if dx is not None:
-                np.matmul(dz, matrix.T, out=patches)
-                ops.add_patches(self._images(patches), (self.kernel, self.kernel), self.stride, self.pad, dx[block])
+                self._product.input_gradient(dz, views[weights.name], dx[block])
         return dx
 
+    def _before_pooling(self, n: int, like: Array) -> Array:
+        return self.buffer("z", (n, *self.image, self.filters), like)
+
     def _blocks(self, x: Array) -> Iterator[slice]:
-        """Runs of examples whose patch matrix is of the size that the product likes."""
-        rows = self.image[0] * self.image[1]
-        examples = max(1, min(BLOCK_ROWS // rows, BLOCK_BYTES // (rows * self.depth * x.dtype.itemsize)))
+        examples = self._product.examples(len(x), x.shape[3], x.dtype.itemsize)
         for start in range(0, len(x), examples):
             yield slice(start, min(start + examples, len(x)))
             self.workspace.pulse()
-
-    def _patches(self, x: Array) -> Array:
-        patches = self.buffer("patches", (len(x) * self.image[0] * self.image[1], self.depth), x)
-        kernel = (self.kernel, self.kernel)
-        self.workspace.ops.gather_patches(x, kernel, self.stride, self.pad, self._images(patches))
-        return patches
-
-    def _images(self, matrix: Array) -> Array:
-        return matrix.reshape(-1, *self.image, matrix.shape[1])

@@ -25,15 +25,10 @@ class Dropout(Layer):
             return x
         if rng is None:
             raise ValueError("dropout needs a random stream while training")
-        # Drawn in float32 whatever the run's dtype, so that runs of either dtype drop the same units.
-        first, count = self.share or (0, len(x))
-        draws = self.workspace.array(f"{self.name}.draws", (count, *x.shape[1:]), np.dtype(np.float32))
-        rng.random(dtype=np.float32, out=draws)
-        self._scale = self.buffer("scale", x.shape, x)
-        np.greater_equal(draws[first : first + len(x)], self.rate, out=self._scale)
-        np.multiply(self._scale, 1 / (1 - self.rate), out=self._scale)
+        self._scale, y = self.buffer("scale", x.shape, x), self.buffer("y", x.shape, x)
         # Not in place: the activation before needs its own output to go backward.
-        return np.multiply(x, self._scale, out=self.buffer("y", x.shape, x))
+        self.workspace.ops.dropout(x, y, self._scale, rng, self.rate, self.share)
+        return y
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
         return dy if self.rate == 0 else np.multiply(dy, self._scale, out=dy)

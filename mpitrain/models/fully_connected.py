@@ -36,15 +36,16 @@ class FullyConnected(Layer):
         weights, bias = (views[p.name] for p in self.parameters)
         self._x = x.reshape(len(x), -1)
         y = self.buffer("y", (len(x), self.units), x)
-        np.matmul(self._x, weights, out=y)
-        return np.add(y, bias, out=y)
+        self.workspace.ops.matmul(self._x, weights, y)
+        self.workspace.ops.add_bias(y, bias)
+        return y
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
-        weights, bias = self.parameters
-        np.matmul(self._x.T, dy, out=gradients[weights.name])
-        np.sum(dy, axis=0, out=gradients[bias.name])
+        (weights, bias), ops = self.parameters, self.workspace.ops
+        ops.matmul(self._x.T, dy, gradients[weights.name])
+        ops.column_sums(dy, gradients[bias.name])
         if not need_dx:
             return None
         dx = self.buffer("dx", self._x.shape, dy)
-        np.matmul(dy, views[weights.name].T, out=dx)
+        ops.matmul(dy, views[weights.name].T, dx)
         return dx.reshape(len(dy), *self.input_shape)

@@ -20,29 +20,12 @@ class LocalResponseNorm(Layer):
         self.scale, self.power, self.offset = scale, power, offset
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
-        self._x = x
-        y, d = self.buffer("y", x.shape, x), self.buffer("d", x.shape, x)
-        np.square(x, out=y)
-        self.workspace.ops.channel_window_sum(y, self.half, d)
-        np.multiply(d, self.scale, out=d)
-        np.add(d, self.offset, out=d)
-        self._d, self._factor = d, self._power(d)
-        self._y = np.multiply(x, self._factor, out=y)
+        self._x, self._d = x, self.buffer("d", x.shape, x)
+        y, scale = self.buffer("y", x.shape, x), self.scale
+        self.workspace.ops.lrn_forward(x, y, self._d, half=self.half, scale=scale, power=self.power, offset=self.offset)
         return y
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
-        """dx_c = dy_c·d_c^−power − 2·scale·power·x_c·Σ dy·y/d over the window, which is its own adjoint."""
-        ratio, sums = self._d, self._y
-        np.divide(self._y, self._d, out=ratio)
-        np.multiply(ratio, dy, out=ratio)
-        self.workspace.ops.channel_window_sum(ratio, self.half, sums)
-        np.multiply(sums, self._x, out=sums)
-        np.multiply(dy, self._factor, out=dy)
-        self.workspace.ops.add_scaled(dy, sums, -2 * self.scale * self.power)
-        return dy
-
-    def _power(self, d: Array) -> Array:
-        """d^−power by way of the vectorised logarithm and exponential."""
-        factor = np.log(d, out=self.buffer("factor", d.shape, d))
-        np.multiply(factor, -self.power, out=factor)
-        return np.exp(factor, out=factor)
+        dx = self.buffer("dx", dy.shape, dy)
+        self.workspace.ops.lrn_backward(self._x, self._d, dy, dx, half=self.half, scale=self.scale, power=self.power)
+        return dx

@@ -8,21 +8,33 @@ import numpy as np
 
 from mpitrain import ops
 from mpitrain.flat import Array
+from mpitrain.models.patch_product import PatchProduct, Product, Window
 
 
 class Workspace:
     """Named buffers that only ever grow, and the array functions of the device they lie on.
 
-    `xp` makes arrays (numpy, or a module like it), `ops` has the names of mpitrain.ops.
+    `xp` makes arrays (numpy, or a module like it), `ops` has the names of mpitrain.ops. Patch matrices of convolutions
+    have at least `patch_rows` rows, which a matrix product needs to run at full speed, within `patch_bytes`.
     """
 
-    def __init__(self, xp: Any = np, ops: ModuleType = ops) -> None:
+    patch_rows, patch_bytes = 1024, 8 << 20  # what stays in a CPU's cache
+
+    def __init__(self, xp: Any = np, ops: ModuleType | Any = ops) -> None:
         self.xp = xp
         self.ops = ops
         #: Called between the blocks of a long layer, so that messages under way are pushed on.
         self.pulse: Callable[[], None] = lambda: None
         self._views: dict[tuple[str, Any], Array] = {}
         self._buffers: dict[tuple[str, Any], Array] = {}
+
+    def another(self) -> "Workspace":
+        """A workspace of the same device with buffers of its own."""
+        return type(self)(self.xp, self.ops)
+
+    def product(self, name: str, window: Window) -> Product:
+        """The products of the convolution `name`."""
+        return PatchProduct(name, window, self)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array of `shape`, its contents undefined; allocates only when `name` was never as large."""

@@ -5,7 +5,7 @@ import pytest
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout
-from mpitrain.models import convolution
+from mpitrain.models.workspace import Workspace
 from mpitrain.models.activations import Relu, Sigmoid
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.dropout import Dropout
@@ -43,7 +43,7 @@ def test_gradients_are_those_of_central_differences(layer: Layer, shape: Shape) 
 
 
 def test_convolution_in_blocks_of_one_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "BLOCK_ROWS", 1)
+    monkeypatch.setattr(Workspace, "patch_rows", 1)
     check_layer(Convolution(2, 3, pad=1, pool=MaxPool(2)), (4, 5, 3), n=4)
 
 
