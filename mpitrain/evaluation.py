@@ -11,6 +11,7 @@ from mpitrain.streams import stream
 
 SLICE = 4e-3  # seconds that one slice should take
 MOST = 1024  # samples of one slice
+TOGETHER = 256  # samples where nobody waits for a slice's end
 
 
 class Subset:
@@ -27,6 +28,19 @@ class Subset:
         return self._corpus.gather(self._chosen[indices], out)
 
 
+class Share:
+    """A rank's share of a corpus's samples, neighbours all, as a corpus; empty where there are more ranks."""
+
+    def __init__(self, corpus: Any, rank: int, ranks: int) -> None:
+        self._corpus, self._first = corpus, rank * corpus.samples // ranks
+        self.samples = (rank + 1) * corpus.samples // ranks - self._first
+        self.shape, self.classes, self.in_memory = corpus.shape, corpus.classes, corpus.in_memory
+
+    def gather(self, indices: Array, out: Batch) -> Batch:
+        """Fill `out` (inputs [n, *shape], targets [n]) with these samples of the share."""
+        return self._corpus.gather(indices + self._first, out)
+
+
 def errors(results: dict[str, Any]) -> dict[str, float]:
     """The errors by part, for a reader: "test", "dev", …; the unnamed test is left out where named ones stand."""
     named = {
@@ -37,22 +51,28 @@ def errors(results: dict[str, Any]) -> dict[str, float]:
 
 
 class Evaluation:
-    """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …
+    """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …, all of one shape.
 
     Results are `dev_loss` (mean), `dev_error` (share of wrong), `test_noisy_loss` and so on; `test_loss` and
-    `test_error` are of the first test part.
+    `test_error` are of the first test part. Where ranks share the samples, `total` sums [loss, wrong, samples] over
+    them, in place.
     """
 
     def __init__(
-        self, network: Any, corpora: dict[str, Any], dtype: np.dtype, clock: Callable[[], float], slices: bool = True
+        self,
+        network: Any,
+        corpora: dict[str, Any],
+        dtype: np.dtype,
+        clock: Callable[[], float],
+        slices: bool = True,
+        total: Callable[[Array], None] = lambda sums: None,
     ) -> None:
         self._network, self._corpora, self._clock, self._slices = network, corpora, clock, slices
+        self._total = total
         self._parameters = np.empty(network.layout.size, dtype)
-        self._batches = {
-            name: Batch(np.empty((MOST, *corpus.shape), dtype), np.empty(MOST, np.int32))
-            for name, corpus in corpora.items()
-        }
-        self._size = 32 if slices else 256
+        most, shape = MOST if slices else TOGETHER, next(iter(corpora.values())).shape
+        self._batch = Batch(np.empty((most, *shape), dtype), np.empty(most, np.int32))
+        self._size = 32 if slices else TOGETHER
         self._left: list[str] = []
 
     @property
@@ -72,12 +92,13 @@ class Evaluation:
         name = self._left[0]
         corpus = self._corpora[name]
         count = min(self._size, corpus.samples - self._done)
-        batch = Batch(*(buffer[:count] for buffer in self._batches[name]))
-        corpus.gather(np.arange(self._done, self._done + count), batch)
-        loss, wrong = self._network.evaluate(self._parameters, batch)
-        self._loss, self._wrong, self._done = self._loss + loss, self._wrong + wrong, self._done + count
-        self._adapt(self._clock() - began)
-        return self._finish(name, corpus.samples) if self._done == corpus.samples else None
+        if count:
+            batch = Batch(*(buffer[:count] for buffer in self._batch))
+            corpus.gather(np.arange(self._done, self._done + count), batch)
+            loss, wrong = self._network.evaluate(self._parameters, batch)
+            self._loss, self._wrong, self._done = self._loss + loss, self._wrong + wrong, self._done + count
+            self._adapt(self._clock() - began)
+        return self._finish(name) if self._done == corpus.samples else None
 
     def run(self, parameters: Array) -> dict[str, float]:
         """All of it at once."""
@@ -87,13 +108,14 @@ class Evaluation:
             results = self.step()
         return results or {}
 
-    def _finish(self, name: str, samples: int) -> dict[str, float] | None:
-        key = name.replace("-", "_")
-        self._results[f"{key}_loss"] = self._loss / samples
-        self._results[f"{key}_error"] = self._wrong / samples
+    def _finish(self, name: str) -> dict[str, float] | None:
+        key, sums = name.replace("-", "_"), np.array([self._loss, self._wrong, self._done], np.float64)
+        self._total(sums)
+        loss, error = map(float, sums[:2] / sums[2])
+        self._results |= {f"{key}_loss": loss, f"{key}_error": error}
         if key.startswith("test"):
-            self._results.setdefault("test_loss", self._loss / samples)
-            self._results.setdefault("test_error", self._wrong / samples)
+            self._results.setdefault("test_loss", loss)
+            self._results.setdefault("test_error", error)
         self._left.pop(0)
         self._done, self._loss, self._wrong = 0, 0.0, 0
         return None if self._left else self._results

@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import __version__, checkpoint, pretraining, saving
+from mpitrain import __version__, checkpoint, origin, pretraining, saving
 from mpitrain import config as configuration
 from mpitrain.algorithms import chunks_together, name_of
 from mpitrain.assignments import Assignments
 from mpitrain.config import Config
-from mpitrain.data.augmentation import Augmentation
-from mpitrain.data.corpus import Corpus, open_corpus, parts
-from mpitrain.data.digits import embedded
+from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.errors import BadInput
 from mpitrain.evaluation import Evaluation, Subset
+from mpitrain.inputs import data_path, held_out, network_of, open_held_out, reading
 from mpitrain.learner import Learner
 from mpitrain.metrics import Metrics, write_whole
-from mpitrain.models import Network, build
+from mpitrain.models import Network
 from mpitrain.monitor import Monitor
 from mpitrain.mpi import Transport, library
 from mpitrain.progress import Progress
@@ -44,19 +43,8 @@ class Options:
 
 def prepare(transport: Transport, config: Config, options: Options) -> tuple[Corpus, Network, Path | None]:
     """Everything that depends on the user's files and keys and needs no other rank."""
-    dtype = np.dtype(config.training.dtype)
-    corpus = open_corpus(_data_path(config), "train", **_reading(config, dtype))
-    model = config.model
-    network = build(
-        model.preset,
-        corpus.shape,
-        corpus.classes,
-        width=model.width,
-        output=model.output,
-        l2=model.l2,
-        dropout=model.dropout,
-        hidden_layers=model.hidden_layers,
-    )
+    corpus = open_corpus(data_path(config), "train", **reading(config))
+    network = network_of(config, corpus.shape, corpus.classes)
     wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
     config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
     if wanted > there:
@@ -64,21 +52,6 @@ def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cor
     config.algorithm.fits(network, transport.size)
     pretraining.require_fit(config.pretraining, network)
     return corpus, network, _run_folder(config, options) if transport.rank == 0 else None
-
-
-def _data_path(config: Config) -> Path:
-    return Path(config.data.path) if config.data.path else embedded()
-
-
-def _reading(config: Config, dtype: np.dtype) -> dict[str, Any]:
-    data, seed = config.data, config.training.seed
-    return {
-        "context": data.context,
-        "dtype": dtype,
-        "memory_limit": int(data.memory_limit_gb * 1e9),
-        "augmentation": Augmentation(data.crop, data.flip, data.colour_shift, seed),
-        "normalise": data.normalise,
-    }
 
 
 def _run_folder(config: Config, options: Options) -> Path:
@@ -140,16 +113,17 @@ def furnish(session: Session, folder: Path | None, resume: bool) -> None:
     write_whole(folder / "config.toml", configuration.to_toml(config))
     monitor.metrics = Metrics(folder / "metrics.jsonl")
     monitor.save = saver.save_state
-    path, dtype = _data_path(config), np.dtype(config.training.dtype)
-    held_out = sorted(
-        (part for part in parts(path) if part != "train"), key=lambda part: (not part.startswith("test"), part)
-    )
-    corpora: dict[str, Any] = {part: open_corpus(path, part, **_reading(config, dtype)) for part in held_out}
+    path = data_path(config)
+    trained_on = origin.of_part(path)
+    write_whole(folder / origin.NAME, origin.text(trained_on))
+    corpora: dict[str, Any] = {part: open_held_out(config, path, part, trained_on) for part in held_out(path)}
     if config.run.train_subset:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:
         slices = has_server(config) and session.transport.size > 1
-        monitor.evaluation = Evaluation(session.network, corpora, dtype, session.clock, slices)
+        monitor.evaluation = Evaluation(
+            session.network, corpora, np.dtype(config.training.dtype), session.clock, slices
+        )
     _say_start(session, resume)
 
 

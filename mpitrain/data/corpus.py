@@ -4,9 +4,10 @@ Frame windows are cut on the fly, never across utterances; images become floatin
 `augmentation` says; both are normalised. A part that fits under the memory limit is read whole, a larger one as needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
 MEMORY_LIMIT = 4e9  # bytes
+STATISTICS = ("mean", "standard_deviation")
 
 
 def parts(path: Path) -> list[str]:
@@ -37,20 +39,22 @@ def open_corpus(
     memory_limit: float = MEMORY_LIMIT,
     augmentation: Augmentation | None = None,
     normalise: str = "corpus",
+    statistics: Mapping[str, Any] | None = None,
 ) -> "Corpus":
     """One part of the shard folder `path`.
 
     `context`: frames left and right of the centre frame, one number for both or two. `dtype`: of the minibatches.
     `memory_limit`: bytes of inputs above which they stay on disk. `augmentation`: of images. `normalise`: by the
     "corpus" (its stored mean and standard deviation), the "speaker" or "utterance" (frames), to "unit" (pixels ÷ 255),
-    or "none". Raises BadInput naming the folder, the shard, or the key of [data].
+    or "none". `statistics`: mean and standard_deviation of another corpus, which hold instead of the stored ones.
+    Raises BadInput naming the folder, the shard, or the key of [data].
     """
     found = folder_parts(path)
     if part not in found:
         raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
     files = [ShardFile(file) for file in found[part]]
     _check_alike(files)
-    reading = augmentation or Augmentation(), normalise, memory_limit
+    reading = augmentation or Augmentation(), normalise, memory_limit, statistics
     corpus = Corpus(part, files, _both_sides(context), np.dtype(dtype), *reading)
     if corpus.in_memory:
         for file in files:
@@ -74,9 +78,13 @@ class Corpus:
         augmentation: Augmentation,
         normalise: str,
         memory_limit: float,
+        statistics: Mapping[str, Any] | None = None,
     ) -> None:
         first = files[0]
         self.part, self.kind, self.classes, self.attributes = part, first.kind, first.classes, first.attributes
+        if statistics is not None:
+            own = {name: value for name, value in first.attributes.items() if name not in STATISTICS}
+            self.attributes = {**own, **statistics}
         self.targets = np.concatenate([file.targets for file in files])
         self.samples = len(self.targets)
         self._context, self._filling = context, Lock()
@@ -166,7 +174,7 @@ def _both_sides(context: int | Sequence[int]) -> tuple[int, int]:
 
 def _check_alike(files: list[ShardFile]) -> None:
     first = files[0]
-    names = ("mean", "standard_deviation", "covariance")
+    names = (*STATISTICS, "covariance")
     for file in files[1:]:
         same = (file.kind, file.classes, file.inputs[1:]) == (first.kind, first.classes, first.inputs[1:])
         if not same or any(

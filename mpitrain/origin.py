@@ -1,0 +1,81 @@
+"""What a run was trained on, kept in its folder as corpus.json: the network can be used where the data are not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mpitrain.data.reader import ShardFile
+from mpitrain.data.shards import folder_parts
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+NAME = "corpus.json"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The training part: `shape` of a sample as it lies in the shards ([dims] of frames, [h, w, c] of images), how many
+    samples of each class, and the mean and standard deviation that normalise it, where it has them."""
+
+    kind: str
+    shape: list[int]
+    classes: int
+    class_counts: list[int]
+    mean: list[float] | None = None
+    standard_deviation: list[float] | None = None
+
+    @property
+    def statistics(self) -> dict[str, Array]:
+        """What normalises, by the names that shards have for it."""
+        if self.mean is None or self.standard_deviation is None:
+            return {}
+        return {"mean": np.array(self.mean), "standard_deviation": np.array(self.standard_deviation)}
+
+    def require(self, path: Path, part: str) -> None:
+        """Raises BadInput naming the folder whose part is no input of a network that was trained on this."""
+        other = of_part(path, part)
+        if other.kind != self.kind:
+            raise BadInput(f"{path}: part {part} holds {other.kind}, the network was trained on {self.kind}")
+        if other.shape != self.shape:
+            found, wanted = (" x ".join(map(str, shape)) for shape in (other.shape, self.shape))
+            unit = "features" if self.kind == "frames" else "pixels"
+            raise BadInput(f"{path}: part {part} has {found} {unit}, the network was trained on {wanted}")
+        if other.classes != self.classes:
+            raise BadInput(
+                f"{path}: part {part} has {other.classes} classes, the network was trained on {self.classes}"
+            )
+
+
+def of_part(path: Path, part: str = "train") -> Origin:
+    """What the shards of a part say. Raises BadInput naming the folder or the shard."""
+    found = folder_parts(path)
+    if part not in found:
+        raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
+    counts: Any = 0
+    for shard in found[part]:
+        with ShardFile(shard) as file:
+            kind, classes, attributes = file.kind, file.classes, file.attributes
+            shape = file.inputs[1:]
+            counts = counts + np.bincount(file.targets, minlength=classes)
+    statistics = {
+        name: np.atleast_1d(attributes[name]).tolist() for name in ("mean", "standard_deviation") if name in attributes
+    }
+    return Origin(kind, list(shape), classes, counts.tolist(), **statistics)
+
+
+def text(origin: Origin) -> str:
+    """The content of corpus.json."""
+    return json.dumps(msgspec.to_builtins(origin)) + "\n"
+
+
+def read(run: Path) -> Origin | None:
+    """The record in a run folder, None where there is none. Raises BadInput naming the file."""
+    path = run / NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Origin)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadInput(f"{path}: {error}") from error
