@@ -49,8 +49,16 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     train = commands.add_parser("train", help="train a network (the default)")
     train.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, as a.b=value")
-    train.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<time>-<algorithm>")
-    train.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
+    where = train.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<time>-<algorithm>")
+    where.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
+    where.add_argument(
+        "--continue",
+        type=Path,
+        dest="continued",
+        metavar="DIR",
+        help="--resume DIR where it holds a whole checkpoint, else start in it: for jobs that are requeued",
+    )
     train.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
     train.set_defaults(run=_train)
 
@@ -62,7 +70,16 @@ def _train(options: argparse.Namespace) -> int:
     abort_on_exception()
     if options.resume and options.config:
         raise BadInput("--resume takes the configuration of the run; change it by --set")
-    return train(Options(options.config, tuple(options.set), options.out, options.resume, options.print_config))
+    return train(
+        Options(
+            options.config,
+            tuple(options.set),
+            options.out,
+            options.resume,
+            options.continued,
+            options.print_config,
+        )
+    )
 
 
 def _info(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.evaluation import errors
 from mpitrain.metrics import summary_text, write_whole
 from mpitrain.preparation import has_server, some
-from mpitrain.session import Session
+from mpitrain.session import STOPPED, Session
 
 
 def finish(session: Session, folder: Path | None, stopped: bool) -> int:
@@ -43,7 +43,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
     else:
         saving.together(session, [])
     transport.barrier("the end")
-    return 128 + session.stop.signal if stopped else 0
+    return STOPPED if stopped else 0
 
 
 def _summary(session: Session, seconds: float, counts: list[int], reason: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Options:
     overrides: tuple[str, ...] = ()
     out: Path | None = None
     resume: Path | None = None
+    continued: Path | None = None  # resumed where there is a whole checkpoint, else started
     print_config: bool = False
 
 
@@ -58,9 +59,11 @@ def _run_folder(config: Config, options: Options) -> Path:
     if options.resume:
         return options.resume
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
-    folder = options.out or Path(config.run.out) / name
+    folder = options.continued or options.out or Path(config.run.out) / name
     try:
         folder.mkdir(parents=True, exist_ok=options.out is None)
+        if options.continued:  # what a start left that came to no checkpoint
+            (folder / "metrics.jsonl").unlink(missing_ok=True)
     except FileExistsError:
         raise BadInput(f"{folder}: is there already; --resume continues a run") from None
     except OSError as error:

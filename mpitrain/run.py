@@ -6,13 +6,14 @@ all leave with status 2.
 
 import sys
 import tomllib
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from mpitrain import checkpoint, saving
 from mpitrain import config as configuration
-from mpitrain import saving
 from mpitrain.agreement import agreed, ending_together
 from mpitrain.assignments import Work
 from mpitrain.config import Config
@@ -34,6 +35,7 @@ def train(options: Options) -> int:
 
 
 def _configured(transport: Transport, options: Options, stop: Stop) -> int:
+    options = _started_or_resumed(transport, options)
     config = _shared_config(transport, options)
     if options.print_config:
         if transport.rank == 0:
@@ -43,6 +45,15 @@ def _configured(transport: Transport, options: Options, stop: Stop) -> int:
     # What overflows is found where it matters: in the loss, and in the gradient that reaches the server.
     with threadpool_limits(threads(config, transport)), np.errstate(over="ignore", invalid="ignore"):
         return _train(transport, config, options, stop)
+
+
+def _started_or_resumed(transport: Transport, options: Options) -> Options:
+    """What `continued` means: to resume where there is a whole checkpoint, else to start."""
+    if options.continued is None:
+        return options
+    found = transport.rank == 0 and checkpoint.newest(options.continued / "checkpoints")[0] is not None
+    resume = transport.broadcast(b"resume" if found else b"", "the run folder") == b"resume"
+    return replace(options, resume=options.continued if resume else None)
 
 
 def _shared_config(transport: Transport, options: Options) -> Config:

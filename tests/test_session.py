@@ -1,33 +1,43 @@
 """Signals: the first asks for the end, the second ends at once."""
 
+import signal
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import os, signal
 from mpitrain.session import Stop
-stop = Stop()
+now = 0.0
+stop = Stop(clock=lambda: now)
 stop.install()
 stop.flag = {before}
-for number in range({signals}):
-    os.kill(os.getpid(), signal.SIGTERM)
+for now in {times}:
+    os.kill(os.getpid(), signal.{name})
 print(stop.flag, stop.signal)
 """
 
 
-def ended(signals: int, before: bool = False) -> tuple[int, str]:
-    """Exit status and output of a process that sends itself signals."""
-    program = PROGRAM.format(signals=signals, before=before)
+def ended(*times: float, before: bool = False, name: str = "SIGTERM") -> tuple[int, str]:
+    """Exit status and output of a process that sends itself signals at these seconds."""
+    program = PROGRAM.format(times=times, before=before, name=name)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout.strip()
 
 
 def test_the_first_signal_only_sets_the_flag() -> None:
     """Also where another rank's wish to stop has set it before."""
-    assert ended(1) == (0, "True 15")
-    assert ended(1, before=True) == (0, "True 15")
+    assert ended(0.0) == (0, "True 15")
+    assert ended(0.0, before=True) == (0, "True 15")
 
 
-def test_the_second_ends_at_once() -> None:
+def test_echoes_of_the_first_are_no_second_one() -> None:
+    """Slurm signals the ranks and srun, and srun signals the ranks."""
+    assert ended(5.0, 5.0, 6.9) == (0, "True 15")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"])
+def test_the_second_ends_at_once(name: str) -> None:
     """By the signal itself."""
-    assert ended(2) == (-15, "")
+    assert ended(5.0, 7.1, name=name) == (-signal.Signals[name], "")
