@@ -1,1 +1,1 @@
-"""CUDA C++ sources, installed with the package as `mpitrain.kernels`. There are none yet: ranks compute on the CPU."""
+"""CUDA kernels (*.cu), the functions that launch them (`launch`), and what they compute, in NumPy (`reference`)."""

@@ -1,0 +1,35 @@
+// A bias and the activation after it, in one pass and in place over y [rows, units]; without a bias, the activation
+// alone. Going back, derivatives come from outputs, and an element whose output is 0 passes exactly 0.
+#include "common.cuh"
+
+__device__ inline real biased(const real *y, const real *bias, Index i, unsigned units) {
+    return bias ? y[i] + bias[(unsigned)i % units] : y[i];
+}
+
+// y ← y + b
+extern "C" __global__ void add_bias(real *y, const real *bias, Index n, unsigned units) {
+    for (Index i = thread(); i < n; i += threads()) y[i] = biased(y, bias, i, units);
+}
+
+// y ← max(y + b, 0), keeping NaN
+extern "C" __global__ void bias_relu(real *y, const real *bias, Index n, unsigned units) {
+    for (Index i = thread(); i < n; i += threads()) {
+        real x = biased(y, bias, i, units);
+        y[i] = x < 0 ? 0 : x;
+    }
+}
+
+// y ← 1 / (1 + exp(−(y + b)))
+extern "C" __global__ void bias_sigmoid(real *y, const real *bias, Index n, unsigned units) {
+    for (Index i = thread(); i < n; i += threads()) y[i] = 1 / (1 + exp(-biased(y, bias, i, units)));
+}
+
+// dy ← dy where y > 0, else 0
+extern "C" __global__ void relu_backward(const real *y, real *dy, Index n) {
+    for (Index i = thread(); i < n; i += threads()) dy[i] = y[i] > 0 ? dy[i] : 0;
+}
+
+// dy ← dy·y·(1 − y)
+extern "C" __global__ void sigmoid_backward(const real *y, real *dy, Index n) {
+    for (Index i = thread(); i < n; i += threads()) dy[i] *= y[i] * (1 - y[i]);
+}

@@ -1,0 +1,274 @@
+"""The kernels as functions over arrays on the device: the names, arguments and results of `reference`.
+
+Every function launches on CuPy's current stream and returns at once; none waits for the device. Arrays are C-contiguous
+(slices of flat vectors are), of one dtype, float32 or float64, where nothing else is said; they may be empty.
+"""
+
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+from mpitrain.kernels.launcher import THREADS, Launcher
+
+from mpitrain.flat import Array
+
+#: As in residual.cu, normalisation.cu, columns.cu.
+TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8
+#: Rows of a matrix that one block adds up.
+CHUNK = 512
+
+
+class Kernels(Launcher):
+    """The functions, for one device. Those named as in mpitrain.ops serve a `Workspace`."""
+
+    # Sparse deltas
+
+    def accumulate(
+        self,
+        residual: Array,
+        gradient: Array,
+        words: Array,
+        result: Array,
+        *,
+        scale: float,
+        threshold: float,
+        limit: float = inf,
+    ) -> None:
+        """Words of what exceeds the threshold; `result` uint32 [2] ← (how many, first index that is not finite)."""
+        if not residual.shape == gradient.shape == words.shape or residual.size > 1 << 31:
+            raise ValueError(f"residual, gradient, words of shapes {residual.shape}, {gradient.shape}, {words.shape}")
+        tiles = max(1, -(-residual.size // TILE))
+        progress = self.xp.zeros(tiles + 1, np.uint64)
+        result.fill(0xFFFFFFFF)
+        self.launch(
+            *("residual", "accumulate", residual.dtype, (tiles,), (THREADS,)),
+            *(residual, gradient, words, result, progress, residual.size),
+            *(float(scale), float(threshold), float(limit)),
+        )
+
+    def apply(self, words: Array, step: int, counts: Array, weights: Array, failed: Array) -> None:
+        """Move counts and weights by received words, unless one would leave the range: then `failed` says which."""
+        if counts.shape != weights.shape:
+            raise ValueError(f"counts {counts.shape}, weights {weights.shape}")
+        dtype, units = weights.dtype, np.int32(step)
+        self.over("deltas", "check", dtype, words.size, words, words.size, units, counts, failed)
+        self.over("deltas", "apply", dtype, words.size, words, words.size, units, counts, weights, failed)
+
+    # Update rules
+
+    def sgd(self, theta: Array, g: Array, *, eta: float) -> None:
+        """θ ← θ − ηg."""
+        self.rule("updates", "sgd", (theta, g), eta)
+
+    def classical(self, theta: Array, v: Array, g: Array, *, eta: float, mu: float) -> None:
+        """v ← μv − ηg; θ ← θ + v."""
+        self.rule("updates", "classical", (theta, v, g), eta, mu)
+
+    def look_ahead(self, out: Array, x: Array, v: Array, mu: float) -> None:
+        """out ← x + μv."""
+        self.rule("updates", "look_ahead", (out, x, v), mu)
+
+    def nesterov(self, theta: Array, v: Array, g: Array, at: Array, *, eta: float, mu: float) -> None:
+        """`classical`, and `at` ← θ + μv."""
+        self.rule("updates", "nesterov", (theta, v, g, at), eta, mu)
+
+    def krizhevsky(self, w: Array, inc: Array, g: Array, *, eta: float, mu: float, decay: float) -> None:
+        """inc ← μ·inc − εg − ωε·w; w ← w + inc."""
+        self.rule("updates", "krizhevsky", (w, inc, g), eta, mu, decay * eta)
+
+    def server_update(
+        self, theta: Array, v: Array | None, gradient: Array, *, eta: float, mu: float, alpha: float
+    ) -> None:
+        """v ← μv − αη∇; Θ ← Θ + v. No v is kept when μ = 0."""
+        if v is not None:
+            self.classical(theta, v, gradient, eta=alpha * eta, mu=mu)
+        elif mu == 0.0:
+            self.sgd(theta, gradient, eta=alpha * eta)
+        else:
+            raise ValueError(f"momentum {mu} needs a velocity")
+
+    def mdownpour(self, y: Array, v: Array, g: Array, *, eta: float, delta: float) -> None:
+        """v ← δv − ηg; y ← y − ηg + δv."""
+        self.rule("updates", "mdownpour", (y, v, g), eta, delta)
+
+    def moving_average(self, z: Array, theta: Array, *, rate: float) -> None:
+        """z ← z + rate·(θ − z)."""
+        self.rule("updates", "moving_average", (z, theta), rate)
+
+    def add_scaled(self, y: Array, x: Array, scale: float) -> None:
+        """y ← y + scale·x."""
+        self.rule("updates", "add_scaled", (y, x), scale)
+
+    def elastic_move(self, x: Array, centre: Array, d: Array, *, alpha: float) -> None:
+        """d ← α(x − x̃); x̃ ← x̃ + d."""
+        self.rule("elastic", "elastic_move", (x, centre, d), alpha)
+
+    def easgd_step(self, x: Array, g: Array, d: Array | None, *, eta: float) -> None:
+        """x ← x − d − ηg."""
+        self.rule("elastic", "easgd_step", (x, g, d), eta)
+
+    def eamsgd_step(
+        self, x: Array, v: Array, g: Array, d: Array | None, at: Array, *, eta: float, delta: float
+    ) -> None:
+        """x ← x − d; v ← δv − ηg; x ← x + v; `at` ← x + δv."""
+        self.rule("elastic", "eamsgd_step", (x, v, g, d, at), eta, delta)
+
+    # Losses
+
+    def softmax_loss(self, z: Array, targets: Array, losses: Array) -> None:
+        """`losses` float64 [n] ← the cross-entropy of each row of z [n, classes]; `targets` int32 [n]."""
+        self._rows("softmax_loss", z, targets, losses)
+
+    def softmax_gradient(self, z: Array, targets: Array, losses: Array) -> None:
+        """The same, and z ← ∂(mean loss)/∂z."""
+        self._rows("softmax_gradient", z, targets, losses)
+
+    def logistic_loss(self, z: Array, targets: Array, losses: Array) -> None:
+        """`losses` float64 [n] ← the cross-entropy of each row's independent logistic outputs."""
+        self._rows("logistic_loss", z, targets, losses)
+
+    def logistic_gradient(self, z: Array, targets: Array, losses: Array) -> None:
+        """The same, and z ← ∂(mean loss)/∂z."""
+        self._rows("logistic_gradient", z, targets, losses)
+
+    def _rows(self, kernel: str, z: Array, targets: Array, losses: Array) -> None:
+        rows, classes = z.shape
+        if rows:
+            threads = min(THREADS, -(-classes // 32) * 32)
+            self.launch("losses", kernel, z.dtype, (rows,), (threads,), z, targets, losses, np.int32(classes))
+
+    # Layers
+
+    def add_bias(self, y: Array, bias: Array) -> None:
+        """y [..., units] ← y + bias [units]."""
+        self._activate("add_bias", y, bias)
+
+    def bias_relu(self, y: Array, bias: Array | None) -> None:
+        """y [..., units] ← max(y + bias, 0)."""
+        self._activate("bias_relu", y, bias)
+
+    def bias_sigmoid(self, y: Array, bias: Array | None) -> None:
+        """y [..., units] ← 1 / (1 + exp(−(y + bias)))."""
+        self._activate("bias_sigmoid", y, bias)
+
+    def sigmoid(self, x: Array) -> None:
+        """x ← 1 / (1 + exp(−x))."""
+        self._activate("bias_sigmoid", x, None)
+
+    def relu_backward(self, y: Array, dy: Array) -> None:
+        """dy ← dy where y > 0, exactly 0 elsewhere."""
+        self.rule("activations", "relu_backward", (y, dy))
+
+    def sigmoid_backward(self, y: Array, dy: Array) -> None:
+        """dy ← dy·y·(1 − y)."""
+        self.rule("activations", "sigmoid_backward", (y, dy))
+
+    def _activate(self, kernel: str, y: Array, bias: Array | None) -> None:
+        self.over("activations", kernel, y.dtype, y.size, y, bias, y.size, np.uint32(y.shape[-1]))
+
+    def column_sums(self, x: Array, out: Array) -> None:
+        """out [columns] ← the sum of each column of x [..., columns]."""
+        columns = out.size
+        if not columns:
+            return
+        rows = x.size // columns
+        chunks = max(1, -(-rows // CHUNK))
+        sums = out if chunks == 1 else self.xp.empty((chunks, columns), x.dtype)
+        grid = -(-columns // WIDTH), chunks
+        self.launch("columns", "column_sums", x.dtype, grid, (WIDTH, HEIGHT), x, sums, rows, columns, CHUNK)
+        if chunks > 1:
+            self.column_sums(sums, out)
+
+    def max_pool(self, x: Array, size: int, stride: int, out: Array, place: Array) -> None:
+        """out [n, h', w', c] ← the greatest of each window of x [n, h, w, c]; `place` uint8 ← where in it."""
+        self._images("pooling", "max_pool", out, (x, out, place), x.shape[1:], out.shape[1:3], size, stride)
+
+    def max_unpool(self, dy: Array, place: Array, size: int, stride: int, out: Array) -> None:
+        """out [n, h, w, c] ← 0 plus each dy [n, h', w', c] at the place of its maximum."""
+        self._images("pooling", "max_unpool", out, (dy, place, out), out.shape[1:], dy.shape[1:3], size, stride)
+
+    def gather_patches(self, x: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
+        """out [n, h', w', kh·kw·c] ← the patch of x [n, h, w, c] under each output pixel, 0 outside the image."""
+        self._images("patches", "gather_patches", out, (x, out), x.shape[1:], out.shape[1:3], *kernel, stride, pad)
+
+    def add_patches(self, patches: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
+        """out [n, h, w, c] ← 0 plus every patch at its place."""
+        pixels = patches.shape[1:3]
+        self._images("patches", "add_patches", out, (patches, out), out.shape[1:], pixels, *kernel, stride, pad)
+
+    def _images(
+        self,
+        file: str,
+        kernel: str,
+        out: Array,
+        arrays: tuple[Array, ...],
+        image: tuple[int, ...],
+        pixels: tuple[int, ...],
+        *window: int,
+    ) -> None:
+        if out.size >= 1 << 32:
+            raise ValueError(f"{kernel}: {out.shape} has 2^32 elements or more")
+        numbers = map(np.int32, (*image, *pixels, *window))
+        self.over(file, kernel, out.dtype, out.size, *arrays, np.uint32(out.size), *numbers)
+
+    def lrn_forward(
+        self, x: Array, y: Array, d: Array, *, half: int, scale: float, power: float, offset: float
+    ) -> None:
+        """d ← offset + scale·Σ x² over the channels within `half`; y ← x·d^−power."""
+        self._normalise("lrn_forward", (x, y, d), half, scale, power, offset)
+
+    def lrn_backward(self, x: Array, d: Array, dy: Array, dx: Array, *, half: int, scale: float, power: float) -> None:
+        """dx, another array than dy, ← the gradient of `lrn_forward`, which gave d."""
+        self._normalise("lrn_backward", (x, d, dy, dx), half, scale, power)
+
+    def _normalise(self, kernel: str, arrays: tuple[Array, ...], half: int, *scalars: float) -> None:
+        x, channels = arrays[0], arrays[0].shape[-1]
+        half = min(half, channels - 1)
+        if half > HALF_MAX:
+            raise ValueError(f"{kernel}: a window of {half} channels either side, at most {HALF_MAX}")
+        if x.size:
+            sizes = x.size, np.int32(channels), np.int32(half)
+            grid = (-(-x.size // THREADS),)
+            self.launch("normalisation", kernel, x.dtype, grid, (THREADS,), *arrays, *sizes, *map(float, scalars))
+
+    def dropout(
+        self,
+        x: Array,
+        y: Array,
+        scale: Array,
+        rng: np.random.Generator,
+        rate: float,
+        share: tuple[int, int] | None = None,
+    ) -> None:
+        """scale ← (draw ≥ rate)/(1 − rate); y ← x·scale. Drops what the CPU would drop with `rng`, and advances it.
+
+        `rng` is a generator of mpitrain.streams. Of a minibatch that ranks share, `share` is (the place of this rank's
+        first row, the count of the whole).
+        """
+        first, count = share or (0, len(x))
+        row = prod(x.shape[1:])
+        start, key = _draw(rng, count * row)
+        numbers = x.size, start + first * row, np.uint64(key[0]), np.uint64(key[1]), np.float32(rate)
+        blocks = x.size // 8 + 2
+        self.over("dropout", "dropout", x.dtype, blocks if x.size else 0, x, y, scale, *numbers, 1 / (1 - rate))
+
+
+def _draw(rng: np.random.Generator, count: int) -> tuple[int, Array]:
+    """Advance `rng` by `count` float32 draws; the number of the first of them, and the generator's key.
+
+    A block of Philox is four 64-bit numbers of two draws each; NumPy holds the block that its counter names, how many
+    numbers of it are used, and the half that is left of the last.
+    """
+    state: Any = rng.bit_generator.state
+    if state["bit_generator"] != "Philox":
+        raise TypeError(f"dropout on the device draws from Philox, not {state['bit_generator']}")
+    counter, key = state["state"]["counter"], state["state"]["key"]
+    start = 8 * (int(counter[0]) - 1) + 2 * state["buffer_pos"] - state["has_uint32"]
+    end = start + count
+    if counter[1:].any() or end >= 1 << 62:
+        raise ValueError(f"a random stream at {counter} is further than anything draws")
+    state["state"]["counter"] = np.array([end // 8, 0, 0, 0], np.uint64)
+    state["buffer_pos"], state["has_uint32"] = 4, 0
+    rng.bit_generator.state = state
+    rng.random(end % 8, dtype=np.float32)
+    return start, key

@@ -1,0 +1,87 @@
+"""Compiling kernels and launching them through CuPy."""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.flat import Array
+
+FOLDER = Path(__file__).resolve().parent
+#: What `real` is, by dtype.
+REAL = {"float32": "float", "float64": "double"}
+#: Threads of a block, where the kernel does not say.
+THREADS = 256
+#: Blocks of a loop over elements, for each multiprocessor: all that fit, a few times over, so that none ends alone.
+BLOCKS = 32
+
+
+@cache
+def source(file: str) -> str:
+    """The text of kernels/`file`.cu with its headers in their places.
+
+    CuPy keeps compiled modules by text and options, and would not see that an included file has changed.
+    """
+    return re.sub(
+        r'#include "(\w+\.cuh)"',
+        lambda found: (FOLDER / found[1]).read_text().replace("#pragma once\n", ""),
+        (FOLDER / f"{file}.cu").read_text(),
+    )
+
+
+def options(dtype: Any) -> tuple[str, ...]:
+    """How a module for arrays of `dtype`, float32 or float64, is compiled."""
+    return "-std=c++17", f"-DREAL={REAL[np.dtype(dtype).name]}"
+
+
+class Launcher:
+    """The kernels' modules, each compiled when first needed (CuPy keeps them on disk), on one device.
+
+    `xp` is CuPy. Launches go to its current stream and return at once.
+    """
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+        self._functions: dict[tuple[str, str, Any], Any] = {}
+        self._most = BLOCKS * xp.cuda.Device().attributes["MultiProcessorCount"]
+
+    def launch(
+        self, file: str, kernel: str, dtype: Any, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any
+    ) -> None:
+        """Launch `kernel` of `file`, compiled for `dtype`.
+
+        Of the arguments, a Python float becomes `real`, an int `Index`, None a null pointer; NumPy scalars and arrays go
+        as they are. Arrays must be C-contiguous.
+        """
+        function = self._functions.get((file, kernel, dtype))
+        if function is None:
+            module = self.xp.RawModule(code=source(file), options=options(dtype))
+            function = self._functions[file, kernel, dtype] = module.get_function(kernel)
+        function(grid, block, tuple(self._argument(argument, dtype.type) for argument in arguments))
+
+    def over(self, file: str, kernel: str, dtype: Any, size: int, *arguments: Any) -> None:
+        """Launch a loop over `size` elements; nothing when there are none."""
+        if size:
+            self.launch(file, kernel, dtype, (min(-(-size // THREADS), self._most),), (THREADS,), *arguments)
+
+    def rule(self, file: str, kernel: str, vectors: Sequence[Array | None], *scalars: float) -> None:
+        """Launch a loop over vectors of one length and dtype, some of them None, followed by their length."""
+        first = vectors[0]
+        assert first is not None
+        if any(v is not None and (v.size, v.dtype) != (first.size, first.dtype) for v in vectors):
+            raise ValueError(f"{kernel}: vectors of {[v if v is None else (v.size, v.dtype.name) for v in vectors]}")
+        self.over(file, kernel, first.dtype, first.size, *vectors, first.size, *map(float, scalars))
+
+    def _argument(self, value: Any, real: type) -> Any:
+        if value is None:
+            return np.uintp(0)
+        if isinstance(value, float):
+            return real(value)
+        if isinstance(value, int):
+            return np.int64(value)
+        if isinstance(value, self.xp.ndarray) and not value.flags.c_contiguous:
+            raise ValueError(f"an array of shape {value.shape} and strides {value.strides} is not contiguous")
+        return value

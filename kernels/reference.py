@@ -1,0 +1,259 @@
+"""What each kernel computes, in NumPy: the same names and arguments as `launch.Kernels`, over arrays on the host.
+
+Where the program computes the same on the CPU in one pass of its own (mpitrain/ops), tests compare that with these too.
+The rules are mpitrain/rules themselves.
+"""
+
+from math import inf
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from mpitrain.flat import Array
+from mpitrain.rules import averaging, elastic, server
+from mpitrain.rules import sgd as rule
+from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
+
+#: The sign bit of a word, and the index that stands for none.
+SIGN, NONE = np.uint32(1 << 31), np.uint32(0xFFFFFFFF)
+
+
+def accumulate(
+    residual: Array, gradient: Array, words: Array, result: Array, *, scale: float, threshold: float, limit: float = inf
+) -> None:
+    """residual += scale·gradient; take ±threshold from what exceeds it, clip that to ±limit, and write it down.
+
+    `words` uint32 [n]: the indices in ascending order, the top bit set where the element was negative. `result` uint32
+    [2]: how many words, and the first index that is not finite (the rest means nothing then), else NONE.
+    """
+    kind = residual.dtype.type
+    residual += kind(scale) * gradient
+    found = np.flatnonzero(~(np.abs(residual) <= threshold))
+    values = residual[found]
+    negative = values < 0
+    words[: found.size] = found.astype(np.uint32) | negative * SIGN
+    residual[found] = np.clip(values + np.where(negative, kind(threshold), -kind(threshold)), -limit, limit)
+    lost = found[~np.isfinite(values)]
+    result[:] = found.size, lost[0] if lost.size else NONE
+
+
+def apply(words: Array, step: int, counts: Array, weights: Array, failed: Array) -> None:
+    """counts −= step·sign and weights ← fl(counts·UNIT) where `words` say, all indices being different.
+
+    `failed` uint32 [1] ← the smallest index whose count would leave the range, if it was not smaller already. Nothing
+    is applied while it is not NONE.
+    """
+    index = words & ~SIGN
+    count = counts[index] + np.where(words & SIGN, np.int64(step), -np.int64(step))
+    failed[0] = min([failed[0], *index[np.abs(count) > COUNT_MAX]])
+    if failed[0] == NONE:
+        counts[index] = count
+        weights[index] = count * UNIT
+
+
+def sgd(theta: Array, g: Array, *, eta: float) -> None:
+    """θ ← θ − ηg."""
+    rule.sgd(theta, g, np.empty_like(g), eta=eta)
+
+
+def classical(theta: Array, v: Array, g: Array, *, eta: float, mu: float) -> None:
+    """v ← μv − ηg; θ ← θ + v."""
+    rule.classical(theta, v, g, np.empty_like(g), eta=eta, mu=mu)
+
+
+def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
+    """out ← x + μv."""
+    rule.look_ahead(out, x, v, mu)
+
+
+def nesterov(theta: Array, v: Array, g: Array, at: Array, *, eta: float, mu: float) -> None:
+    """`classical`, and `at` ← θ + μv, where the next gradient is to be taken."""
+    rule.nesterov(theta, v, g, at, eta=eta, mu=mu)
+    rule.look_ahead(at, theta, v, mu)
+
+
+def krizhevsky(w: Array, inc: Array, g: Array, *, eta: float, mu: float, decay: float) -> None:
+    """inc ← μ·inc − εg − ωε·w; w ← w + inc."""
+    rule.krizhevsky(w, inc, g, np.empty_like(g), eta=eta, mu=mu, decay=decay)
+
+
+def server_update(theta: Array, v: Array | None, gradient: Array, *, eta: float, mu: float, alpha: float) -> None:
+    """v ← μv − αη∇; Θ ← Θ + v. No v is kept when μ = 0."""
+    server.update(theta, v, gradient, np.empty_like(gradient), eta=eta, mu=mu, alpha=alpha)
+
+
+def mdownpour(y: Array, v: Array, g: Array, *, eta: float, delta: float) -> None:
+    """v ← δv − ηg; y ← y − ηg + δv."""
+    server.mdownpour(y, v, g, np.empty_like(g), eta=eta, delta=delta)
+
+
+def moving_average(z: Array, theta: Array, *, rate: float) -> None:
+    """z ← z + rate·(θ − z)."""
+    averaging.moving_average(z, theta, np.empty_like(z), rate=rate)
+
+
+def add_scaled(y: Array, x: Array, scale: float) -> None:
+    """y ← y + scale·x."""
+    y += y.dtype.type(scale) * x
+
+
+def elastic_move(x: Array, centre: Array, d: Array, *, alpha: float) -> None:
+    """d ← α(x − x̃); x̃ ← x̃ + d."""
+    elastic.elastic_difference(d, x, centre, alpha=alpha)
+    elastic.move_centre(centre, d)
+
+
+def easgd_step(x: Array, g: Array, d: Array | None, *, eta: float) -> None:
+    """x ← x − d − ηg."""
+    elastic.easgd_step(x, g, d, np.empty_like(g), eta=eta)
+
+
+def eamsgd_step(x: Array, v: Array, g: Array, d: Array | None, at: Array, *, eta: float, delta: float) -> None:
+    """x ← x − d; v ← δv − ηg; x ← x + v; `at` ← x + δv, where the next gradient is to be taken."""
+    elastic.eamsgd_step(x, v, g, d, np.empty_like(g), eta=eta, delta=delta)
+    rule.look_ahead(at, x, v, delta)
+
+
+def softmax_loss(z: Array, targets: Array, losses: Array) -> None:
+    """`losses` float64 [n] ← log Σ exp(z) − z_target for each row of z [n, classes]; `targets` int32 [n]."""
+    _softmax(z.copy(), targets, losses)
+
+
+def softmax_gradient(z: Array, targets: Array, losses: Array) -> None:
+    """The same, and z ← ∂(mean loss)/∂z = (softmax(z) − one-hot)/n."""
+    z /= _softmax(z, targets, losses)
+    _less_one_hot(z, targets)
+
+
+def _softmax(z: Array, targets: Array, losses: Array) -> Array:
+    """z ← exp(z − greatest); the sums [n, 1] of it."""
+    z -= z.max(axis=1, keepdims=True)
+    chosen = z[np.arange(len(z)), targets]
+    np.exp(z, out=z)
+    sums = z.sum(axis=1, keepdims=True)
+    losses[:] = np.log(sums[:, 0]).astype(np.float64) - chosen
+    return np.asarray(sums)
+
+
+def logistic_loss(z: Array, targets: Array, losses: Array) -> None:
+    """`losses` float64 [n] ← Σ_c log(1 + exp(z_c)) − z_target for each row of z [n, classes]; `targets` int32 [n]."""
+    soft = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
+    losses[:] = soft.sum(axis=1, dtype=np.float64) - z[np.arange(len(z)), targets]
+
+
+def logistic_gradient(z: Array, targets: Array, losses: Array) -> None:
+    """The same, and z ← ∂(mean loss)/∂z = (logistic(z) − one-hot)/n."""
+    logistic_loss(z, targets, losses)
+    sigmoid(z)
+    _less_one_hot(z, targets)
+
+
+def _less_one_hot(z: Array, targets: Array) -> None:
+    z[np.arange(len(z)), targets] -= 1
+    z /= max(len(z), 1)
+
+
+def add_bias(y: Array, bias: Array) -> None:
+    """y [..., units] ← y + bias [units]."""
+    y += bias
+
+
+def bias_relu(y: Array, bias: Array | None) -> None:
+    """y [..., units] ← max(y + bias, 0); NaN stays."""
+    np.maximum(y if bias is None else y + bias, 0, out=y)
+
+
+def bias_sigmoid(y: Array, bias: Array | None) -> None:
+    """y [..., units] ← 1 / (1 + exp(−(y + bias)))."""
+    with np.errstate(over="ignore"):  # exp(−x) = inf gives the right 0
+        np.reciprocal(1 + np.exp(-(y if bias is None else y + bias)), out=y)
+
+
+def sigmoid(x: Array) -> None:
+    """x ← 1 / (1 + exp(−x))."""
+    bias_sigmoid(x, None)
+
+
+def relu_backward(y: Array, dy: Array) -> None:
+    """dy ← dy where y > 0, exactly 0 elsewhere."""
+    dy[...] = np.where(y > 0, dy, 0)
+
+
+def sigmoid_backward(y: Array, dy: Array) -> None:
+    """dy ← dy·y·(1 − y)."""
+    dy *= y * (1 - y)
+
+
+def column_sums(x: Array, out: Array) -> None:
+    """out [columns] ← the sum of each column of x [..., columns]."""
+    np.sum(x.reshape(-1, out.size), axis=0, out=out)
+
+
+def max_pool(x: Array, size: int, stride: int, out: Array, place: Array) -> None:
+    """out [n, h', w', c] ← the greatest of each window of x [n, h, w, c]; `place` uint8 ← where in it, row by row.
+
+    The first of equals wins; NaN wins over every number.
+    """
+    windows = sliding_window_view(x, (size, size), (1, 2))[:, ::stride, ::stride]
+    cells = windows.reshape(*out.shape, size * size)
+    # The last NaN, if there is one; the numbers before it have lost.
+    nan = np.isnan(cells)
+    last = size * size - 1 - nan[..., ::-1].argmax(-1)
+    place[...] = np.where(nan.any(-1), last, np.where(nan, -np.inf, cells).argmax(-1))
+    out[...] = np.take_along_axis(cells, place[..., None].astype(np.intp), -1)[..., 0]
+
+
+def max_unpool(dy: Array, place: Array, size: int, stride: int, out: Array) -> None:
+    """out [n, h, w, c] ← 0 plus each dy [n, h', w', c] at the place of its maximum."""
+    out[...] = 0
+    n, row, column, c = np.indices(dy.shape)
+    np.add.at(out, (n, row * stride + place // size, column * stride + place % size, c), dy)
+
+
+def gather_patches(x: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
+    """out [n, h', w', kh·kw·c] ← the patch of x [n, h, w, c] under each output pixel, 0 outside the image."""
+    padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    windows = sliding_window_view(padded, kernel, (1, 2))[:, ::stride, ::stride]
+    out[...] = windows.transpose(0, 1, 2, 4, 5, 3).reshape(out.shape)
+
+
+def add_patches(patches: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
+    """out [n, h, w, c] ← 0 plus every patch at its place."""
+    n, height, width, channels = out.shape
+    padded = np.zeros((n, height + 2 * pad, width + 2 * pad, channels), out.dtype)
+    for row in range(patches.shape[1]):
+        for column in range(patches.shape[2]):
+            top, left = row * stride, column * stride
+            part = patches[:, row, column].reshape(n, *kernel, channels)
+            padded[:, top : top + kernel[0], left : left + kernel[1]] += part
+    out[...] = padded[:, pad : pad + height, pad : pad + width]
+
+
+def lrn_forward(x: Array, y: Array, d: Array, *, half: int, scale: float, power: float, offset: float) -> None:
+    """d ← offset + scale·Σ x² over the channels within `half`; y ← x·d^−power. Images [..., channels]."""
+    d[...] = offset + scale * _window_sum(x * x, half)
+    y[...] = x * d**-power
+
+
+def lrn_backward(x: Array, d: Array, dy: Array, dx: Array, *, half: int, scale: float, power: float) -> None:
+    """dx ← dy·d^−power − 2·scale·power·x·Σ dy·x·d^(−power − 1) over the same channels."""
+    dx[...] = dy * d**-power - 2 * scale * power * x * _window_sum(dy * x * d**-power / d, half)
+
+
+def _window_sum(terms: Array, half: int) -> Array:
+    channels = terms.shape[-1]
+    near = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels))) <= half
+    return np.asarray(terms @ near.astype(terms.dtype))
+
+
+def dropout(
+    x: Array, y: Array, scale: Array, rng: np.random.Generator, rate: float, share: tuple[int, int] | None = None
+) -> None:
+    """scale ← (draw ≥ rate)/(1 − rate) for each element; y ← x·scale.
+
+    `rng` draws float32 for the `share` = (place of the first of these rows, count) of a minibatch that ranks share.
+    """
+    first, count = share or (0, len(x))
+    draws = rng.random((count, *x.shape[1:]), dtype=np.float32)
+    scale[...] = (draws[first : first + len(x)] >= rate) * (1 / (1 - rate))
+    np.multiply(x, scale, out=y)

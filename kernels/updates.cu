@@ -1,0 +1,59 @@
+// One step of each update rule in one pass over memory, to the bits of mpitrain/rules: each line is one of its
+// equations, in its order of rounding. The parameter server's update is `sgd` or `classical` with αη for η.
+#include "common.cuh"
+#include "exact.cuh"
+
+// θ ← θ − ηg
+extern "C" __global__ void sgd(real *theta, const real *g, Index n, real eta) {
+    for (Index i = thread(); i < n; i += threads()) theta[i] = sub(theta[i], mul(eta, g[i]));
+}
+
+// v ← μv − ηg;  θ ← θ + v
+extern "C" __global__ void classical(real *theta, real *v, const real *g, Index n, real eta, real mu) {
+    for (Index i = thread(); i < n; i += threads()) {
+        real velocity = v[i] = accelerated(v[i], g[i], eta, mu);
+        theta[i] = add(theta[i], velocity);
+    }
+}
+
+// out ← x + μv
+extern "C" __global__ void look_ahead(real *out, const real *x, const real *v, Index n, real mu) {
+    for (Index i = thread(); i < n; i += threads()) out[i] = add(mul(mu, v[i]), x[i]);
+}
+
+// The same step as `classical`, and where the next gradient is to be taken.
+extern "C" __global__ void nesterov(real *theta, real *v, const real *g, real *at, Index n, real eta, real mu) {
+    for (Index i = thread(); i < n; i += threads()) {
+        real velocity = v[i] = accelerated(v[i], g[i], eta, mu);
+        real x = theta[i] = add(theta[i], velocity);
+        at[i] = add(mul(mu, velocity), x);
+    }
+}
+
+// inc ← μ·inc − εg − ωε·w;  w ← w + inc. `shrink` is ωε (Krizhevsky 2014, §5).
+extern "C" __global__ void krizhevsky(real *w, real *inc, const real *g, Index n, real eta, real mu, real shrink) {
+    for (Index i = thread(); i < n; i += threads()) {
+        real step = accelerated(inc[i], g[i], eta, mu);
+        if (shrink != 0) step = sub(step, mul(shrink, w[i]));
+        inc[i] = step;
+        w[i] = add(w[i], step);
+    }
+}
+
+// v ← δv − ηg;  y ← y − ηg + δv (Zhang, Choromanska & LeCun 2015, Supplement)
+extern "C" __global__ void mdownpour(real *y, real *v, const real *g, Index n, real eta, real delta) {
+    for (Index i = thread(); i < n; i += threads()) {
+        real velocity = v[i] = accelerated(v[i], g[i], eta, delta);
+        y[i] = add(sub(y[i], mul(eta, g[i])), mul(delta, velocity));
+    }
+}
+
+// z ← z + a(θ − z)
+extern "C" __global__ void moving_average(real *z, const real *theta, Index n, real rate) {
+    for (Index i = thread(); i < n; i += threads()) z[i] = add(z[i], mul(rate, sub(theta[i], z[i])));
+}
+
+// y ← y + scale·x
+extern "C" __global__ void add_scaled(real *y, const real *x, Index n, real scale) {
+    for (Index i = thread(); i < n; i += threads()) y[i] = add(y[i], mul(scale, x[i]));
+}

@@ -1,0 +1,161 @@
+"""Arrays that behave as CuPy's do, over host memory.
+
+They have the CUDA array interface and refuse what CuPy refuses: becoming a NumPy array unasked, and meeting one in an
+operation. New arrays are full of garbage.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .cuda import Stream, current
+
+
+class MemoryPointer:
+    """Where an array begins."""
+
+    def __init__(self, host: np.ndarray) -> None:
+        self._host = host
+        self.ptr = host.ctypes.data
+        self.device_id = 0
+
+    def memset_async(self, value: int, size: int, stream: Stream | None = None) -> None:
+        """Fill `size` bytes."""
+        (stream or current()).flush()
+        self._host.reshape(-1).view(np.uint8)[:size] = value
+
+
+class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array on the "device"; `host` is the memory it lies in."""
+
+    __array_priority__ = 100
+
+    def __init__(self, shape: Any = None, dtype: Any = float, *, host: np.ndarray | None = None) -> None:
+        if host is None:
+            host = np.empty(shape, dtype)
+            host.reshape(-1).view(np.uint8)[:] = 0xCD
+        self._host = host
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
+        result = getattr(ufunc, method)(*inside(inputs), **inside(settings))
+        out = settings.get("out")
+        return out[0] if out is not None and len(out) == 1 else outside(result)
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, settings: Any) -> Any:
+        result = function(*inside(inputs), **inside(settings))
+        return settings["out"] if settings.get("out") is not None else outside(result)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        strides = None if self._host.flags.c_contiguous else self._host.strides
+        data = self._host.ctypes.data, False
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": strides, "version": 3}
+
+    @property
+    def data(self) -> MemoryPointer:
+        return MemoryPointer(self._host)
+
+    @property
+    def T(self) -> "ndarray":
+        return ndarray(host=self._host.T)
+
+    @property
+    def device(self) -> Any:
+        from .cuda import Device
+
+        return Device()
+
+    def __getattr__(self, name: str) -> Any:
+        """Shape, dtype, methods: NumPy's, on what is inside."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = getattr(self._host, name)
+        if not callable(value) or isinstance(value, np.dtype):
+            return value
+
+        def method(*inputs: Any, **settings: Any) -> Any:
+            result = value(*inside(inputs), **inside(settings))
+            return settings["out"] if settings.get("out") is not None else outside(result)
+
+        return method
+
+    def item(self, *place: int) -> Any:
+        """An element, on the host: waits for the stream."""
+        current().flush()
+        return self._host.item(*place)
+
+    def tolist(self) -> Any:
+        """All elements, on the host."""
+        current().flush()
+        return self._host.tolist()
+
+    def get(self, stream: Stream | None = None, order: str = "C", out: Any = None, blocking: bool = True) -> np.ndarray:
+        """A copy on the host; unless `blocking`, one that is there only when the stream has been waited for."""
+        stream = stream or current()
+        if out is None:
+            out = np.empty(self.shape, self.dtype)
+        if out.shape != self.shape or out.dtype != self.dtype:
+            raise ValueError(f"out is {out.dtype} {out.shape}, the array {self.dtype} {self.shape}")
+        stream.submit(lambda: np.copyto(out, self._host))
+        if blocking:
+            stream.synchronize()
+        return out
+
+    def set(self, host: np.ndarray, stream: Stream | None = None) -> None:
+        """Copy from the host; on a stream of its own, when that has been waited for."""
+        if not isinstance(host, np.ndarray) or host.shape != self.shape or host.dtype != self.dtype:
+            raise ValueError(f"cannot set {self.dtype} {self.shape} to {getattr(host, 'shape', host)}")
+        (stream or current()).submit(lambda: np.copyto(self._host, host))
+
+    def __getitem__(self, key: Any) -> "ndarray":
+        return ndarray(host=np.asarray(self._host[inside(key)]))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._host[inside(key)] = inside(value)
+
+    def __len__(self) -> int:
+        return len(self._host)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        return self._host.__index__()
+
+    def __bool__(self) -> bool:
+        current().flush()
+        return bool(self._host)
+
+    def __repr__(self) -> str:
+        return f"fake {self._host!r}"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def inside(value: Any) -> Any:
+    """NumPy arrays for the fakes in arguments; TypeError for a NumPy array among them, as CuPy mixes no memories."""
+    current().flush()
+    if isinstance(value, ndarray):
+        return value._host
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+    if isinstance(value, (tuple, list)):
+        return type(value)(inside(each) for each in value)
+    if isinstance(value, dict):
+        return {key: inside(each) for key, each in value.items()}
+    return value
+
+
+def outside(value: Any) -> Any:
+    """A fake for a NumPy array or scalar: CuPy's reductions give arrays without dimensions."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return ndarray(host=np.asarray(value))
+    if isinstance(value, tuple):
+        return tuple(outside(each) for each in value)
+    return value

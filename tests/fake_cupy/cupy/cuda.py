@@ -1,0 +1,193 @@
+"""Streams, events and copies over host memory.
+
+A copy given to a stream other than the null stream waits in it, until the stream, or an event recorded after the copy,
+is waited for, or something else runs on that stream. A program that synchronises too little reads old data.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+
+class Stream:
+    """A queue of copies that have been asked for and not yet made."""
+
+    null: "Stream"
+
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        self._null = null
+        self._queue: list[Callable[[], None]] = []
+        self._outer: list[Stream] = []
+        _streams[self.ptr] = self
+
+    @property
+    def ptr(self) -> int:
+        """A handle; 0 of the null stream."""
+        return 0 if self._null else id(self)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Do `work` now on the null stream, else when it is waited for."""
+        self._queue.append(work)
+        if self._null:
+            self.flush()
+
+    def flush(self, upto: Callable[[], None] | None = None) -> None:
+        """Do what waits, up to and with `upto`."""
+        while self._queue and (upto is None or upto in self._queue):
+            self._queue.pop(0)()
+
+    def synchronize(self) -> None:
+        """Wait for all of it."""
+        self.flush()
+
+    def wait_event(self, event: "Event") -> None:
+        """What comes after waits for the event."""
+        event.synchronize()
+
+    def record(self, event: "Event | None" = None) -> "Event":
+        """An event at this place of the queue."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    @property
+    def done(self) -> bool:
+        """Nothing waits."""
+        return not self._queue
+
+    def use(self) -> "Stream":
+        """Make it the current stream."""
+        _current[0] = self
+        return self
+
+    def __enter__(self) -> "Stream":
+        self._outer.append(_current[0])
+        return self.use()
+
+    def __exit__(self, *_: object) -> None:
+        self._outer.pop().use()
+
+
+class Event:
+    """A place in a stream."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self._stream: Stream | None = None
+        self._last: Callable[[], None] | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Remember how far the stream's queue goes now."""
+        self._stream = stream or current()
+        self._last = self._stream._queue[-1] if self._stream._queue else None
+
+    def synchronize(self) -> None:
+        """Wait until the stream has come here."""
+        if self._stream is not None and self._last is not None:
+            self._stream.flush(self._last)
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream has come here."""
+        return self._stream is None or self._last not in self._stream._queue
+
+
+_streams: dict[int, Stream] = {}
+Stream.null = Stream(null=True)
+_current = [Stream.null]
+
+
+def current() -> Stream:
+    """The stream that work goes to."""
+    return _current[0]
+
+
+get_current_stream = current
+
+
+def get_elapsed_time(start: Event, stop: Event) -> float:
+    """Milliseconds between two events: the fake keeps no time."""
+    return 1.0
+
+
+class Device:
+    """A device of `FAKE_CUPY_DEVICES`, 1 if not set."""
+
+    attributes: ClassVar = {"MultiProcessorCount": 1}
+    compute_capability = "90"
+    mem_info = (1 << 33, 1 << 34)
+
+    def __init__(self, device: int | None = None) -> None:
+        self.id = _device[0] if device is None else device
+        if not 0 <= self.id < runtime.getDeviceCount():
+            raise runtime.CUDARuntimeError(f"cudaErrorInvalidDevice: device {device}")
+
+    def use(self) -> "Device":
+        """Make it the current device."""
+        _device[0] = self.id
+        return self
+
+    def synchronize(self) -> None:
+        """Wait for every stream."""
+        for stream in list(_streams.values()):
+            stream.flush()
+
+    def __enter__(self) -> "Device":
+        self._outer = _device[0]
+        return self.use()
+
+    def __exit__(self, *_: object) -> None:
+        _device[0] = self._outer
+
+
+_device = [0]
+
+
+class PinnedMemoryPointer(bytearray):
+    """Host memory; `numpy.frombuffer` sees it."""
+
+    @property
+    def ptr(self) -> int:
+        """Its address."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self))
+
+
+def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
+    """`size` bytes of host memory, full of garbage."""
+    return PinnedMemoryPointer(b"\xcd" * size)
+
+
+class CUDARuntimeError(RuntimeError):
+    """An error of the CUDA runtime."""
+
+
+def _memcpy_async(target: int, source: int, size: int, kind: int, stream: int) -> None:
+    _streams[stream].submit(lambda: ctypes.memmove(target, source, size) and None)
+
+
+def _memcpy(target: int, source: int, size: int, kind: int) -> None:
+    current().flush()
+    ctypes.memmove(target, source, size)
+
+
+def _properties(device: int) -> dict[str, Any]:
+    return {"name": b"fake", "totalGlobalMem": 1 << 34, "major": 9, "minor": 0, "multiProcessorCount": 1}
+
+
+runtime = SimpleNamespace(
+    CUDARuntimeError=CUDARuntimeError,
+    getDeviceCount=lambda: int(os.environ.get("FAKE_CUPY_DEVICES", "1")),
+    getDevice=lambda: _device[0],
+    setDevice=lambda device: Device(device).use() and None,
+    getDeviceProperties=_properties,
+    driverGetVersion=lambda: 13000,
+    runtimeGetVersion=lambda: 13000,
+    deviceSynchronize=lambda: Device().synchronize(),
+    memcpyAsync=_memcpy_async,
+    memcpy=_memcpy,
+    memcpyHostToDevice=1,
+    memcpyDeviceToHost=2,
+    memcpyDeviceToDevice=3,
+    memcpyDefault=4,
+)
