@@ -17,6 +17,11 @@ class Collectives(Member):
         self.traffic.messages_sent += 1
         return self.comm.Iallreduce(MPI.IN_PLACE, array)
 
+    def sum_now(self, array: Array) -> None:
+        """Sum an array over all ranks, in place; no rank may be far. MPI gets device memory only by this call."""
+        self._count(array.nbytes, array.nbytes)
+        self.comm.Allreduce(MPI.IN_PLACE, array)
+
     def start_maximum(self, array: Array) -> MPI.Request:
         """Start taking each element's maximum over all ranks, in place."""
         self._count(array.nbytes, array.nbytes)

@@ -11,13 +11,11 @@ from mpitrain.mpi.waiting import Member
 class Messages(Member):
     """What a rank sends to and receives from one other."""
 
-    _in_flight: list[tuple[MPI.Request, Any]]
-
     def send(self, to: int, tag: int, buffer: Any) -> MPI.Request:
         """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
         request = self.comm.Isend([buffer, MPI.BYTE], to, tag)
         self.traffic.messages_sent += 1
-        self.traffic.bytes_sent += memoryview(buffer).nbytes
+        self.traffic.bytes_sent += len(buffer) if isinstance(buffer, bytes) else buffer.nbytes
         return request
 
     def post(self, to: int, tag: int, message: bytes) -> None:

@@ -1,9 +1,11 @@
 """Loading MPI with what it must be told before, and ending the job. mpitrain.mpi alone imports mpi4py."""
 
+import ctypes
 import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -41,9 +43,23 @@ def library() -> str:
     return MPI.Get_library_version().splitlines()[0].strip("\0 ,").replace("\t", " ")
 
 
-def cuda_aware() -> bool:
-    """Whether the MPI library says that it takes device buffers; MPITRAIN_CUDA_AWARE=0|1 overrides it."""
-    if (said := os.environ.get("MPITRAIN_CUDA_AWARE")) is not None:
-        return said == "1"
-    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") if MPI.Is_initialized() else None
-    return "cuda" in (kinds or "")
+def cuda_aware(wanted: str = "auto") -> tuple[bool, str]:
+    """Whether the MPI library takes device buffers, and who says so: `wanted` (run.cuda_aware), else the library."""
+    if wanted != "auto":
+        return wanted == "yes", f"run.cuda_aware = {wanted!r}"
+    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""
+    if "cuda" in kinds:
+        return True, f"mpi_memory_alloc_kinds = {kinds}"
+    query = _cuda_query()
+    if query is None:
+        return False, "the library names no CUDA memory"
+    return bool(query()), f"MPIX_Query_cuda_support() = {query()}"
+
+
+def _cuda_query() -> Callable[[], int] | None:
+    """MPIX_Query_cuda_support of Open MPI and MPICH, which mpi4py does not have; None where the library has it not."""
+    try:
+        return ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support  # looked for in the library that mpi4py is bound to
+    except (OSError, AttributeError):
+        return None
+

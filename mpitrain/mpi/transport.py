@@ -1,9 +1,6 @@
 """A rank's whole view of its communicator."""
 
 import copy
-import os
-import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -12,27 +9,9 @@ from mpitrain.mpi.messages import Messages
 from mpitrain.mpi.start import MPI
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
 
-YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
-
 
 class Transport(Messages, Collectives):
-    """Who is where, messages, collectives, windows."""
-
-    def __init__(
-        self,
-        comm: MPI.Intracomm | None = None,
-        deadline: float = 300.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        super().__init__(comm, deadline, clock, sleep)
-        self._in_flight = []
-        local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = local.rank, local.size
-        self.leader = bool(local.rank == 0)
-        self.nodes = self._sum_of_small(int(self.leader))
-        self._local = local
-        self.yielding = YIELDING if local.size <= (os.cpu_count() or 1) else 0.0
+    """Messages, collectives, windows."""
 
     def twin(self) -> "Transport":
         """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""
@@ -69,8 +48,3 @@ class Transport(Messages, Collectives):
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, taken, MPI.MAX), "the probe of passive progress")
         memory.close()
         return bool(taken[0] < nap / 2)
-
-    def _sum_of_small(self, value: int) -> int:
-        total = np.array([value], dtype=np.int64)
-        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, total), "the start")
-        return int(total[0])

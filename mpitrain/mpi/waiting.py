@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from mpitrain.errors import Overdue
 from mpitrain.mpi.start import MPI
 
+YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy neighbour some 30 µs
 
 
@@ -24,7 +27,7 @@ class Traffic:
 
 
 class Member:
-    """This rank in its communicator: its number, what it has exchanged, its waits.
+    """This rank in its communicator: who is where, what it has exchanged, its waits.
 
     `deadline` seconds without an answer raise Overdue. `clock` and `sleep` can be simulated.
     """
@@ -40,7 +43,14 @@ class Member:
         self.rank, self.size = self.comm.rank, self.comm.size
         self.deadline, self.clock, self.sleep = deadline, clock, sleep
         self.traffic = Traffic()
-        self.yielding = 0.0  # seconds of a wait for which the rank does not sleep
+        self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
+        self._local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = self._local.rank, self._local.size
+        self.leader = bool(self.local_rank == 0)
+        self.yielding = YIELDING if self.local_size <= (os.cpu_count() or 1) else 0.0
+        leaders = np.array([self.leader], dtype=np.int64)
+        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, leaders), "the start")
+        self.nodes = int(leaders[0])
 
     def wait(self, request: MPI.Request, what: str, yielding: float = 0.0) -> None:
         """Wait for a request. Raises Overdue naming `what`.

@@ -168,13 +168,29 @@ class WindowCentre:
         return rank, HEADER + (piece.start - part.start) * self._itemsize
 
 
-class OwnCentre:
-    """x̃ in the process that is master and worker."""
+class Kept:
+    """x̃ in this process's own memory, where nobody else reaches it."""
 
     def __init__(self, size: int, dtype: np.dtype, supply: Supply) -> None:
         self._supply, self._place = supply, 0
         self.theta = np.zeros(size, dtype)
         self.pieces = list(blocks(size))
+
+    def put(self, theta: Array) -> None:
+        """x̃ ← θ."""
+        np.copyto(self.theta, theta)
+
+    def copy(self, out: Array) -> None:
+        """x̃."""
+        np.copyto(out, self.theta)
+
+    def place(self) -> int:
+        """How many samples have been taken from the supply."""
+        return self._place
+
+
+class OwnCentre(Kept):
+    """Master and worker are one process."""
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
         before = self._place
@@ -191,18 +207,3 @@ class OwnCentre:
         pass
 
     settle = complete = progress
-
-    def put(self, theta: Array) -> None:
-        """x̃ ← θ."""
-        np.copyto(self.theta, theta)
-
-    def copy(self, out: Array) -> None:
-        """x̃."""
-        np.copyto(out, self.theta)
-
-    def place(self) -> int:
-        """How many samples have been taken from the supply."""
-        return self._place
-
-    def close(self) -> None:
-        """Nothing to free."""

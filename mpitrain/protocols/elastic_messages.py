@@ -12,6 +12,7 @@ import numpy as np
 
 from mpitrain.assignments import Work
 from mpitrain.flat import Array, blocks
+from mpitrain.protocols.elastic_centre import Kept
 from mpitrain.protocols.orders import TO_WORKER, VECTOR, Orders
 from mpitrain.protocols.wire import Kind, Note
 from mpitrain.supply import Supply
@@ -74,25 +75,15 @@ class _Worker:
     claims: list[Note] = field(default_factory=list)
 
 
-class ServingCentre:
-    """The master's side: x̃ in its own memory."""
+class ServingCentre(Kept):
+    """The master's side."""
 
     patient = False
 
     def __init__(self, transport: "Transport", workers: list[int], theta: Array, supply: Supply) -> None:
-        self._transport, self._supply = transport, supply
-        self.theta, self._place = np.empty_like(theta), 0
-        self._pieces = list(blocks(theta.size))
+        super().__init__(theta.size, theta.dtype, supply)
+        self._transport = transport
         self._workers = {worker: _Worker() for worker in workers}
-
-    def put(self, theta: Array) -> None:
-        np.copyto(self.theta, theta)
-
-    def copy(self, out: Array) -> None:
-        np.copyto(out, self.theta)
-
-    def place(self) -> int:
-        return self._place
 
     def take(self, sender: int, note: Note) -> bool:
         if note.kind == Kind.CLAIM:
@@ -114,7 +105,7 @@ class ServingCentre:
         return busy
 
     def _transfer(self) -> _Transfer:
-        return _Transfer(list(self._pieces), np.empty_like(self.theta[self._pieces[0]]))
+        return _Transfer(list(self.pieces), np.empty_like(self.theta[self.pieces[0]]))
 
     def _answer(self, rank: int, worker: _Worker) -> None:
         note = worker.claims.pop(0)
