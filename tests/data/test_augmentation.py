@@ -1,6 +1,7 @@
 """Augmentation: what is cut, reflected and coloured, and that it depends on nothing but seed, epoch and position."""
 
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_minibatches_and_ranks_change_nothing(
     augmentation = Augmentation(crop=3, flip=True, colour_shift=0.1, seed=seed)
     whole = _gather(open_corpus(folder, "train", augmentation=augmentation), np.arange(40), (5, 0))
     edges = sorted({0, 40, *cuts})
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):  # each piece by a rank of its own
+    for begin, end in pairwise(edges):  # each piece by a rank of its own
         mine = open_corpus(folder, "train", augmentation=augmentation, memory_limit=0)
         assert np.array_equal(_gather(mine, np.arange(begin, end), (5, begin)), whole[begin:end])
     assert not np.array_equal(_gather(mine, np.arange(40), (6, 0)), whole)
