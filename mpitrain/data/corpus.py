@@ -66,7 +66,8 @@ class Corpus:
     """`samples` inputs of `shape` (frames: [window, dims]; images: [h, w, c]) with targets in range(`classes`).
 
     `kind` is "frames" or "images"; `attributes` those of the first shard; `in_memory` whether reading is over. `mean`
-    and `scale` (1 ÷ standard deviation) of images are those of a channel, of frames of each group and feature.
+    and `scale` (1 ÷ standard deviation) of images are those of a channel, of frames of each group and feature. Of
+    frames, `utterances` int64 [n+1] are the offsets where utterances begin, `keys` their names where they have any.
     """
 
     def __init__(
@@ -87,6 +88,8 @@ class Corpus:
             self.attributes = {**own, **statistics}
         self.targets = np.concatenate([file.targets for file in files])
         self.samples = len(self.targets)
+        self.utterances = _joined([file.utterances for file in files]) if self.kind == "frames" else None
+        self.keys = [key.decode() for file in files for key in file.keys] if files[0].keys is not None else None
         self._context, self._filling = context, Lock()
         if self.kind == "images" and any(context):
             raise BadInput(f"data.context = {list(context)}: images have no neighbouring frames")
@@ -115,7 +118,7 @@ class Corpus:
     def _hear(self, files: list[ShardFile], normalise: str) -> None:
         dims = files[0].inputs[-1]
         self.shape = (sum(self._context) + 1, dims)
-        offsets = self._offsets = _joined([file.utterances for file in files])
+        offsets = self.utterances
         if normalise == "unit":
             raise BadInput("data.normalise = unit: for pixels; frames take corpus, speaker, utterance or none")
         groups = _groups(files, normalise)
@@ -144,7 +147,7 @@ class Corpus:
             views = self._views.at(place, len(indices)) if self.kind == "images" else None
             for base, rows, which, places in self._rows.spans(indices, self._context):
                 if views is None:
-                    gather_windows(rows, base, self._offsets, which, places, self._context[0], out.inputs)
+                    gather_windows(rows, base, self.utterances, which, places, self._context[0], out.inputs)
                 else:
                     gather_images(rows, base, self.mean, self.scale, which, places, *views, out.inputs)
         return out
@@ -177,6 +180,8 @@ def _check_alike(files: list[ShardFile]) -> None:
     names = (*STATISTICS, "covariance")
     for file in files[1:]:
         same = (file.kind, file.classes, file.inputs[1:]) == (first.kind, first.classes, first.inputs[1:])
+        if (file.keys is None) != (first.keys is None):
+            raise BadInput(f"{file.path}: keys of utterances are here or in {first.path.name}, not in both")
         if not same or any(
             not np.array_equal(file.attributes.get(name, 0), first.attributes.get(name, 0)) for name in names
         ):

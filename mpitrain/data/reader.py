@@ -42,8 +42,8 @@ class Shard(NamedTuple):
 class ShardFile:
     """An open shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
-    `inputs`: shape of the data set of inputs. `targets`, `utterances` (None for images), `speakers` (None where they
-    are not known): whole arrays. Raises BadInput naming the file.
+    `inputs`: shape of the data set of inputs. `targets`, `utterances` (None for images), `speakers` and `keys`
+    (None where they are not known): whole arrays. Raises BadInput naming the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,11 +75,12 @@ class ShardFile:
         self.targets = self.read("targets")
         self.utterances = self.read("utterances") if self.kind == "frames" else None
         self.speakers = self.read("speakers") if "speakers" in headers else None
+        self.keys = self.read("keys") if "keys" in headers else None
         validate(self.path, self.kind, {**headers, **self.small()}, self.attributes)
 
     def small(self) -> dict[str, Array]:
         """The arrays that are in memory: all but the inputs."""
-        arrays = {"targets": self.targets, "utterances": self.utterances, "speakers": self.speakers}
+        arrays = {"targets": self.targets, "utterances": self.utterances, "speakers": self.speakers, "keys": self.keys}
         return {name: array for name, array in arrays.items() if array is not None}
 
     @property

@@ -1,7 +1,8 @@
 """The shard format: one HDF5 file of samples, written whole or not at all.
 
 A shard of kind "frames" holds `features` float32 [frames, dims], `targets` int32 [frames] and `utterances` int64 [n+1],
-the offsets where utterances begin; of kind "images", `images` uint8 [n, h, w, c] and `targets` int32 [n]. Attributes:
+the offsets where utterances begin; of kind "images", `images` uint8 [n, h, w, c] and `targets` int32 [n]. Frames may
+have `speakers` int32 [n], a number for the speaker of each utterance, and `keys` [n], its name in UTF-8. Attributes:
 `format`, `kind`, `classes`, `source`, and where known `mean` and `standard_deviation` of each feature or channel.
 
 Every data set carries fletcher32, every piece of HDF5's own bookkeeping a checksum (library version 1.10 on), every
@@ -140,7 +141,7 @@ def _write_attribute(file: h5py.File, name: str, value: Any) -> None:
 def digest(array: Array) -> str:
     """xxh3 of an array's content and shape."""
     hasher = xxhash.xxh3_64(f"{array.dtype.str}{array.shape}".encode())
-    hasher.update(memoryview(array).cast("B") if array.size else b"")
+    hasher.update(array.reshape(-1).view(np.uint8) if array.size else b"")
     return hasher.hexdigest()
 
 

@@ -14,8 +14,9 @@ KINDS: dict[str, dict[str, tuple[str, int]]] = {
     "frames": {"features": ("float32", 2), "targets": ("int32", 1), "utterances": ("int64", 1)},
     "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
 }
-#: Those that a kind may have besides: `speakers` numbers the speaker of each utterance, alike in all shards of a part.
-OPTIONAL: dict[str, dict[str, tuple[str, int]]] = {"frames": {"speakers": ("int32", 1)}, "images": {}}
+#: Those that a kind may have besides: `speakers` numbers the speaker of each utterance, alike in all shards of a part;
+#: `keys` are the utterances' names in UTF-8.
+OPTIONAL: dict[str, dict[str, tuple[str, int]]] = {"frames": {"speakers": ("int32", 1), "keys": ("S", 1)}, "images": {}}
 
 
 def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> None:
@@ -31,7 +32,7 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Map
         if name not in arrays:
             raise BadInput(f"{path}: no data set {name}")
         found, found_axes = arrays[name].dtype, len(arrays[name].shape)
-        if found != dtype or found_axes != axes:
+        if (found.kind if dtype == "S" else found) != dtype or found_axes != axes:
             raise BadInput(f"{path}: {name} is {found} of {found_axes} axes, not {dtype} of {axes}")
     inputs = arrays[next(iter(KINDS[kind]))]
     validate_attributes(path, inputs.shape[-1], attributes)
@@ -41,6 +42,7 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Map
     if kind == "frames":
         validate_offsets(path, arrays["utterances"], len(inputs))
         validate_speakers(path, arrays.get("speakers"), len(arrays["utterances"]) - 1)
+        validate_keys(path, arrays.get("keys"), len(arrays["utterances"]) - 1)
 
 
 def validate_attributes(path: Path, channels: int, attributes: Mapping[str, Any]) -> None:
@@ -76,6 +78,16 @@ def validate_speakers(path: Path, speakers: Array | None, utterances: int) -> No
     """Raises BadInput unless every utterance has a speaker, or none has."""
     if speakers is not None and (len(speakers) != utterances or speakers.min() < 0):
         raise BadInput(f"{path}: speakers must number the speaker of each of {utterances} utterances from 0")
+
+
+def validate_keys(path: Path, keys: Array | None, utterances: int) -> None:
+    """Raises BadInput unless every utterance has a name of its own without blanks, or none has."""
+    if keys is None:
+        return
+    names = [bytes(key).decode(errors="replace") for key in keys[:]]
+    readable = all(len(name.split()) == 1 and "\ufffd" not in name for name in names)
+    if len(names) != utterances or len(set(names)) != utterances or not readable:
+        raise BadInput(f"{path}: keys must name each of {utterances} utterances differently, in UTF-8 without blanks")
 
 
 def validate_finite(path: Path, features: Array) -> None:

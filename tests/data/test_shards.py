@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpitrain.data.corpus import open_corpus
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts, shard_name, write_shard
 from mpitrain.errors import BadInput
@@ -189,3 +190,21 @@ def test_faults_of_other_tools_shards_are_named(tmp_path: Path, changes: dict[st
     with pytest.raises(BadInput, match=reason) as caught:
         read_shard(tmp_path / NAME)
     assert NAME in str(caught.value)
+
+
+def test_utterances_keep_their_names(tmp_path: Path) -> None:
+    """In UTF-8, across shards, and covered by the checksums; two alike or one with a blank are refused."""
+    names = np.char.encode(["ann-1", "zoë-10"], "utf-8")
+    arrays = {"features": np.ones((3, 2), np.float32), "targets": np.zeros(3, np.int32)}
+    arrays["utterances"] = np.array([0, 1, 3])
+    path = tmp_path / "train-00000-of-00001.h5"
+    write_shard(path, "frames", {**arrays, "keys": names}, {"classes": 1})
+    assert [key.decode() for key in read_shard(path).arrays["keys"]] == ["ann-1", "zoë-10"]
+    assert open_corpus(tmp_path, "train").keys == ["ann-1", "zoë-10"]
+    with h5py.File(path, "r+") as file:
+        file["keys"][0] = b"ann-2"
+    with pytest.raises(BadInput, match="keys does not match its checksum"):
+        read_shard(path)
+    for bad in (["ann", "ann"], ["ann", "b c"], ["ann"], ["ann", ""]):
+        with pytest.raises(BadInput, match="keys must name each of 2"):
+            write_shard(path, "frames", {**arrays, "keys": np.char.encode(bad)}, {"classes": 1})
