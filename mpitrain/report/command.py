@@ -1,0 +1,39 @@
+"""`python -m mpitrain report RUN...`: an HTML page about runs, and plots as files on request."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mpitrain.errors import BadInput
+from mpitrain.metrics import write_whole
+from mpitrain.report.page import page
+from mpitrain.report.pictures import FORMATS, draw
+from mpitrain.report.runs import read_runs
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand; `options.run` is then `run`."""
+    parser = subparsers.add_parser("report", help="an HTML page about runs: curves, results, differences")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the page; default: RUN/report.html, or report.html")
+    parser.add_argument("--title", default="", help="its heading; default: the runs' names")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw every plot into a file there (matplotlib)")
+    parser.add_argument("--format", choices=FORMATS, default="png", help="of the plots' files; default: png")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Writes the files and prints their paths. Raises BadInput naming the folder or file."""
+    runs = read_runs(options.folders)
+    out = options.out or (options.folders[0] if len(runs) == 1 else Path()) / "report.html"
+    if not out.parent.is_dir():
+        raise BadInput(f"--out: {out.parent}: no such folder")
+    title = options.title or (
+        runs[0].name if len(runs) == 1 else "Report of " + ", ".join(run.name for run in runs[:4])
+    )
+    if len(runs) > 4 and not options.title:
+        title += f" and {len(runs) - 4} more"
+    drawn = draw(runs, options.plots, options.format) if options.plots else []
+    write_whole(out, page(runs, title))
+    for path in [out, *drawn]:
+        print(path)

@@ -1,0 +1,55 @@
+"""The plots of a report as files, for papers and slides; through matplotlib, an optional dependency."""
+
+from pathlib import Path
+
+from mpitrain.errors import BadInput
+from mpitrain.report.runs import Run
+from mpitrain.report.series import Plot, plots
+
+FORMATS = ("png", "svg")
+#: Of page.css, on white; the style of a run is that of the page.
+COLOURS = ("#2949db", "#c97f0b", "#0ea09c", "#b7351e", "#874885", "#4b275c")
+DASHES = ("-", "--", ":")
+
+
+def draw(runs: list[Run], folder: Path, form: str) -> list[Path]:
+    """Writes DIR/<plot>.png or .svg against the wall clock and against epochs. Raises BadInput naming what fails."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise BadInput("--plots: matplotlib is missing: pip install 'mpitrain[plots]'") from None
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for plot in plots(runs):
+            path = folder / f"{plot.kind.key}.{form}"
+            _draw(plot, runs, path)
+            written.append(path)
+    except OSError as error:
+        raise BadInput(f"--plots: {error.filename or folder}: {error.strerror}") from error
+    return written
+
+
+def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    against = (plot.axis,) if plot.axis else ("seconds", "epochs")
+    figure = Figure(figsize=(5 * len(against), 3.4), dpi=150, layout="constrained")
+    for axes, by in zip(figure.subplots(1, len(against), squeeze=False)[0], against, strict=True):
+        for number, curve in plot.curves.items():
+            place = [point.seconds if by == "seconds" else point.samples / _epoch(runs[number], by) for point in curve]
+            values = [point.value for point in curve]
+            style = {"color": COLOURS[number % 6], "linestyle": DASHES[number // 6 % 3], "linewidth": 1.4}
+            axes.plot(place, values, label=runs[number].name, **style)
+        axes.set(xlabel=by, yscale="log" if plot.kind.log else "linear")
+        axes.grid(alpha=0.3)
+        if plot.kind.form == "percent":
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
+    figure.suptitle(plot.kind.title)
+    figure.get_axes()[0].legend(fontsize=8)
+    figure.savefig(path)
+
+
+def _epoch(run: Run, by: str) -> float:
+    return run.samples_of_epoch if by == "epochs" else 1.0

@@ -1,0 +1,160 @@
+"""What a run folder tells: configuration, records and summary, also of a run that was killed, stopped or resumed."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpitrain.config import read_toml
+from mpitrain.errors import BadInput
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it is on disk. `name` tells it from the others beside it."""
+
+    folder: Path
+    name: str
+    config: dict[str, Any]  # "training.epochs" → value
+    records: list[Record]  # without those that a later resume made void
+    summary: Record | None  # None: not finished
+    marks: list[str]  # what a reader should know before comparing it
+
+    def events(self, *names: str) -> list[Record]:
+        """The records of these kinds, in the order in which they were written."""
+        return [record for record in self.records if record["event"] in names]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it trained to its end."""
+        return self.summary is not None and self.summary.get("exit_reason") == "finished"
+
+    @property
+    def results(self) -> Record:
+        """The summary; of an unfinished run, what its first and last records tell."""
+        if self.summary is not None:
+            return self.summary
+        found: Record = {"algorithm": self.config.get("algorithm.name")}
+        for record in self.events("start", "train", "evaluate"):
+            found |= {key: value for key, value in record.items() if value is not None}
+        return found
+
+    @property
+    def samples_of_epoch(self) -> float:
+        """The size of the training part; 1 when no record tells it."""
+        for record in self.events("train", "evaluate"):
+            if record.get("epoch"):
+                return float(record["samples"] / record["epoch"])
+        return 1.0
+
+
+def read_runs(folders: list[Path]) -> list[Run]:
+    """The runs in these folders. Raises BadInput naming the first that is none, or that is given twice."""
+    where = [folder.resolve() for folder in folders]
+    for place, folder in enumerate(where):
+        if folder in where[:place]:
+            raise BadInput(f"{folders[place]}: given twice")
+    return [read_run(folder, name) for folder, name in zip(folders, _names(where), strict=True)]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """The run in a folder. Raises BadInput naming the folder or the file that is not a run's."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder")
+    if not (folder / "metrics.jsonl").is_file():
+        raise BadInput(f"{folder}: not a run folder, it has no metrics.jsonl")
+    records, broken = read_records(folder / "metrics.jsonl")
+    summary = read_summary(folder)
+    if summary is not None and not _ended(records):
+        summary = None  # that of an earlier part: the run was taken up again
+    config = flat(read_toml(folder / "config.toml"))
+    return Run(folder, name, config, valid(records), summary, _marks(records, summary, broken))
+
+
+def read_records(path: Path) -> tuple[list[Record], int]:
+    """The records of a metrics.jsonl and the number of lines that are none, such as one that a kill cut short."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    records = [record for record in map(_record, lines) if record is not None]
+    if lines and not records:
+        raise BadInput(f"{path}: no line of it is a record")
+    return records, len(lines) - len(records)
+
+
+def read_summary(folder: Path) -> Record | None:
+    """summary.json, if it is there."""
+    path = folder / "summary.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise BadInput(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadInput(f"{path}: not a JSON object")
+    return found
+
+
+def valid(records: list[Record]) -> list[Record]:
+    """Without the records of training that was done again because a resume went back before it."""
+    kept: list[Record] = []
+    for record in records:
+        if record["event"] == "start" and record.get("resumed"):
+            trained = record.get("samples", float("inf"))
+            kept = [earlier for earlier in kept if (earlier.get("samples") or 0) <= trained]
+        kept.append(record)
+    return kept
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with keys as `--set` takes them."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def config_text(run: Run) -> str:
+    """The configuration as the run folder has it."""
+    return (run.folder / "config.toml").read_text(encoding="utf-8")
+
+
+def _record(line: str) -> Record | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
+
+
+def _ended(records: list[Record]) -> bool:
+    ends = [record["event"] for record in records if record["event"] in ("start", "end")]
+    return bool(ends) and ends[-1] == "end"
+
+
+def _marks(records: list[Record], summary: Record | None, broken: int) -> list[str]:
+    marks = []
+    if summary is None:
+        marks.append("unfinished")
+    elif summary.get("exit_reason") != "finished":
+        marks.append(str(summary.get("exit_reason")))
+    resumes = sum(record["event"] == "start" and bool(record.get("resumed")) for record in records)
+    if resumes:
+        marks.append("resumed" if resumes == 1 else f"resumed {resumes} times")
+    if broken:
+        marks.append(f"{broken} unreadable {'line' if broken == 1 else 'lines'}")
+    return marks
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """As many of the last parts of the paths as tell all of them apart."""
+    depth = 1
+    while len({folder.parts[-depth:] for folder in folders}) < len(folders):
+        depth += 1
+    return ["/".join(folder.parts[-depth:]) for folder in folders]

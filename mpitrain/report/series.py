@@ -1,0 +1,165 @@
+"""The curves of a report: one key of a run's records against seconds and samples, thinned for drawing."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from mpitrain.evaluation import errors
+from mpitrain.report.runs import Record, Run
+
+MOST = 240  # points of a curve that are kept; a plot is not wider than this in hairlines
+PIECES = 25  # pieces of a run whose mean speed is shown
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a curve; `samples` is an age for a distribution of staleness."""
+
+    seconds: float
+    samples: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a plot shows: `form` is "number", "percent" or "bytes"; `log` when it is first drawn so."""
+
+    key: str
+    title: str
+    form: str = "number"
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot and its curves, by the number of the run. `axis` is "" where the reader chooses it."""
+
+    kind: Kind
+    curves: dict[int, list[Point]]
+    axis: str = ""
+
+
+EXCHANGE = (
+    Kind("density", "Share of elements sent", "percent", log=True),
+    Kind("threshold", "Threshold", log=True),
+    Kind("residual_norm", "Norm of the residual"),
+    Kind("compression_ratio", "Compression: dense bytes per byte sent", log=True),
+    Kind("bytes_per_minibatch", "Bytes sent per minibatch", "bytes", log=True),
+    Kind("bits_per_element", "Bits per element sent", log=True),
+)
+
+
+def plots(runs: list[Run]) -> list[Plot]:
+    """Every plot that at least one run has something for."""
+    found = [Plot(Kind("train_loss", "Training loss", log=True), _each(runs, train_loss))]
+    for part in parts(runs):
+        key, title = part.replace(" ", "_"), part[0].upper() + part[1:]
+        found.append(Plot(Kind(f"{key}_error", f"{title} error", "percent", log=True), _recorded(runs, f"{key}_error")))
+        found.append(Plot(Kind(f"{key}_loss", f"{title} loss", log=True), _recorded(runs, f"{key}_loss")))
+    found.append(Plot(Kind("samples_per_second", "Samples a second"), _each(runs, throughput)))
+    found.append(Plot(Kind("staleness", "Mean staleness, updates"), _each(runs, staleness)))
+    shares = _each(runs, ages_of_updates)
+    found.append(Plot(Kind("staleness_histogram", "Share of updates by staleness", "percent"), shares, "staleness"))
+    found += [Plot(kind, _recorded(runs, kind.key)) for kind in EXCHANGE]
+    return [plot for plot in found if plot.curves]
+
+
+def parts(runs: list[Run]) -> list[str]:
+    """The held-out parts that were evaluated, as readers know them: "test", "test noisy", "dev"."""
+    found: dict[str, None] = {}
+    for run in runs:
+        for record in run.events("evaluate")[-1:]:
+            found |= dict.fromkeys(errors(record))
+    return list(found)
+
+
+def train_loss(run: Run) -> list[Point]:
+    """Each record has the mean since the one before it."""
+    return _points(run.events("train", "evaluate"), "train_loss")
+
+
+def throughput(run: Run) -> list[Point]:
+    """The mean speed over about a twenty-fifth of the run, at that piece's end. A resumed run's pieces are apart."""
+    found: list[Point] = []
+    kind = "train" if len(run.events("train")) > 3 else "evaluate"
+    places = run.events("start", kind)
+    piece = max((_number(record, "seconds") or 0 for record in places), default=0) / PIECES
+    before = 0.0, 0.0
+    for record in places:
+        seconds, samples = _number(record, "seconds"), _number(record, "samples")
+        if seconds is None or samples is None:
+            continue
+        if record["event"] == "start":
+            before = seconds, samples
+        elif seconds - before[0] >= piece and samples > before[1]:
+            found.append(Point(seconds, samples, (samples - before[1]) / (seconds - before[0])))
+            before = seconds, samples
+    return found
+
+
+def staleness(run: Run) -> list[Point]:
+    """Its mean over the updates since the record before; records without a count of updates have it from the start."""
+    found: list[Point] = []
+    updates, total = 0.0, 0.0
+    for record in run.events("start", "train"):
+        if record["event"] == "start":
+            updates, total = 0.0, 0.0  # the mean and the count are of one start of the program
+            continue
+        mean, now = _number(record, "staleness_mean"), _number(record, "updates")
+        if mean is None or now is None or now <= updates:
+            continue
+        recent = (mean * now - total) / (now - updates)
+        found += _points([record | {"recent": max(recent, 0.0)}], "recent")
+        updates, total = now, mean * now
+    return found if any(point.value for point in found) else []
+
+
+def ages_of_updates(run: Run) -> list[Point]:
+    """Shares of the updates whose gradient was 0, 1, 2, … updates old."""
+    counts = run.results.get("staleness_histogram")
+    if not isinstance(counts, dict) or not counts:
+        return []
+    whole, oldest = sum(counts.values()), max(map(int, counts))
+    return [Point(age, age, counts.get(str(age), 0) / whole) for age in range(oldest + 1)]
+
+
+def thin(curve: list[Point], most: int = MOST) -> list[Point]:
+    """At most about so many points: of each stretch the least and the greatest, and the ends."""
+    if len(curve) <= most:
+        return curve
+    stretch = math.ceil(2 * len(curve) / most)
+    kept = {0, len(curve) - 1}
+    for start in range(0, len(curve), stretch):
+        piece = range(start, min(start + stretch, len(curve)))
+        kept |= {min(piece, key=lambda i: curve[i].value), max(piece, key=lambda i: curve[i].value)}
+    return [curve[i] for i in sorted(kept)]
+
+
+def _recorded(runs: list[Run], key: str) -> dict[int, list[Point]]:
+    return _each(runs, lambda run: _points(run.events("train", "evaluate"), key))
+
+
+def _each(runs: list[Run], curve: Any) -> dict[int, list[Point]]:
+    curves = ((number, curve(run)) for number, run in enumerate(runs))
+    return {number: points for number, points in curves if points}
+
+
+def _points(records: list[Record], key: str) -> list[Point]:
+    """In the order of both seconds and samples: an evaluation is of the samples at its begin, written at its end."""
+    found: list[Point] = []
+    for record in records:
+        seconds, samples, value = (_number(record, name) for name in ("seconds", "samples", key))
+        if (
+            seconds is not None
+            and samples is not None
+            and value is not None
+            and (not found or samples >= found[-1].samples)
+        ):
+            found.append(Point(seconds, samples, value))
+    return found
+
+
+def _number(record: Record, key: str) -> float | None:
+    value = record.get(key)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value if usable else None

@@ -1,0 +1,165 @@
+"""The tables of a report: results with the best marked, keys that differ, totals as bars, warnings."""
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from mpitrain.report.html import bars, run_name, show, table
+from mpitrain.report.runs import Run, config_text
+from mpitrain.report.series import parts
+
+Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, title, form, which value is best
+
+
+def columns(runs: list[Run]) -> list[Column]:
+    """What the table of results has."""
+    found: list[Column] = [
+        ("algorithm", "Algorithm", "text", None),
+        ("ranks", "Ranks", "count", None),
+        ("workers", "Workers", "count", None),
+        ("epoch", "Epochs", "number", None),
+        ("seconds", "Time", "seconds", None),
+        ("samples_per_second", "Samples/s", "count", max),
+        ("train_loss", "Train loss", "number", min),
+    ]
+    for part in parts(runs):
+        key, title = part.replace(" ", "_"), part[0].upper() + part[1:]
+        found += [(f"{key}_error", f"{title} error", "percent", min), (f"{key}_loss", f"{title} loss", "number", min)]
+    found += [
+        ("staleness_mean", "Staleness", "number", None),
+        ("staleness_max", "at most", "count", None),
+        ("bytes_sent", "Sent", "bytes", None),
+    ]
+    return found
+
+
+def results(runs: list[Run]) -> str:
+    """A row for each run. The best value of the finished runs is marked where there are several."""
+    wanted = columns(runs)
+    values = [results_of(run) for run in runs]
+    best = {key: _best(runs, values, key, choose) for key, _, _, choose in wanted if choose}
+    rows = []
+    for number, (run, of_run) in enumerate(zip(runs, values, strict=True)):
+        cells = [run_name(number, run.name, run.marks)]
+        for key, _, form, _ in wanted:
+            value = of_run.get(key)
+            winner = run.finished and value is not None and value == best.get(key)
+            text = escape(show(value, form))
+            cells.append(f'<td class="best">{text}<span class="said"> best</span></td>' if winner else text)
+        rows.append(cells)
+    caption = "Final results" + ("; the best of the finished runs are marked" if any(best.values()) else "")
+    return table(caption, ["Run", *(title for _, title, _, _ in wanted)], rows, "results")
+
+
+def results_of(run: Run) -> dict[str, Any]:
+    """The run's results with the epochs it trained."""
+    last = run.events("train", "evaluate")[-1:]
+    return {"epoch": last[0].get("epoch") if last else 0, **run.results}
+
+
+def differences(runs: list[Run]) -> list[tuple[str, list[Any]]]:
+    """The keys of the configurations, and the number of ranks, that are not the same in all runs."""
+    tables = [{"ranks": run.results.get("ranks"), **run.config} for run in runs]
+    keys = dict.fromkeys(key for of_run in tables for key in of_run)
+    rows = [(key, [of_run.get(key) for of_run in tables]) for key in keys]
+    return [(key, values) for key, values in rows if any(value != values[0] for value in values)]
+
+
+def configuration(runs: list[Run]) -> str:
+    """The differences, those in options that only some algorithms have folded up, as is each whole configuration."""
+    found = differences(runs)
+    common = [row for row in found if None not in row[1]]
+    special = [row for row in found if None in row[1]]
+    text = _keys(runs, "Keys that differ", common) if common else ""
+    if special:
+        lines = _keys(runs, "Keys that only some of the runs have", special)
+        text += f"<details><summary>{len(special)} keys that only some of the runs have</summary>{lines}</details>"
+    elif not common and len(runs) > 1:
+        text = "<p>All runs have the same configuration.</p>"
+    for number, run in enumerate(runs):
+        name = run_name(number, run.name)
+        text += f"<details><summary>{name}: all keys</summary><pre>{escape(config_text(run))}</pre></details>"
+    return text
+
+
+def _keys(runs: list[Run], caption: str, rows: list[tuple[str, list[Any]]]) -> str:
+    header = ["Key", *(run_name(number, run.name) for number, run in enumerate(runs))]
+    cells = [[_code(key), *(escape(_toml(value)) for value in values)] for key, values in rows]
+    return table(caption, header, cells, "keys")
+
+
+def totals(runs: list[Run]) -> str:
+    """Bars for what is counted over a whole run. Unfinished runs have none."""
+    figures = [
+        bars(title, rows, 1.0 if form == "percent" else 0.0)
+        for key, title, form in (
+            ("bytes_sent", "Bytes sent", "bytes"),
+            ("bytes_received", "Bytes received", "bytes"),
+            ("messages_sent", "Messages sent", "count"),
+            ("bytes_per_sample", "Bytes sent for each sample", "bytes"),
+            ("compression_ratio", "Compression over the whole run", "number"),
+            ("communication_hidden", "Share of the communication hidden behind computing", "percent"),
+            ("server_share", "Share of the time in which the server was busy", "percent"),
+        )
+        if (rows := _rows(runs, key, form))
+    ]
+    return "".join(figures) + "".join(_by_kind(number, run) for number, run in enumerate(runs))
+
+
+def warnings(runs: list[Run]) -> str:
+    """What the runs warned of, and gradients they refused."""
+    rows = []
+    for number, run in enumerate(runs):
+        said = [str(record.get("text")) for record in run.events("warning")]
+        refused = len(run.events("refused"))
+        said += [f"{refused} gradients were not finite and were refused"] if refused else []
+        rows += [[run_name(number, run.name), escape(text)] for text in dict.fromkeys(said)]
+    return table("Warnings", ["Run", "Said"], rows, "text") if rows else ""
+
+
+def _best(runs: list[Run], values: list[dict[str, Any]], key: str, choose: Callable[[list[float]], float]) -> Any:
+    pairs = zip(runs, values, strict=True)
+    found = [of_run[key] for run, of_run in pairs if run.finished and of_run.get(key) is not None]
+    return choose(found) if len(found) > 1 else None
+
+
+def _rows(runs: list[Run], key: str, form: str) -> list[tuple[int, str, float, str]]:
+    """The runs that have a number other than zero there; none when no run has."""
+    found = []
+    for number, run in enumerate(runs):
+        value = _total(run, key)
+        if value is not None:
+            found.append((number, escape(run.name), float(value), show(value, form)))
+    return found if any(value for _, _, value, _ in found) else []
+
+
+def _total(run: Run, key: str) -> float | None:
+    summary = run.summary or {}
+    if key == "bytes_per_sample":
+        sent, samples = summary.get("bytes_sent"), summary.get("samples")
+        return sent / samples if sent is not None and samples else None
+    if key == "server_share":
+        busy, seconds = summary.get("server_busy_seconds"), summary.get("seconds")
+        return busy / seconds if busy and seconds else None
+    return summary.get(key)
+
+
+def _by_kind(number: int, run: Run) -> str:
+    kinds = (run.summary or {}).get("bytes_by_kind")
+    if not isinstance(kinds, dict):
+        return ""
+    rows = [
+        (number, escape(kind.replace("_", " ")), float(count), show(count, "bytes")) for kind, count in kinds.items()
+    ]
+    return bars(f"Bytes received by kind: {run.name}", rows)
+
+
+def _code(key: str) -> str:
+    """A key, which may be broken after a dot."""
+    return f"<code>{escape(key).replace('.', '.<wbr>')}</code>"
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value) or '""'

@@ -1,0 +1,196 @@
+"""The report's page in headless Chromium: it draws everything, says nothing on the console, and can be read."""
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpitrain.report.page import page
+from mpitrain.report.runs import read_runs
+from mpitrain.report.series import plots
+
+from .chromium import CHROMIUM, Chromium
+from .folders import every_kind
+
+WINDOWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium in PATH (Debian: apt-get install chromium)")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    """One for all tests."""
+    with Chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    """The page about runs of every kind, and the number of curves of each plot."""
+    folder = tmp_path_factory.mktemp("report")
+    runs = read_runs(every_kind(folder))
+    (folder / "report.html").write_text(page(runs, "Runs of every kind"))
+    return folder / "report.html", {plot.kind.title: len(plot.curves) for plot in plots(runs)}
+
+
+DRAWN = """Object.fromEntries([...document.querySelectorAll("figure.plot")].map(figure => [
+    figure.querySelector("figcaption").textContent,
+    [...figure.querySelectorAll("svg .line")].filter(line => line.getBoundingClientRect().width > 20).length]))"""
+#: Texts of a plot that lie outside the window, are small, or lie on another.
+UNREADABLE = """[...document.querySelectorAll("figure.plot .drawing svg")].flatMap(svg => {
+    const texts = [...svg.querySelectorAll("text")].map(text => [text, text.getBoundingClientRect()]);
+    const bad = texts.filter(([text, box]) => box.left < 0 || box.right > innerWidth
+        || parseFloat(getComputedStyle(text).fontSize) < 11
+        || texts.some(([other, o]) => other !== text && box.left < o.right && o.left < box.right
+            && box.top < o.bottom - 2 && o.top < box.bottom - 2));
+    return bad.map(([text]) => svg.getAttribute("aria-label").slice(0, 40) + ": " + text.textContent);
+})"""
+#: Elements that stick out of the window, but for those in a frame that scrolls.
+WIDE = """[...document.querySelectorAll("body *")].filter(node => !node.closest(".frame, pre, #legend, .said")
+    && node.getBoundingClientRect().right > innerWidth + 1).map(node => node.outerHTML.slice(0, 80))"""
+#: Contrast of every text with what lies under it, below WCAG's 4.5.
+FAINT = """(() => {
+    const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(v => v / 255).map(
+        v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+    const ground = node => { for (; node; node = node.parentElement) {
+        const c = getComputedStyle(node).backgroundColor; if (!c.startsWith("rgba(0, 0, 0, 0")) return light(c); } };
+    return [...document.querySelectorAll("h1, h2, p, th, td, caption, figcaption, label, button, summary, text, .mark")]
+        .filter(node => node.textContent.trim() && node.getBoundingClientRect().width).filter(node => {
+            const style = getComputedStyle(node), ink = light(node.tagName === "text" ? style.fill : style.color);
+            const [low, high] = [ink, ground(node)].sort((a, b) => a - b);
+            return (high + 0.05) / (low + 0.05) < 4.5; }).map(node => node.outerHTML.slice(0, 100));
+})()"""
+
+
+@needs_chromium
+@pytest.mark.parametrize("width, theme", WINDOWS)
+def test_everything_is_drawn_and_can_be_read(
+    browser: Chromium, report: tuple[Path, dict[str, int]], width: int, theme: str
+) -> None:
+    path, curves = report
+    browser.complaints.clear()
+    browser.open(path, width, theme)
+    for axis in ("samples", "epochs", "seconds"):
+        browser.evaluate(f"document.querySelector('input[value={axis}]').click()")
+        assert browser.evaluate(DRAWN) == curves
+        assert browser.evaluate(UNREADABLE) == []
+    for button in ("first", "again"):
+        browser.evaluate("document.querySelectorAll('.scale').forEach(button => button.click())")
+        assert browser.evaluate(UNREADABLE) == [], button
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate(WIDE) == [] and browser.evaluate(FAINT) == []
+    assert browser.complaints == []
+
+
+@needs_chromium
+def test_a_complaint_would_be_heard(browser: Chromium, tmp_path: Path) -> None:
+    """Of the console, of an exception, of an address."""
+    (tmp_path / "bad.html").write_text(
+        "<img src='http://127.0.0.1:9/x.png'><script>console.error('one'); null.two</script>"
+    )
+    browser.complaints.clear()
+    browser.open(tmp_path / "bad.html", 800)
+    said = "\n".join(browser.complaints)
+    assert "one" in said and "two" in said and "127.0.0.1:9" in said
+
+
+@needs_chromium
+def test_the_axis_can_be_chosen(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
+    browser.open(report[0], 1280)
+    titles = (
+        "[...document.querySelectorAll('figure.plot .drawing svg')].map(svg => svg.lastElementChild && "
+        "[...svg.querySelectorAll('text')].map(text => text.textContent))"
+    )
+    for axis, title in (("samples", "samples"), ("epochs", "epochs"), ("seconds", "wall clock, s")):
+        browser.evaluate(f"document.querySelector('input[value={axis}]').click()")
+        for texts in browser.evaluate(titles):
+            assert title in texts or "staleness, updates" in texts
+
+
+@needs_chromium
+def test_values_are_shown_under_the_pointer_and_by_keys(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
+    """At the right edge of the test error's plot all runs that got so far are listed with their last values."""
+    browser.open(report[0], 1280)
+    browser.evaluate("document.querySelector('input[value=epochs]').click()")
+    box = browser.evaluate(
+        "(() => { const f = document.querySelectorAll('figure.plot .drawing')[1]; f.scrollIntoView({block: 'center'});"
+        "const b = f.getBoundingClientRect(); return [b.right, b.top + b.height / 2]; })()"
+    )
+    browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] - 16, y=box[1])
+    told = browser.evaluate("document.querySelector('.tip').innerText")
+    assert "epochs" in told and "asgd" in told and "killed" not in told  # that one ended after five epochs
+    last = 100 * (2 * np.exp(-8 / 3) + 0.02) / 4
+    assert f"{last:.3g} %" in told
+    assert browser.evaluate("document.querySelector('.tip').getBoundingClientRect().right") <= 1280
+    browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+    assert browser.evaluate("document.querySelector('.tip')") is None
+    browser.evaluate("document.querySelectorAll('figure.plot .drawing')[1].focus()")
+    for _ in range(3):
+        for kind in ("keyDown", "keyUp"):
+            browser.do("Input.dispatchKeyEvent", type=kind, key="ArrowRight", code="ArrowRight")
+    assert "asgd" in browser.evaluate("document.querySelector('.tip[role=status]').innerText")
+
+
+@needs_chromium
+def test_a_run_can_be_hidden(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
+    browser.open(report[0], 1280)
+    count = "document.querySelectorAll('figure.plot')[0].querySelectorAll('.line').length"
+    assert browser.evaluate(count) == 5
+    browser.evaluate("document.querySelector('#legend button').click()")
+    assert browser.evaluate(count) == 4
+    assert browser.evaluate("document.querySelector('#legend button').getAttribute('aria-pressed')") == "false"
+    browser.evaluate("document.querySelector('#legend button').click()")
+    assert browser.evaluate(count) == 5
+
+
+#: Linear RGB as protanopes, deuteranopes and tritanopes see it (Machado, Oliveira & Fernandes 2009, severity 1).
+SIGHTS = {
+    "usual": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+
+
+def oklab(linear: np.ndarray) -> np.ndarray:
+    """Perceptual coordinates of linear RGB (B. Ottosson, 2020)."""
+    cones = np.array(
+        [
+            [0.4122214708, 0.5363325363, 0.0514459929],
+            [0.2119034982, 0.6806995451, 0.1073969566],
+            [0.0883024619, 0.2817188376, 0.6299787005],
+        ]
+    )
+    lab = np.array(
+        [
+            [0.2104542553, 0.7936177850, -0.0040720468],
+            [1.9779984951, -2.4285922050, 0.4505937099],
+            [0.0259040371, 0.7827717662, -0.8086757660],
+        ]
+    )
+    return np.cbrt(np.clip(linear, 0, 1) @ cones.T) @ lab.T
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_the_colours_of_runs_can_be_told_apart(theme: str, sight: str) -> None:
+    """By every eye: at least 0.12 in OKLab between any two (0.02 is just visible); 3 : 1 or more with the ground."""
+    style = (files("mpitrain.report") / "page.css").read_text()
+    half = style.split("prefers-color-scheme: dark")[theme == "dark"]
+    codes = [re.search(rf"--{name}: #(\w{{6}})", half) for name in ("ground", "c0", "c1", "c2", "c3", "c4", "c5")]
+    rgb = np.array([[int(code[1][i : i + 2], 16) / 255 for i in (0, 2, 4)] for code in codes if code])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    light = linear @ [0.2126, 0.7152, 0.0722] + 0.05
+    assert (np.maximum(light[1:], light[0]) / np.minimum(light[1:], light[0])).min() >= 3
+    seen = oklab(linear[1:] @ SIGHTS[sight].T)
+    apart = np.linalg.norm(seen[:, None] - seen[None], axis=-1)[np.triu_indices(6, 1)]
+    assert len(rgb) == 7 and apart.min() >= 0.12

@@ -1,0 +1,263 @@
+"""The report: what it reads out of run folders in any state, its tables, and its page without a browser."""
+
+import builtins
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitrain.__main__ import main
+from mpitrain.report import series, tables
+from mpitrain.report.html import show
+from mpitrain.report.page import page
+from mpitrain.report.runs import Run, read_runs
+
+from .folders import curve, ended, every_kind, start, write_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Run]:
+    """One of every kind."""
+    return read_runs(every_kind(tmp_path))
+
+
+def test_the_state_of_a_run_is_told(runs: list[Run]) -> None:
+    """Finished, killed in mid-line, resumed."""
+    assert [run.marks for run in runs] == [[], [], [], ["unfinished", "1 unreadable line"], ["resumed"]]
+    assert [run.finished for run in runs] == [True, True, True, False, True]
+    assert (
+        runs[3].results["algorithm"] == "easgd" and runs[3].results["test_error"] == runs[3].records[-1]["test_error"]
+    )
+
+
+def test_what_a_resume_made_void_is_left_out(runs: list[Run]) -> None:
+    """It was killed after 6 epochs and went on from a checkpoint of 3."""
+    assert [record["epoch"] for record in runs[4].events("evaluate")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    seconds = [point.seconds for point in series.train_loss(runs[4])]
+    assert seconds == sorted(seconds)
+
+
+def test_the_summary_of_an_earlier_part_is_not_taken(tmp_path: Path) -> None:
+    """A finished run was taken up again and killed; and one that a signal stopped."""
+    records = curve(3)
+    folder = write_run(tmp_path / "again", records=records, summary=ended(records))
+    with (folder / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps(start(resumed=True, samples=3000)) + "\n")
+    stopped = write_run(tmp_path / "stopped", records=records, summary=ended(records, exit_reason="stopped"))
+    again, halted = read_runs([folder, stopped])
+    assert again.marks == ["unfinished", "resumed"] and again.summary is None
+    assert halted.marks == ["stopped"] and not halted.finished
+
+
+def test_names_tell_runs_apart(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / "a" / "run"), write_run(tmp_path / "b" / "run")]
+    assert [run.name for run in read_runs(folders)] == ["a/run", "b/run"]
+    assert [run.name for run in read_runs(folders[:1])] == ["run"]
+
+
+def no_metrics(folder: Path) -> str:
+    (folder / "metrics.jsonl").unlink()
+    return "metrics.jsonl"
+
+
+def rubbish(folder: Path) -> str:
+    (folder / "metrics.jsonl").write_bytes(b"\xff\x00\n[1]\n")
+    return "metrics.jsonl"
+
+
+def bad_summary(folder: Path) -> str:
+    (folder / "summary.json").write_text("{")
+    return "summary.json"
+
+
+def list_summary(folder: Path) -> str:
+    (folder / "summary.json").write_text("[]")
+    return "summary.json"
+
+
+def bad_config(folder: Path) -> str:
+    (folder / "config.toml").write_text("a = ")
+    return "config.toml"
+
+
+def no_config(folder: Path) -> str:
+    (folder / "config.toml").unlink()
+    return "config.toml"
+
+
+@pytest.mark.parametrize("damage", [no_metrics, rubbish, bad_summary, list_summary, bad_config, no_config])
+def test_a_folder_that_is_no_run_is_named(
+    damage: Callable[[Path], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, status 2, nothing written."""
+    folder = write_run(tmp_path / "bad")
+    named = damage(folder)
+    good = write_run(tmp_path / "good")
+    assert main(["report", str(good), str(folder), "--out", str(tmp_path / "page.html")]) == 2
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1 and named in told.err and "bad" in told.err
+    assert not (tmp_path / "page.html").exists() and told.out == ""
+
+
+@pytest.mark.parametrize("words, named", [(["nowhere"], "nowhere"), (["run", "run"], "twice")])
+def test_wrong_words_are_one_line(
+    words: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *words]) == 2
+    assert named in capsys.readouterr().err
+    assert main(["report", "run", "--out", "none/page.html"]) == 2
+    assert "none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("records", [[], [start()], [start(), {"event": "train", "samples": "x", "seconds": None}]])
+def test_a_run_that_has_just_begun_has_a_report(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "young", records=records)
+    assert main(["report", str(folder)]) == 0
+    assert "unfinished" in (folder / "report.html").read_text()
+
+
+def test_speed_is_that_of_pieces(tmp_path: Path) -> None:
+    """100 samples a second for 40 s, then 50 after a resume that began at 45 s (5 s lie between): by hand."""
+    first = [{"event": "train", "samples": 100 * t, "seconds": float(t)} for t in (10, 20, 30, 40)]
+    then = [{"event": "train", "samples": 4000 + 50 * t, "seconds": 45.0 + t} for t in (10, 20)]
+    records = [start(), *first, start(resumed=True, samples=4000, seconds=45.0), *then]
+    (run,) = read_runs([write_run(tmp_path / "run", records=records)])
+    assert [point.value for point in series.throughput(run)] == [100, 100, 100, 100, 50, 50]
+
+
+def test_staleness_is_that_of_the_updates_since_the_last_record(tmp_path: Path) -> None:
+    """Ten updates of 1, thirty of 3 (mean 2.5 so far); after a resume counts begin again: five of 2."""
+    place = {"event": "train", "seconds": 1.0, "samples": 1}
+    records = [start(), place | {"updates": 10, "staleness_mean": 1.0}, place | {"updates": 40, "staleness_mean": 2.5}]
+    records += [start(resumed=True, samples=1), place | {"updates": 5, "staleness_mean": 2.0}]
+    (run,) = read_runs([write_run(tmp_path / "run", records=records)])
+    assert [point.value for point in series.staleness(run)] == [1.0, 3.0, 2.0]
+
+
+def test_the_distribution_of_staleness(runs: list[Run]) -> None:
+    points = series.ages_of_updates(runs[0])
+    assert [(point.samples, point.value) for point in points] == [(0, 0.125), (1, 0.5), (2, 0.25), (3, 0), (4, 0.125)]
+
+
+def test_thinning_keeps_ends_and_extremes() -> None:
+    points = [series.Point(i, i, (i * 7919) % 1000) for i in range(5000)]
+    points[1234] = series.Point(1234, 1234, -5.0)
+    points[4321] = series.Point(4321, 4321, 5000.0)
+    thinned = series.thin(points)
+    assert len(thinned) <= series.MOST + 2 and {points[0], points[-1], points[1234], points[4321]} <= set(thinned)
+    assert thinned == sorted(thinned, key=lambda point: point.seconds)
+
+
+def test_every_plot_is_there(runs: list[Run]) -> None:
+    """All test sets, and the exchange's figures of the runs that have them."""
+    keys = {plot.kind.key: sorted(plot.curves) for plot in series.plots(runs)}
+    everyone = [0, 1, 2, 3, 4]
+    learning = ["train_loss", "test_clean_error", "test_clean_loss", "test_noisy_error", "test_noisy_loss"]
+    assert {key: keys.get(key) for key in [*learning, "samples_per_second"]} == dict.fromkeys(
+        [*learning, "samples_per_second"], everyone
+    )
+    assert keys["staleness"] == keys["staleness_histogram"] == [0]
+    assert all(keys[kind.key] == [1] for kind in series.EXCHANGE) and "test_error" not in keys
+
+
+def test_the_best_of_the_finished_runs_are_marked(tmp_path: Path) -> None:
+    """Not the unfinished one's, which is lower; equals are all marked."""
+    records = curve(3)
+    first = write_run(tmp_path / "a", records=records, summary=ended(records, test_clean_error=0.2, train_loss=1.0))
+    second = write_run(tmp_path / "b", records=records, summary=ended(records, test_clean_error=0.1, train_loss=1.0))
+    third = write_run(tmp_path / "c", records=curve(50))
+    rows = re.findall(r"<tr>.*?</tr>", tables.results(read_runs([first, second, third])))[1:]
+    best = [re.findall(r'class="best">([^<]*)<', row) for row in rows]
+    assert "20.00%" not in best[0] and "10.00%" in best[1] and best[2] == []
+    assert "1" in best[0] and "1" in best[1]
+    assert 'class="best"' not in tables.results(read_runs([first]))
+
+
+def test_only_keys_that_differ_are_listed(tmp_path: Path) -> None:
+    runs = read_runs(
+        [
+            write_run(tmp_path / "a", "msgd", training={"learning_rate": 0.1}, model={"width": 2.0}),
+            write_run(tmp_path / "b", "msgd", training={"learning_rate": 0.2}, model={"width": 2.0}),
+        ]
+    )
+    assert tables.differences(runs) == [("training.learning_rate", [0.1, 0.2])]
+    assert "All runs have the same" in tables.configuration([runs[0], runs[0]])
+
+
+@pytest.mark.parametrize(
+    "value, form, text",
+    [
+        (None, "percent", "–"),
+        (0.01671, "percent", "1.67%"),
+        (2_567_890, "bytes", "2.57 MB"),
+        (999_600, "bytes", "1 MB"),
+        (8, "bytes", "8 B"),
+        (0.0002, "bytes", "0 B"),
+        (43_140, "count", "43,140"),
+        (1.2345, "seconds", "1.23 s"),
+        (200, "seconds", "3 min 20 s"),
+        (7500, "seconds", "2 h 5 min"),
+        (float("1e-7"), "number", "1e-07"),
+        (True, "number", "True"),
+    ],
+)
+def test_values_as_text(value: Any, form: str, text: str) -> None:
+    assert show(value, form) == text
+
+
+def test_the_page_needs_nothing_else_and_is_small(tmp_path: Path) -> None:
+    """Ten long runs of an algorithm with many figures: under 1 MB; no address, no script or style from elsewhere."""
+    sent = dict.fromkeys(("density", "threshold", "residual_norm", "bytes_per_minibatch"), 0.123456789)
+    records = curve(1500, 123.456, staleness_mean=1.23456, compression_ratio=3.3, bits_per_element=9.87654, **sent)
+    folders = [write_run(tmp_path / f"run-{i}", records=records, summary=ended(records)) for i in range(10)]
+    text = page(read_runs(folders), "Ten")
+    assert len(text.encode()) < 1_000_000
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|\bsrc=|@import|url\(|<iframe|<object", text)
+
+
+def test_names_cannot_break_the_page(runs: list[Run]) -> None:
+    text = page(runs, runs[4].name)
+    assert "<b>" not in text and "&lt;b&gt;resumed &amp;" in text
+
+
+@pytest.mark.parametrize("form, magic", [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_plots_as_files(form: str, magic: bytes, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folders = [str(folder) for folder in every_kind(tmp_path)[:2]]
+    words = ["--out", str(tmp_path / "page.html"), "--plots", str(tmp_path / "plots"), "--format", form]
+    assert main(["report", *folders, *words]) == 0
+    drawn = list((tmp_path / "plots").iterdir())
+    assert {path.stem for path in drawn} >= {"train_loss", "test_noisy_error", "staleness_histogram", "density"}
+    assert all(path.read_bytes().startswith(magic) for path in drawn)
+
+
+def test_plots_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert main(["report", str(write_run(tmp_path / "run")), "--plots", str(tmp_path / "plots")]) == 2
+    assert "matplotlib" in capsys.readouterr().err
+
+
+def test_the_report_of_a_real_run(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """The program's own records have what the report looks for."""
+    assert launch(4, "--set", "training.epochs=3", "--out", "run").status == 0
+    assert main(["report", str(tmp_path / "run")]) == 0
+    (run,) = read_runs([tmp_path / "run"])
+    assert run.finished and run.marks == []
+    keys = {plot.kind.key for plot in series.plots([run])}
+    assert {"train_loss", "test_error", "test_loss", "samples_per_second"} <= keys
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert sum(told.get("staleness_histogram", {"0": told["updates"]}).values()) == told["updates"]
