@@ -31,8 +31,8 @@ class Chromium:
         self._read, from_browser = os.pipe()
 
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
-        # the browser reads descriptor 3 and writes 4
-        shell = ["sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", *command]
+        # the browser reads descriptor 3 and writes 4; sh would not take descriptors of two digits
+        shell = ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command]
         quiet = subprocess.DEVNULL
         descriptors = (to_browser, from_browser)
         self._process = subprocess.Popen(
