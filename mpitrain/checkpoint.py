@@ -18,10 +18,11 @@ import h5py
 import numpy as np
 import xxhash
 
-from mpitrain.assignments import Work
+from mpitrain.algorithms import Algorithm
+from mpitrain.assignments import Assignments, Work
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array, Layout
-from mpitrain.state import State
+from mpitrain.flat import Array, Layout, fill, on_host
+from mpitrain.state import State, fresh
 
 FORMAT = 1
 
@@ -72,7 +73,7 @@ class Draft:
                 "ranges", data=table, fletcher32=True, chunks=(max(len(table), 1), 4), maxshape=(None, 4)
             )
             for key, vector in vectors.items():
-                file.create_dataset(key, data=vector, fletcher32=True, chunks=(min(vector.size, 1 << 20),))
+                file.create_dataset(key, data=on_host(vector), fletcher32=True, chunks=(min(vector.size, 1 << 20),))
         with _naming(self.final), (self.path / name).open("rb") as written:
             os.fsync(written.fileno())
 
@@ -94,6 +95,35 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
             return candidate, skipped
         skipped.append(f"{candidate}: {reason}; skipped")
     return None, skipped
+
+
+def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
+    """The newest whole checkpoint, or the whole one called `name`; and a line for every torn one that is newer.
+
+    Raises BadInput naming the folder.
+    """
+    if name is None:
+        found, skipped = newest(folder)
+        if found is None:
+            raise BadInput(f"{folder}: no whole checkpoint")
+        return found, skipped
+    reason = _fault(folder / name) if (folder / name).is_dir() else "no such checkpoint"
+    if reason is not None:
+        there = ", ".join(path.name for path in sorted(folder.glob("[!.]*"))) or "none"
+        raise BadInput(f"{folder / name}: {reason}; there: {there}")
+    return folder / name, []
+
+
+def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.dtype) -> tuple[Array, int]:
+    """The parameters to evaluate and export, and the samples that they were trained on. Raises BadInput."""
+    state = fresh(options, np.zeros(layout.size, dtype), Assignments(0, 0))
+    path = checkpoint / "state.h5"
+    numbers, _ = _read(path, {"theta": state.theta}, layout, required=("theta",))
+    if state.average is not None:
+        _read(path, {"average": state.average}, layout, required=("average",))
+    if state.look_ahead:
+        _read(path, {"velocity": state.velocity}, layout, required=("velocity",))
+    return state.model, int(numbers["trained"])
 
 
 def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
@@ -127,7 +157,7 @@ def _read(
                 raise BadInput(f"{path}: holds another network than model.preset and its options describe")
             for name, vector in vectors.items():
                 if name in file or name in required:
-                    np.copyto(vector, file[name][:])
+                    fill(vector, file[name][:])
             return json.loads(file.attrs["numbers"]), [Work(*map(int, row)) for row in file["ranges"][:]]
     except BadInput:
         raise

@@ -72,6 +72,9 @@ class Run(Section, frozen=True):
     """Where and how the program runs."""
 
     out: str = "runs"
+    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU where there is one
+    matmul: Literal["float32", "tf32", "bf16"] = "float32"  # of a GPU's products; weights and sums stay float32
+    cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI takes GPU memory; auto: what it says of itself
     threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # per rank; 0: cores of the node divided by its ranks
     evaluate_every: NotNegative = 1.0  # epochs between evaluations; 0: only at the end
     train_subset: Annotated[int, msgspec.Meta(ge=0)] = 0  # training samples that are evaluated as well

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data.batch import Batch
-from mpitrain.flat import Array
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.flat import Array, on_host
 from mpitrain.streams import stream
 
 SLICE = 4e-3  # seconds that one slice should take
@@ -66,10 +67,11 @@ class Evaluation:
         clock: Callable[[], float],
         slices: bool = True,
         total: Callable[[Array], None] = lambda sums: None,
+        device: Cpu = CPU,
     ) -> None:
         self._network, self._corpora, self._clock, self._slices = network, corpora, clock, slices
         self._total = total
-        self._parameters = np.empty(network.layout.size, dtype)
+        self._device, self._parameters = device, device.place(np.empty(network.layout.size, dtype))
         most, shape = MOST if slices else TOGETHER, next(iter(corpora.values())).shape
         self._batch = Batch(np.empty((most, *shape), dtype), np.empty(most, np.int32))
         self._size = 32 if slices else TOGETHER
@@ -82,7 +84,7 @@ class Evaluation:
 
     def begin(self, parameters: Array) -> None:
         """Start over with a copy of these parameters."""
-        np.copyto(self._parameters, parameters)
+        self._device.upload(self._parameters, on_host(parameters))
         self._left, self._done = list(self._corpora), 0
         self._loss, self._wrong, self._results = 0.0, 0, dict[str, float]()
 
@@ -95,7 +97,7 @@ class Evaluation:
         if count:
             batch = Batch(*(buffer[:count] for buffer in self._batch))
             corpus.gather(np.arange(self._done, self._done + count), batch)
-            loss, wrong = self._network.evaluate(self._parameters, batch)
+            loss, wrong = self._network.evaluate(self._parameters, Batch(*map(self._device.place, batch)))
             self._loss, self._wrong, self._done = self._loss + loss, self._wrong + wrong, self._done + count
             self._adapt(self._clock() - began)
         return self._finish(name) if self._done == corpus.samples else None

@@ -5,10 +5,16 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+import numpy as np
+
 Array = Any  # numpy.ndarray or cupy.ndarray
 
 #: Elements an update rule treats at a time: of 2^13 to 2^20, the quickest measured for a server update with momentum.
 BLOCK = 131072
+
+
+#: The same on a GPU: as few kernels as possible, with scratch that does not matter beside the vectors.
+GPU_BLOCK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,29 @@ class Layout:
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape} for a layout of {self.size} parameters")
         return {p.name: vector[self.slices[p.name]].reshape(p.shape) for p in self.parameters}
+
+
+def block_of(vector: Array) -> int:
+    """Elements of this vector that an update rule treats at a time, where it lies."""
+    return BLOCK if isinstance(vector, np.ndarray) else GPU_BLOCK
+
+
+def scratch_for(vector: Array) -> Array:
+    """Scratch for an update rule on blocks of this vector."""
+    return np.empty_like(vector[: block_of(vector)])
+
+
+def on_host(array: Array) -> Array:
+    """The array where files and MPI see it: itself, or a copy if it lies on a GPU."""
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def fill(vector: Array, source: Array) -> None:
+    """Copy from host memory to where the vector lies."""
+    if isinstance(vector, np.ndarray):
+        np.copyto(vector, source)
+    else:
+        vector.set(np.ascontiguousarray(source, vector.dtype))
 
 
 def blocks(size: int, block: int = BLOCK) -> Iterator[slice]:

@@ -2,12 +2,12 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 from threadpoolctl import threadpool_info
 
 from mpitrain import __version__
+from mpitrain.device import describe
 from mpitrain.mpi import Transport, cuda_aware, library
 
 
@@ -38,8 +38,8 @@ def _facts(transport: Transport, passive: bool) -> list[tuple[str, str]]:
         ("ranks", f"{transport.size} on {transport.nodes} node{'s' if transport.nodes != 1 else ''}"),
         ("one-sided reads", "served while the target computes" if passive else "wait until the target enters MPI"),
         ("exchange", _exchange(transport, passive)),
-        ("CUDA-aware MPI", "yes" if cuda_aware() else "no: device buffers go through host memory"),
-        ("CuPy", _installed("cupy-cuda13x", "cupy-cuda12x", "cupy")),
+        ("GPU", describe()),
+        ("CUDA-aware MPI", _staging()),
     ]
 
 
@@ -49,10 +49,8 @@ def _exchange(transport: Transport, passive: bool) -> str:
     return "one-sided reads, gradients by message" if passive else "messages"
 
 
-def _installed(*names: str) -> str:
-    for name in names:
-        try:
-            return f"{name} {version(name)}"
-        except PackageNotFoundError:
-            continue
-    return "not installed: ranks compute on the CPU"
+def _staging() -> str:
+    """Whether a GPU's vectors go to MPI as they are or by way of pinned host memory, and why."""
+    aware, source = cuda_aware()
+    way = "sums and gradients go to MPI from GPU memory" if aware else "a GPU's vectors are staged in pinned memory"
+    return f"{'yes' if aware else 'no'} ({source}): {way}; run.cuda_aware overrides it"

@@ -8,6 +8,7 @@ from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
 from mpitrain.models import Network, build
+from mpitrain.models.workspace import Workspace
 from mpitrain.origin import Origin
 
 
@@ -51,8 +52,11 @@ def seen_shape(config: Config, origin: Origin) -> tuple[int, ...]:
     return Augmentation(config.data.crop).shape(tuple(origin.shape))
 
 
-def network_of(config: Config, shape: tuple[int, ...], classes: int) -> Network:
-    """The network for inputs of this shape. Raises BadInput naming the key that does not fit them."""
+def network_of(config: Config, shape: tuple[int, ...], classes: int, workspace: Workspace | None = None) -> Network:
+    """The network for inputs of this shape, on the CPU unless `workspace` is another device's.
+
+    Raises BadInput naming the key that does not fit them.
+    """
     model = config.model
     return build(
         model.preset,
@@ -63,4 +67,5 @@ def network_of(config: Config, shape: tuple[int, ...], classes: int) -> Network:
         l2=model.l2,
         dropout=model.dropout,
         hidden_layers=model.hidden_layers,
+        workspace=workspace,
     )

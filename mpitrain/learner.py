@@ -8,9 +8,9 @@ import numpy as np
 
 from mpitrain.assignments import Work
 from mpitrain.data.batch import Batch
-from mpitrain.data.prefetch import open_loader
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
-from mpitrain.flat import Array, blocks
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.streams import stream
 
 
@@ -20,7 +20,7 @@ class Learner:
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
     drawn uniformly from the whole corpus (Chan & Lane 2014) instead of taken from the epoch's order; `loaders`: that
     order shuffles so many chunks of neighbours together (EASGD's prefetch), 0 for the whole corpus. A corpus on disk is
-    read ahead by as much as `expect` has announced.
+    read ahead by as much as `expect` has announced. Minibatches, θ and gradients lie on `device`, as the network does.
     """
 
     def __init__(
@@ -33,10 +33,11 @@ class Learner:
         per_sample: bool = False,
         independent: bool = False,
         loaders: int = 0,
+        device: Cpu = CPU,
     ) -> None:
         self.network, self.corpus = network, corpus
         self.seed, self.per_sample, self.independent, self.loaders = seed, per_sample, independent, loaders
-        self.loader = open_loader(corpus, np.dtype(dtype))
+        self.loader = device.open_loader(corpus, np.dtype(dtype))
         self._asked: deque[Work] = deque()
         self._expected: deque[Work] = deque()
 
@@ -68,7 +69,9 @@ class Learner:
         rng = stream(self.seed, "dropout", *((whole or work).epoch, (whole or work).start))
         ready = self._sum_instead(out, work.count, on_ready) if self.per_sample else on_ready
         more = {} if whole is None else {"share": (work.start - whole.start, whole.count)}
-        return float(self.network.loss_and_gradient(theta, out, batch, rng, ready, **more))
+        loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, **more)
+        self.loader.stage()  # a GPU is still computing
+        return float(loss)
 
     def expect(self, works: Iterable[Work]) -> None:
         """The minibatches that come next, in order; what was announced before and has not been asked for is dropped."""
@@ -102,9 +105,8 @@ class Learner:
     @staticmethod
     def _sum_instead(out: Array, count: int, on_ready: Callable[[slice], None] | None) -> Callable[[slice], None]:
         def ready(part: slice) -> None:
-            for block in blocks(part.stop - part.start):
-                piece = out[part][block]
-                np.multiply(piece, float(count), out=piece)
+            for b in block_slices(part, block_of(out)):
+                np.multiply(out[b], float(count), out=out[b])
             if on_ready:
                 on_ready(part)
 

@@ -16,6 +16,7 @@ from mpitrain.algorithms import chunks_together, name_of
 from mpitrain.assignments import Assignments
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.device import Cpu, choose
 from mpitrain.errors import BadInput
 from mpitrain.evaluation import Evaluation, Subset
 from mpitrain.inputs import data_path, held_out, network_of, open_held_out, reading
@@ -23,7 +24,7 @@ from mpitrain.learner import Learner
 from mpitrain.metrics import Metrics, write_whole
 from mpitrain.models import Network
 from mpitrain.monitor import Monitor
-from mpitrain.mpi import Transport, library
+from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.progress import Progress
 from mpitrain.schedule import Schedule
 from mpitrain.session import Session, Stop
@@ -42,17 +43,18 @@ class Options:
     print_config: bool = False
 
 
-def prepare(transport: Transport, config: Config, options: Options) -> tuple[Corpus, Network, Path | None]:
+def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu, Corpus, Network, Path | None]:
     """Everything that depends on the user's files and keys and needs no other rank."""
+    device = choose(config.run, transport.local_rank, direct=cuda_aware(config.run.cuda_aware)[0])
     corpus = open_corpus(data_path(config), "train", **reading(config))
-    network = network_of(config, corpus.shape, corpus.classes)
+    network = network_of(config, corpus.shape, corpus.classes, device.workspace())
     wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
     config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
     if wanted > there:
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
     config.algorithm.fits(network, transport.size)
     pretraining.require_fit(config.pretraining, network)
-    return corpus, network, _run_folder(config, options) if transport.rank == 0 else None
+    return device, corpus, network, _run_folder(config, options) if transport.rank == 0 else None
 
 
 def _run_folder(config: Config, options: Options) -> Path:
@@ -71,7 +73,9 @@ def _run_folder(config: Config, options: Options) -> Path:
     return folder
 
 
-def new_session(transport: Transport, config: Config, corpus: Corpus, network: Network, stop: Stop) -> Session:
+def new_session(
+    transport: Transport, config: Config, device: Cpu, corpus: Corpus, network: Network, stop: Stop
+) -> Session:
     training = config.training
     schedule = Schedule(config, corpus.samples)
     state = fresh(
@@ -87,10 +91,12 @@ def new_session(transport: Transport, config: Config, corpus: Corpus, network: N
         per_sample=training.rate_per == "sample",
         independent=getattr(config.algorithm, "sampling", "") == "independent",
         loaders=chunks_together(config.algorithm),
+        device=device,
     )
     members = list(range(transport.size if config.algorithm.workers(transport.size) > 1 or has_server(config) else 1))
     monitor = Monitor(config, time.monotonic, state, corpus.samples)
-    return Session(config, transport, members, network, learner, schedule, state, monitor, time.monotonic, stop)
+    clock = time.monotonic
+    return Session(config, transport, members, network, learner, schedule, state, monitor, clock, stop, device=device)
 
 
 def has_server(config: Config) -> bool:
@@ -125,7 +131,7 @@ def furnish(session: Session, folder: Path | None, resume: bool) -> None:
     if corpora:
         slices = has_server(config) and session.transport.size > 1
         monitor.evaluation = Evaluation(
-            session.network, corpora, np.dtype(config.training.dtype), session.clock, slices
+            session.network, corpora, np.dtype(config.training.dtype), session.clock, slices, device=session.device
         )
     _say_start(session, resume)
 
@@ -138,7 +144,8 @@ def _say_start(session: Session, resume: bool) -> None:
     monitor.progress.line(
         f"mpitrain {__version__}: {name_of(config.algorithm)} on {some(ranks, 'rank')} "
         f"({server}{some(workers, 'worker')}{idle}), {some(transport.nodes, 'node')}, "
-        f"{some(threads(config, transport), 'thread')} a rank"
+        f"{some(threads(config, transport), 'thread')} a rank, {session.device}"
+        + (f" ({session.device.why})" if session.device.why else "")
     )
     monitor.progress.line(
         f"{config.data.path or 'embedded digits'}: {session.learner.corpus.samples:,} samples, "

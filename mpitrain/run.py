@@ -17,6 +17,7 @@ from mpitrain import config as configuration
 from mpitrain.agreement import agreed, ending_together
 from mpitrain.assignments import Work
 from mpitrain.config import Config
+from mpitrain.device import Cpu
 from mpitrain.ending import finish
 from mpitrain.models import Network, warm
 from mpitrain.mpi import Transport
@@ -70,9 +71,9 @@ def _shared_config(transport: Transport, options: Options) -> Config:
 
 
 def _train(transport: Transport, config: Config, options: Options, stop: Stop) -> int:
-    corpus, network, folder = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
-    _compile(transport, network, config)
-    session = new_session(transport, config, corpus, network, stop)
+    device, corpus, network, folder = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
+    _compile(transport, network, config, device)
+    session = new_session(transport, config, device, corpus, network, stop)
     resume = options.resume is not None
     agreed(transport, lambda: furnish(session, folder, resume), "the run folder")
     saving.share(session)
@@ -87,13 +88,13 @@ def _train(transport: Transport, config: Config, options: Options, stop: Stop) -
     return finish(session, folder, bool(stopped[0]))
 
 
-def _compile(transport: Transport, network: Network, config: Config) -> None:
+def _compile(transport: Transport, network: Network, config: Config, device: Cpu) -> None:
     """One rank of each node fills the cache of compiled loops, then the others read it."""
     if transport.leader:
-        warm(network, np.dtype(config.training.dtype))
+        warm(network, np.dtype(config.training.dtype), device.place)
     transport.local_barrier("the compilation")
     if not transport.leader:
-        warm(network, np.dtype(config.training.dtype))
+        warm(network, np.dtype(config.training.dtype), device.place)
 
 
 def _share_state(session: Session) -> None:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.config import Config
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.learner import Learner
 from mpitrain.monitor import Monitor
 from mpitrain.schedule import Schedule
@@ -64,6 +65,7 @@ class Session:
     clock: Callable[[], float]
     stop: Stop = field(default_factory=Stop)
     saver: "Saver | None" = None  # where checkpoints go; None: none are written
+    device: Cpu = CPU
     resumed: Path | None = None  # the checkpoint that this run goes on from
 
     def say_exchange(self, how: str) -> None:

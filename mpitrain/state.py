@@ -1,20 +1,26 @@
 """What a training is made of beside its configuration: what a checkpoint holds."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpitrain.algorithms import Adownpour, Algorithm, Averaged, Mdownpour, MovingAverage, Mvadownpour, SparseDelta
 from mpitrain.assignments import Assignments
-from mpitrain.flat import Array
+from mpitrain.flat import Array, on_host
 from mpitrain.rules.sgd import look_ahead
 from mpitrain.rules.sparse_delta import round_weights
+
+if TYPE_CHECKING:
+    from mpitrain.device import Cpu
 
 
 @dataclass
 class State:
-    """θ or Θ with what its rule keeps beside it, the number i of updates, and which samples have been served."""
+    """θ or Θ with what its rule keeps beside it, the number i of updates, and which samples have been served.
+
+    The vectors lie where they are computed with, on a GPU too.
+    """
 
     theta: Array
     assignments: Assignments
@@ -32,6 +38,12 @@ class State:
         """The vectors by name, without those that the algorithm has none of."""
         named = {"theta": self.theta, "velocity": self.velocity, "average": self.average, "counts": self.counts}
         return {name: vector for name, vector in named.items() if vector is not None}
+
+    def place(self, device: "Cpu") -> None:
+        """Move the vectors to the device."""
+        for name in self.vectors():
+            setattr(self, name, device.place(getattr(self, name)))
+        self.local = {name: device.place(vector) for name, vector in self.local.items()}
 
     def numbers(self) -> dict[str, Any]:
         """The counters of a checkpoint; `restore` takes them up again."""
@@ -55,7 +67,7 @@ class State:
 
     def little_endian(self) -> Array:
         """The model as little-endian float32, the form that is hashed."""
-        return np.ascontiguousarray(self.model, dtype="<f4")
+        return np.ascontiguousarray(on_host(self.model), dtype="<f4")
 
 
 def fresh(options: Algorithm, theta: Array, assignments: Assignments) -> State:

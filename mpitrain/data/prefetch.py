@@ -7,7 +7,8 @@ read by a thread (random windows: 33 ms a minibatch).
 
 import threading
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 
 Place = tuple[int, int] | None  #: epoch and position in its order of a minibatch's first sample: see Corpus.gather
+Empty = Callable[[Any, Any], Array]  #: makes an array from shape and dtype
 
 
 class Loader(Protocol):
@@ -34,26 +36,35 @@ class Loader(Protocol):
     def take(self) -> Batch:
         """The oldest minibatch asked for; it holds until the next take. Raises what gathering it raised."""
 
+    def stage(self) -> None:
+        """Do ahead what can be done while the device computes."""
+
     def close(self) -> None:
         """Stop; what was asked for and not taken is dropped."""
 
 
-def open_loader(corpus: Corpus, dtype: np.dtype, *, ahead: int = 2, deadline: float = 300.0) -> Loader:
-    """The loader that suits the corpus. `ahead`: minibatches asked for before they are needed; `deadline`: seconds."""
-    return Direct(corpus, dtype, ahead) if corpus.in_memory else Prefetcher(corpus, dtype, ahead, deadline)
+def open_loader(
+    corpus: Corpus, dtype: np.dtype, *, ahead: int = 2, deadline: float = 300.0, empty: Empty = np.empty
+) -> Loader:
+    """The loader that suits the corpus. `ahead`: minibatches asked for before they are needed; `deadline`: seconds;
+    `empty` makes the buffers."""
+    if corpus.in_memory:
+        return Direct(corpus, dtype, ahead, empty)
+    return Prefetcher(corpus, dtype, ahead, deadline, empty)
 
 
 class _Buffer:
     """A minibatch's memory, which grows to the largest one."""
 
-    def __init__(self, corpus: Corpus, dtype: np.dtype) -> None:
+    def __init__(self, corpus: Corpus, dtype: np.dtype, empty: Empty = np.empty) -> None:
+        self._empty = empty
         self._batch = Batch(np.empty((0, *corpus.shape), dtype), np.empty(0, np.int32))
 
     def of(self, count: int) -> Batch:
         inputs, targets = self._batch
         if len(targets) < count:
             inputs, targets = self._batch = Batch(
-                np.empty((count, *inputs.shape[1:]), inputs.dtype), np.empty(count, np.int32)
+                self._empty((count, *inputs.shape[1:]), inputs.dtype), self._empty(count, np.int32)
             )
         return Batch(inputs[:count], targets[:count])
 
@@ -63,8 +74,8 @@ class Direct:
 
     why = "gathered on the spot: the part lies in memory"
 
-    def __init__(self, corpus: Corpus, dtype: np.dtype, ahead: int) -> None:
-        self._corpus, self._buffer, self._ahead = corpus, _Buffer(corpus, dtype), ahead
+    def __init__(self, corpus: Corpus, dtype: np.dtype, ahead: int, empty: Empty = np.empty) -> None:
+        self._corpus, self._buffer, self._ahead = corpus, _Buffer(corpus, dtype, empty), ahead
         self._asked: deque[tuple[Array, Place]] = deque()
 
     @property
@@ -79,6 +90,9 @@ class Direct:
         indices, place = self._asked.popleft()
         return self._corpus.gather(indices, self._buffer.of(len(indices)), place)
 
+    def stage(self) -> None:
+        pass
+
     def close(self) -> None:
         self._asked.clear()
 
@@ -91,9 +105,9 @@ class Prefetcher:
 
     why = "read ahead by a thread: the part is larger than data.memory_limit_gb"
 
-    def __init__(self, corpus: Corpus, dtype: np.dtype, ahead: int, deadline: float) -> None:
+    def __init__(self, corpus: Corpus, dtype: np.dtype, ahead: int, deadline: float, empty: Empty = np.empty) -> None:
         self._corpus, self._ahead, self._deadline = corpus, ahead, deadline
-        self._buffers = [_Buffer(corpus, dtype) for _ in range(ahead + 1)]
+        self._buffers = [_Buffer(corpus, dtype, empty) for _ in range(ahead + 1)]
         self._asked: deque[tuple[Array, Place]] = deque()
         self._ready: deque[Batch] = deque()
         self._open, self._requested, self._taken = True, 0, 0
@@ -124,6 +138,9 @@ class Prefetcher:
                 self._taken += 1
                 return self._ready.popleft()
             raise self._error or RuntimeError("take() from a closed loader")
+
+    def stage(self) -> None:
+        pass
 
     def close(self) -> None:
         """Waits for a read in progress, no longer than the deadline."""

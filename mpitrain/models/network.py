@@ -56,8 +56,8 @@ class Network:
         on_ready: Ready | None = None,
         *,
         share: tuple[int, int] | None = None,
-    ) -> float:
-        """Mean loss of the minibatch, without the l2 term; the mean gradient, with it, is written over `gradients`.
+    ) -> Any:
+        """Mean loss of the minibatch, without the l2 term (on a GPU an array); the mean gradient, with it, is written over `gradients`.
 
         `rng` draws dropout. Of a minibatch that ranks share, `share` is (place of the first of these examples, count of
         the whole): with equal streams each drops what one rank would. `on_ready` is called with each layer's part of
@@ -87,7 +87,7 @@ class Network:
         """
         outputs = self.outputs(parameters, batch.inputs)
         errors = int((outputs.argmax(axis=1) != batch.targets).sum())
-        return self.loss.loss(outputs, batch.targets, self.workspace), errors
+        return float(self.loss.loss(outputs, batch.targets, self.workspace)), errors
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:
         """The outputs z [n, classes] before softmax or logistic, without dropout, in a buffer of the network's."""

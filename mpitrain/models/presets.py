@@ -15,6 +15,7 @@ from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.pooling import MaxPool
+from mpitrain.models.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,9 @@ def build(
     l2: float | None = None,
     dropout: float | None = None,
     hidden_layers: int | None = None,
+    workspace: Workspace | None = None,
 ) -> Network:
-    """The network of a preset. None means the paper's number.
+    """The network of a preset. None means the paper's number, or for `workspace` the CPU's.
 
     `input_shape` is of one example: (h, w, c), or frames (window, dims), which convolutions see as one channel.
     Raises BadInput for an unknown name (naming the nearest), a number out of range, an input too small.
@@ -201,7 +203,7 @@ def build(
         not isinstance(layers[0], Convolution) or len(shape) == 3, f"model.preset: {preset} wants images, not {shape}"
     )
     try:
-        return Network(layers, shape, loss(), l2=known.l2 if l2 is None else l2)
+        return Network(layers, shape, loss(), l2=known.l2 if l2 is None else l2, workspace=workspace)
     except BadInput as error:
         raise BadInput(f"model.preset: {preset} does not fit inputs of {input_shape}: {error}") from None
 

@@ -1,0 +1,88 @@
+"""Minibatches that are on the GPU before they are needed.
+
+While the GPU computes a minibatch the host gathers the next one into pinned memory and starts its copy.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpitrain.data.batch import Batch
+from mpitrain.data.prefetch import Loader
+from mpitrain.flat import Array
+
+if TYPE_CHECKING:
+    from mpitrain.device.gpu import Gpu
+
+
+class Uploading:
+    """A loader over another one, whose buffers must be pinned. Two minibatches are there: one in use, one coming."""
+
+    def __init__(self, device: "Gpu", inner: Loader) -> None:
+        self._device, self._inner = device, inner
+        self.why = f"{inner.why}; copied to the GPU ahead of use"
+        self._slots = [_Slot(device), _Slot(device)]
+        self._staged: deque[_Slot] = deque()
+        self._asked, self._number = 0, 0
+        self._crossed = device.event()
+        self._used: _Slot | None = None
+
+    @property
+    def room(self) -> int:
+        """How many more minibatches may be asked for now."""
+        return self._inner.room - len(self._staged)
+
+    def request(self, indices: Array, place: Any = None) -> None:
+        """Ask for these samples."""
+        self._inner.request(indices, place)
+        self._asked += 1
+
+    def take(self) -> Batch:
+        """The oldest minibatch asked for, on the GPU; it holds until the next take."""
+        if self._used is not None:  # all kernels that read it have been launched
+            self._used.read.record(self._device.compute)
+        if not self._staged:
+            self.stage()
+        slot = self._used = self._staged.popleft()
+        self._device.compute.wait_event(slot.filled)
+        return slot.batch
+
+    def stage(self) -> None:
+        """Gather the next minibatch and start its copy, where one has been asked for and there is room."""
+        if not self._asked or self._staged:
+            return
+        self._crossed.synchronize()  # the copy before this one has left the pinned memory
+        batch = self._inner.take()
+        self._asked -= 1
+        slot = self._slots[self._number % 2]
+        self._number += 1
+        self._device.incoming.wait_event(slot.read)
+        slot.fill(batch, self._device)
+        self._crossed.record(self._device.incoming)
+        self._staged.append(slot)
+
+    def close(self) -> None:
+        """Stop; what was asked for and not taken is dropped."""
+        self._device.incoming.synchronize()
+        self._inner.close()
+
+
+class _Slot:
+    """A minibatch's memory on the GPU, which grows to the largest one."""
+
+    def __init__(self, device: "Gpu") -> None:
+        self.filled, self.read = device.event(), device.event()
+        self._room: Batch | None = None
+
+    def fill(self, batch: Batch, device: "Gpu") -> None:
+        """Start copying a host minibatch here."""
+        count = len(batch.targets)
+        if self._room is None or len(self._room.targets) < count:
+            device.compute.synchronize()  # nobody reads the old memory any more
+            self._room = Batch(*(device.cupy.empty(part.shape, part.dtype) for part in batch))
+            device.after(device.compute, device.incoming)
+        self.batch = Batch(*(part[:count] for part in self._room))
+        for here, there in zip(self.batch, batch, strict=True):
+            here.set(np.ascontiguousarray(there), stream=device.incoming)
+        self.filled.record(device.incoming)

@@ -1,0 +1,72 @@
+"""Which device a rank computes on: `run.device`, its place among the ranks of its node, and what is installed."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.errors import BadInput
+
+if TYPE_CHECKING:
+    from mpitrain.config import Run
+
+#: Where launchers say which of its node's ranks this one is: Open MPI, MPICH and Intel MPI, Cray, Slurm. Slurm's comes
+#: last: within a batch script it is 0, and mpirun hands that on to all ranks.
+LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
+
+
+def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.environ, direct: bool = False) -> Cpu:
+    """The device of `run.device`; `local_rank` is what MPI says, where the launcher says nothing.
+
+    `direct`: MPI takes device buffers. Raises BadInput when "gpu" is asked for and there is none.
+    """
+    if run.device == "cpu":
+        return CPU
+    cupy, why = _cupy()
+    if why:
+        if run.device == "gpu":
+            hint = "; pip install '.[cuda12]' or '.[cuda13]'" if cupy is None else ""
+            raise BadInput(f"run.device = 'gpu': {why}{hint}")
+        device = Cpu()
+        device.why = why
+        return device
+    from mpitrain.device.gpu import Gpu
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    return Gpu(cupy, local_rank_of(environment, local_rank) % count, run.matmul, direct)
+
+
+def local_rank_of(environment: Mapping[str, str], otherwise: int) -> int:
+    """This rank's number on its node: the launcher's word for it, else MPI's."""
+    return next((int(environment[name]) for name in LOCAL_RANK if environment.get(name, "").isdigit()), otherwise)
+
+
+def describe() -> str:
+    """The GPUs of this node with driver and CuPy, or why there are none; one line. Starts no context."""
+    cupy, why = _cupy()
+    if why:
+        return f"none: {why}"
+    runtime = cupy.cuda.runtime
+    names = [runtime.getDeviceProperties(number)["name"] for number in range(runtime.getDeviceCount())]
+    texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+    driver, toolkit = _version(runtime.driverGetVersion()), _version(runtime.runtimeGetVersion())
+    return f"{', '.join(texts)}; driver for CUDA {driver}, CUDA {toolkit}, CuPy {cupy.__version__}"
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _cupy() -> tuple[Any, str]:
+    """CuPy, and why no GPU can be used: "" where one can."""
+    try:
+        import cupy
+    except Exception as error:  # not only ImportError: a CuPy for another driver fails in its own ways
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        return None, "CuPy is not installed" if missing else f"CuPy: {line}"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return None, f"no GPU: {error}"
+    return (cupy, "") if count else (None, "no GPU")

@@ -1,0 +1,105 @@
+"""The CPU as a device: vectors lie where the protocols have them, and nothing is copied.
+
+The GPU (gpu.py) has the same face. State vectors, gradients and activations lie on the device; windows and whatever
+MPI or a file sees lie in host memory, unless MPI is CUDA-aware.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mpitrain.data.prefetch import Loader, open_loader
+from mpitrain.flat import Array
+from mpitrain.models.workspace import Workspace
+
+Rule = TypeVar("Rule", bound=Callable[..., None])
+
+
+class Cpu:
+    """NumPy and Numba."""
+
+    name = "cpu"
+    why = ""  #: the reason for the choice, where there is one to tell
+    direct = False  #: whether MPI takes this device's arrays as they are
+
+    def __str__(self) -> str:
+        return "CPU"
+
+    def workspace(self) -> Workspace:
+        """Buffers and array functions for a network."""
+        return Workspace()
+
+    def open_loader(self, corpus: Any, dtype: np.dtype) -> Loader:
+        """Minibatches on the device, copied ahead of use."""
+        return open_loader(corpus, dtype)
+
+    def transport(self, transport: Any) -> Any:
+        """The transport, taking the device's arrays in collectives."""
+        return transport
+
+    def place(self, vector: Array) -> Array:
+        """The host's vector on the device: a copy, unless it lies there."""
+        return vector
+
+    def upload(self, to: Array, vector: Array) -> None:
+        """Copy a host vector to a device vector. The host's may be changed on return."""
+        np.copyto(to, vector)
+
+    def download(self, vector: Array, to: Array) -> None:
+        """Copy a device vector to a host vector, which is whole on return."""
+        np.copyto(to, vector)
+
+    def host_like(self, vector: Array) -> Array:
+        """An empty host vector of the same size that copies quickly."""
+        return np.empty_like(vector)
+
+    def fast(self, rule: Rule) -> Rule:
+        """The rule, or one kernel that does the same to the bit."""
+        return rule
+
+    def outgoing(self, vector: Array, to: Array) -> "InPlace":
+        """A way of `vector` to the host vector `to`, part by part while the device computes on."""
+        return InPlace()
+
+    def passage(self, vector: Array) -> "Passage":
+        """A way for pieces of vectors like this one to the device and back."""
+        return Passage(vector)
+
+
+class InPlace:
+    """The way of a vector that lies where it shall be."""
+
+    def start(self, part: slice) -> None:
+        """The part is final: let it go."""
+
+    def finish(self) -> None:
+        """Wait until all parts have arrived."""
+
+
+class Passage:
+    """Pieces read from outside, treated on the device, and brought back."""
+
+    def __init__(self, vector: Array) -> None:
+        self._piece = np.empty(0, vector.dtype)
+
+    def through(
+        self,
+        pieces: Iterable[slice],
+        read: Callable[[slice, Array], None],
+        treat: Callable[[slice, Array], Array | None],
+    ) -> Iterator[tuple[slice, Array | None]]:
+        """For each piece `read` fills a host buffer, and `treat` gets that on the device; yields what `treat` returns.
+
+        What is yielded stays as it is until the next pass.
+        """
+        for piece in pieces:
+            size = piece.stop - piece.start
+            if self._piece.size < size:
+                self._piece = np.empty(size, self._piece.dtype)
+            copy = self._piece[:size]
+            read(piece, copy)
+            yield piece, treat(piece, copy)
+
+
+CPU = Cpu()

@@ -1,0 +1,103 @@
+"""Vectors that cross between the GPU and host memory while it computes on, through pinned memory."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpitrain.flat import Array
+
+if TYPE_CHECKING:
+    from mpitrain.device.gpu import Gpu
+
+
+class Outgoing:
+    """The way of a device vector to a host vector, part by part, as the parts become final in the compute stream."""
+
+    def __init__(self, device: "Gpu", stream: Any, vector: Array, to: Array) -> None:
+        self._device, self._stream, self._vector, self._to = device, stream, vector, to
+        self._pinned = device.host_like(vector)
+        self._under_way: deque[tuple[slice, Any]] = deque()
+
+    def start(self, part: slice) -> None:
+        """The part is final once the kernels launched so far have run. It must stay so until `finish`."""
+        self._device.after(self._device.compute, self._stream)
+        self._vector[part].get(stream=self._stream, out=self._pinned[part], blocking=False)
+        crossed = self._device.event()
+        crossed.record(self._stream)
+        self._under_way.append((part, crossed))
+
+    def finish(self) -> None:
+        """Wait until all parts have arrived; one is copied on while the next crosses."""
+        while self._under_way:
+            part, crossed = self._under_way.popleft()
+            crossed.synchronize()
+            np.copyto(self._to[part], self._pinned[part])
+
+
+class GpuPassage:
+    """Pieces read from outside cross to the GPU, are treated there, and cross back: three things at a time."""
+
+    def __init__(self, device: "Gpu", stream: Any, vector: Array) -> None:
+        self._device, self._stream, self._dtype = device, stream, vector.dtype
+        self._back = device.host_like(vector)
+        self._slots: list[_Slot] = []
+
+    def through(
+        self,
+        pieces: Iterable[slice],
+        read: Callable[[slice, Array], None],
+        treat: Callable[[slice, Array], Array | None],
+    ) -> Iterator[tuple[slice, Array | None]]:
+        """As Passage.through. A piece is yielded when the one after it is on its way."""
+        device, coming = self._device, deque[tuple[slice, Array | None, Any]]()
+        for number, piece in enumerate(pieces):
+            slot = self._slot(number, piece.stop - piece.start)
+            slot.crossed.synchronize()  # until then its pinned memory is being read
+            host, here = slot.pinned[: piece.stop - piece.start], slot.array[: piece.stop - piece.start]
+            read(piece, host)
+            device.incoming.wait_event(slot.used)
+            here.set(host, stream=device.incoming)
+            slot.crossed.record(device.incoming)
+            device.compute.wait_event(slot.crossed)
+            result = treat(piece, here)
+            slot.used.record(device.compute)
+            coming.append((piece, *self._send_back(piece, result)))
+            if len(coming) > 1:
+                yield self._arrive(*coming.popleft())
+        for each in coming:
+            yield self._arrive(*each)
+
+    def _send_back(self, piece: slice, result: Array | None) -> tuple[Array | None, Any]:
+        crossed = self._device.event()
+        if result is None:
+            return None, crossed
+        self._device.after(self._device.compute, self._stream)
+        host = self._back[piece]
+        result.get(stream=self._stream, out=host, blocking=False)
+        crossed.record(self._stream)
+        return host, crossed
+
+    @staticmethod
+    def _arrive(piece: slice, host: Array | None, crossed: Any) -> tuple[slice, Array | None]:
+        if host is not None:
+            crossed.synchronize()
+        return piece, host
+
+    def _slot(self, number: int, size: int) -> "_Slot":
+        if number % 2 == len(self._slots):
+            self._slots.append(_Slot(self._device, size, self._dtype))
+        elif self._slots[number % 2].array.size < size:
+            self._slots[number % 2].crossed.synchronize()
+            self._device.compute.synchronize()
+            self._slots[number % 2] = _Slot(self._device, size, self._dtype)
+        return self._slots[number % 2]
+
+
+class _Slot:
+    """A piece's memory on both sides, and when each was last used."""
+
+    def __init__(self, device: "Gpu", size: int, dtype: np.dtype) -> None:
+        self.pinned, self.array = device.pinned(size, dtype), device.cupy.empty(size, dtype)
+        self.crossed, self.used = device.event(), device.event()

@@ -1,0 +1,142 @@
+"""Convolution by cuDNN, through NVIDIA's cudnn-frontend where it is installed.
+
+Images are NHWC as everywhere here. cuDNN wants weights [filters, kh, kw, c], ours are [kh, kw, c, filters]: they are
+turned once a minibatch, and so is their gradient. Kernels that give other bits each time are not
+taken; nor for `matmul = "float32"` those that round the inputs for the tensor cores. "bf16" convolves in
+TF32: cuDNN would want a second copy of every activation.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.models.patch_product import Window
+
+if TYPE_CHECKING:
+    from mpitrain.models.workspace import Workspace
+
+
+Arrays = tuple[Array, Array, Array]  #: two operands, result
+
+
+class CudnnProducts:
+    """cuDNN's handle and the plans made so far."""
+
+    def __init__(self, cupy: Any, cudnn: Any, precision: str) -> None:
+        self.cupy, self.cudnn, self.precision = cupy, cudnn, precision
+        self.handle = cudnn.create_handle()
+        cudnn.set_stream(handle=self.handle, stream=cupy.cuda.get_current_stream().ptr)
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._workspace = cupy.empty(0, np.uint8)
+
+    @classmethod
+    def found(cls, cupy: Any, precision: str) -> "CudnnProducts | None":
+        """None where cudnn-frontend or cuDNN itself is missing."""
+        try:
+            import cudnn
+
+            return cls(cupy, cudnn, precision)
+        except Exception:  # each way of not being there has an error of its own: ImportError, a missing library, …
+            return None
+
+    def product(self, name: str, window: Window, workspace: "Workspace") -> "CudnnProduct":
+        """The products of one layer."""
+        return CudnnProduct(self, name, window, workspace)
+
+    def run(self, kind: str, window: Window, x: tuple[int, ...], filters: int, arrays: Arrays) -> None:
+        """conv_fprop, conv_dgrad or conv_wgrad: two operands, result. `x` is the shape of the images."""
+        key = kind, window, x, filters, arrays[2].dtype.char
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = Plan(self, kind, window, x, filters, arrays[2].dtype)
+            if plan.bytes > self._workspace.size:
+                self._workspace = self.cupy.empty(plan.bytes, np.uint8)
+        plan.run(arrays, self._workspace)
+
+
+class Plan:
+    """One convolution, or one of its gradients, of one shape: built once, then run."""
+
+    def __init__(
+        self, owner: CudnnProducts, kind: str, window: Window, x: tuple[int, ...], filters: int, dtype: np.dtype
+    ) -> None:
+        cudnn, self._owner = owner.cudnn, owner
+        number = cudnn.data_type.DOUBLE if dtype == np.float64 else cudnn.data_type.FLOAT
+        graph = self._graph = cudnn.pygraph(
+            io_data_type=number, intermediate_data_type=number, compute_data_type=number, handle=owner.handle
+        )
+        n, height, width, channels = x
+        (rows, columns), kernel = window.image, window.kernel
+        images = [n, channels, height, width], _nhwc(height, width, channels)
+        weights = [filters, channels, kernel, kernel], _nhwc(kernel, kernel, channels)
+        outputs = [n, filters, rows, columns], _nhwc(rows, columns, filters)
+        operands, (dim, stride) = {
+            "conv_fprop": ({"image": images, "weight": weights}, outputs),
+            "conv_dgrad": ({"loss": outputs, "filter": weights}, images),
+            "conv_wgrad": ({"image": images, "loss": outputs}, weights),
+        }[kind]
+        tensors = {name: graph.tensor(dim=d, stride=s, data_type=number) for name, (d, s) in operands.items()}
+        result = getattr(graph, kind)(
+            **tensors,
+            padding=[window.pad, window.pad],
+            stride=[window.stride, window.stride],
+            dilation=[1, 1],
+        )
+        result.set_output(True).set_data_type(number).set_dim(dim).set_stride(stride)
+        self._tensors = (*tensors.values(), result)
+        self._build(cudnn, owner.precision)
+        self.bytes = graph.get_workspace_size()
+
+    def run(self, arrays: Arrays, workspace: Array) -> None:
+        """Two operands, result."""
+        pointers = {tensor: array.data.ptr for tensor, array in zip(self._tensors, arrays, strict=True)}
+        self._graph.execute(pointers, workspace.data.ptr, handle=self._owner.handle)
+
+    def _build(self, cudnn: Any, precision: str) -> None:
+        graph, notes = self._graph, cudnn.numerical_note
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.deselect_numeric_notes([notes.NONDETERMINISTIC])
+        if precision == "float32":
+            graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
+        graph.check_support()
+        graph.build_plans()
+
+
+class CudnnProduct:
+    """models.patch_product.Product by cuDNN: the whole minibatch at once."""
+
+    def __init__(self, owner: CudnnProducts, name: str, window: Window, workspace: "Workspace") -> None:
+        self._owner, self._name, self._window, self._workspace = owner, name, window, workspace
+
+    def examples(self, count: int, channels: int, itemsize: int) -> int:
+        return count
+
+    def forward(self, x: Array, weights: Array, z: Array) -> None:
+        self._turned = self._turn(weights)
+        self._owner.run("conv_fprop", self._window, x.shape, z.shape[3], (x, self._turned, z))
+
+    def weight_gradient(self, x: Array, dz: Array, out: Array, add: bool) -> None:
+        shape = (out.shape[3], *out.shape[:3])
+        turned = self._workspace.array(f"{self._name}.turned.gradient", shape, out.dtype)
+        self._owner.run("conv_wgrad", self._window, x.shape, dz.shape[3], (x, dz, turned))
+        back = turned.transpose(1, 2, 3, 0)
+        if add:
+            np.add(out, back, out=out)
+        else:
+            np.copyto(out, back)
+
+    def input_gradient(self, dz: Array, weights: Array, dx: Array) -> None:
+        self._owner.run("conv_dgrad", self._window, dx.shape, dz.shape[3], (dz, self._turned, dx))
+
+    def _turn(self, weights: Array) -> Array:
+        turned = self._workspace.array(f"{self._name}.turned", (weights.shape[3], *weights.shape[:3]), weights.dtype)
+        np.copyto(turned, weights.transpose(3, 0, 1, 2))
+        return turned
+
+
+def _nhwc(height: int, width: int, channels: int) -> list[int]:
+    """Strides of the dimensions n, c, h, w."""
+    return [height * width * channels, 1, width * channels, channels]

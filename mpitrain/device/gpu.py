@@ -1,0 +1,152 @@
+"""A GPU through CuPy, with streams of its own: one to compute, one for what comes in, one for what goes out.
+
+All kernels go to the compute stream, in the order of the program. A copy waits, by an event, for the kernels before it,
+and the kernels after it for the copy; the host waits only where it reads: a loss, a vector to send. Several ranks may
+share a GPU: each has its own context and takes the memory that it needs.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from mpitrain.data.prefetch import open_loader
+from mpitrain.device.batches import Uploading
+from mpitrain.device.collectives import StagedTransport
+from mpitrain.device.cpu import Cpu, Rule
+from mpitrain.device.crossing import GpuPassage, Outgoing
+from mpitrain.device.cudnn import CudnnProducts
+from mpitrain.device.operations import Operations
+from mpitrain.flat import Array
+from mpitrain.models.patch_product import Product, Window
+from mpitrain.models.workspace import Workspace
+
+CHUNK = 1 << 20  # elements that cross at a time: 4 MiB, of which a bus needs one to run at full speed
+
+
+class Gpu(Cpu):
+    """GPU `number` of this node. `matmul` is the precision of float32 products: "float32", "tf32" or "bf16"."""
+
+    name = "gpu"
+
+    def __init__(self, cupy: Any, number: int, matmul: str = "float32", direct: bool = False) -> None:
+        self.cupy, self.number, self.direct, self.matmul = cupy, number, direct, matmul
+        cupy.cuda.Device(number).use()
+        self.compute, self.incoming, self._leaving = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+        self.compute.use()
+        self.ops = Operations(cupy, matmul)
+        self.cudnn = CudnnProducts.found(cupy, matmul)
+        self._chunks: dict[np.dtype, list[tuple[Array, Any]]] = {}
+
+    def __str__(self) -> str:
+        name = self.cupy.cuda.runtime.getDeviceProperties(self.number)["name"]
+        text = name.decode() if isinstance(name, bytes) else str(name)
+        convolution = "cuDNN" if self.cudnn else "im2col"
+        return f"GPU {self.number} ({text}), {self.matmul} products, convolutions by {convolution}"
+
+    def workspace(self) -> Workspace:
+        return GpuWorkspace(self)
+
+    def open_loader(self, corpus: Any, dtype: np.dtype) -> "Uploading":
+        return Uploading(self, open_loader(corpus, dtype, empty=self.pinned))
+
+    def transport(self, transport: Any) -> Any:
+        return StagedTransport(transport, self)
+
+    def place(self, vector: Array) -> Array:
+        if not isinstance(vector, np.ndarray):
+            return vector
+        placed = self.cupy.empty(vector.shape, vector.dtype)
+        self.upload(placed.reshape(-1), np.ascontiguousarray(vector).reshape(-1))
+        return placed
+
+    def upload(self, to: Array, vector: Array) -> None:
+        """By way of two pinned buffers: one is filled while the other crosses. Later kernels see the whole vector."""
+        self.after(self.compute, self.incoming)
+        for number, start in enumerate(range(0, vector.size, CHUNK)):
+            piece = slice(start, min(start + CHUNK, vector.size))
+            pinned, crossed = self._chunk(vector.dtype, number, piece)
+            crossed.synchronize()
+            np.copyto(pinned, vector[piece])
+            to[piece].set(pinned, stream=self.incoming)
+            crossed.record(self.incoming)
+        self.after(self.incoming, self.compute)
+
+    def download(self, vector: Array, to: Array) -> None:
+        self.after(self.compute, self._leaving)
+        coming: list[tuple[slice, Array, Any]] = []
+        for number, start in enumerate(range(0, to.size, CHUNK)):
+            piece = slice(start, min(start + CHUNK, to.size))
+            if len(coming) == 2:
+                self._arrive(*coming.pop(0), to)
+            pinned, crossed = self._chunk(to.dtype, number, piece)
+            crossed.synchronize()
+            vector[piece].get(stream=self._leaving, out=pinned, blocking=False)
+            crossed.record(self._leaving)
+            coming.append((piece, pinned, crossed))
+        for each in coming:
+            self._arrive(*each, to)
+
+    def host_like(self, vector: Array) -> Array:
+        return self.pinned(vector.shape, vector.dtype)
+
+    def fast(self, rule: Rule) -> Rule:
+        return self.ops.fused.get(rule, rule)
+
+    def outgoing(self, vector: Array, to: Array) -> Any:
+        return Outgoing(self, self._leaving, vector, to)
+
+    def passage(self, vector: Array) -> Any:
+        return GpuPassage(self, self._leaving, vector)
+
+    # ---- for the modules beside this one
+
+    def pinned(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
+        """An empty host array that copies cross asynchronously from and to."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        with self.cupy.cuda.Device(self.number):  # another thread may ask
+            memory = self.cupy.cuda.alloc_pinned_memory(max(size, 1))
+        return np.frombuffer(memory, np.uint8, size).view(dtype).reshape(shape)
+
+    def event(self) -> Any:
+        """A mark in a stream."""
+        return self.cupy.cuda.Event(disable_timing=True)
+
+    def after(self, first: Any, then: Any) -> None:
+        """What is put into the stream `then` from now on waits for what is in `first` by now."""
+        mark = self.event()
+        mark.record(first)
+        then.wait_event(mark)
+
+    @property
+    def leaving(self) -> Any:
+        """The stream of copies to the host."""
+        return self._leaving
+
+    def _chunk(self, dtype: np.dtype, number: int, piece: slice) -> tuple[Array, Any]:
+        """One of two pinned buffers in turn, with the mark of its last copy."""
+        if dtype not in self._chunks:
+            self._chunks[dtype] = [(self.pinned(CHUNK, dtype), self.event()) for _ in range(2)]
+        buffer, crossed = self._chunks[dtype][number % 2]
+        return buffer[: piece.stop - piece.start], crossed
+
+    @staticmethod
+    def _arrive(piece: slice, pinned: Array, crossed: Any, to: Array) -> None:
+        crossed.synchronize()
+        np.copyto(to[piece], pinned)
+
+
+class GpuWorkspace(Workspace):
+    """Buffers on the GPU. Patches need not stay in a cache, but must fit into memory beside everything else."""
+
+    patch_rows, patch_bytes = 1 << 62, 1 << 30
+
+    def __init__(self, device: Gpu) -> None:
+        super().__init__(device.cupy, device.ops)
+        self._device = device
+
+    def another(self) -> Workspace:
+        return GpuWorkspace(self._device)
+
+    def product(self, name: str, window: Window) -> Product:
+        cudnn = self._device.cudnn
+        return cudnn.product(name, window, self) if cudnn else super().product(name, window)

@@ -1,0 +1,93 @@
+"""The array functions of mpitrain.ops on the GPU, and the update rules as one kernel each."""
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from mpitrain.device.products import Products
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.kernels.launch import Kernels
+from mpitrain.ops.residual import INDEX
+from mpitrain.rules import averaging, elastic, server, sgd
+
+NONE = 0xFFFFFFFF  # no element, where a kernel tells the first bad one
+
+
+class Operations(Kernels):
+    """The kernels, matrix products by cuBLAS, and the two kernels that report to the host.
+
+    `fused` has for a rule of mpitrain.rules what does the same in one kernel, to the bit.
+    """
+
+    def __init__(self, cupy: Any, matmul: str) -> None:
+        super().__init__(cupy)
+        self._cupy = cupy
+        self.matmul = Products(cupy, matmul)
+        self._words, self._report = cupy.empty(0, np.uint32), cupy.empty(2, np.uint32)
+        self.fused: dict[Callable[..., Any], Callable[..., Any]] = {
+            sgd.sgd: _without_scratch(self.sgd),
+            sgd.classical: _without_scratch(self.classical),
+            sgd.nesterov: _without_scratch(self.classical),  # the same statements at another point
+            sgd.krizhevsky: _without_scratch(self.krizhevsky),
+            sgd.look_ahead: self.look_ahead,
+            server.update: _without_scratch(self.server_update),
+            server.mdownpour: _without_scratch(self.mdownpour),
+            averaging.moving_average: _without_scratch(self.moving_average),
+            averaging.running_average: self._running_average,
+            elastic.easgd_step: _without_scratch(self.easgd_step),
+            elastic.eamsgd_step: self._eamsgd_step,
+        }
+
+    def emit(
+        self, residual: Array, gradient: Array, words: Array, *, scale: float, threshold: float, limit: float = inf
+    ) -> int:
+        """As ops.residual.accumulate; `words` is in host memory, and only as many as there are cross."""
+        here = self._room(words.size)
+        self.accumulate(residual, gradient, here, self._report, scale=scale, threshold=threshold, limit=limit)
+        count, bad = (int(number) for number in self._report.get())
+        if bad != NONE:
+            raise TrainingFailed(f"element {bad} of the residual is not finite: training has diverged")
+        if count:
+            here[:count].get(out=words[:count])
+        return count
+
+    def apply_words(self, words: Array, step: int, counts: Array, weights: Array) -> None:
+        """As codecs.replica.apply; `words` are in host memory."""
+        if counts.shape != weights.shape or (words.size and words[-1] & INDEX >= counts.size):
+            raise ValueError(f"words up to {words[-1:] & INDEX} for counts {counts.shape} and weights {weights.shape}")
+        if not words.size:
+            return
+        here, failed = self._room(counts.size)[: words.size], self._report[:1]
+        here.set(np.ascontiguousarray(words))
+        failed.fill(NONE)
+        self.apply(here, step, counts, weights, failed)
+        first = int(failed.get()[0])
+        if first != NONE:
+            raise TrainingFailed(f"weight {first} would leave ±32, the range of integer weights")
+
+    def _room(self, size: int) -> Array:
+        if self._words.size < size:
+            self._words = self._cupy.empty(size, np.uint32)
+        return self._words[:size]
+
+    def _running_average(self, z: Array, theta: Array, scratch: Array, *, t: int) -> None:
+        self.moving_average(z, theta, rate=1.0 / (t + 1))
+
+    def _eamsgd_step(
+        self, x: Array, v: Array, g: Array, d: Array | None, scratch: Array, *, eta: float, delta: float
+    ) -> None:
+        if d is not None:
+            np.subtract(x, d, out=x)
+        self.classical(x, v, g, eta=eta, mu=delta)
+
+
+def _without_scratch(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel with a rule's arguments, of which the last array is scratch that it needs none of."""
+
+    def rule(*arrays: Array, **scalars: float) -> None:
+        kernel(*arrays[:-1], **scalars)
+
+    return rule

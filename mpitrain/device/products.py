@@ -1,0 +1,57 @@
+"""Matrix products on the GPU by cuBLAS, written to where they belong, in the precision that was asked for.
+
+NumPy's order of rows is cuBLAS's order of columns: the row-major C = A·B is the column-major Cᵀ = Bᵀ·Aᵀ in the same
+memory, so the operands change places and nothing is copied.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from mpitrain.flat import Array
+
+N, T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
+FLOAT, DOUBLE = 0, 1  # CUDA_R_32F, CUDA_R_64F
+#: How float32 products are computed; operands and results are float32 in memory whatever is chosen, and sums too.
+#: CUBLAS_COMPUTE_32F, …_32F_FAST_TF32 and …_32F_FAST_16BF of cublas_api.h.
+COMPUTE = {"float32": 68, "tf32": 77, "bf16": 75}
+COMPUTE_DOUBLE = 70  # CUBLAS_COMPUTE_64F
+DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
+
+
+class Products:
+    """`products(a, b, out)`: out ← a·b; `a` and `b` may be transposed views, `out` too."""
+
+    def __init__(self, cupy: Any, precision: str) -> None:
+        self._cupy, self._compute = cupy, COMPUTE[precision]
+        self._scalars = {kind: (np.ones((), kind), np.zeros((), kind)) for kind in (np.float32, np.float64)}
+
+    def __call__(self, a: Array, b: Array, out: Array) -> None:
+        if not out.size:
+            return
+        if not out.flags.c_contiguous:
+            a, b, out = b.T, a.T, out.T
+        rows, columns = out.shape
+        double = out.dtype == np.float64
+        kind, compute = (DOUBLE, COMPUTE_DOUBLE) if double else (FLOAT, self._compute)
+        one, zero = self._scalars[out.dtype.type]
+        (first, lda), (second, ldb) = _operand(b), _operand(a)
+        self._cupy.cuda.cublas.gemmEx(
+            self._cupy.cuda.get_cublas_handle(),
+            *(first, second, columns, rows, a.shape[1]),
+            one.ctypes.data,
+            *(b.data.ptr, kind, lda),
+            *(a.data.ptr, kind, ldb),
+            zero.ctypes.data,
+            *(out.data.ptr, kind, columns),
+            *(compute, DEFAULT),
+        )
+
+
+def _operand(matrix: Array) -> tuple[int, int]:
+    """Whether cuBLAS shall transpose what it sees in this memory, and the length of its columns there."""
+    if matrix.flags.c_contiguous:
+        return N, matrix.shape[1]
+    if matrix.flags.f_contiguous:
+        return T, matrix.shape[0]
+    raise ValueError(f"a matrix of shape {matrix.shape} and strides {matrix.strides} is neither rows nor columns")
