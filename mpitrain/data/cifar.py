@@ -1,0 +1,97 @@
+"""CIFAR-10 and CIFAR-100 as A. Krizhevsky publishes them: https://www.cs.toronto.edu/~kriz/cifar.html.
+
+The python archive holds pickled dictionaries of `data` uint8 [n, 3072] and labels, the binary one records of labels (one
+byte; CIFAR-100: coarse, then fine) and 3072 bytes: the red plane of 32 rows, then green and blue.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mpitrain.data.pickles import read_pickle
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+SIDE, PLANES = 32, 3
+PIXELS = PLANES * SIDE * SIDE
+
+
+class Labels(NamedTuple):
+    """A set of labels and where the files have it: key of a pickle, byte of a record's `record_bytes`, their names."""
+
+    source: str
+    classes: int
+    key: str
+    byte: int
+    record_bytes: int
+    names_key: str
+    names_files: tuple[str, str]  # in the python archive, in the binary one
+
+
+LABELS = {
+    "cifar10": Labels("CIFAR-10", 10, "labels", 0, 1, "label_names", ("batches.meta", "batches.meta.txt")),
+    "cifar100": Labels("CIFAR-100", 100, "fine_labels", 1, 2, "fine_label_names", ("meta", "fine_label_names.txt")),
+    "cifar100-coarse": Labels(
+        "CIFAR-100, coarse", 20, "coarse_labels", 0, 2, "coarse_label_names", ("meta", "coarse_label_names.txt")
+    ),
+}
+#: Parts and their files; those of the binary archive end in .bin.
+FILES = {
+    10: {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
+    100: {"train": ("train",), "test": ("test",)},
+}
+
+
+def parse_python(content: bytes, labels: Labels, path: Path) -> tuple[Array, Array]:
+    """images uint8 [n, 32, 32, 3] and targets int32 [n] of a pickled batch. Raises BadInput naming `path`."""
+    batch = read_pickle(content, path)
+    data, numbers = batch.get("data"), batch.get(labels.key)
+    if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != PIXELS:
+        raise BadInput(f"{path}: no data of n x {PIXELS} bytes")
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise BadInput(f"{path}: no list of {labels.key}")
+    if len(numbers) != len(data):
+        raise BadInput(f"{path}: {len(data):,} images but {len(numbers):,} {labels.key}")
+    return _images(data), _targets(numbers, labels, path)
+
+
+def parse_binary(content: bytes, labels: Labels, path: Path) -> tuple[Array, Array]:
+    """The same of a batch of binary records. Raises BadInput naming `path`."""
+    record = labels.record_bytes + PIXELS
+    if not content:
+        raise BadInput(f"{path}: is empty")
+    if len(content) % record:
+        raise BadInput(f"{path}: {len(content):,} bytes are not whole records of {record:,}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, record)
+    return _images(records[:, labels.record_bytes :]), _targets(records[:, labels.byte], labels, path)
+
+
+def class_names(content: bytes, labels: Labels, binary: bool, path: Path) -> list[str]:
+    """The classes' names from the file that holds them. Raises BadInput naming `path`."""
+    if binary:
+        names = content.decode(errors="replace").split()
+    else:
+        found = read_pickle(content, path).get(labels.names_key)
+        names = [_text(name) for name in found] if isinstance(found, list) else []
+    if len(names) != labels.classes:
+        raise BadInput(f"{path}: {len(names)} names of {labels.classes} classes")
+    return names
+
+
+def _images(rows: Array) -> Array:
+    """Planes [n, 3·32·32] → [n, 32, 32, 3]."""
+    return np.ascontiguousarray(rows.reshape(-1, PLANES, SIDE, SIDE).transpose(0, 2, 3, 1))
+
+
+def _targets(numbers: Array | list[int], labels: Labels, path: Path) -> Array:
+    targets = np.array(numbers, np.int64)
+    if len(targets) and not 0 <= targets.min() <= targets.max() < labels.classes:
+        raise BadInput(
+            f"{path}: labels from {targets.min()} to {targets.max()}, but there are {labels.classes} classes"
+        )
+    return targets.astype(np.int32)
+
+
+def _text(name: object) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)

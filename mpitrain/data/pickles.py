@@ -1,0 +1,102 @@
+"""Pickles of dictionaries of byte arrays, such as the published CIFAR batches, read without running what they name.
+
+A pickle calls the functions that it names. Here it may name only what NumPy's own pickles do, and gets for it stand-ins
+that remember what they were given: nothing of NumPy runs before the array's type and size have been looked at.
+"""
+
+import io
+import pickle
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+
+class _Type:
+    """Stands in for numpy.dtype: remembers its name."""
+
+    def __init__(self, name: Any = None, *arguments: Any) -> None:
+        self.name = name.decode("ascii") if isinstance(name, bytes) else name
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order and the like, which bytes have none of."""
+
+
+class _Raw:
+    """Stands in for numpy.ndarray: remembers its state (version, shape, type, whether Fortran's order, bytes)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """Stands in for _codecs.encode, by which protocol 2 writes bytes."""
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"bytes in {encoding}")
+    return text.encode("latin1")
+
+
+def _from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> _Raw:
+    """Stands in for numpy's own of protocol 5."""
+    if not isinstance(content, bytes | bytearray):
+        raise pickle.UnpicklingError("an array without bytes")
+    raw = _Raw()
+    raw.state = 1, shape, kind, order == "F", bytes(content)
+    return raw
+
+
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _Raw,
+    ("numpy._core.multiarray", "_reconstruct"): _Raw,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "ndarray"): _Raw,
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Nothing but the stand-ins."""
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no array needs")
+        return _ALLOWED[module, name]
+
+
+def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
+    """The dictionary in a pickle, keys as text, byte arrays as uint8. Raises BadInput naming `path`.
+
+    Strings of Python 2 come as bytes.
+    """
+    if not content:
+        raise BadInput(f"{path}: is empty")
+    try:
+        found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        if not isinstance(found, dict):
+            raise pickle.UnpicklingError(f"it holds a {type(found).__name__}, not a dictionary")
+        return {_text(key): _array(value) if isinstance(value, _Raw) else value for key, value in found.items()}
+    except Exception as error:  # what a damaged pickle raises is anybody's guess
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BadInput(f"{path}: not a pickle of arrays: {reason}") from error
+
+
+def _text(key: Any) -> str:
+    return key.decode() if isinstance(key, bytes) else str(key)
+
+
+def _array(raw: _Raw) -> Array:
+    _, shape, kind, fortran, content = raw.state
+    shape = tuple(int(size) for size in shape)
+    if not isinstance(kind, _Type) or kind.name not in ("u1", "|u1") or not isinstance(content, bytes):
+        raise pickle.UnpicklingError("an array of other things than bytes")
+    if min(shape, default=0) < 0 or prod(shape) != len(content):
+        raise pickle.UnpicklingError(f"an array of {shape} with {len(content)} bytes")
+    return np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")

@@ -1,0 +1,87 @@
+"""Picture files as arrays: upright, of one number of channels, resized by the shorter side, the middle cut out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MARGIN = 2  # a JPEG may be decoded at a coarser scale that is still so many times larger than wanted
+UNEVEN = ("I", "F")  # modes whose range nobody knows
+
+
+def require_pillow() -> Any:
+    """Pillow. Raises BadInput where it is missing."""
+    try:
+        import PIL
+    except ImportError as error:
+        raise BadInput("prepare images needs Pillow: pip install mpitrain[images]") from error
+    return PIL
+
+
+def suffixes() -> set[str]:
+    """Endings of names that say it is a picture, such as .png."""
+    require_pillow()
+    from PIL import Image
+
+    return {name for name, form in Image.registered_extensions().items() if form in Image.OPEN}
+
+
+def load_picture(path: Path, size: int, grey: bool) -> Array:
+    """uint8 [h, w, 3], or [h, w, 1] when `grey`; `size` x `size` unless that is 0.
+
+    Turned as its EXIF orientation says; of an animation the first picture; transparent on white. Raises BadInput naming
+    the file.
+    """
+    require_pillow()
+    from PIL import Image
+
+    try:
+        if not path.stat().st_size:
+            raise BadInput(f"{path}: is empty")
+        with Image.open(path) as picture:
+            return _pixels(picture, size, grey)
+    except BadInput:
+        raise
+    except Image.UnidentifiedImageError as error:
+        raise BadInput(f"{path}: not a picture that Pillow knows") from error
+    except Exception as error:  # decoders raise all sorts of things at damaged files
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BadInput(f"{path}: cannot be read: {reason}") from error
+
+
+def _pixels(picture: "Image.Image", size: int, grey: bool) -> Array:
+    from PIL import Image, ImageOps
+
+    mode = "L" if grey else "RGB"
+    if size:
+        picture.draft(mode, (MARGIN * size, MARGIN * size))
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode.startswith("I;16"):
+        upright = Image.fromarray((np.asarray(upright).astype(np.uint16) >> 8).astype(np.uint8))
+    if upright.mode in UNEVEN:
+        raise ValueError(f"pixels of mode {upright.mode}; wanted 8 or 16 bits")
+    if upright.has_transparency_data:
+        upright = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
+    upright = upright.convert(mode)
+    pixels = np.asarray(_square(upright, size) if size else upright)
+    return pixels[:, :, None] if grey else pixels
+
+
+def _square(picture: "Image.Image", size: int) -> "Image.Image":
+    """The shorter side resized to `size`, and the middle square of that, as in Krizhevsky et al. 2012, §2."""
+    from PIL import Image
+
+    width, height = picture.size
+    shorter = min(width, height)
+    if shorter != size:
+        width, height = (max(round(side * size / shorter), size) for side in (width, height))
+        picture = picture.resize((width, height), Image.Resampling.BICUBIC)
+    left, top = (width - size) // 2, (height - size) // 2
+    return picture.crop((left, top, left + size, top + size))
