@@ -1,4 +1,4 @@
-"""`python -m mpitrain [train | prepare | check | report | stability | info] ...`; `train` when nothing is said."""
+"""`python -m mpitrain COMMAND ...`; `train` when nothing is said."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from mpitrain.errors import BadInput
 
 environment.prepare()  # before anything loads NumPy
 
-COMMANDS = ("train", "prepare", "check", "report", "stability", "info")
+COMMANDS = ("train", "evaluate", "predict", "export", "prepare", "check", "report", "stability", "info")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,11 +32,13 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     from mpitrain import report, stability
     from mpitrain.data import commands as data
+    from mpitrain.trained import commands as trained
 
     top = argparse.ArgumentParser(prog="mpitrain", description="Distributed SGD over MPI on HDF5 shards.")
     top.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     _add_train(commands)
+    trained.add_parsers(commands)
     data.add_prepare_parser(commands)
     data.add_check_parser(commands)
     report.add_parser(commands)

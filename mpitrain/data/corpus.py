@@ -89,7 +89,8 @@ class Corpus:
         self.targets = np.concatenate([file.targets for file in files])
         self.samples = len(self.targets)
         self.utterances = _joined([file.utterances for file in files]) if self.kind == "frames" else None
-        self.keys = [key.decode() for file in files for key in file.keys] if files[0].keys is not None else None
+        keys = [file.keys for file in files if file.keys is not None]
+        self.keys = [key.decode() for own in keys for key in own] or None
         self._context, self._filling = context, Lock()
         if self.kind == "images" and any(context):
             raise BadInput(f"data.context = {list(context)}: images have no neighbouring frames")

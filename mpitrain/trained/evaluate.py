@@ -1,0 +1,73 @@
+"""`evaluate RUN [DATA]`: loss and error of a trained network on held-out parts, by the code that training uses."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from mpitrain import inputs
+from mpitrain.agreement import agreed, ending_together
+from mpitrain.data.corpus import Corpus
+from mpitrain.errors import BadInput
+from mpitrain.evaluation import Evaluation, Share
+from mpitrain.mpi import Transport
+from mpitrain.preparation import threads
+from mpitrain.trained.model import Model, load
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Every rank calls this; the samples are divided over them. The exit status."""
+    transport = Transport()
+    return ending_together(transport, lambda: _evaluate(transport, options))
+
+
+def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
+    def prepare() -> tuple[Model, dict[str, Corpus]]:
+        model = load(options.run_folder, options.checkpoint, quiet=transport.rank > 0)
+        return model, open_parts(model, options.data, options.part)
+
+    model, corpora = agreed(transport, prepare, "the run and the data")
+    transport.deadline = model.config.run.deadline
+    shares = {part: Share(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
+    with threadpool_limits(threads(model.config, transport)):
+        evaluation = Evaluation(
+            model.network,
+            shares,
+            model.parameters.dtype,
+            time.monotonic,
+            slices=False,
+            total=lambda sums: transport.sum(sums, "the evaluation"),
+        )
+        results = evaluation.run(model.parameters)
+    if transport.rank == 0:
+        samples = {part: corpus.samples for part, corpus in corpora.items()}
+        report = {**model.described(), "data": str(model.folder(options.data)), "samples": samples, **results}
+        print(json.dumps(report)) if options.json else _print(model, report)
+    transport.barrier("the end")
+    return 0
+
+
+def open_parts(model: Model, path: Path | None, names: list[str] | None) -> dict[str, Corpus]:
+    """The named parts, or all held-out ones. Raises BadInput naming the folder that has none."""
+    folder = model.folder(path)
+    wanted = names or inputs.held_out(folder)
+    if not wanted:
+        raise BadInput(f"{folder}: has no held-out part; --part train evaluates what it has")
+    return {part: model.open(folder, part) for part in wanted}
+
+
+def _print(model: Model, report: dict[str, Any]) -> None:
+    epochs = model.samples / sum(model.origin.class_counts)
+    print(f"{model.run}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {report['data']}")
+    table = Table("part", box=None, pad_edge=False)
+    for heading in ("samples", "loss", "error"):
+        table.add_column(heading, justify="right")
+    for part, samples in report["samples"].items():
+        key = part.replace("-", "_")
+        table.add_row(part, f"{samples:,}", f"{report[f'{key}_loss']:.4f}", f"{report[f'{key}_error']:.2%}")
+    Console(highlight=False).print(table)

@@ -1,0 +1,104 @@
+"""`export RUN --format npz|safetensors|onnx`: a trained network as a file that other programs read."""
+
+import argparse
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from mpitrain import __version__, inputs
+from mpitrain import config as configuration
+from mpitrain.data.shards import write_whole
+from mpitrain.errors import BadInput, TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.trained.model import Model, load
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the file; the exit status. Raises BadInput naming option, file or missing library."""
+    if options.format not in WRITERS:
+        raise BadInput(f"--format {options.format}: unknown; known: {', '.join(WRITERS)}")
+    if options.format != "onnx":
+        _require_plain(options)
+    model = load(options.run_folder, options.checkpoint)
+    path = options.out or options.run_folder / f"model.{options.format}"
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder")
+    try:
+        content, said = WRITERS[options.format](model, options)
+    except TrainingFailed as failure:
+        print(f"mpitrain: {failure}", file=sys.stderr)
+        return 1
+    write_whole(path, content)
+    print(f"{path}: checkpoint {model.checkpoint.name}, {model.network.layout.size:,} parameters{said}")
+    return 0
+
+
+def metadata(model: Model) -> dict[str, str]:
+    """What a user of the file may want to know, all of it text: structures are JSON, the configuration TOML."""
+    text = configuration.to_toml(model.config)
+    origin = msgspec.to_builtins(model.origin)
+    counts = origin.pop("class_counts")
+    return {
+        "program": f"mpitrain {__version__}",
+        "preset": model.config.model.preset,
+        "classes": str(model.origin.classes),
+        "output": model.output,
+        "normalise": model.config.data.normalise,
+        "context": json.dumps(model.config.data.context),
+        "crop": str(model.config.data.crop),
+        "input": json.dumps(origin),
+        "class_counts": json.dumps(counts),
+        "input_shape": json.dumps(list(inputs.seen_shape(model.config, model.origin))),
+        **{name: str(value) for name, value in model.described().items()},
+        "config": text,
+        "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
+    }
+
+
+def named(model: Model) -> dict[str, Array]:
+    """The parameters by name, little-endian float32; one after another they have the SHA-256 of the run's summary."""
+    return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4"))
+
+
+def _npz(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
+    buffer = io.BytesIO()
+    np.savez(buffer, metadata=np.array(json.dumps(metadata(model))), **named(model))
+    return buffer.getvalue(), ""
+
+
+def _safetensors(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
+    try:
+        from safetensors.numpy import save
+    except ImportError:
+        raise BadInput("--format safetensors needs safetensors (the extra mpitrain[safetensors]); npz does not") from None
+    return save(named(model), metadata(model)), ""
+
+
+def _onnx(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
+    from mpitrain.trained import onnx_check, onnx_graph
+    from mpitrain.trained.computing import log_priors
+
+    priors = log_priors(model, options)
+    graph = onnx_graph.Options(options.output, options.opset or onnx_graph.OPSET, options.input, priors)
+    content = onnx_graph.serialise(model, graph, metadata(model) | {"values": options.output})
+    return content, onnx_check.checked(model, content, graph, options.check, options.data)
+
+
+def _require_plain(options: argparse.Namespace) -> None:
+    for name in ("opset", "input", "check", "data", "priors", "smoothing"):
+        if getattr(options, name) is not None:
+            raise BadInput(f"--{name}: only for --format onnx")
+    if options.output != "posteriors":
+        raise BadInput(f"--output {options.output}: only for --format onnx; {options.format} holds the parameters")
+
+
+WRITERS: dict[str, Callable[[Model, argparse.Namespace], tuple[bytes, str]]] = {
+    "safetensors": _safetensors,
+    "onnx": _onnx,
+    "npz": _npz,
+}

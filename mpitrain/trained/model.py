@@ -1,0 +1,74 @@
+"""A trained network, read from its run folder."""
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain import checkpoint, inputs, origin
+from mpitrain import config as configuration
+from mpitrain.config import Config
+from mpitrain.data.corpus import Corpus
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.models import Network
+from mpitrain.origin import Origin
+
+
+@dataclass(frozen=True)
+class Model:
+    """`parameters` are what the run's summary is about: the centre of EASGD, the average where one is kept, else θ."""
+
+    run: Path
+    config: Config
+    origin: Origin
+    network: Network
+    parameters: Array
+    checkpoint: Path
+    samples: int  # that it was trained on
+
+    @property
+    def sha256(self) -> str:
+        """Of the little-endian float32 bytes of the parameters, as in summary.json."""
+        return hashlib.sha256(self.parameters.astype("<f4").tobytes()).hexdigest()
+
+    @property
+    def output(self) -> str:
+        """What the network's outputs go through: "softmax" or "logistic"."""
+        return type(self.network.loss).__name__.lower()
+
+    def open(self, path: Path | None, part: str, **changes: Any) -> Corpus:
+        """A part of a shard folder, None for the run's own, as the network is to see it. Raises BadInput."""
+        return inputs.open_held_out(self.config, self.folder(path), part, self.origin, **changes)
+
+    def folder(self, path: Path | None) -> Path:
+        """The shard folder, the run's own for None."""
+        return inputs.data_path(self.config) if path is None else path
+
+    def described(self) -> dict[str, Any]:
+        """What tells this model from others, for whatever is made with it."""
+        named = {"run": str(self.run), "checkpoint": self.checkpoint.name, "trained_samples": self.samples}
+        return {**named, "parameters_sha256": self.sha256}
+
+
+def load(run: Path, name: str | None = None, quiet: bool = False) -> Model:
+    """The model of a run's newest whole checkpoint, or of the one called `name` ("best" too).
+
+    Newer ones that are torn are named on standard error unless `quiet`. Raises BadInput naming folder or file.
+    """
+    if not run.is_dir():
+        raise BadInput(f"{run}: no such run folder")
+    if not (run / "config.toml").exists():
+        raise BadInput(f"{run}: not a run folder, it has no config.toml")
+    config = configuration.load(run / "config.toml", [])
+    trained_on = origin.read(run) or origin.of_part(inputs.data_path(config))
+    network = inputs.network_of(config, inputs.seen_shape(config, trained_on), trained_on.classes)
+    found, skipped = checkpoint.find(run / "checkpoints", name)
+    for line in () if quiet else skipped:
+        print(f"mpitrain: {line}", file=sys.stderr)
+    dtype = np.dtype(config.training.dtype)
+    parameters, samples = checkpoint.load_model(found, config.algorithm, network.layout, dtype)
+    return Model(run, config, trained_on, network, parameters, found, samples)

@@ -1,0 +1,75 @@
+"""Whether onnxruntime says of real inputs what this program says of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.data.augmentation import Augmentation
+from mpitrain.data.batch import Batch
+from mpitrain.errors import BadInput, TrainingFailed
+from mpitrain.evaluation import TOGETHER
+from mpitrain.flat import Array
+from mpitrain.inputs import held_out
+from mpitrain.trained.computing import computing
+from mpitrain.trained.model import Model
+from mpitrain.trained.onnx_graph import Options
+
+MOST = 4 * TOGETHER  # samples that are compared
+TOLERANCE = 1e-5  # of posteriors; of a logarithm below −1, relative
+
+
+def checked(model: Model, content: bytes, options: Options, wanted: bool | None, path: Path | None) -> str:
+    """A line's end that says how far the two are apart, or why they were not compared.
+
+    `wanted`: True compares or raises BadInput, None compares where it can, False does not. `path`: a shard folder, the
+    run's own for None. Raises TrainingFailed when they are too far apart.
+    """
+    if wanted is False:
+        return "; not checked"
+    try:
+        farthest, samples, part = _compare(model, content, options, path)
+    except BadInput as reason:
+        if wanted or path is not None:
+            raise
+        return f"; not checked: {reason}"
+    if not farthest <= TOLERANCE:
+        raise TrainingFailed(f"the ONNX file differs by {farthest:.1e} from this network on {part}; not written")
+    return f"; onnxruntime differs by at most {farthest:.1e} on {samples} samples of {part}"
+
+
+def _compare(model: Model, content: bytes, options: Options, path: Path | None) -> tuple[float, int, str]:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise BadInput("onnxruntime is not installed (the extra mpitrain[onnx])") from None
+    folder = model.folder(path)
+    part = next(iter(held_out(folder)), "train")
+    seen = model.open(folder, part, memory_limit=0)
+    raw: dict[str, Any] = {"memory_limit": 0, "dtype": "float32", "augmentation": Augmentation()}
+    if seen.kind == "images" or model.config.data.normalise == "corpus":
+        raw["normalise"] = "none"
+    given = model.open(folder, part, **raw)
+    compute = computing(model, seen, options.kind, options.log_priors)
+    session = _session(onnxruntime, content)
+    kind = np.uint8 if session.get_inputs()[0].type == "tensor(uint8)" else np.float32
+    farthest, samples = 0.0, min(seen.samples, MOST)
+    for start in [0, *range(1, samples, TOGETHER)]:  # a batch of one too
+        stop = min(start + TOGETHER, samples) if start else 1
+        batch = Batch(np.empty((stop - start, *given.shape), np.float32), np.empty(stop - start, np.int32))
+        given.gather(np.arange(start, stop), batch)
+        said = session.run(None, {session.get_inputs()[0].name: batch.inputs.astype(kind)})[0]
+        farthest = max(farthest, _distance(said, compute(slice(start, stop))))
+    return farthest, samples, part
+
+
+def _session(onnxruntime: Any, content: bytes) -> Any:
+    try:
+        return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own classes, which it does not make public
+        raise BadInput(f"onnxruntime {onnxruntime.__version__} does not take it: {error}") from None
+
+
+def _distance(found: Array, wanted: Array) -> float:
+    """The greatest difference; of numbers beyond 1 in units of theirs. NaN when a number is none."""
+    return float((np.abs(found - wanted) / np.maximum(np.abs(wanted), 1)).max())

@@ -1,0 +1,117 @@
+"""A trained network as an ONNX graph: from raw features or pixels to posteriors, nothing left to do outside.
+
+Input: `features` float32 [batch, window, dims], the frames as they lie in the shards with their neighbours (the first
+or last frame of an utterance repeated where there are none), or `images` [batch, h, w, c]. Inside are normalisation,
+centre crop, layers and softmax or logistic.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpitrain.data.normalising import of_pixels, stored
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.inputs import seen_shape
+from mpitrain.trained.model import Model
+from mpitrain.trained.onnx_layers import Graph, translate
+
+OPSET = 17
+OLDEST = 13  # from which on Softmax works on one axis
+LARGEST = (1 << 31) - (1 << 20)  # bytes that a protocol buffer holds
+
+
+@dataclass(frozen=True)
+class Options:
+    """`kind` is one of posteriors.KINDS; `image_type` "uint8" or "float32", of images alone; `log_priors` [classes]."""
+
+    kind: str = "posteriors"
+    opset: int = OPSET
+    image_type: str | None = None
+    log_priors: Array | None = None
+
+
+def serialise(model: Model, options: Options, metadata: dict[str, str]) -> bytes:
+    """The ONNX file. Raises BadInput naming the option, or the library that is missing."""
+    onnx = _library()
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST <= options.opset <= newest:
+        raise BadInput(f"--opset {options.opset}: from {OLDEST} to {newest}")
+    if model.parameters.size * 4 > LARGEST:
+        raise BadInput("--format onnx: more than 2 GB of parameters do not fit an ONNX file; safetensors holds them")
+    given = _given(onnx, model, options)
+    graph = Graph(onnx, given.name)
+    _normalise(graph, model)
+    views = model.network.layout.views(model.parameters.astype(np.float32))
+    if len(model.network.input_shape) > len(seen_shape(model.config, model.origin)):  # frames as images of one channel
+        graph.add("Unsqueeze", graph.constant("last_axis", np.array([-1])))
+    for layer in model.network.layers:
+        translate(layer, graph, views)
+    _finish(graph, model.output, options)
+    graph.nodes[-1].output[0] = name = options.kind.replace("-", "_")
+    out = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", model.origin.classes])
+    whole = onnx.helper.make_graph(graph.nodes, "mpitrain", [given], [out], graph.constants)
+    opsets = [onnx.helper.make_opsetid("", options.opset)]
+    version = onnx.helper.find_min_ir_version_for(opsets)
+    made = onnx.helper.make_model(
+        whole, opset_imports=opsets, ir_version=version, producer_name="mpitrain", doc_string=__doc__.partition("\n")[0]
+    )
+    onnx.helper.set_model_props(made, metadata)
+    onnx.checker.check_model(made, full_check=True)
+    return bytes(made.SerializeToString())
+
+
+def _given(onnx: Any, model: Model, options: Options) -> Any:
+    """The description of the input."""
+    frames, types = model.origin.kind == "frames", {"uint8": onnx.TensorProto.UINT8, "float32": onnx.TensorProto.FLOAT}
+    if frames and options.image_type is not None:
+        raise BadInput(f"--input {options.image_type}: only for images; features are float32")
+    shape = seen_shape(model.config, model.origin) if frames else tuple(model.origin.shape)
+    kind = types["float32" if frames else options.image_type or "uint8"]
+    return onnx.helper.make_tensor_value_info("features" if frames else "images", kind, ["batch", *shape])
+
+
+def _normalise(graph: Graph, model: Model) -> None:
+    """(x − mean)·scale as the corpus does it, of the centre of images. Statistics of a speaker cannot be inside."""
+    origin, data = model.origin, model.config.data
+    if origin.kind == "images":
+        if data.crop:
+            _crop(graph, origin.shape, data.crop)
+        graph.add("Cast", to=1)  # FLOAT
+        mean, scale = of_pixels(data.normalise, origin.statistics, origin.shape[-1], np.float32)
+    elif data.normalise == "corpus":
+        mean, scale = stored(origin.statistics, origin.shape[-1], np.float32)
+    else:
+        return
+    graph.add("Sub", graph.constant("mean", mean))
+    graph.add("Mul", graph.constant("scale", scale))
+
+
+def _crop(graph: Graph, shape: list[int], side: int) -> None:
+    starts = np.array([(length - side) // 2 for length in shape[:2]])
+    bounds = (("crop_starts", starts), ("crop_ends", starts + side), ("crop_axes", np.array([1, 2])))
+    graph.add("Slice", *(graph.constant(name, array) for name, array in bounds))
+
+
+def _finish(graph: Graph, output: str, options: Options) -> None:
+    if output == "softmax":
+        graph.add("Softmax" if options.kind == "posteriors" else "LogSoftmax", axis=1)
+    elif options.kind == "posteriors":
+        graph.add("Sigmoid")
+    else:  # log(1 / (1 + exp(−z))) = −softplus(−z)
+        for operator in ("Neg", "Softplus", "Neg"):
+            graph.add(operator)
+    if options.log_priors is not None:
+        graph.add("Sub", graph.constant("log_priors", options.log_priors.astype(np.float32)))
+
+
+def _library() -> Any:
+    try:
+        import onnx
+        import onnx.checker
+        import onnx.helper
+        import onnx.numpy_helper
+    except ImportError:
+        raise BadInput("--format onnx needs onnx (the extra mpitrain[onnx])") from None
+    return onnx

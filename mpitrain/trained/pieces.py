@@ -1,0 +1,60 @@
+"""Rows that ranks compute in turns, brought to the first rank in order, a few at a time.
+
+Piece k is computed by rank k mod size. A rank computes its next piece while the one before waits to be taken up, and
+no further: so memory stays bounded, and no file has to be seen by more than one rank.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.mpi import Transport
+from mpitrain.trained.computing import Compute
+
+TAG = 21
+HEAD = 1024  # bytes before the rows: nothing, or why there are none
+
+
+def pieces(samples: int, size: int) -> list[slice]:
+    """`samples` in pieces of `size`."""
+    return [slice(start, min(start + size, samples)) for start in range(0, samples, size)]
+
+
+def lead(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> Iterator[Array]:
+    """On the first rank: all rows in order. Raises BadInput for what another rank met."""
+    longest = max(part.stop - part.start for part in parts)
+    room = np.empty(HEAD + 4 * longest * classes, np.uint8)
+    for number, part in enumerate(parts):
+        rank = number % transport.size
+        if rank == 0:
+            yield compute(part)
+            continue
+        message = room[: HEAD + 4 * (part.stop - part.start) * classes]
+        transport.receive_into(rank, TAG, message, f"the predictions of rank {rank}")
+        if fault := bytes(message[:HEAD]).rstrip(b"\0"):
+            raise BadInput(fault.decode(errors="replace"))
+        yield message[HEAD:].view(np.float32).reshape(-1, classes)
+
+
+def follow(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> None:
+    """On the others: compute one's own pieces and send them. A fault is sent to the first rank, which ends the job."""
+    own = parts[transport.rank :: transport.size]
+    longest = max((part.stop - part.start for part in own), default=0)
+    rooms = [np.empty(HEAD + 4 * longest * classes, np.uint8) for _ in range(2)]
+    before = None
+    for number, part in enumerate(own):
+        message, fault = rooms[number % 2][: HEAD + 4 * (part.stop - part.start) * classes], b""
+        try:
+            message[HEAD:].view(np.float32).reshape(-1, classes)[:] = compute(part)
+        except BadInput as error:
+            fault = str(error).encode()[:HEAD]
+        message[:HEAD] = np.frombuffer(fault.ljust(HEAD, b"\0"), np.uint8)
+        if before is not None:
+            transport.wait(before, "the first rank to take predictions")
+        before = transport.send_matched(0, TAG, message)
+        if fault:
+            break
+    if before is not None:
+        transport.wait(before, "the first rank to take predictions")

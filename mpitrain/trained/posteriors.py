@@ -1,0 +1,64 @@
+"""What is made of a network's outputs z [n, classes]: posteriors, their logarithms, scaled log-likelihoods.
+
+A decoder wants log p(x|y), which is log p(y|x) − log p(y) but for a number that all classes share (Bourlard & Morgan,
+Connectionist Speech Recognition, 1994): the posteriors divided by the classes' priors.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
+
+
+def convert(z: Array, output: str, kind: str, log_priors: Array | None) -> Array:
+    """One of KINDS, in a new array.
+
+    `output` is "softmax" or "logistic", `log_priors` [classes] what log-likelihoods take, None for the other kinds.
+    """
+    logarithms = log_softmax(z) if output == "softmax" else log_sigmoid(z)
+    if kind == "posteriors":
+        return np.exp(logarithms, out=logarithms)
+    return logarithms if log_priors is None else np.subtract(logarithms, log_priors, out=logarithms)
+
+
+def log_softmax(z: Array) -> Array:
+    """z − log Σ exp(z), the greatest z subtracted first."""
+    shifted = z - z.max(axis=1, keepdims=True)
+    return np.subtract(shifted, np.log(np.exp(shifted).sum(axis=1, keepdims=True)), out=shifted)
+
+
+def log_sigmoid(z: Array) -> Array:
+    """log(1 / (1 + exp(−z))) = min(z, 0) − log(1 + exp(−|z|))."""
+    return np.minimum(z, 0) - np.log1p(np.exp(-np.abs(z)))
+
+
+def log_priors(counts: Array, smoothing: float) -> Array:
+    """log((count + smoothing) / Σ), float64 [classes]. Raises BadInput naming a class that comes out with none."""
+    smoothed = np.asarray(counts, np.float64) + smoothing
+    if (smoothed <= 0).any():
+        number = int(smoothed.argmin())
+        raise BadInput(
+            f"class {number} has a prior of 0, which nothing can be divided by; --smoothing 1 adds to counts"
+        )
+    return np.log(smoothed / smoothed.sum())
+
+
+def read_priors(path: Path, classes: int) -> Array:
+    """Counts or probabilities of the classes, from a text of numbers, such as Kaldi's `[ 12 34 ... ]`, or a .npy.
+
+    Raises BadInput naming the file.
+    """
+    try:
+        if path.suffix == ".npy":
+            numbers = np.atleast_1d(np.load(path, allow_pickle=False)).astype(np.float64)
+        else:
+            numbers = np.array(path.read_text().strip().removeprefix("[").removesuffix("]").split(), np.float64)
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInput(f"{path}: no numbers: {getattr(error, 'strerror', None) or error}") from error
+    if numbers.shape != (classes,) or not np.isfinite(numbers).all() or (numbers < 0).any():
+        raise BadInput(f"{path}: expected {classes} numbers, none below 0; found {numbers.size}")
+    return numbers

@@ -1,0 +1,64 @@
+"""`predict RUN DATA OUT`: what a trained network says of every sample of a part, in a file for other programs."""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from mpitrain.agreement import agreed, ending_together
+from mpitrain.data.corpus import Corpus
+from mpitrain.evaluation import TOGETHER
+from mpitrain.flat import Array
+from mpitrain.inputs import held_out
+from mpitrain.mpi import Transport
+from mpitrain.preparation import threads
+from mpitrain.trained.computing import computing, log_priors
+from mpitrain.trained.model import Model, load
+from mpitrain.trained.pieces import follow, lead, pieces
+from mpitrain.trained.writers import Content, open_writer, require_known
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Every rank calls this; the samples are divided over them, the first one writes. The exit status."""
+    transport = Transport()
+    return ending_together(transport, lambda: _predict(transport, options))
+
+
+def _predict(transport: Transport, options: argparse.Namespace) -> int:
+    def prepare() -> tuple[Model, Corpus, Array | None]:
+        require_known(options.out)
+        model = load(options.run_folder, options.checkpoint, quiet=transport.rank > 0)
+        part = options.part or next(iter(held_out(options.data)), "train")
+        corpus = model.open(options.data, part, memory_limit=0)  # read once, from front to back
+        return model, corpus, log_priors(model, options)
+
+    model, corpus, priors = agreed(transport, prepare, "the run and the data")
+    transport.deadline = model.config.run.deadline
+    compute = computing(model, corpus, options.output, priors)
+    parts, classes = pieces(corpus.samples, TOGETHER), corpus.classes
+    with threadpool_limits(threads(model.config, transport)):
+        if transport.rank == 0:
+            with open_writer(options.out, content(model, corpus, options)) as writer:
+                for rows in lead(transport, parts, classes, compute):
+                    writer.write(rows)
+            print(f"{options.out}: {options.output} of {corpus.samples:,} samples of part {corpus.part}")
+        else:
+            follow(transport, parts, classes, compute)
+    transport.barrier("the end")
+    return 0
+
+
+def content(model: Model, corpus: Corpus, options: argparse.Namespace) -> Content:
+    """What the file will hold beside the rows."""
+    offsets = np.arange(corpus.samples + 1) if corpus.utterances is None else corpus.utterances
+    keys = corpus.keys or numbered(corpus.part, len(offsets) - 1)
+    about = {**model.described(), "data": str(Path(options.data)), "part": corpus.part, "output": options.output}
+    return Content(
+        options.output.replace("-", "_"), corpus.classes, corpus.targets, offsets.astype(np.int64), keys, about
+    )
+
+
+def numbered(part: str, count: int) -> list[str]:
+    """Names for utterances that have none, in alphabetical order: test-0000000, test-0000001, …"""
+    return [f"{part}-{number:07d}" for number in range(count)]

@@ -1,0 +1,192 @@
+"""Files that predictions go to, row by row, so that they are never all in memory: HDF5, npz, Kaldi ark with scp.
+
+Every file is written under a temporary name and renamed when it is whole.
+"""
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import h5py
+import numpy as np
+
+from mpitrain.data.shards import refusals
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+CHUNK = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Content:
+    """What will be written: float32 rows [samples, classes] called `name`, the samples' targets int32, and `about`.
+
+    Of frames, `utterances` int64 [n+1] are the offsets where utterances begin, `keys` their names; of images, offsets
+    of one sample each.
+    """
+
+    name: str
+    classes: int
+    targets: Array
+    utterances: Array
+    keys: Sequence[str]
+    about: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of all rows."""
+        return len(self.targets), self.classes
+
+
+class Writer(Protocol):
+    """Takes the rows in order, any number at a time."""
+
+    def write(self, rows: Array) -> None:
+        """The next rows float32 [n, classes]."""
+
+
+@contextmanager
+def open_writer(path: Path, content: Content) -> Iterator[Writer]:
+    """A writer of the kind that the file's ending names; the file is there when the block ends, and not before.
+
+    Raises BadInput naming the file: an unknown ending, a full disk, a missing library.
+    """
+    with refusals(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free, wanted = shutil.disk_usage(path.parent).free, 4 * content.shape[0] * content.shape[1]
+        if free < wanted + (1 << 20):
+            raise BadInput(f"{path}: needs {wanted} bytes, the disk has {free} left")
+        with WRITERS[path.suffix](path, content) as writer:
+            yield writer
+
+
+def require_known(path: Path) -> None:
+    """Raises BadInput for a file that no writer is for, or whose library is missing."""
+    if path.suffix not in WRITERS:
+        raise BadInput(f"{path}: ends in none of {', '.join(WRITERS)}")
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder")
+    if path.suffix == ".ark":
+        _kaldiio()
+
+
+@contextmanager
+def replacing(*paths: Path) -> Iterator[list[Path]]:
+    """Temporary names that take the place of `paths`, in that order, unless something is raised."""
+    temporary = [path.with_name(f".writing-{path.name}") for path in paths]
+    try:
+        yield temporary
+        for written in temporary:
+            with written.open("rb") as file:
+                os.fsync(file.fileno())
+        for path in reversed(paths):  # none of the old ones may stand beside a new one
+            path.unlink(missing_ok=True)
+        for written, path in zip(temporary, paths, strict=True):
+            written.replace(path)
+    finally:
+        for written in temporary:
+            with suppress(OSError):
+                written.unlink()
+
+
+class _Hdf5:
+    def __init__(self, file: h5py.File, content: Content) -> None:
+        shape = content.shape
+        rows = min(max(CHUNK // (4 * shape[1]), 1), shape[0])
+        self._rows = file.create_dataset(content.name, shape, "f4", chunks=(rows, shape[1]), fletcher32=True)
+        self._done = 0
+
+    def write(self, rows: Array) -> None:
+        self._rows[self._done : self._done + len(rows)] = rows
+        self._done += len(rows)
+
+
+@contextmanager
+def _hdf5(path: Path, content: Content) -> Iterator[Writer]:
+    with replacing(path) as [temporary], h5py.File(temporary, "w", libver=("v110", "v110")) as file:
+        file.attrs.update(content.about)
+        for name, array in _small(content).items():
+            file.create_dataset(name, data=array, fletcher32=True, chunks=(min(len(array), CHUNK),))
+        yield _Hdf5(file, content)
+
+
+class _Npy:
+    """The member of an npz that is open."""
+
+    def __init__(self, member: Any, content: Content) -> None:
+        header = {"descr": "<f4", "fortran_order": False, "shape": content.shape}
+        np.lib.format.write_array_header_1_0(member, header)
+        self._member = member
+
+    def write(self, rows: Array) -> None:
+        self._member.write(np.ascontiguousarray(rows, "<f4").tobytes())
+
+
+@contextmanager
+def _npz(path: Path, content: Content) -> Iterator[Writer]:
+    with replacing(path) as [temporary], zipfile.ZipFile(temporary, "w") as file:
+        for name, array in {**_small(content), "about": np.array(json.dumps(content.about))}.items():
+            with file.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, np.char.decode(array) if array.dtype.kind == "S" else array)
+        with file.open(f"{content.name}.npy", "w", force_zip64=True) as member:
+            yield _Npy(member, content)
+
+
+class _Ark:
+    """Gathers rows until an utterance is whole; the scp says where in the final ark it lies."""
+
+    def __init__(self, ark: Any, scp: Any, path: Path, content: Content) -> None:
+        self._ark, self._scp, self._path, self._content = ark, scp, path.absolute(), content
+        self._rows: list[Array] = []
+        self._next, self._have = 0, 0
+
+    def write(self, rows: Array) -> None:
+        while len(rows):
+            content = self._content
+            length = int(content.utterances[self._next + 1] - content.utterances[self._next])
+            taken = rows[: length - self._have]
+            self._rows.append(taken.copy())
+            self._have += len(taken)
+            rows = rows[len(taken) :]
+            if self._have == length:
+                self._finish(content.keys[self._next])
+
+    def _finish(self, key: str) -> None:
+        begins = self._ark.tell() + len(key.encode()) + 1
+        _kaldiio().save_ark(self._ark, {key: np.concatenate(self._rows)})
+        self._scp.write(f"{key} {self._path}:{begins}\n")
+        self._rows, self._have = [], 0
+        self._next += 1
+
+
+@contextmanager
+def _ark(path: Path, content: Content) -> Iterator[Writer]:
+    scp = path.with_suffix(".scp")
+    with (
+        replacing(path, scp) as temporary,
+        temporary[0].open("wb") as rows,
+        temporary[1].open("w", encoding="utf-8") as index,
+    ):
+        yield _Ark(rows, index, path, content)
+
+
+def _small(content: Content) -> dict[str, Array]:
+    keys = np.char.encode(np.asarray(content.keys, np.str_), "utf-8")
+    return {"targets": content.targets, "utterances": content.utterances, "keys": keys}
+
+
+def _kaldiio() -> Any:
+    try:
+        import kaldiio
+    except ImportError:
+        raise BadInput("a .ark needs kaldiio (the extra mpitrain[kaldi]); .h5 and .npz do not") from None
+    return kaldiio
+
+
+WRITERS = {".h5": _hdf5, ".hdf5": _hdf5, ".npz": _npz, ".ark": _ark}
