@@ -1,7 +1,7 @@
 """Collectives on arrays that lie on the GPU: by way of pinned memory, or handed to a CUDA-aware MPI.
 
-An operation goes through stages: its input is final and has crossed to the host; it is under way; its result is crossing
-back, and later kernels wait for it. Operations start in the order in which they were asked for, on every rank alike,
+An operation goes through stages: its input is final and has crossed to the host; it is under way; its result crosses
+back, and later kernels wait for that. Operations start in the order in which they were asked for, on every rank alike,
 those on host arrays among them. `Test` of any request moves all of them on.
 """
 

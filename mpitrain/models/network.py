@@ -57,7 +57,9 @@ class Network:
         *,
         share: tuple[int, int] | None = None,
     ) -> Any:
-        """Mean loss of the minibatch, without the l2 term (on a GPU an array); the mean gradient, with it, is written over `gradients`.
+        """Mean loss of the minibatch, without the l2 term (an array on a GPU).
+
+        The mean gradient, with it, is written over `gradients`.
 
         `rng` draws dropout. Of a minibatch that ranks share, `share` is (place of the first of these examples, count of
         the whole): with equal streams each drops what one rank would. `on_ready` is called with each layer's part of

@@ -12,7 +12,7 @@ import numpy as np
 from mpitrain.algorithms import Allreduce, MovingAverage, Msgd
 from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed
-from mpitrain.flat import Array, blocks
+from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.rules import averaging
 from mpitrain.rules import sgd as rule
 from mpitrain.session import Session
@@ -22,6 +22,7 @@ def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
     if session.transport.rank not in session.members:
         return
+    session.state.place(session.device)
     state, parallel = session.state, len(session.members) > 1
     session.say_exchange("allreduce" if parallel else "none")
     stepper = Stepper(session)
@@ -84,7 +85,7 @@ class Sums:
 
     def __init__(self, session: Session, gradient: Array, update: "Rule") -> None:
         self.session, self.gradient, self.update = session, gradient, update
-        self.transport = session.transport
+        self.transport = session.device.transport(session.transport)
         options = session.config.algorithm
         assert isinstance(options, Allreduce)
         self._bucket = max(int(options.bucket_mb * 1e6) // gradient.itemsize, 1)
@@ -117,9 +118,8 @@ class Sums:
     def _ready(self, part: slice) -> None:
         """Collect final parts, which come last layers first, into buckets; start a full one, push on the others."""
         if self._scale != 1.0:
-            for b in blocks(part.stop - part.start):
-                piece = self.gradient[part][b]
-                np.multiply(piece, self._scale, out=piece)
+            for b in block_slices(part, block_of(self.gradient)):
+                np.multiply(self.gradient[b], self._scale, out=self.gradient[b])
         pending = part if self._pending is None else slice(part.start, self._pending.stop)
         self._pending = pending
         if pending.stop - pending.start >= self._bucket:
@@ -141,32 +141,34 @@ class Rule:
         self.momentum = options.momentum if isinstance(options, Msgd | Allreduce) else 0.0
         self.nesterov = bool(self.momentum and isinstance(options, Msgd | Allreduce) and options.nesterov)
         self.average_rate = options.average_rate if isinstance(options, MovingAverage) else None
-        self._scratch = np.empty_like(state.theta[: next(blocks(state.theta.size)).stop])
+        self._scratch = scratch_for(state.theta)
+        self._sgd, self._look_ahead = session.device.fast(rule.sgd), session.device.fast(rule.look_ahead)
+        self._momentum_step = session.device.fast(rule.nesterov if self.nesterov else rule.classical)
+        self._running, self._moving = map(session.device.fast, (averaging.running_average, averaging.moving_average))
         #: Where the gradient is taken: θ, or θ + μv for Nesterov's momentum.
         self.at = np.empty_like(state.theta) if self.nesterov else state.theta
         if self.nesterov:
-            rule.look_ahead(self.at, state.theta, state.velocity, self.momentum)
+            self._look_ahead(self.at, state.theta, state.velocity, self.momentum)
 
     def __call__(self, part: slice, eta: float) -> None:
         """Update a part whose gradient is final and whose parameters backward no longer needs."""
-        for b in blocks(part.stop - part.start):
-            self._update(slice(part.start + b.start, part.start + b.stop), eta, self._scratch[: b.stop - b.start])
+        for b in block_slices(part, block_of(self.gradient)):
+            self._update(b, eta, self._scratch[: b.stop - b.start])
 
     def _update(self, b: slice, eta: float, scratch: Array) -> None:
         state, theta, g = self.state, self.state.theta[b], self.gradient[b]
         if state.average is not None:
             self._average(state.average[b], theta, scratch)
         if state.velocity is None:
-            rule.sgd(theta, g, scratch, eta=eta)
+            self._sgd(theta, g, scratch, eta=eta)
             return
-        step = rule.nesterov if self.nesterov else rule.classical
-        step(theta, state.velocity[b], g, scratch, eta=eta, mu=self.momentum)
+        self._momentum_step(theta, state.velocity[b], g, scratch, eta=eta, mu=self.momentum)
         if self.nesterov:
-            rule.look_ahead(self.at[b], theta, state.velocity[b], self.momentum)
+            self._look_ahead(self.at[b], theta, state.velocity[b], self.momentum)
 
     def _average(self, z: Array, theta: Array, scratch: Array) -> None:
         """The average takes θ_t in just before update t + 1."""
         if self.average_rate is None:
-            averaging.running_average(z, theta, scratch, t=self.state.index)
+            self._running(z, theta, scratch, t=self.state.index)
         else:
-            averaging.moving_average(z, theta, scratch, rate=self.average_rate)
+            self._moving(z, theta, scratch, rate=self.average_rate)
