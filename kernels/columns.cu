@@ -2,7 +2,7 @@
 // rows; a second launch adds up the chunks. No atomics, so that the same matrix gives the same bits.
 #include "common.cuh"
 
-const int WIDTH = 32, HEIGHT = 8;
+constexpr int WIDTH = 32, HEIGHT = 8;
 
 // sums [gridDim.y, columns] = for each chunk of `chunk` rows of x [rows, columns], the sum of each column.
 extern "C" __global__ void column_sums(const real *x, real *sums, Index rows, Index columns, Index chunk) {

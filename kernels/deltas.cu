@@ -3,9 +3,9 @@
 // all different: no two threads meet.
 #include "common.cuh"
 
-const unsigned SIGN = 1u << 31;
-const Index COUNT_MAX = (1ll << 31) - 1;  // weights reach ±32
-const double UNIT = 1.0 / (1 << 26);
+constexpr unsigned SIGN = 1u << 31, NONE = 0xffffffff;  // no index
+constexpr Index COUNT_MAX = (1ll << 31) - 1;  // weights reach ±32
+constexpr double UNIT = 1.0 / (1 << 26);
 
 __device__ inline Index moved(const int *counts, unsigned word, int step) {
     return counts[word & ~SIGN] + (word & SIGN ? (Index)step : -(Index)step);

@@ -8,8 +8,8 @@ typedef unsigned long long Word;
 
 // The block of a counter, in place.
 __device__ inline void philox(Word v[4], Word key0, Word key1) {
-    const Word FACTOR0 = 0xD2E7470EE14C6C93ull, FACTOR1 = 0xCA5A826395121157ull;
-    const Word GOLDEN = 0x9E3779B97F4A7C15ull, ROOT3 = 0xBB67AE8584CAA73Bull;
+    constexpr Word FACTOR0 = 0xD2E7470EE14C6C93ull, FACTOR1 = 0xCA5A826395121157ull;
+    constexpr Word GOLDEN = 0x9E3779B97F4A7C15ull, ROOT3 = 0xBB67AE8584CAA73Bull;
     for (int round = 0; round < 10; round++) {
         Word low0 = FACTOR0 * v[0], high0 = __umul64hi(FACTOR0, v[0]);
         Word low1 = FACTOR1 * v[2], high1 = __umul64hi(FACTOR1, v[2]);

@@ -53,8 +53,8 @@ class Launcher:
     ) -> None:
         """Launch `kernel` of `file`, compiled for `dtype`.
 
-        Of the arguments, a Python float becomes `real`, an int `Index`, None a null pointer; NumPy scalars and arrays go
-        as they are. Arrays must be C-contiguous.
+        Of the arguments, a Python float becomes `real`, an int `Index`, None a null pointer; NumPy scalars and arrays
+        go as they are. Arrays must be C-contiguous.
         """
         function = self._functions.get((file, kernel, dtype))
         if function is None:

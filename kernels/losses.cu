@@ -1,6 +1,7 @@
 // Cross-entropy and its gradient over outputs z [rows, classes], a block for each row: the row comes from memory once,
 // and again only from the cache. The loss of each row goes to its own place, and is not added up by atomics, so that
 // the same minibatch gives the same bits.
+#include "block.cuh"
 #include "common.cuh"
 
 // log Σ exp(z) − z[target], the greatest output subtracted first; NaN if an output is. With a gradient, z ← (softmax − one-hot)·scale.

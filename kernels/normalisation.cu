@@ -3,7 +3,7 @@
 // keeps in shared memory the terms that they and `half` elements on either side put into the sums.
 #include "common.cuh"
 
-const int THREADS = 256, HALF_MAX = 32;
+constexpr int THREADS = 256, HALF_MAX = 32;
 
 // Σ of `terms` over the channels around this thread's, in the CPU's order; channels outside count as 0.
 __device__ inline real window_sum(const real *terms, int c, int channels, int half) {

@@ -4,13 +4,14 @@
 // One pass over memory: residual and gradient are read once, the residual is written once. The words come out in
 // ascending order of index, because the codecs send gaps. So each block must know how many words the blocks before it
 // found, and learns it by decoupled look-back (Merrill & Garland, Single-pass Parallel Prefix Scan, 2016).
+#include "block.cuh"
 #include "common.cuh"
 #include "exact.cuh"
 
-const int THREADS = 256, WARPS = THREADS / 32;
-const int ITEMS = 16;              // elements a thread holds: enough loads under way to keep the memory busy
-const int TILE = THREADS * ITEMS;  // elements a block treats
-const int SPANS = TILE / 32;       // a span is 32 neighbours, one for each lane of a warp
+constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int ITEMS = 16;              // elements a thread holds: enough loads under way to keep the memory busy
+constexpr int TILE = THREADS * ITEMS;  // elements a block treats
+constexpr int SPANS = TILE / 32;       // a span is 32 neighbours, one for each lane of a warp
 
 // What a tile has told the others, in the upper half of its state; the number itself is in the lower half. Both halves
 // are written at once, so that no fence is needed.
@@ -71,7 +72,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
 
     // The first warp counts and looks back, while the others write their residuals.
     if (warp == 0) {
-        const int EACH = SPANS / 32;  // neighbouring spans of a lane
+        constexpr int EACH = SPANS / 32;  // neighbouring spans of a lane
         unsigned sum = 0;
         for (int j = 0; j < EACH; j++) {
             starts[lane * EACH + j] = sum;
@@ -94,7 +95,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
         real kept = value[k];
         if (!(fabs(kept) <= threshold)) {
             kept = kept < 0 ? add(kept, threshold) : sub(kept, threshold);
-            kept = fmin(fmax(kept, -limit), limit);
+            kept = kept > limit ? limit : kept < -limit ? -limit : kept;
         }
         if (i < n) residual[i] = kept;
     }

@@ -17,9 +17,11 @@ from .arrays import ndarray
 from .cuda import current
 
 SHIM = Path(__file__).with_name("host.h")
-#: No fused multiply-add, as on the device; fortified longjmp refuses to change stacks.
+#: No fused multiply-add, as on the device; a kernel called `wait` is not the system's; fortified longjmp refuses to
+#: change stacks.
 FLAGS = (
-    "-O2 -shared -fPIC -ffp-contract=off -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-clobbered -U_FORTIFY_SOURCE"
+    "-O2 -shared -fPIC -ffp-contract=off -Wl,-Bsymbolic -U_FORTIFY_SOURCE "
+    "-Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-clobbered"
 )
 ENDED, STUCK, ODD_BLOCK = 0, 1, 2
 _one_at_a_time = threading.Lock()
