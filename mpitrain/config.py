@@ -85,6 +85,7 @@ class Run(Section, frozen=True):
     nonfinite_limit: Count = 10  # non-finite gradients in a row after which the run stops
     gradient_statistics: bool = False  # share of exact zeros, cosine between workers' gradients (Chan & Lane §3.4)
     progress: Literal["auto", "plain", "none"] = "auto"
+    tensorboard: bool = False  # event files for TensorBoard beside metrics.jsonl
 
 
 class Stage(Section, frozen=True, kw_only=True):
@@ -199,7 +200,7 @@ def _check_names(table: dict[str, Any]) -> None:
         raise BadInput("algorithm: expected a table")
     name = algorithm.get("name", "asgd")
     if name not in ALGORITHMS:
-        raise BadInput(f"algorithm.name = {name!r}: unknown{_nearest(str(name), list(ALGORITHMS))}")
+        raise BadInput(f"algorithm.name = {name!r}: unknown{nearest(str(name), list(ALGORITHMS))}")
     _check_fields(algorithm, ALGORITHMS[name], "algorithm.")
     stages = table.get("stages", [])
     for number, stage in enumerate(stages if isinstance(stages, list) else []):
@@ -214,10 +215,11 @@ def _check_fields(table: Any, section: type[msgspec.Struct], prefix: str) -> Non
         known.append("name")
     for key in table:
         if key not in known:
-            raise BadInput(f"unknown key {prefix}{key}{_nearest(key, known)}")
+            raise BadInput(f"unknown key {prefix}{key}{nearest(key, known)}")
 
 
-def _nearest(word: str, known: list[str]) -> str:
+def nearest(word: str, known: list[str]) -> str:
+    """The end of a line that says `word` is unknown."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; the nearest known is {close[0]}" if close else f"; known: {', '.join(known)}"
 
