@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mpitrain.errors import BadInput
+from mpitrain.tensorboard import EventFile
 
 
 class Metrics:
-    """Appends records to a file; each is on disk's way as soon as it is written."""
+    """Appends records to a file; each is on disk's way as soon as it is written. `events` gets them too."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, events: EventFile | None = None) -> None:
+        self._path, self._events = path, events
         try:
             self._file: TextIO = path.open("a", encoding="utf-8")
         except OSError as error:
@@ -21,12 +22,15 @@ class Metrics:
 
     def write(self, event: str, **fields: Any) -> None:
         """One record. Numbers that JSON has not (nan, inf) are written as null."""
-        record = {"event": event, **{key: _finite(value) for key, value in fields.items()}}
+        fields = {key: _finite(value) for key, value in fields.items()}
+        record = {"event": event, **fields}
         try:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
         except OSError as error:
             raise BadInput(f"{self._path}: {error.strerror}") from error
+        if self._events is not None:
+            self._events.write(event, fields)
 
 
 def write_whole(path: Path, text: str) -> None:

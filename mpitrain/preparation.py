@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import __version__, checkpoint, origin, pretraining, saving
+from mpitrain import __version__, checkpoint, origin, pretraining, saving, tensorboard
 from mpitrain import config as configuration
 from mpitrain.algorithms import chunks_together, name_of
 from mpitrain.assignments import Assignments
@@ -54,6 +54,8 @@ def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
     config.algorithm.fits(network, transport.size)
     pretraining.require_fit(config.pretraining, network)
+    if config.run.tensorboard:
+        tensorboard.require()
     return device, corpus, network, _run_folder(config, options) if transport.rank == 0 else None
 
 
@@ -120,7 +122,8 @@ def furnish(session: Session, folder: Path | None, resume: bool) -> None:
         session.resumed = found
         monitor.resume(state)
     write_whole(folder / "config.toml", configuration.to_toml(config))
-    monitor.metrics = Metrics(folder / "metrics.jsonl")
+    events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
+    monitor.metrics = Metrics(folder / "metrics.jsonl", events)
     monitor.save = saver.save_state
     path = data_path(config)
     trained_on = origin.of_part(path)
