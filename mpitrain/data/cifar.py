@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 as A. Krizhevsky publishes them: https://www.cs.toronto.edu/~kriz/cifar.html.
 
-The python archive holds pickled dictionaries of `data` uint8 [n, 3072] and labels, the binary one records of labels (one
-byte; CIFAR-100: coarse, then fine) and 3072 bytes: the red plane of 32 rows, then green and blue.
+The python archive holds pickled dictionaries of `data` uint8 [n, 3072] and labels, the binary one records of labels
+(one byte; CIFAR-100: coarse, then fine) and 3072 bytes: the red plane of 32 rows, then green and blue.
 """
 
 from pathlib import Path
@@ -64,7 +64,7 @@ def parse_binary(content: bytes, labels: Labels, path: Path) -> tuple[Array, Arr
     if len(content) % record:
         raise BadInput(f"{path}: {len(content):,} bytes are not whole records of {record:,}")
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
-    return _images(records[:, labels.record_bytes :]), _targets(records[:, labels.byte], labels, path)
+    return _images(records[:, labels.record_bytes :]), _targets(records[:, labels.byte].tolist(), labels, path)
 
 
 def class_names(content: bytes, labels: Labels, binary: bool, path: Path) -> list[str]:
@@ -84,13 +84,11 @@ def _images(rows: Array) -> Array:
     return np.ascontiguousarray(rows.reshape(-1, PLANES, SIDE, SIDE).transpose(0, 2, 3, 1))
 
 
-def _targets(numbers: Array | list[int], labels: Labels, path: Path) -> Array:
-    targets = np.array(numbers, np.int64)
-    if len(targets) and not 0 <= targets.min() <= targets.max() < labels.classes:
-        raise BadInput(
-            f"{path}: labels from {targets.min()} to {targets.max()}, but there are {labels.classes} classes"
-        )
-    return targets.astype(np.int32)
+def _targets(numbers: list[int], labels: Labels, path: Path) -> Array:
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    if low < 0 or high >= labels.classes:
+        raise BadInput(f"{path}: labels from {low} to {high}, but there are {labels.classes} classes")
+    return np.array(numbers, np.int32)
 
 
 def _text(name: object) -> str:

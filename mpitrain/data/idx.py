@@ -1,6 +1,6 @@
 """IDX files of unsigned bytes, as MNIST and Fashion-MNIST are published: Y. LeCun, http://yann.lecun.com/exdb/mnist.
 
-Big-endian: two zero bytes, a type (8: unsigned byte), the number of axes, the size of each axis in four bytes, the data.
+Big-endian: two zero bytes, a type (8: unsigned byte), the number of axes, the size of each in four bytes, the data.
 """
 
 import gzip
