@@ -42,8 +42,11 @@ class Cpu:
         """The host's vector on the device: a copy, unless it lies there."""
         return vector
 
-    def upload(self, to: Array, vector: Array) -> None:
-        """Copy a host vector to a device vector. The host's may be changed on return."""
+    def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
+        """Copy a host vector to a device vector. The host's may be changed on return.
+
+        A `steady` one is of `host_like`, and may be changed when a kernel launched later has ended.
+        """
         np.copyto(to, vector)
 
     def download(self, vector: Array, to: Array) -> None:

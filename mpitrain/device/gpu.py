@@ -59,9 +59,13 @@ class Gpu(Cpu):
         self.upload(placed.reshape(-1), np.ascontiguousarray(vector).reshape(-1))
         return placed
 
-    def upload(self, to: Array, vector: Array) -> None:
+    def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
         """By way of two pinned buffers: one is filled while the other crosses. Later kernels see the whole vector."""
         self.after(self.compute, self.incoming)
+        if steady:
+            to.set(vector, stream=self.incoming)
+            self.after(self.incoming, self.compute)
+            return
         for number, start in enumerate(range(0, vector.size, CHUNK)):
             piece = slice(start, min(start + CHUNK, vector.size))
             pinned, crossed = self._chunk(vector.dtype, number, piece)

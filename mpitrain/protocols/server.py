@@ -22,15 +22,17 @@ from mpitrain.session import Session
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
     master, *workers = session.members
+    transport, state = session.transport, session.state
+    if transport.rank == master:
+        state.place(session.device)
     if not workers:
         alone(session)
         return
-    transport, state = session.transport, session.state
     how = choose(transport, session.config.run.exchange)
     session.say_exchange(how)
     centre = open_centre(transport, how, state.theta.size, state.theta.dtype, master)
     if transport.rank == master:
-        _place(centre, state)
+        _lay_out(centre, session)
     transport.barrier("the start")
     if transport.rank == master:
         Server(session, centre, workers).serve()
@@ -38,15 +40,18 @@ def run(session: Session) -> None:
         work(session, centre, master, workers.index(transport.rank))
     transport.flush()
     transport.barrier("the end")
-    if transport.rank == master:
+    if state.theta is centre.theta:
         state.theta = centre.theta.copy()
     centre.close()
 
 
-def _place(centre: Centre, state: Any) -> None:
+def _lay_out(centre: Centre, session: Session) -> None:
+    """Show Θ where workers read it. On the CPU it is updated there, a GPU keeps it and shows a copy."""
+    state = session.state
     with centre.writing(state.index):
-        np.copyto(centre.theta, state.theta)
-    state.theta = centre.theta
+        session.device.download(state.theta, centre.theta)
+    if session.device.name == "cpu":
+        state.theta = centre.theta
 
 
 class Server:
@@ -142,6 +147,8 @@ class Server:
         if self.updates.accepts(gradient, note, worker):
             with self.centre.writing(self.state.index + 1):
                 self.updates.apply(gradient, note, worker)
+                if self.state.theta is not self.centre.theta:
+                    self.session.device.download(self.state.theta, self.centre.theta)
         given = self.assigned.pop(worker)
         self.state.assignments.give_back(given.rest(note.count))
         self.monitor.trained(note.count, note.loss, self.session.clock() - began)
@@ -217,11 +224,13 @@ class Server:
             raise WireError(f"rank {worker} sent a gradient over samples it was not given")
 
     def _collect(self, worker: int, note: Note) -> Array:
+        """The gradient on the device."""
         seen = self.centre.handed_over(worker)
-        if seen is not None:
-            return seen
+        return self.session.device.place(self._receive(worker, note) if seen is None else seen)
+
+    def _receive(self, worker: int, note: Note) -> Array:
         if self._received is None:
-            self._received = np.empty_like(self.state.theta)
+            self._received = self.session.device.host_like(self.state.theta)
         if note.nbytes != self._received.nbytes:
             raise WireError(f"rank {worker} sends {note.nbytes} bytes, expected {self._received.nbytes}")
         self.transport.receive_into(worker, VECTOR, self._received, f"the gradient of rank {worker}")
@@ -237,8 +246,8 @@ class Server:
         if self._snapshot_sends:
             return False  # the copy is still on its way to somebody
         if self._snapshot is None:
-            self._snapshot = np.empty_like(self.state.theta)
-        np.copyto(self._snapshot, self.state.theta)
+            self._snapshot = np.empty_like(self.centre.theta)
+        np.copyto(self._snapshot, self.centre.theta)
         note = Note(Kind.SNAPSHOT, self.state.index, nbytes=self._snapshot.nbytes, checksum=checksum(self._snapshot))
         for worker in self._asked:
             self.transport.post(worker, TO_WORKER, note.pack())

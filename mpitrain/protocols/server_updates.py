@@ -4,7 +4,7 @@ import numpy as np
 
 from mpitrain.algorithms import Asgd
 from mpitrain.errors import TrainingFailed
-from mpitrain.flat import Array, blocks
+from mpitrain.flat import Array, block_of, blocks, scratch_for
 from mpitrain.protocols.server_rules import rule_of
 from mpitrain.protocols.wire import Note
 from mpitrain.rules.server import decay
@@ -17,12 +17,12 @@ class Updates:
     def __init__(self, session: Session) -> None:
         self.state, self.monitor = session.state, session.monitor
         self.options: Asgd = session.config.algorithm  # type: ignore[assignment]
-        self.rule = rule_of(self.options)
+        self.rule = rule_of(self.options, session.device)
         self.limit = session.config.run.nonfinite_limit
         self._refused_in_a_row = 0
         self._previous = np.empty_like(self.state.theta) if session.config.run.gradient_statistics else None
         self._previous_from = -1
-        self._scratch = np.empty_like(self.state.theta[: next(blocks(self.state.theta.size)).stop])
+        self._scratch = scratch_for(self.state.theta)
 
     def accepts(self, gradient: Array, note: Note, worker: int) -> bool:
         """Whether the gradient is finite. Counts and names a worker whose gradient is not; raises TrainingFailed
@@ -45,7 +45,7 @@ class Updates:
         """The algorithm's update with the worker's index j; counts i, the samples and the staleness."""
         state = self.state
         alpha = decay(state.index, note.index, self.options.gradient_decay)
-        for b in blocks(state.theta.size):
+        for b in blocks(state.theta.size, block_of(state.theta)):
             self.rule(state, b, gradient[b], note.learning_rate, alpha, self._scratch[: b.stop - b.start])
         self.monitor.updated(state.index - note.index)
         if self._previous is not None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from mpitrain.algorithms import Asgd
-from mpitrain.flat import Array, blocks
+from mpitrain.device.cpu import InPlace
+from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.protocols.centre import Centre
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, WireError, checksum, unpack
@@ -22,9 +23,15 @@ class Worker:
         self.session, self.centre, self.master, self.number = session, centre, master, number
         self.transport = session.transport
         self.options: Asgd = session.config.algorithm  # type: ignore[assignment]
-        self.theta = np.empty_like(session.state.theta)
+        device = session.device
+        self.theta = np.empty_like(device.place(session.state.theta))
         self.gradient = np.empty_like(self.theta)
-        self._scratch = np.empty_like(self.theta[: next(blocks(self.theta.size)).stop])
+        # With a GPU, Θ and the sum of gradients cross to where the server reads and writes, unless it is this process.
+        apart = device.name == "gpu" and centre.how != "own"
+        self._read = device.host_like(self.theta) if apart else self.theta
+        self._total = np.empty_like(self.theta) if apart else centre.gradient
+        self._outgoing = device.outgoing(self._total, centre.gradient) if apart else InPlace()
+        self._scratch, self._sgd = scratch_for(self.theta), device.fast(sgd)
 
     def ask(self, note: Note, what: str) -> Note:
         """Send a note and wait for the answer."""
@@ -46,17 +53,21 @@ class Worker:
     def pull(self, at_least: int) -> int:
         """Fetch Θ_j with j no older than this worker's own last update; j."""
         for _ in range(3):
-            index = self.centre.read(self.theta)
+            index = self.centre.read(self._read)
             if index is not None and index >= at_least:
-                return index
-        return self._pull_by_message()
+                break
+        else:
+            index = self._pull_by_message()
+        if self._read is not self.theta:
+            self.session.device.upload(self.theta, self._read, steady=True)
+        return index
 
     def _pull_by_message(self) -> int:
         note = self.ask(Note(Kind.PULL), "Θ from the server")
-        if note.kind != Kind.SNAPSHOT or note.nbytes != self.theta.nbytes:
+        if note.kind != Kind.SNAPSHOT or note.nbytes != self._read.nbytes:
             raise WireError(f"rank {self.master} answered a pull with kind {note.kind}, {note.nbytes} bytes")
-        self.transport.receive_into(self.master, VECTOR, self.theta, "Θ from the server")
-        if checksum(self.theta) != note.checksum:
+        self.transport.receive_into(self.master, VECTOR, self._read, "Θ from the server")
+        if checksum(self._read) != note.checksum:
             raise WireError(f"rank {self.master} sent a Θ that does not match its checksum")
         return note.index
 
@@ -65,19 +76,21 @@ class Worker:
         index = self.pull(order.index)
         if self.options.order == "round-robin":
             self.tell(Note(Kind.PULLED))
-        total, eta, samples, loss, asked = self.centre.gradient, order.learning_rate, 0, 0.0, False
+        total, eta, samples, loss, asked = self._total, order.learning_rate, 0, 0.0, False
         minibatches = list(order.work.minibatches())
         self.session.learner.expect(minibatches)
         for number, minibatch in enumerate(minibatches, start=1):
             last = number == len(minibatches)
             target = total if number == 1 else self.gradient
-            step = partial(self._step, target, total, None if last else eta)
+            step, known = partial(self._step, target, total, None if last else eta), last
             loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
             samples += minibatch.count
             last |= self.session.stop.flag
             if last or (number >= self.options.minibatches and self._granted(asked)):
                 break
             asked |= number >= self.options.minibatches
+        if not known:  # the last minibatch was not known to be it
+            self._outgoing.start(slice(0, total.size))
         zeros = self._zeros(total) if self.session.config.run.gradient_statistics else 0.0
         note = Note(Kind.GRADIENT, index, order.epoch, order.start, samples, order.minibatch, number)
         return replace(note, learning_rate=eta, loss=loss, zeros=zeros)
@@ -87,14 +100,13 @@ class Worker:
 
         No own step (eta None) on the last minibatch before Θ replaces θ.
         """
-        if g is total and eta is None:
-            return
-        for block in blocks(part.stop - part.start):
-            b = slice(part.start + block.start, part.start + block.stop)
+        for b in block_slices(part, block_of(total)) if eta is not None or g is not total else ():
             if g is not total:
                 np.add(total[b], g[b], out=total[b])
             if eta is not None:
-                sgd(self.theta[b], g[b], self._scratch[: b.stop - b.start], eta=eta)
+                self._sgd(self.theta[b], g[b], self._scratch[: b.stop - b.start], eta=eta)
+        if eta is None:
+            self._outgoing.start(part)
 
     def _granted(self, asked: bool) -> bool:
         """Whether the server has said that it is free; asks it once per round."""
@@ -106,6 +118,7 @@ class Worker:
     def hand_over(self, note: Note) -> Note:
         """Give the summed gradient to the server; its answer, which comes once Θ includes it."""
         total = self.centre.gradient
+        self._outgoing.finish()
         self.transport.traffic.bytes_sent += total.nbytes if self.centre.how == "shared" else 0
         if self.centre.how == "shared":
             return self.ask(note, "the server to apply a gradient")
@@ -117,7 +130,7 @@ class Worker:
 
     @staticmethod
     def _zeros(gradient: Array) -> float:
-        return 1.0 - np.count_nonzero(gradient) / gradient.size
+        return 1.0 - float(np.count_nonzero(gradient)) / gradient.size
 
 
 def work(session: Session, centre: Centre, master: int, number: int) -> None:
