@@ -19,13 +19,13 @@ extern "C" __global__ void easgd_step(real *x, const real *g, const real *d, Ind
     }
 }
 
-// x ← x − d;  v ← δv − ηg;  x ← x + v;  and at = x + δv, where the next gradient is to be taken.
+// x ← x − d;  v ← δv − ηg;  x ← x + v;  and, if asked for, at ← x + δv, where the next gradient is to be taken.
 extern "C" __global__ void eamsgd_step(
     real *x, real *v, const real *g, const real *d, real *at, Index n, real eta, real delta) {
     for (Index i = thread(); i < n; i += threads()) {
         real here = d ? sub(x[i], d[i]) : x[i];
         real velocity = v[i] = accelerated(v[i], g[i], eta, delta);
         here = x[i] = add(here, velocity);
-        at[i] = add(mul(delta, velocity), here);
+        if (at) at[i] = add(mul(delta, velocity), here);
     }
 }

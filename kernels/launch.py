@@ -8,9 +8,9 @@ from math import inf, prod
 from typing import Any
 
 import numpy as np
-from mpitrain.kernels.launcher import THREADS, Launcher
 
 from mpitrain.flat import Array
+from mpitrain.kernels.launcher import THREADS, Launcher
 
 #: As in residual.cu, normalisation.cu, columns.cu.
 TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8
@@ -108,9 +108,9 @@ class Kernels(Launcher):
         self.rule("elastic", "easgd_step", (x, g, d), eta)
 
     def eamsgd_step(
-        self, x: Array, v: Array, g: Array, d: Array | None, at: Array, *, eta: float, delta: float
+        self, x: Array, v: Array, g: Array, d: Array | None, at: Array | None, *, eta: float, delta: float
     ) -> None:
-        """x ← x − d; v ← δv − ηg; x ← x + v; `at` ← x + δv."""
+        """x ← x − d; v ← δv − ηg; x ← x + v; `at` ← x + δv, unless None."""
         self.rule("elastic", "eamsgd_step", (x, v, g, d, at), eta, delta)
 
     # Losses

@@ -4,7 +4,8 @@
 #include "block.cuh"
 #include "common.cuh"
 
-// log Σ exp(z) − z[target], the greatest output subtracted first; NaN if an output is. With a gradient, z ← (softmax − one-hot)·scale.
+// log Σ exp(z) − z[target], the greatest output subtracted first; NaN if an output is. With a gradient,
+// z ← (softmax(z) − one-hot)·scale.
 __device__ void softmax(real *z, const int *targets, double *losses, int classes, real scale, bool gradient) {
     __shared__ real partial[32];
     real *row = z + (Index)blockIdx.x * classes;

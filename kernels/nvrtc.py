@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from mpitrain.kernels.launcher import FOLDER, options, source
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")

@@ -108,10 +108,11 @@ def easgd_step(x: Array, g: Array, d: Array | None, *, eta: float) -> None:
     elastic.easgd_step(x, g, d, np.empty_like(g), eta=eta)
 
 
-def eamsgd_step(x: Array, v: Array, g: Array, d: Array | None, at: Array, *, eta: float, delta: float) -> None:
-    """x ← x − d; v ← δv − ηg; x ← x + v; `at` ← x + δv, where the next gradient is to be taken."""
+def eamsgd_step(x: Array, v: Array, g: Array, d: Array | None, at: Array | None, *, eta: float, delta: float) -> None:
+    """x ← x − d; v ← δv − ηg; x ← x + v; `at` ← x + δv, where the next gradient is to be taken, unless None."""
     elastic.eamsgd_step(x, v, g, d, np.empty_like(g), eta=eta, delta=delta)
-    rule.look_ahead(at, x, v, delta)
+    if at is not None:
+        rule.look_ahead(at, x, v, delta)
 
 
 def softmax_loss(z: Array, targets: Array, losses: Array) -> None:

@@ -1,5 +1,6 @@
-// Which elements of the residual are sent? Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing,
-// Interspeech 2015, §2.6 steps 4 to 7: add the gradient, take the threshold from what exceeds it, and write down where.
+// Which elements of the residual are sent? Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud
+// Computing, Interspeech 2015, §2.6 steps 4 to 7: add the gradient, take the threshold from what exceeds it, and write
+// down where.
 //
 // One pass over memory: residual and gradient are read once, the residual is written once. The words come out in
 // ascending order of index, because the codecs send gaps. So each block must know how many words the blocks before it
@@ -42,8 +43,8 @@ __device__ unsigned words_before(unsigned long long *states, int tile, unsigned 
     return before;
 }
 
-// residual += scale·gradient; the words of what exceeds the threshold; result = (how many words, NONE or the first index
-// that is not finite). `progress` is 0 at the start: a ticket, then the states of the tiles.
+// residual += scale·gradient; the words of what exceeds the threshold; result = (how many words, the first index that is
+// not finite, if it was 2³² − 1 before). `progress` is 0 at the start: a ticket, then the states of the tiles.
 extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     real *residual, const real *gradient, unsigned *words, unsigned *result, unsigned long long *progress, Index n,
     real scale, real threshold, real limit) {

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from mpitrain.kernels import reference
 from mpitrain.kernels.launch import Kernels
 

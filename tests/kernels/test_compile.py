@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+
 from mpitrain.kernels import nvrtc
 
 try:

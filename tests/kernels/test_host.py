@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from mpitrain.kernels.launcher import options, source
 
 from .conftest import fake_cupy

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpitrain.kernels import reference
-from mpitrain.kernels.launch import CHUNK, HALF_MAX, Kernels
 
 from mpitrain import ops
+from mpitrain.kernels import reference
+from mpitrain.kernels.launch import CHUNK, HALF_MAX, Kernels
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.losses import LOSSES
 from mpitrain.models.normalisation import LocalResponseNorm

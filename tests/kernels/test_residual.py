@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mpitrain.kernels import reference
-from mpitrain.kernels.launch import TILE, Kernels
 
 from mpitrain.codecs import message, replica
 from mpitrain.errors import TrainingFailed
+from mpitrain.kernels import reference
+from mpitrain.kernels.launch import TILE, Kernels
 from mpitrain.ops import residual as cpu
 from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from mpitrain.kernels.launch import Kernels
 
 #: The last is more than the threads of the largest grid on the host.
@@ -69,6 +70,7 @@ def test_what_may_be_none(compare: Callable[..., list[Any]]) -> None:
     compare("server_update", x, None, g, eta=ETA, mu=0.0, alpha=0.25)
     compare("easgd_step", x, g, None, eta=ETA)
     compare("eamsgd_step", x, v, g, None, at, eta=ETA, delta=MU)
+    compare("eamsgd_step", x, v, g, at, None, eta=ETA, delta=MU)
     compare("look_ahead", at, x, v, MU)
     compare("add_scaled", x, g, 1e-4)
 
