@@ -9,7 +9,7 @@ from mpitrain.errors import BadInput
 
 environment.prepare()  # before anything loads NumPy
 
-COMMANDS = ("train", "evaluate", "predict", "export", "prepare", "check", "report", "stability", "info")
+COMMANDS = ("train", "evaluate", "predict", "export", "prepare", "check", "compare", "report", "stability", "info")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from mpitrain import report, stability
+    from mpitrain import comparison, report, stability
     from mpitrain.data import commands as data
     from mpitrain.trained import commands as trained
 
@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     trained.add_parsers(commands)
     data.add_prepare_parser(commands)
     data.add_check_parser(commands)
+    comparison.add_parser(commands)
     report.add_parser(commands)
     stability.add_parser(commands)
     info = commands.add_parser("info", help="what was found: MPI, ranks, nodes, threads, devices")

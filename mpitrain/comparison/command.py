@@ -1,0 +1,129 @@
+"""`python -m mpitrain compare CONFIG... --target-error X`: run a matrix and fill the table; see `--help`."""
+
+import argparse
+import json
+import math
+import os
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from mpitrain.comparison import launching
+from mpitrain.comparison import table as tables
+from mpitrain.comparison.matrix import Element, matrix
+from mpitrain.errors import BadInput
+from mpitrain.metrics import write_whole
+from mpitrain.report.html import table
+from mpitrain.report.page import page, section
+
+DAY = 86400.0
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand; `options.run` is then `run`."""
+    parser = subparsers.add_parser("compare", help="run configurations with several numbers of workers; a table")
+    parser.add_argument("configs", nargs="+", metavar="CONFIG", help="a TOML file, or the name of an algorithm")
+    parser.add_argument("--target-error", required=True, metavar="X,...", help="errors to reach, as shares: 0.05,0.02")
+    parser.add_argument("--workers", default="1", metavar="N,...", help="numbers of workers; default: 1")
+    parser.add_argument("--seeds", default="", metavar="N,...", help="of training; default: the configuration's")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run, as in train")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help="default: runs/compare")
+    parser.add_argument("--launch", default="", metavar="WORDS", help='default: found; as in "mpirun -n {ranks}"')
+    parser.add_argument("--deadline", type=float, default=DAY, metavar="S", help="seconds for one run; default: a day")
+    parser.add_argument("--baseline", default="", metavar="NAME", help="speed-ups are to this one's fewest workers")
+    parser.add_argument("--test-set", default="test", metavar="NAME", help="as in test-noisy; default: the first")
+    step = parser.add_mutually_exclusive_group()
+    step.add_argument("--list", action="store_true", help="number, name, ranks and state of each run; run nothing")
+    step.add_argument("--run", type=int, dest="element", metavar="K", help="run only number K of the list, from 0")
+    step.add_argument("--table", action="store_true", help="only the table, of what there is")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do the step; 0 when all runs that it is about are finished, else 1. Raises BadInput naming the option."""
+    if int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1) > 1:
+        raise BadInput("compare starts the runs itself: start it without mpirun")
+    targets = _numbers("--target-error", options.target_error, float, lambda x: 0 <= x < 1)
+    if not 0 < options.deadline < math.inf:
+        raise BadInput(f"--deadline: must be positive, not {options.deadline}")
+    workers = _numbers("--workers", options.workers, int, lambda n: n >= 1)
+    seeds = _numbers("--seeds", options.seeds, int, lambda n: n >= 0) if options.seeds else []
+    elements = matrix(options.configs, workers, seeds, options.set, options.out)
+    if options.baseline and all(element.configuration != options.baseline for element in elements):
+        raise BadInput(f"--baseline: {options.baseline} is none of the configurations")
+    if options.list:
+        for number, element in enumerate(elements):
+            print(number, element.name, element.ranks, element.state(), sep="\t")
+        return 0
+    if options.element is not None and not 0 <= options.element < len(elements):
+        raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
+    chosen = elements if options.element is None else [elements[options.element]]
+    if not options.table:
+        _run_all(chosen, options.launch, options.deadline)
+    if options.element is None:
+        _write_table(elements, targets, options)
+    return 0 if all(element.state() == "finished" for element in chosen) else 1
+
+
+def _run_all(elements: list[Element], launch: str, deadline: float) -> None:
+    """Those not finished, one after the other; a failure is told and the next one run."""
+    how = launching.launcher(launch)
+    states = [element.state() for element in elements]  # a folder of another configuration is refused before any run
+    for number, (element, state) in enumerate(zip(elements, states, strict=True), 1):
+        place = f"{number} of {len(elements)}  {element.name}"
+        if state == "finished":
+            print(f"{place}: finished before", flush=True)
+            continue
+        print(f"{place}: {element.ranks} {'rank' if element.ranks == 1 else 'ranks'} …", flush=True)
+        with launching.signals_passed_on():
+            fault = launching.run(element, how, deadline)
+        print(f"{place}: {f'failed: {fault} (see {element.log})' if fault else _outcome(element)}", flush=True)
+
+
+def _outcome(element: Element) -> str:
+    run = element.read()
+    results = run.results if run else {}
+    error = results.get("test_error")
+    return f"{results.get('seconds', 0):.1f} s" + ("" if error is None else f", test error {error:.2%}")
+
+
+def _write_table(elements: list[Element], targets: list[float], options: argparse.Namespace) -> None:
+    found = tables.rows(elements, targets, options.test_set, options.baseline)
+    states = {element.name: element.state() for element in elements}
+    text, note = tables.markdown(found), _note(states, options)
+    title = "Comparison of " + ", ".join(dict.fromkeys(element.configuration for element in elements))
+    runs = [run for element in elements if (run := element.read())]
+    header, lines = tables.cells(found)
+    shown = table(note, header, [[escape(cell) for cell in line] for line in lines], "results")
+    told = {"targets": targets, "test_set": options.test_set, "baseline": options.baseline, "runs": states}
+    options.out.mkdir(parents=True, exist_ok=True)
+    written = {
+        "compare.md": f"{text}\n{note}\n",
+        "compare.csv": tables.comma_separated(found),
+        "compare.json": json.dumps({**told, "rows": tables.values(found)}, indent=2) + "\n",
+        "report.html": page(runs, title, section("Comparison", shown)),
+    }
+    for name, content in written.items():
+        write_whole(options.out / name, content)
+    print(f"\n{text}\n{note}")
+    print(*(options.out / name for name in written), sep="\n")
+
+
+def _note(states: dict[str, str], options: argparse.Namespace) -> str:
+    """What the table's numbers mean, and what is missing from it."""
+    base = f"{options.baseline} with its fewest workers" if options.baseline else "the configuration's fewest workers"
+    note = f"Time: of training, until the {options.test_set} error was first that low. Speed-up: over {base}; "
+    note += "efficiency: that by the ratio of workers. Mean ± standard deviation over the seeds."
+    left = [f"{name} ({state})" for name, state in states.items() if state != "finished"]
+    return note + (f" Not in the table: {', '.join(left)}." if left else "")
+
+
+def _numbers(option: str, text: str, kind: Any, allowed: Any) -> list[Any]:
+    """A list as "1,2,4"."""
+    try:
+        found = [kind(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(map(allowed, found)) or len(set(found)) < len(found):
+        raise BadInput(f"{option}: expected different numbers in range, with commas between, not {text}")
+    return found

@@ -1,0 +1,102 @@
+"""The runs of a comparison: every configuration with every number of workers and every seed."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpitrain.algorithms import ALGORITHMS, Algorithm
+from mpitrain.config import Config, load, nearest, to_toml
+from mpitrain.errors import BadInput
+from mpitrain.report.runs import Run, flat, read_run
+
+
+@dataclass(frozen=True)
+class Element:
+    """One run: what it is called, how many ranks it takes and the words after `python -m mpitrain train`."""
+
+    configuration: str
+    workers: int
+    ranks: int
+    seed: int
+    words: tuple[str, ...]
+    config: dict[str, Any]  # as resolved, "training.epochs" → value
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """The name of its run folder."""
+        return f"{self.configuration}-w{self.workers}-s{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Its run folder."""
+        return self.out / "runs" / self.name
+
+    @property
+    def log(self) -> Path:
+        """What the program said."""
+        return self.folder.with_name(f"{self.name}.log")
+
+    def read(self) -> Run | None:
+        """The run, if it has left anything. Raises BadInput when it is one of another configuration."""
+        if not (self.folder / "metrics.jsonl").is_file():
+            return None
+        run = read_run(self.folder, self.name)
+        for key in {**run.config, **self.config}:
+            if run.config.get(key) != self.config.get(key):
+                there, wanted = run.config.get(key), self.config.get(key)
+                raise BadInput(f"{self.folder}: is there with {key} = {there}, not {wanted}; take another --out")
+        return run
+
+    def state(self) -> str:
+        """finished, unfinished or missing."""
+        run = self.read()
+        if run is None:
+            return "missing"
+        return "finished" if run.finished and run.results.get("ranks") == self.ranks else "unfinished"
+
+
+def matrix(names: list[str], workers: list[int], seeds: list[int], settings: list[str], out: Path) -> list[Element]:
+    """All elements in the order of `names`, workers, seeds. Raises BadInput naming what cannot be run.
+
+    A name is a TOML file or an algorithm. One of one rank is there once, with one worker. Without `seeds` each
+    configuration's own is taken.
+    """
+    found: list[Element] = []
+    for name in names:
+        label, path, own = _source(name)
+        overrides = [*own, *settings]
+        config = load(path, overrides)
+        if any(element.configuration == label for element in found):
+            raise BadInput(f"{name}: a second configuration named {label}")
+        for count, ranks in _sizes(config.algorithm, workers):
+            for seed in seeds or [config.training.seed]:
+                seeded = [*overrides, f"training.seed={seed}"]
+                words = [*([str(path)] if path else []), *(word for one in seeded for word in ("--set", one))]
+                resolved = _resolved(load(path, seeded))
+                found.append(Element(label, count, ranks, seed, tuple(words), resolved, out))
+    return found
+
+
+def _source(name: str) -> tuple[str, Path | None, list[str]]:
+    """What to call a configuration, its file, and the overrides that stand for its name."""
+    path = Path(name)
+    if path.suffix == ".toml" or path.exists():
+        return path.stem, path, []
+    if name in ALGORITHMS:
+        return name, None, [f"algorithm.name={name}"]
+    raise BadInput(f"{name}: neither a TOML file nor an algorithm{nearest(name, list(ALGORITHMS))}")
+
+
+def _sizes(algorithm: Algorithm, workers: list[int]) -> list[tuple[int, int]]:
+    """Numbers of workers with the ranks that they take: the server or centre of several is one more."""
+    if algorithm.workers(3) == 1:
+        return [(1, 1)]
+    return [
+        (count, next(ranks for ranks in (count, count + 1) if algorithm.workers(ranks) == count)) for count in workers
+    ]
+
+
+def _resolved(config: Config) -> dict[str, Any]:
+    return flat(tomllib.loads(to_toml(config)))

@@ -1,0 +1,174 @@
+"""The table of a comparison, in the papers' form: time to an error, speed-up (efficiency), error over the seeds."""
+
+import csv
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpitrain.comparison.matrix import Element
+from mpitrain.comparison.timing import Spread, speed_up, time_to
+from mpitrain.errors import BadInput
+from mpitrain.report.html import duration
+from mpitrain.report.runs import Run
+
+
+@dataclass
+class Reached:
+    """When one target was reached by the finished runs of a row; `seconds` has None for a seed that never did."""
+
+    seconds: list[float | None]
+    speed_up: float | None = None
+    efficiency: float | None = None
+
+    @property
+    def spread(self) -> Spread:
+        """Of those that reached it."""
+        return Spread([value for value in self.seconds if value is not None])
+
+    @property
+    def by_all(self) -> bool:
+        """Whether every finished run came there; else the mean would leave out the slowest."""
+        return bool(self.seconds) and None not in self.seconds
+
+
+@dataclass
+class Row:
+    """A configuration with a number of workers."""
+
+    configuration: str
+    workers: int
+    ranks: int
+    seeds: list[int]
+    runs: list[Run]  # the finished ones
+    error: Spread
+    speed: Spread
+    reached: dict[float, Reached] = field(default_factory=dict)
+
+
+def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
+    """Rows in the order of the elements. Speed-ups are to the baseline's fewest workers, else to the row's own
+    configuration's. Raises BadInput naming a test set or baseline that is not there."""
+    key = f"{test_set.replace('-', '_')}_error"
+    found = []
+    for configuration, workers in dict.fromkeys((element.configuration, element.workers) for element in elements):
+        own = [element for element in elements if (element.configuration, element.workers) == (configuration, workers)]
+        runs = [run for element in own if element.state() == "finished" and (run := element.read())]
+        for run in runs:
+            if key not in run.results:
+                raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
+        row = Row(
+            configuration,
+            workers,
+            own[0].ranks,
+            [element.seed for element in own],
+            runs,
+            Spread([run.results[key] for run in runs if run.results[key] is not None]),
+            Spread([run.results["samples_per_second"] for run in runs]),
+        )
+        row.reached = {to: Reached([time_to(run.events("evaluate"), key, to) for run in runs]) for to in targets}
+        found.append(row)
+    _compare(found, baseline)
+    return found
+
+
+def _compare(found: list[Row], baseline: str) -> None:
+    for row in found:
+        base = min((other for other in found if other.configuration == (baseline or row.configuration)), key=_workers)
+        for target, reached in row.reached.items():
+            first = base.reached[target]
+            if reached.by_all and first.by_all and reached.spread.mean and first.spread.mean:
+                of_base, own = (first.spread.mean, base.workers), (reached.spread.mean, row.workers)
+                reached.speed_up, reached.efficiency = speed_up(*of_base, *own)
+
+
+def _workers(row: Row) -> int:
+    return row.workers
+
+
+def cells(found: list[Row]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines as text."""
+    targets = list(found[0].reached)
+    header = ["configuration", "workers", "ranks", "runs"]
+    for to in targets:
+        header += [f"time to {100 * to:.4g}%", "speed-up (efficiency)"]
+    header += ["samples/s", "final error"]
+    return header, [_line(row) for row in found]
+
+
+def _line(row: Row) -> list[str]:
+    runs = f"{len(row.runs)}" if len(row.runs) == len(row.seeds) else f"{len(row.runs)} of {len(row.seeds)}"
+    line = [row.configuration, str(row.workers), str(row.ranks), runs]
+    for reached in row.reached.values():
+        line.append(_time(reached))
+        faster, share = reached.speed_up, reached.efficiency
+        line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
+    speed, error = row.speed.mean, row.error
+    line.append("–" if speed is None else f"{speed:,.0f}")
+    spread = f" ± {error.deviation:.2%}" if len(error.values) > 1 else ""
+    line.append("–" if error.mean is None else f"{error.mean:.2%}{spread}")
+    return line
+
+
+def _time(reached: Reached) -> str:
+    mean, times = reached.spread.mean, reached.spread
+    if not reached.seconds:
+        return "–"
+    if mean is None:
+        return "not reached"
+    text = duration(mean) + (f" ± {duration(times.deviation)}" if len(times.values) > 1 else "")
+    return text if reached.by_all else f"{text}, {len(times.values)} of {len(reached.seconds)}"
+
+
+def markdown(found: list[Row]) -> str:
+    """The table with its columns in line."""
+    header, lines = cells(found)
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    every = [header, ["-" * width for width in widths], *lines]
+    return "".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |\n"
+        for line in every
+    )
+
+
+def values(found: list[Row]) -> list[dict[str, Any]]:
+    """Every number of the table, for compare.json."""
+    return [
+        {
+            "configuration": row.configuration,
+            "workers": row.workers,
+            "ranks": row.ranks,
+            "seeds": row.seeds,
+            "finished": len(row.runs),
+            "final_errors": row.error.values,
+            "final_error_mean": row.error.mean,
+            "final_error_deviation": row.error.deviation,
+            "samples_per_second_mean": row.speed.mean,
+            "targets": [
+                {
+                    "error": target,
+                    "seconds": reached.seconds,
+                    "seconds_mean": reached.spread.mean,
+                    "seconds_deviation": reached.spread.deviation,
+                    "speed_up": reached.speed_up,
+                    "efficiency": reached.efficiency,
+                }
+                for target, reached in row.reached.items()
+            ],
+        }
+        for row in found
+    ]
+
+
+def comma_separated(found: list[Row]) -> str:
+    """One line for each row and target, for compare.csv."""
+    lines = [
+        {key: value for key, value in row.items() if not isinstance(value, list)}
+        | {key: value for key, value in target.items() if key != "seconds"}
+        for row in values(found)
+        for target in row["targets"]
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, lines[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()

@@ -1,0 +1,147 @@
+"""`compare` as its users start it."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mpitrain.__main__ import main
+from mpitrain.comparison import launching
+from mpitrain.comparison.matrix import matrix
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+QUICK = ["--set", "training.epochs=1", "--set", "run.threads=1"]
+needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="this environment has no mpirun of its own")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
+    """What --list says."""
+    capsys.readouterr()
+    assert main(["compare", *words, "--list"]) == 0
+    return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+
+@needs_mpirun
+def test_a_matrix_is_run_once_and_one_failure_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two workers and one; a configuration that diverges; then the same words again."""
+    (tmp_path / "wild.toml").write_text('[algorithm]\nname = "msgd"\n[training]\nlearning_rate = 1e30\n')
+    words = ["wild.toml", "allreduce", "--workers", "1,2", "--target-error", "0.9,0.0001", "--out", "out", *QUICK]
+    assert main(["compare", *words]) == 1
+    out = capsys.readouterr().out
+    assert "wild-w1-s1: failed: " in out and "learning_rate" in out and "wild-w1-s1 (unfinished)" in out
+    assert [line[3] for line in listed(capsys, *words)] == ["unfinished", "finished", "finished"]
+    told = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [(row["ranks"], row["finished"]) for row in told["rows"]] == [(1, 0), (1, 1), (2, 1)]
+    assert told["rows"][1]["targets"][0]["speed_up"] == 1.0 and told["rows"][1]["targets"][1]["seconds"] == [None]
+    assert (tmp_path / "out" / "compare.csv").exists() and "allreduce-w2-s1" in (
+        tmp_path / "out/report.html"
+    ).read_text()
+    written = (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns
+    assert main(["compare", *words]) == 1
+    assert capsys.readouterr().out.count("finished before") == 2
+    assert (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns == written
+    with pytest.raises(SystemExit):
+        main(["compare", *words, "--list", "--table"])
+    assert main(["compare", *words, "--set", "training.minibatch=16"]) == 2
+    assert "training.minibatch = " in capsys.readouterr().err
+
+
+@needs_mpirun
+def test_steps_of_a_job_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--run of each element of the list, then --table."""
+    words = ["easgd", "msgd", "--workers", "2", "--target-error", "0.9", "--out", "out", *QUICK]
+    assert [line[:3] for line in listed(capsys, *words)] == [["0", "easgd-w2-s1", "3"], ["1", "msgd-w1-s1", "1"]]
+    assert main(["compare", *words, "--run", "1"]) == 0
+    assert not (tmp_path / "out" / "compare.md").exists()
+    assert main(["compare", *words, "--table"]) == 1
+    assert "easgd-w2-s1 (missing)" in (tmp_path / "out" / "compare.md").read_text()
+    assert main(["compare", *words, "--run", "0"]) == 0
+    assert main(["compare", *words, "--table"]) == 0
+    assert main(["compare", *words, "--run", "2"]) == 2
+
+
+@needs_mpirun
+def test_a_signal_reaches_the_run_which_is_taken_up_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SIGTERM, as batch systems send it: a checkpoint is left, nothing goes on; the next call resumes."""
+    words = ["msgd", "--target-error", "0.5", "--out", "out", "--set", "training.epochs=100000"]
+    words += ["--set", "run.evaluate_every=0", "--set", "run.threads=1"]
+    command = [sys.executable, "-m", "mpitrain", "compare", *words]
+    log = tmp_path / "out/runs/msgd-w1-s1/metrics.jsonl"
+    for resumed in (False, True):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        end, seen = time.monotonic() + 90, f'"resumed": {str(resumed).lower()}'
+        while not (log.exists() and seen in log.read_text() and '"train"' in log.read_text().split(seen)[1]):
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 130 and "Traceback" not in err
+        assert json.loads((log.parent / "summary.json").read_text())["exit_reason"] == "stopped"
+    assert listed(capsys, *words)[0][3] == "unfinished"
+
+
+@pytest.mark.parametrize(
+    "program, said",
+    [
+        ("import time; time.sleep(600)", "no end within 1 s"),
+        ("import sys; print('mpitrain: because'); print('Abort'); sys.exit(3)", "failed: because"),
+        ("import sys; sys.exit(3)", "exit status 3"),
+        ("pass", "ran on None ranks, not 1"),
+    ],
+)
+def test_a_run_that_comes_to_nothing_is_told(
+    program: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "launcher.py").write_text(program)
+    launch = f"{shlex.quote(sys.executable)} launcher.py {{ranks}}"
+    assert main(["compare", "msgd", "--target-error", "0.1", "--launch", launch, "--deadline", "1"]) == (1)
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        ("msgd --target-error x", "--target-error"),
+        ("msgd --target-error 5", "--target-error"),
+        ("msgd --target-error 0.1 --workers 0", "--workers"),
+        ("msgd --target-error 0.1 --workers 2,2", "--workers"),
+        ("msgd --target-error 0.1 --seeds 1,,2", "--seeds"),
+        ("msgd --target-error 0.1 --deadline nan", "--deadline"),
+        ("msgd --target-error 0.1 --baseline sgd", "--baseline"),
+        ("msgd --target-error 0.1 --launch mpirun", "{ranks}"),
+        ("msgd --target-error 0.1 --launch 'no-such-program -n {ranks}'", "no-such-program"),
+        ("msgd --target-error 0.1 --set training.epoch=1", "training.epochs"),
+        ("none.toml --target-error 0.1", "none.toml"),
+    ],
+)
+def test_bad_words_are_one_line(words: str, named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["compare", *shlex.split(words)]) == 2
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1 and named in told.err and list(tmp_path.iterdir()) == []
+
+
+def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert main(["compare", "msgd", "--target-error", "0.1"]) == 2
+    assert "mpirun" in capsys.readouterr().err
+
+
+def test_the_words_of_a_run(tmp_path: Path) -> None:
+    (element,) = matrix(["easgd"], [4], [2], [], tmp_path / "out")
+    words = launching.command(element, "srun --mpi=pmi2 -n {ranks} --exact")
+    assert words[:5] == ["srun", "--mpi=pmi2", "-n", "5", "--exact"]
+    assert words[5:9] == [sys.executable, "-m", "mpitrain", "train"]
+    assert words[-2:] == ["--continue", str(tmp_path / "out/runs/easgd-w4-s2")]

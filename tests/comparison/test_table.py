@@ -1,0 +1,121 @@
+"""The table's numbers, by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitrain.comparison.matrix import Element, matrix
+from mpitrain.comparison.table import cells, comma_separated, markdown, rows, values
+from mpitrain.comparison.timing import Spread, speed_up, time_to
+from mpitrain.errors import BadInput
+
+from .runs import finish
+
+
+def evaluations(*pairs: tuple[float, float | None]) -> list[dict[str, Any]]:
+    return [{"seconds": seconds, "test_error": error} for seconds, error in pairs]
+
+
+@pytest.mark.parametrize(
+    "pairs, seconds",
+    [
+        ([(10.0, 0.4), (20.0, 0.2)], 15.0),  # halfway between 0.4 and 0.2
+        ([(10.0, 0.3), (20.0, 0.1)], 10.0),
+        ([(10.0, 0.1), (20.0, 0.5)], 10.0),  # at once
+        ([(10.0, 0.5), (20.0, 0.4)], None),
+        ([(10.0, 0.5), (15.0, None), (30.0, 0.3), (40.0, 0.9)], 30.0),
+        ([], None),
+    ],
+)
+def test_time_to_an_error_of_030(pairs: list[tuple[float, float | None]], seconds: float | None) -> None:
+    found = time_to(evaluations(*pairs), "test_error", 0.3)
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_efficiency_as_in_chan_and_lane() -> None:
+    """Half the time with twice the workers is 100 %; 68 s against 56 s with two is 41 %."""
+    assert speed_up(56.0, 1, 28.0, 2) == (2.0, 1.0)
+    assert speed_up(56.0, 1, 68.0, 2) == pytest.approx((0.8235, 0.4118), abs=1e-4)
+    assert speed_up(60.0, 2, 20.0, 4) == pytest.approx((3.0, 1.5))
+
+
+def test_the_standard_deviation_is_that_of_a_sample() -> None:
+    assert Spread([1.0, 2.0, 3.0]).deviation == 1.0 and Spread([1.0, 2.0, 3.0]).mean == 2.0
+    assert Spread([4.0]).deviation == 0.0 and Spread([]).mean is None
+
+
+@pytest.fixture
+def elements(tmp_path: Path) -> list[Element]:
+    """easgd with 1 and 2 workers, two seeds each; msgd."""
+    return matrix(["easgd", "msgd"], [1, 2], [1, 2], [], tmp_path)
+
+
+def test_a_table_by_hand(elements: list[Element]) -> None:
+    """Errors fall from 0.5 at 10 s to `last` at 20 s, or in a half or a quarter of that."""
+    for element, pace, last in zip(elements, [1, 1, 0.5, 0.25, 1, 1], [0.1, 0.3, 0.1, 0.1, 0.1, 0.1], strict=True):
+        finish(element, [(10 * pace, 0.5), (20 * pace, last)])
+    one, two, alone = rows(elements, [0.3, 0.2], "test", "")
+    assert one.reached[0.3].seconds == pytest.approx([15.0, 20.0])
+    assert two.reached[0.3].spread.mean == pytest.approx((7.5 + 3.75) / 2)
+    assert two.reached[0.3].speed_up == pytest.approx(17.5 / 5.625)
+    assert two.reached[0.3].efficiency == pytest.approx(17.5 / 5.625 / 2)
+    assert one.reached[0.2].seconds == [pytest.approx(17.5), None] and two.reached[0.2].speed_up is None
+    assert one.error.mean == pytest.approx(0.2) and one.error.deviation == pytest.approx(0.2 / 2**0.5)
+    assert (alone.configuration, alone.workers, alone.ranks) == ("msgd", 1, 1)
+    header, lines = cells([one, two, alone])
+    assert header[4:6] == ["time to 30%", "speed-up (efficiency)"]
+    assert lines[0][4:] == ["17.5 s ± 3.54 s", "1.00 (100%)", "17.5 s, 1 of 2", "–", "100", "20.00% ± 14.14%"]
+    assert lines[1][5] == "3.11 (156%)"
+    text = markdown([one, two, alone])
+    assert len({len(line) for line in text.splitlines()}) == 1 and text.count("\n") == 5
+    assert comma_separated([one, two, alone]).count("\n") == 7 and values([one])[0]["targets"][1]["seconds"][1] is None
+
+
+def test_a_baseline_of_another_configuration(elements: list[Element]) -> None:
+    for element in elements:
+        finish(element, [(10, 0.5), (20 if element.configuration == "msgd" else 30, 0.1)])
+    one, two, alone = rows(elements, [0.1], "test", "msgd")
+    assert one.reached[0.1].speed_up == pytest.approx(2 / 3) and two.reached[0.1].efficiency == pytest.approx(1 / 3)
+    assert alone.reached[0.1].speed_up == 1.0
+
+
+def test_what_is_missing_is_said(elements: list[Element]) -> None:
+    """One of two seeds; no run at all; a run that another launcher's MPI split into single ranks."""
+    finish(elements[0], [(10, 0.5), (20, 0.1)])
+    finish(elements[2], [(10, 0.5), (20, 0.1)], ranks=1)
+    _, lines = cells(rows(elements, [0.3], "test", ""))
+    assert lines[0][3] == "1 of 2" and lines[1][3] == "0 of 2" and lines[1][4:] == ["–"] * 4
+    assert elements[2].state() == "unfinished" and elements[3].state() == "missing"
+
+
+def test_a_test_set_that_was_not_evaluated_is_named(elements: list[Element]) -> None:
+    finish(elements[0], [(10, 0.5)])
+    with pytest.raises(BadInput, match="--test-set test-noisy"):
+        rows(elements, [0.3], "test-noisy", "")
+
+
+def test_the_matrix(tmp_path: Path) -> None:
+    """Ranks follow from the algorithm; one of one rank is there once for each seed."""
+    found = matrix(["asgd", "allreduce", "sgd"], [1, 4], [3, 5], ["training.epochs=2"], tmp_path)
+    told = [(element.name, element.ranks) for element in found if element.seed == 5]
+    assert told == [
+        ("asgd-w1-s5", 1),
+        ("asgd-w4-s5", 5),
+        ("allreduce-w1-s5", 1),
+        ("allreduce-w4-s5", 4),
+        ("sgd-w1-s5", 1),
+    ]
+    assert len(found) == 10 and found[0].config["training.epochs"] == 2.0 and found[0].config["training.seed"] == 3
+    assert found[0].words == ("--set", "algorithm.name=asgd", "--set", "training.epochs=2", "--set", "training.seed=3")
+
+
+def test_a_configuration_is_a_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "slow.toml"
+    path.write_text('[algorithm]\nname = "msgd"\n[training]\nseed = 7\n')
+    (element,) = matrix([str(path)], [2], [], [], tmp_path)
+    assert (element.name, element.words[0]) == ("slow-w1-s7", str(path))
+    with pytest.raises(BadInput, match="second configuration named slow"):
+        matrix([str(path), str(path)], [1], [], [], tmp_path)
+    with pytest.raises(BadInput, match=r"esgd.*easgd|esgd.*sgd"):
+        matrix(["esgd"], [1], [], [], tmp_path)
