@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from mpitrain.algorithms import Admm, Downpour, Eamsgd, Easgd, Elastic
-from mpitrain.flat import BLOCK, Array
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.flat import Array, scratch_for
 from mpitrain.rules import admm, downpour, elastic, sgd
 
 
@@ -35,13 +36,16 @@ class Method(Protocol):
         """The vectors have been filled from a checkpoint."""
 
 
-def method_of(options: Elastic, x: Array, centre: Array, workers: int) -> Method:
-    """The method of an algorithm's options, whose worker starts at x and its centre at `centre`; both are copied."""
+def method_of(options: Elastic, x: Array, centre: Array, workers: int, device: Cpu = CPU) -> Method:
+    """The method of an algorithm's options, whose worker starts at x and its centre at `centre`; both are copied.
+
+    They lie on the device.
+    """
     match options:
         case Easgd():
-            return EasgdWorker(x)
+            return EasgdWorker(x, device)
         case Eamsgd():
-            return EamsgdWorker(x, options.delta)
+            return EamsgdWorker(x, options.delta, device)
         case Downpour():
             return DownpourWorker(x)
         case Admm():
@@ -55,10 +59,11 @@ class EasgdWorker:
 
     alpha = 0.0  # set before each exchange
 
-    def __init__(self, x: Array) -> None:
+    def __init__(self, x: Array, device: Cpu = CPU) -> None:
         self.x = self.at = x.copy()
         self.vectors = {"x": self.x}
-        self._d, self._scratch = np.empty_like(x), np.empty_like(x[:BLOCK])
+        self._d, self._scratch = np.empty_like(x), scratch_for(x)
+        self._easgd_step = device.fast(elastic.easgd_step)
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
         # d ← α(x − x̃);  x̃ ← x̃ + d
@@ -68,7 +73,7 @@ class EasgdWorker:
     def step(self, part: slice, g: Array, eta: float, first: bool) -> None:
         # xⁱ ← xⁱ − d − ηg(x)
         d = self._d[part] if first else None
-        elastic.easgd_step(self.x[part], g, d, self._scratch[: len(g)], eta=eta)
+        self._easgd_step(self.x[part], g, d, self._scratch[: len(g)], eta=eta)
 
     def pending(self, piece: slice) -> None:
         return None
@@ -83,16 +88,17 @@ class EasgdWorker:
 class EamsgdWorker(EasgdWorker):
     """Algorithm 2."""
 
-    def __init__(self, x: Array, delta: float) -> None:
+    def __init__(self, x: Array, delta: float, device: Cpu = CPU) -> None:
         super().__init__(x)
+        self._eamsgd_step, self._look_ahead = device.fast(elastic.eamsgd_step), device.fast(sgd.look_ahead)
         self.delta, self.v, self.at = delta, np.zeros_like(x), x.copy()
         self.vectors["v"] = self.v
 
     def step(self, part: slice, g: Array, eta: float, first: bool) -> None:
         # vⁱ ← δvⁱ − ηg(x + δvⁱ);  xⁱ ← xⁱ − d + vⁱ
         d, x, v = self._d[part] if first else None, self.x[part], self.v[part]
-        elastic.eamsgd_step(x, v, g, d, self._scratch[: len(g)], eta=eta, delta=self.delta)
-        sgd.look_ahead(self.at[part], x, v, self.delta)
+        self._eamsgd_step(x, v, g, d, self._scratch[: len(g)], eta=eta, delta=self.delta)
+        self._look_ahead(self.at[part], x, v, self.delta)
 
     def restart(self, piece: slice, centre: Array) -> None:
         super().restart(piece, centre)
@@ -110,7 +116,7 @@ class DownpourWorker:
         self.x = self.at = x.copy()
         self.v = np.zeros_like(x)
         self.vectors = {"x": self.x, "v": self.v}
-        self._pushed, self._scratch = np.empty_like(x), np.empty_like(x[:BLOCK])
+        self._pushed, self._scratch = np.empty_like(x), scratch_for(x)
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
         np.copyto(self._pushed[piece], self.v[piece])
@@ -152,7 +158,7 @@ class AdmmWorker:
         self.vectors = {"x": self.x, "lambda": self.lam, "contribution": self.contribution, "frozen": self.frozen}
         if self.v is not None:
             self.vectors["v"] = self.v
-        self._d, self._scratch = np.empty_like(x), np.empty_like(x[:BLOCK])
+        self._d, self._scratch = np.empty_like(x), scratch_for(x)
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
         d, x, lam, frozen = self._d[piece], self.x[piece], self.lam[piece], self.frozen[piece]

@@ -11,7 +11,7 @@ import numpy as np
 from mpitrain import saving
 from mpitrain.algorithms import EamsgdSync, Pulled
 from mpitrain.errors import TrainingFailed
-from mpitrain.flat import block_slices, blocks
+from mpitrain.flat import block_of, block_slices, blocks, scratch_for
 from mpitrain.protocols.elastic import warn
 from mpitrain.protocols.elastic_methods import EamsgdWorker, EasgdWorker
 from mpitrain.rate import LocalRate
@@ -25,6 +25,7 @@ YIELDING = 1e-3  # seconds without sleeps at the end of a step, which all ranks 
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
     warn(session, len(session.members))
+    session.state.place(session.device)
     session.say_exchange("allreduce" if len(session.members) > 1 else "none")
     Stepper(session).train()
 
@@ -33,7 +34,8 @@ class Stepper:
     """One rank's x, v, and copy of x̃; all ranks take their shares of one minibatch after another."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self.state, self.transport = session, session.state, session.transport
+        self.session, self.state = session, session.state
+        self.transport = session.device.transport(session.transport)
         options = session.config.algorithm
         assert isinstance(options, Pulled)
         self.options, self.ranks = options, session.members
@@ -41,12 +43,14 @@ class Stepper:
         self.centre = self.state.theta
         seed, x = session.config.training.seed, self.centre
         if options.start == "different":
-            x = session.network.initial(seed + 1 + self.part, x.dtype)
-        self.worker = EamsgdWorker(x, options.delta) if isinstance(options, EamsgdSync) else EasgdWorker(x)
+            x = session.device.place(session.network.initial(seed + 1 + self.part, x.dtype))
+        self.worker = EasgdWorker(x, session.device)
+        if isinstance(options, EamsgdSync):
+            self.worker = EamsgdWorker(x, options.delta, session.device)
         self.state.local = self.worker.vectors
         self.rate, self.t = LocalRate(options.rate_decay, options.plateau), 0
         self.mean, self._g = np.empty_like(x), np.empty_like(x)
-        self._scratch = np.empty_like(x[: next(blocks(x.size)).stop])
+        self._scratch = scratch_for(x)
         self._sums: list[tuple[Any, slice]] = []
         self._small = np.zeros(4)
         self._take_up()
@@ -80,7 +84,7 @@ class Stepper:
             self._start_exchange()
 
         def update(part: slice) -> None:
-            for b in block_slices(part):
+            for b in block_slices(part, block_of(self._g)):
                 worker.step(b, self._g[b], eta, exchange)
             self._progress()
 
@@ -103,7 +107,7 @@ class Stepper:
         """d ← α(xⁱ − x̃), and the sum of all xⁱ on its way."""
         whole = slice(0, self.mean.size)
         for piece in block_slices(whole, PIECE):
-            for b in block_slices(piece):
+            for b in block_slices(piece, block_of(self.mean)):
                 self.worker.exchange(b, self.centre[b], self.t)
                 np.copyto(self.mean[b], self.worker.x[b])
             if len(self.ranks) > 1:
@@ -119,7 +123,7 @@ class Stepper:
             self.transport.wait(request, "the other ranks' parameters")
         self._sums.clear()
         ranks, alpha = len(self.ranks), self.worker.alpha
-        for b in blocks(self.mean.size):
+        for b in blocks(self.mean.size, block_of(self.mean)):
             mean, scratch = self.mean[b], self._scratch[: b.stop - b.start]
             np.divide(mean, ranks, out=mean)
             elastic.synchronous_centre(self.centre[b], mean, scratch, beta=ranks * alpha)

@@ -13,7 +13,7 @@ from mpitrain import saving
 from mpitrain.algorithms import Elastic, Pulled
 from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed
-from mpitrain.flat import block_slices
+from mpitrain.flat import Array, block_of, block_slices, on_host
 from mpitrain.protocols.elastic_centre import Centre
 from mpitrain.protocols.elastic_methods import method_of
 from mpitrain.protocols.orders import TO_NEXT, Orders
@@ -59,11 +59,12 @@ class Worker:
         x = theta
         if getattr(self.options, "start", "same") == "different":
             x = session.network.initial(session.config.training.seed + 1 + number, theta.dtype)
-        self.method: Any = method_of(self.options, x, theta, len(workers))
+        place = session.device.place
+        self.method: Any = method_of(self.options, place(x), place(theta), len(workers), session.device)
         state.local = self.method.vectors
         self.rate = LocalRate(self.options.rate_decay, self.options.plateau)
         self.t, self.turns, self.rest = 0, 0, list[Work]()
-        self._g, self._piece = np.empty_like(theta), np.empty_like(theta[: block_slices(slice(0, theta.size))[0].stop])
+        self._g, self._passage = np.empty_like(self.method.at), session.device.passage(theta)
         self._first = self._idle = self.stopping = self._done = False
         self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
@@ -114,13 +115,13 @@ class Worker:
         if isinstance(self.options, Pulled):
             active = min(self.session.schedule.at(position).workers or len(self.workers), len(self.workers))
             method.alpha = self.options.moving_rate(self._eta(self.rest[0]), active)
-        for piece in centre.pieces:
-            copy = self._piece[: piece.stop - piece.start]
-            centre.read(piece, copy)
-            if self._idle:
-                method.restart(piece, copy)
-            else:
-                centre.add(piece, method.exchange(piece, copy, self.t))
+
+        def treat(piece: slice, copy: Array) -> Array | None:
+            return method.restart(piece, copy) if self._idle else method.exchange(piece, copy, self.t)
+
+        for piece, d in self._passage.through(centre.pieces, centre.read, treat):
+            if d is not None:
+                centre.add(piece, d)
         self._first, self._idle = not self._idle, False
         self._exchanges += 1
         self.session.learner.expect(self.rest)
@@ -129,7 +130,7 @@ class Worker:
         eta, first = self._eta(minibatch), self._first
 
         def update(part: slice) -> None:
-            for b in block_slices(part):
+            for b in block_slices(part, block_of(self._g)):
                 self.method.step(b, self._g[b], eta, first)
             self.centre.progress()
 
@@ -160,7 +161,7 @@ class Worker:
             for piece in self.centre.pieces:
                 d = self.method.pending(piece)
                 if d is not None:
-                    self.centre.add(piece, d)
+                    self.centre.add(piece, on_host(d))
         self.centre.complete()
         if self.in_order and (finished := (self._token or 0) + 1) < len(self.workers):
             self._pass_token(finished)

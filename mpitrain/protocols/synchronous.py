@@ -144,7 +144,8 @@ class Rule:
         self._scratch = scratch_for(state.theta)
         self._sgd, self._look_ahead = session.device.fast(rule.sgd), session.device.fast(rule.look_ahead)
         self._momentum_step = session.device.fast(rule.nesterov if self.nesterov else rule.classical)
-        self._running, self._moving = map(session.device.fast, (averaging.running_average, averaging.moving_average))
+        self._running = session.device.fast(averaging.running_average)
+        self._moving = session.device.fast(averaging.moving_average)
         #: Where the gradient is taken: θ, or θ + μv for Nesterov's momentum.
         self.at = np.empty_like(state.theta) if self.nesterov else state.theta
         if self.nesterov:
