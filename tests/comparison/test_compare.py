@@ -14,6 +14,8 @@ from mpitrain.__main__ import main
 from mpitrain.comparison import launching
 from mpitrain.comparison.matrix import matrix
 
+from .runs import finish
+
 MPIRUN = Path(sys.executable).with_name("mpirun")
 QUICK = ["--set", "training.epochs=1", "--set", "run.threads=1"]
 needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="this environment has no mpirun of its own")
@@ -33,41 +35,41 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
 
 @needs_mpirun
 def test_a_matrix_is_run_once_and_one_failure_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two workers and one; a configuration that diverges; then the same words again."""
+    """A configuration that diverges, and one with two workers; what is finished is not run again."""
     (tmp_path / "wild.toml").write_text('[algorithm]\nname = "msgd"\n[training]\nlearning_rate = 1e30\n')
-    words = ["wild.toml", "allreduce", "--workers", "1,2", "--target-error", "0.9,0.0001", "--out", "out", *QUICK]
+    words = ["wild.toml", "allreduce", "--workers", "2", "--target-error", "0.9,0.0001", "--out", "out", *QUICK]
     assert main(["compare", *words]) == 1
     out = capsys.readouterr().out
     assert "wild-w1-s1: failed: " in out and "learning_rate" in out and "wild-w1-s1 (unfinished)" in out
-    assert [line[3] for line in listed(capsys, *words)] == ["unfinished", "finished", "finished"]
+    assert [line[3] for line in listed(capsys, *words)] == ["unfinished", "finished"]
     told = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert [(row["ranks"], row["finished"]) for row in told["rows"]] == [(1, 0), (1, 1), (2, 1)]
+    assert [(row["ranks"], row["finished"]) for row in told["rows"]] == [(1, 0), (2, 1)]
     assert told["rows"][1]["targets"][0]["speed_up"] == 1.0 and told["rows"][1]["targets"][1]["seconds"] == [None]
-    assert (tmp_path / "out" / "compare.csv").exists() and "allreduce-w2-s1" in (
-        tmp_path / "out/report.html"
-    ).read_text()
+    assert "allreduce-w2-s1" in (tmp_path / "out/report.html").read_text()
     written = (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns
-    assert main(["compare", *words]) == 1
-    assert capsys.readouterr().out.count("finished before") == 2
+    assert main(["compare", *words, "--run", "1"]) == 0
+    assert "finished before" in capsys.readouterr().out
     assert (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns == written
-    with pytest.raises(SystemExit):
-        main(["compare", *words, "--list", "--table"])
     assert main(["compare", *words, "--set", "training.minibatch=16"]) == 2
     assert "training.minibatch = " in capsys.readouterr().err
 
 
 @needs_mpirun
 def test_steps_of_a_job_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--run of each element of the list, then --table."""
+    """--list, --run of each element, --table before and after the last."""
     words = ["easgd", "msgd", "--workers", "2", "--target-error", "0.9", "--out", "out", *QUICK]
     assert [line[:3] for line in listed(capsys, *words)] == [["0", "easgd-w2-s1", "3"], ["1", "msgd-w1-s1", "1"]]
-    assert main(["compare", *words, "--run", "1"]) == 0
-    assert not (tmp_path / "out" / "compare.md").exists()
-    assert main(["compare", *words, "--table"]) == 1
-    assert "easgd-w2-s1 (missing)" in (tmp_path / "out" / "compare.md").read_text()
+    finish(matrix(["easgd"], [2], [], QUICK[1::2], tmp_path / "out")[0], [(10, 0.5)])
     assert main(["compare", *words, "--run", "0"]) == 0
+    assert main(["compare", *words, "--table"]) == 1
+    assert "msgd-w1-s1 (missing)" in (tmp_path / "out" / "compare.md").read_text()
+    assert main(["compare", *words, "--run", "1"]) == 0
     assert main(["compare", *words, "--table"]) == 0
+    assert "missing" not in (tmp_path / "out" / "compare.md").read_text()
+    assert (tmp_path / "out" / "compare.csv").read_text().count("\n") == 3
     assert main(["compare", *words, "--run", "2"]) == 2
+    with pytest.raises(SystemExit):
+        main(["compare", *words, "--list", "--table"])
 
 
 @needs_mpirun
@@ -123,7 +125,7 @@ def test_a_run_that_comes_to_nothing_is_told(
         ("msgd --target-error 0.1 --baseline sgd", "--baseline"),
         ("msgd --target-error 0.1 --launch mpirun", "{ranks}"),
         ("msgd --target-error 0.1 --launch 'no-such-program -n {ranks}'", "no-such-program"),
-        ("msgd --target-error 0.1 --set training.epoch=1", "training.epochs"),
+        ("msgd --target-error 0.1 --set training.epoch=1", "nearest known is epochs"),
         ("none.toml --target-error 0.1", "none.toml"),
     ],
 )
