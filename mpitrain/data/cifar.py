@@ -4,12 +4,19 @@ The python archive holds pickled dictionaries of `data` uint8 [n, 3072] and labe
 (one byte; CIFAR-100: coarse, then fine) and 3072 bytes: the red plane of 32 rows, then green and blue.
 """
 
+import lzma
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from mpitrain.data.pickles import read_pickle
+from mpitrain.data.plan import Plan
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -36,11 +43,67 @@ LABELS = {
         "CIFAR-100, coarse", 20, "coarse_labels", 0, 2, "coarse_label_names", ("meta", "coarse_label_names.txt")
     ),
 }
-#: Parts and their files; those of the binary archive end in .bin.
-FILES = {
-    10: {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
-    100: {"train": ("train",), "test": ("test",)},
-}
+TRAIN = {"cifar10": tuple(f"data_batch_{number}" for number in range(1, 6)), "cifar100": ("train",)}
+TEST = {"cifar10": "test_batch", "cifar100": "test"}
+
+
+def plan(path: Path, name: str) -> Plan:
+    """Of an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it.
+
+    `name` is one of LABELS.
+    """
+    labels, files = LABELS[name], name.removesuffix("-coarse")
+    there = _listed(path)
+    ending = ".bin" if f"{TEST[files]}.bin" in there else ""
+    parts = {"train": [file + ending for file in TRAIN[files]], "test": [TEST[files] + ending]}
+    names_file = labels.names_files[bool(ending)]
+    for file in (*parts["train"], *parts["test"], names_file):
+        if file not in there:
+            raise BadInput(f"{path}: has no {file}, which is a part of {labels.source}")
+    names = class_names(_read(path, there[names_file]), labels, bool(ending), path / names_file)
+    attributes = {"source": labels.source, "classes": labels.classes, "class_names": " ".join(names)}
+    chunks = {part: [there[file] for file in files] for part, files in parts.items()}
+    return Plan("images", attributes, chunks, partial(_batch, path, labels))
+
+
+def _batch(path: Path, labels: Labels, member: str) -> dict[str, Array]:
+    """A shard: one file of the archive."""
+    parse = parse_binary if member.endswith(".bin") else parse_python
+    images, targets = parse(_read(path, member), labels, path / member)
+    return {"images": images, "targets": targets}
+
+
+def _listed(path: Path) -> dict[str, str]:
+    """The files of a folder and of the folders in it, or of a tar archive: by their last names, where they are."""
+    if path.is_dir():
+        found = [file for pattern in ("*/*", "*") for file in sorted(path.glob(pattern)) if file.is_file()]
+        return {file.name: str(file.relative_to(path)) for file in found}
+    with _opened(path) as archive:
+        return {Path(member.name).name: member.name for member in archive if member.isfile()}
+
+
+def _read(path: Path, member: str) -> bytes:
+    """A file of the folder or archive."""
+    if path.is_dir():
+        try:
+            return (path / member).read_bytes()
+        except OSError as error:
+            raise BadInput(f"{path / member}: {error.strerror}") from error
+    with _opened(path) as archive:
+        file = archive.extractfile(member)
+        assert file is not None  # a regular one: _listed has looked
+        return file.read()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+    """A tar archive, packed or not. Raises BadInput naming it for whatever goes wrong in reading it."""
+    try:
+        with tarfile.open(path) as archive:
+            yield archive
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, KeyError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise BadInput(f"{path}: not a whole tar archive: {reason}") from error
 
 
 def parse_python(content: bytes, labels: Labels, path: Path) -> tuple[Array, Array]:

@@ -138,6 +138,26 @@ def _write_attribute(file: h5py.File, name: str, value: Any) -> None:
         file.attrs[name] = value
 
 
+def with_attributes(path: Path, changes: Mapping[str, Any]) -> bytes:
+    """The bytes of a shard with these attributes set, or left out where the value is None, and its arrays as they are.
+
+    Raises BadInput naming the file.
+    """
+    try:
+        buffer = io.BytesIO(path.read_bytes())
+        with h5py.File(buffer, "r+", libver=("v110", "v110")) as file:
+            for name, value in changes.items():
+                if name in file.attrs:
+                    del file.attrs[name]
+                if value is not None:
+                    _write_attribute(file, name, value)
+            plain = {name: value.decode() if isinstance(value, bytes) else value for name, value in file.attrs.items()}
+            _write_attribute(file, "xxh3", attributes_digest(plain))
+        return buffer.getvalue()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadInput(f"{path}: cannot be read: {error}") from error
+
+
 def digest(array: Array) -> str:
     """xxh3 of an array's content and shape."""
     hasher = xxhash.xxh3_64(f"{array.dtype.str}{array.shape}".encode())

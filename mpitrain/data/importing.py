@@ -1,0 +1,188 @@
+"""Carrying out an import in several processes, and ranks: interrupted, it goes on with the shards that are missing.
+
+Every chunk of the source becomes a whole shard under a provisional name. When all are there, what only the whole corpus
+knows is written into each, and then they get their names: so nobody ever sees half a corpus.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from mpitrain.agreement import agreed
+from mpitrain.data.moments import statistics
+from mpitrain.data.plan import Plan, Task, deafen
+from mpitrain.data.reader import ShardFile
+from mpitrain.data.shards import refusals
+from mpitrain.errors import BadInput
+from mpitrain.progress import PLAIN_EVERY
+from mpitrain.session import Stop
+
+if TYPE_CHECKING:
+    from mpitrain.mpi import Transport
+
+Action = Callable[[], None]
+TICK = 0.25  # seconds between two looks at what other processes and ranks have done
+
+
+class Importing:
+    """One rank's part of an import into `folder`, in `jobs` processes; by default the node's cores ÷ its ranks.
+
+    `stop` says whether a signal wants the end: shards under way are finished first.
+    """
+
+    def __init__(self, transport: "Transport", folder: Path, jobs: int | None = None, stop: Stop | None = None) -> None:
+        self.transport, self.folder, self._stop = transport, folder, stop or Stop()
+        self.jobs = jobs or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)
+        self.console = Console(quiet=transport.rank > 0, highlight=False)
+        self._said = time.monotonic()
+        transport.yielding = 0.0  # the cores are for the processes that do the work
+
+    def run(self, planning: Callable[[], Plan]) -> int:
+        """Make the shards of a plan; the exit status. Collective: every rank makes the same plan.
+
+        Raises BadInput naming the source, or the folder that holds other shards.
+        """
+        try:
+            return self._run(planning)
+        except KeyboardInterrupt:
+            self.console.print("interrupted: the same command goes on from here")
+            return 130
+
+    def _run(self, planning: Callable[[], Plan]) -> int:
+        began = time.monotonic()
+        plan = self._agreed(planning, "the plan")
+        tasks = plan.tasks(self.folder)
+        missing = self._agreed(lambda: self._missing(tasks), "the look at the folder")
+        if missing:
+            if len(missing) < len(tasks):
+                self.console.print(f"going on: {len(tasks) - len(missing)} of {len(tasks)} shards are there already")
+            self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", _processes)
+        common = self._agreed(lambda: _common(plan, tasks), "the statistics")
+        finishing = [partial(task.finish, common) for task in tasks if not task.final.exists()]
+        self._share_out(finishing, "finishing", ThreadPoolExecutor)  # of bytes that lie in memory: nothing to compute
+        self._agreed(lambda: self._name(tasks), "the shards' names")
+        self._report(plan, tasks, time.monotonic() - began)
+        return 0
+
+    def _missing(self, tasks: list[Task]) -> list[Task]:
+        """Those whose shards are not there."""
+        with refusals(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        wanted = {task.final: task for task in tasks}
+        for path in self.folder.glob("[!.]*.h5"):
+            if path not in wanted or not wanted[path].done(path):
+                raise BadInput(f"{self.folder}: already holds shards of another corpus, such as {path.name}")
+        return [task for task in tasks if not task.final.exists() and not task.done(task.provisional)]
+
+    def _share_out(self, actions: Sequence[Action], what: str, executor_of: Callable[[int], Executor]) -> None:
+        """Carry out the actions, divided among the ranks and their processes or threads."""
+        mine = actions[self.transport.rank :: self.transport.size]
+        with (
+            executor_of(max(min(self.jobs, len(mine)), 1)) as executor,
+            Progress(console=self.console, transient=True, disable=not self.console.is_terminal) as bars,
+        ):
+            bar = bars.add_task(what, total=len(actions))
+            waiting = {executor.submit(action) for action in mine}
+            try:
+                while (done := self._look(waiting, len(mine))) < len(actions):
+                    bars.update(bar, completed=done)
+                    self._say(f"{what}: {done} of {len(actions)} shards")
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _look(self, waiting: "set[Future[None]]", mine: int) -> int:
+        """How many actions are done on all ranks. Raises BadInput when one failed, KeyboardInterrupt when told to."""
+        fault: BaseException | None = None
+        if waiting:
+            finished, _ = wait(waiting, TICK)
+            waiting -= finished
+            fault = next((error for future in finished if (error := future.exception())), None)
+        elif self.transport.size > 1:
+            time.sleep(TICK)
+        if fault is not None and not isinstance(fault, BadInput | BrokenProcessPool):
+            raise fault
+        counts = np.array([mine - len(waiting), int(fault is not None), int(self._stop.flag)])
+        self.transport.sum(counts, "the other ranks of the import")
+        if counts[1]:
+            self._agreed(partial(_raise, fault), "the fault")
+        if counts[2]:
+            raise KeyboardInterrupt
+        return int(counts[0])
+
+    def _say(self, text: str) -> None:
+        """A plain line now and then where there is no live one."""
+        if not self.console.is_terminal and time.monotonic() - self._said > PLAIN_EVERY:
+            self._said = time.monotonic()
+            self.console.print(text, soft_wrap=True)
+
+    def _name(self, tasks: list[Task]) -> None:
+        if self.transport.rank == 0:
+            with refusals(self.folder):
+                for task in tasks:
+                    if task.provisional.exists():
+                        task.provisional.rename(task.final)
+                for left in self.folder.glob(".*-[0-9][0-9][0-9][0-9][0-9].h5"):  # of an import that was given up
+                    left.unlink()
+
+    def _agreed(self, action: Callable[[], Any], what: str) -> Any:
+        return agreed(self.transport, action, what)
+
+    def _report(self, plan: Plan, tasks: list[Task], seconds: float) -> None:
+        if self.transport.rank == 0:
+            table = Table("part", "shards", "samples", "utterances", "input", "classes", box=None, pad_edge=False)
+            for part in plan.chunks:
+                table.add_row(part, *_figures([task.final for task in tasks if task.part == part]))
+            self.console.print(table)
+            self.console.print(f"{plan.attributes['source']}, {seconds:.1f} s", soft_wrap=True, markup=False)
+
+
+def _figures(paths: list[Path]) -> tuple[str, ...]:
+    """A part's shards, samples, utterances, shape of an input, classes."""
+    samples = utterances = 0
+    for path in paths:
+        with ShardFile(path) as file:
+            samples += file.inputs[0]
+            utterances += 0 if file.utterances is None else len(file.utterances) - 1
+    shape = " x ".join(map(str, file.inputs[1:]))
+    return str(len(paths)), f"{samples:,}", f"{utterances:,}" if utterances else "", shape, str(file.classes)
+
+
+def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
+    """The attributes that the whole corpus knows, from those of its shards."""
+    found = []
+    for task in tasks:
+        with ShardFile(task.final if task.final.exists() else task.provisional) as file:
+            found.append((task.part, file.attributes))
+    known = next((attributes for _, attributes in found if "mean" in attributes), None)
+    common = {"classes": max(int(attributes["classes"]) for _, attributes in found)}
+    if "mean" in plan.attributes or "train" not in plan.chunks:
+        return common
+    if known:  # an import that was interrupted when it had all it needed
+        names = {"mean", "standard_deviation", "covariance"} & set(known)
+        return common | {name: known[name] for name in sorted(names)}
+    return common | statistics(attributes for part, attributes in found if part == "train")
+
+
+def _processes(jobs: int) -> Executor:
+    if jobs <= 1:
+        return ThreadPoolExecutor(1)  # so that this rank can answer the others
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), deafen)
+
+
+def _raise(fault: BaseException | None) -> None:
+    if isinstance(fault, BrokenProcessPool):
+        raise BadInput("a process of the import was killed, perhaps for lack of memory; --jobs takes fewer at a time")
+    if fault is not None:
+        raise fault

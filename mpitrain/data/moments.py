@@ -1,0 +1,46 @@
+"""Sums from which the mean, deviation and covariance of a training part are put together, shard by shard."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mpitrain.flat import Array
+
+AT_A_TIME = 1 << 21  # values turned into float64
+COLOURS = 4  # channels up to which all products are summed; more are features, of which the squares are
+LEAST = 1e-8  # variance
+
+
+def moments(inputs: Array) -> dict[str, Any]:
+    """Of the last axis' channels: how many values each has, their sums, and sums of products or of squares.
+
+    Keys are names of attributes. float64; exact for bytes.
+    """
+    channels = inputs.shape[-1]
+    rows = inputs.reshape(-1, channels)
+    colours = channels <= COLOURS and inputs.ndim == 4
+    sums, products = np.zeros(channels), np.zeros((channels, channels) if colours else channels)
+    step = max(AT_A_TIME // max(channels, 1), 1)
+    for start in range(0, len(rows), step):
+        wide = rows[start : start + step].astype(np.float64)
+        sums += wide.sum(axis=0)
+        products += wide.T @ wide if colours else np.einsum("ij,ij->j", wide, wide)
+    return {"moments_count": len(rows), "moments_sum": sums, "moments_products": products}
+
+
+NAMES = ("moments_count", "moments_sum", "moments_products")
+
+
+def statistics(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """`mean` and `standard_deviation` float32 [channels] over shards' moments; of images also `covariance` [c, c]."""
+    found = list(shards)
+    count, sums, products = (np.sum([shard[name] for shard in found], axis=0) for name in NAMES)
+    mean = sums / count
+    spread = products / count - (np.outer(mean, mean) if np.ndim(products) == 2 else mean * mean)
+    variance = np.diag(spread) if np.ndim(products) == 2 else spread
+    result = {
+        "mean": mean.astype(np.float32),
+        "standard_deviation": np.sqrt(np.maximum(variance, LEAST)).astype(np.float32),
+    }
+    return result | ({"covariance": spread.astype(np.float32)} if np.ndim(products) == 2 else {})

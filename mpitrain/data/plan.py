@@ -1,0 +1,110 @@
+"""What an importer wants made, and how one process makes one shard of it.
+
+Nothing here knows of other processes or ranks: this module is what they load.
+"""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from mpitrain.data.moments import NAMES, moments
+from mpitrain.data.reader import ShardFile
+from mpitrain.data.shards import shard_name, with_attributes, write_shard, write_whole
+from mpitrain.data.validation import KINDS
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+SMALLEST, LARGEST = 1 << 22, 1 << 27  # bytes of inputs in a shard
+PIECES = 32  # shards that a part is divided into, if they are neither too small nor too large so
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A corpus to be made: `chunks` says for each part what each of its shards is made of.
+
+    `make` turns a chunk into the arrays of a shard of this `kind`. It runs in other processes, so both must pickle, and
+    raises BadInput naming the source. A chunk's repr tells it from any other. `attributes` holds `source`, and
+    `classes` where they are known; mean and deviation of the training part, if missing, are worked out.
+    """
+
+    kind: str
+    attributes: dict[str, Any]
+    chunks: dict[str, list[Any]]
+    make: Callable[[Any], dict[str, Array]]
+
+    def tasks(self, folder: Path) -> list["Task"]:
+        """One for every shard."""
+        return [
+            Task(self.make, self.kind, self.attributes, folder, part, number, len(chunks), chunk)
+            for part, chunks in self.chunks.items()
+            for number, chunk in enumerate(chunks)
+        ]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One shard of a plan."""
+
+    make: Callable[[Any], dict[str, Array]]
+    kind: str
+    attributes: dict[str, Any]
+    folder: Path
+    part: str
+    number: int
+    count: int
+    chunk: Any
+
+    @property
+    def provisional(self) -> Path:
+        """Its name until all shards are there."""
+        return self.folder / f".{self.part}-{self.number:05d}.h5"
+
+    @property
+    def final(self) -> Path:
+        """Its name in the shard folder."""
+        return self.folder / shard_name(self.part, self.number, self.count)
+
+    @property
+    def recipe(self) -> str:
+        """Tells this shard from that of another import."""
+        described = self.kind, sorted((name, repr(value)) for name, value in self.attributes.items())
+        return xxhash.xxh3_64_hexdigest(repr((described, self.part, self.number, self.count, self.chunk)).encode())
+
+    def done(self, path: Path) -> bool:
+        """Whether a whole shard of this recipe lies there."""
+        try:
+            with ShardFile(path) as file:
+                return bool(file.attributes.get("recipe") == self.recipe)
+        except BadInput:
+            return False
+
+    def run(self) -> None:
+        """Write the provisional shard. Raises BadInput."""
+        arrays = self.make(self.chunk)
+        own = moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
+        classes = int(arrays["targets"].max(initial=0)) + 1
+        write_shard(
+            self.provisional, self.kind, arrays, {"classes": classes, **own, **self.attributes, "recipe": self.recipe}
+        )
+
+    def finish(self, common: dict[str, Any]) -> None:
+        """Give the provisional shard the attributes that only the whole corpus has. Raises BadInput."""
+        changes = {**dict.fromkeys(NAMES), **common}
+        write_whole(self.provisional, with_attributes(self.provisional, changes))
+
+
+def deafen() -> None:
+    """What a process that makes shards does first: leave signals, which reach all of a terminal or job, to its rank."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def shard_lengths(samples: int, bytes_each: int) -> list[int]:
+    """How many samples to put into each shard of a part: alike but for one, and between SMALLEST and LARGEST bytes."""
+    size = min(max(samples * bytes_each // PIECES, SMALLEST), LARGEST)
+    shards = max(-(-samples * bytes_each // size), 1)
+    return [(number + 1) * samples // shards - number * samples // shards for number in range(shards)]
