@@ -75,7 +75,9 @@ def _safetensors(model: Model, options: argparse.Namespace) -> tuple[bytes, str]
     try:
         from safetensors.numpy import save
     except ImportError:
-        raise BadInput("--format safetensors needs safetensors (the extra mpitrain[safetensors]); npz does not") from None
+        raise BadInput(
+            "--format safetensors needs safetensors (the extra mpitrain[safetensors]); npz does not"
+        ) from None
     return save(named(model), metadata(model)), ""
 
 
@@ -86,7 +88,13 @@ def _onnx(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
     priors = log_priors(model, options)
     graph = onnx_graph.Options(options.output, options.opset or onnx_graph.OPSET, options.input, priors)
     content = onnx_graph.serialise(model, graph, metadata(model) | {"values": options.output})
-    return content, onnx_check.checked(model, content, graph, options.check, options.data)
+    said, normalise = (
+        onnx_check.checked(model, content, graph, options.check, options.data),
+        model.config.data.normalise,
+    )
+    if normalise in ("speaker", "utterance"):
+        said = f"; takes features that are normalised by {normalise}{said}"
+    return content, said
 
 
 def _require_plain(options: argparse.Namespace) -> None:

@@ -67,7 +67,9 @@ def _session(onnxruntime: Any, content: bytes) -> Any:
     try:
         return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes, which it does not make public
-        raise BadInput(f"onnxruntime {onnxruntime.__version__} does not take it: {error}") from None
+        raise BadInput(
+            f"onnxruntime {onnxruntime.__version__} does not take it: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _distance(found: Array, wanted: Array) -> float:
