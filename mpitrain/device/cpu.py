@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mpitrain.codecs import replica
 from mpitrain.data.prefetch import Loader, open_loader
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
+from mpitrain.ops.residual import accumulate
 
 Rule = TypeVar("Rule", bound=Callable[..., None])
 
@@ -22,6 +24,9 @@ class Cpu:
     name = "cpu"
     why = ""  #: the reason for the choice, where there is one to tell
     direct = False  #: whether MPI takes this device's arrays as they are
+    #: ops.residual.accumulate and codecs.replica.apply for vectors on the device; words are in host memory.
+    emit = staticmethod(accumulate)
+    apply_words = staticmethod(replica.apply)
 
     def __str__(self) -> str:
         return "CPU"

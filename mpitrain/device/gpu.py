@@ -34,6 +34,7 @@ class Gpu(Cpu):
         self.compute, self.incoming, self._leaving = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
         self.compute.use()
         self.ops = Operations(cupy, matmul)
+        self.emit, self.apply_words = self.ops.emit, self.ops.apply_words
         self.cudnn = CudnnProducts.found(cupy, matmul)
         self._chunks: dict[np.dtype, list[tuple[Array, Any]]] = {}
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpitrain.flat import Array, blocks
+from mpitrain.flat import Array, blocks, fill
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.models.workspace import Workspace
 from mpitrain.schedules.hybrid import Piece
@@ -29,11 +29,14 @@ class DropoutShare:
     def draw(self, rng: np.random.Generator, count: int, dtype: np.dtype) -> None:
         """Draw for a minibatch of `count` examples."""
         self._keep = self._workspace.array(self._name, (self.own.stop - self.own.start, count), dtype)
-        draws = self._workspace.array(f"{self._name}.draws", (min(ROWS, count), self.units), np.dtype(np.float32))
+        keep = self._keep if isinstance(self._keep, np.ndarray) else np.empty(self._keep.shape, dtype)
+        draws = np.empty((min(ROWS, count), self.units), np.float32)
         for block in blocks(count, ROWS):
             rows = rng.random(dtype=np.float32, out=draws[: block.stop - block.start])
-            np.greater_equal(rows[:, self.own].T, self.rate, out=self._keep[:, block])
-        np.multiply(self._keep, 1 / (1 - self.rate), out=self._keep)
+            np.greater_equal(rows[:, self.own].T, self.rate, out=keep[:, block])
+        np.multiply(keep, 1 / (1 - self.rate), out=keep)
+        if keep is not self._keep:
+            fill(self._keep, keep)
 
     def of(self, pieces: Sequence[Piece]) -> Array:
         """The factors [own units, n] of the pieces' examples."""

@@ -13,20 +13,23 @@ from mpitrain.models.layer import Views
 from mpitrain.models.partition import Stage
 from mpitrain.models.workspace import Workspace
 
+Matmul = Callable[[Array, Array, Array], Any]  #: of a, b, out
+
 #: Multiplications of one block of a matrix product: about 2 ms of one core, which is how often messages are pushed on.
 BLOCK = 9e7
 #: Rows that a block needs to run at nearly full speed (benchmarks/hybrid/progress.py).
 ROWS = 512
 
 
-def product(a: Array, b: Array, out: Array, pulse: Callable[[], None] | None) -> None:
-    """out ← a·b, a block of rows at a time, with a `pulse` after each; all at once where there is none."""
-    if pulse is None:
-        np.matmul(a, b, out=out)
+def product(a: Array, b: Array, out: Array, pulse: Callable[[], None] | None, matmul: Matmul = np.matmul) -> None:
+    """out ← a·b, a block of rows at a time, with a `pulse` after each; all at once where there is none, and on a GPU,
+    which leaves the host free."""
+    if pulse is None or not isinstance(out, np.ndarray):
+        matmul(a, b, out)
         return
     rows = _rows(a, b)
     for start in range(0, len(a), rows):
-        np.matmul(a[start : start + rows], b, out=out[start : start + rows])
+        matmul(a[start : start + rows], b, out[start : start + rows])
         pulse()
 
 
@@ -36,8 +39,8 @@ def add_product(a: Array, b: Array, out: Array, workspace: Workspace, pulse: Cal
     scratch = workspace.array("split.product", (rows, b.shape[1]), out.dtype)
     for start in range(0, len(a), rows):
         block = out[start : start + rows]
-        part = np.matmul(a[start : start + rows], b, out=scratch[: len(block)])
-        np.add(block, part, out=block)
+        workspace.ops.matmul(a[start : start + rows], b, scratch[: len(block)])
+        np.add(block, scratch[: len(block)], out=block)
         if pulse is not None:
             pulse()
 
@@ -59,7 +62,7 @@ class SplitStage:
         weights, bias = (views[name] for name in self.names)
         self._x, self._keep = x, keep
         self._y = out if keep is None else self._array("y", out.shape, out.dtype)
-        product(weights.T, x, self._y, pulse)
+        product(weights.T, x, self._y, pulse, self.workspace.ops.matmul)
         np.add(self._y, bias[:, None], out=self._y)
         for layer in self.stage.activations:
             layer.forward(views, self._y, True)
@@ -75,7 +78,7 @@ class SplitStage:
 
     def input_gradient(self, views: Views, dy: Array, out: Array, pulse: Any) -> None:
         """out [inputs, n] ← W·dy: this part's term of the gradient by x, which is the sum over parts."""
-        product(views[self.names[0]], dy, out, pulse)
+        product(views[self.names[0]], dy, out, pulse, self.workspace.ops.matmul)
 
     def weight_gradient(self, gradients: Views, dy: Array, add: bool, pulse: Any) -> None:
         """x·dyᵀ and Σ dy, written over the gradients of this part's weights and biases, or added to them."""
@@ -84,7 +87,7 @@ class SplitStage:
             add_product(self._x, dy.T, weights, self.workspace, pulse)
             np.add(bias, np.sum(dy, axis=1, out=self._array("bias", bias.shape, bias.dtype)), out=bias)
         else:
-            product(self._x, dy.T, weights, pulse)
+            product(self._x, dy.T, weights, pulse, self.workspace.ops.matmul)
             np.sum(dy, axis=1, out=bias)
 
     def _array(self, part: str, shape: tuple[int, ...], dtype: Any) -> Array:

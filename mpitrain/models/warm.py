@@ -8,6 +8,7 @@ import numpy as np
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
+from mpitrain.streams import stream
 
 Place = Callable[[Array], Array]
 
@@ -20,4 +21,4 @@ def warm(network: Network, dtype: Any = np.float32, place: Place = lambda array:
     """
     parameters = place(network.initial(0, dtype))
     batch = Batch(place(np.zeros((1, *network.input_shape), dtype)), place(np.zeros(1, np.int32)))
-    network.loss_and_gradient(parameters, np.empty_like(parameters), batch, np.random.default_rng(0))
+    network.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"))

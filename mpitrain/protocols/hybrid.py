@@ -55,20 +55,22 @@ class Trainer:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session, self.transport = session, session.transport
+        self.session, self.transport = session, session.device.transport(session.transport)
         options = session.config.algorithm
         assert isinstance(options, Hybrid)
         self.options, self.parts = options, len(session.members)
         self.part = session.members.index(session.transport.rank)
         partition = Partition(session.network, self.part, self.parts)
         self.whole = Whole(session, partition)
-        layout, network, transport = partition.layout, session.network, session.transport
+        layout, network, transport = partition.layout, session.network, self.transport
         theta, self.gradient = self.whole.theta, np.zeros_like(self.whole.theta)
         self.views, self.gradients = layout.views(theta), layout.views(self.gradient)
-        self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, network.l2)
+        self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, network.l2, session.device)
         self.shared = SharedPart(network)
         self.flights = Flights(transport, session.clock, options.overlap)
-        self.exchange = Exchange(transport, self.flights, self.part, self.parts, self.shared.activations)
+        self.exchange = Exchange(
+            *(transport, self.flights, self.part, self.parts, self.shared.activations), network.workspace.another()
+        )
         self.sync = Synchroniser(transport, self.flights, self.part, self.parts, self.gradient, self.shared.parts)
         self.connected = Connected(
             options, partition, self.exchange, self.flights, self.views, self.gradients, self._update
@@ -107,6 +109,7 @@ class Trainer:
         flight = self.flights.launch(OTHER, self.transport.start_sum, self._small) if self.parts > 1 else None
         self._batch = work.count
         self._backward(dy)
+        session.learner.loader.stage()  # a GPU is still computing
         self.sync.finish(self._update_layer)
         self.flights.land(flight)
         self.stopping, self.wanted = bool(self._small[1]), bool(self._small[2])

@@ -13,7 +13,6 @@ from mpitrain.models.layer import Views
 from mpitrain.models.partition import Partition, units_of
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage
-from mpitrain.models.workspace import Workspace
 from mpitrain.protocols.hybrid_exchange import Exchange
 from mpitrain.protocols.hybrid_flights import Flight, Flights
 from mpitrain.schedules.hybrid import Round, held, rounds
@@ -38,7 +37,7 @@ class Connected:
         self._options, self._exchange, self._flights = options, exchange, flights
         self._views, self._gradients, self._update = views, gradients, update
         self._part, self._parts = partition.part, partition.parts
-        self._workspace = Workspace(ops=partition.network.workspace.ops)
+        self._workspace = partition.network.workspace.another()
         self._stages = [
             SplitStage(stage, units_of(stage.layer.units, self._part, self._parts), self._workspace)
             for stage in partition.stages

@@ -29,10 +29,12 @@ KINDS = (ACTIVATIONS, ACTIVATION_GRADIENTS, UNITS, UNIT_GRADIENTS, CONV_GRADIENT
 class Exchange:
     """The messages of the fully connected layers. Alone, a rank sends none and all arrays are its own."""
 
-    def __init__(self, transport: "Transport", flights: Flights, part: int, parts: int, width: int) -> None:
+    def __init__(
+        self, transport: "Transport", flights: Flights, part: int, parts: int, width: int, workspace: Workspace
+    ) -> None:
         self._transport, self._flights = transport, flights
         self._part, self._parts, self._width = part, parts, width
-        self._workspace = Workspace()
+        self._workspace = workspace
 
     def start_targets(self, own: Array, count: int) -> tuple[Flight | None, Array]:
         """The targets [count] of the whole minibatch from every rank's own."""
@@ -127,7 +129,7 @@ class Synchroniser:
         self._summing: deque[tuple[Flight, slice]] = deque()
         self._handing: deque[tuple[Flight, slice]] = deque()
         shares = {piece.start: units_of(piece.stop - piece.start, part, parts) for piece in pieces}
-        self._own = {start: np.empty(share.stop - share.start, gradient.dtype) for start, share in shares.items()}
+        self._own = {start: np.empty_like(gradient[: share.stop - share.start]) for start, share in shares.items()}
 
     def start(self, part: slice) -> None:
         """The rank's term of this part is final."""

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from mpitrain.algorithms import Hybrid
-from mpitrain.flat import Array, Layout, blocks
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.flat import Array, Layout, block_of, block_slices, scratch_for
 from mpitrain.rules.rates import scaled_by_theory, scaled_in_practice
 from mpitrain.rules.sgd import krizhevsky
 
@@ -25,21 +24,26 @@ class Update:
     """
 
     def __init__(
-        self, options: Hybrid, layout: Layout, theta: Array, velocity: Array, gradient: Array, l2: float
+        self,
+        options: Hybrid,
+        layout: Layout,
+        theta: Array,
+        velocity: Array,
+        gradient: Array,
+        l2: float,
+        device: Cpu = CPU,
     ) -> None:
         self.options, self.decay = options, options.weight_decay + l2
         self.theta, self.velocity, self.gradient = theta, velocity, gradient
         self._decays = {p.name: p.decay for p in layout.parameters}
         self._slices = layout.slices
-        self._scratch = np.empty_like(theta[: next(blocks(theta.size)).stop])
+        self._scratch, self._rule = scratch_for(theta), device.fast(krizhevsky)
 
     def __call__(self, names: Iterable[str], eta: float, batch: int) -> None:
         """Update these parameters by their gradients, means over `batch` examples; `eta` is for `base_batch`."""
         rate, decay = scaled(self.options, eta, self.decay, batch)
         for name in names:
-            part = self._slices[name]
-            for b in blocks(part.stop - part.start):
-                block = slice(part.start + b.start, part.start + b.stop)
+            for block in block_slices(self._slices[name], block_of(self.theta)):
                 if self._decays[name]:
                     self._step(block, rate, decay)
                 else:
@@ -48,4 +52,4 @@ class Update:
     def _step(self, b: slice, eta: float, decay: float) -> None:
         scratch = self._scratch[: b.stop - b.start]
         mu = self.options.momentum
-        krizhevsky(self.theta[b], self.velocity[b], self.gradient[b], scratch, eta=eta, mu=mu, decay=decay)
+        self._rule(self.theta[b], self.velocity[b], self.gradient[b], scratch, eta=eta, mu=mu, decay=decay)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mpitrain.flat import Array
+from mpitrain.flat import Array, on_host
 from mpitrain.models.partition import Partition
 from mpitrain.session import Session
 
@@ -19,8 +19,9 @@ class Whole:
         self._session, self._partition = session, partition
         self._master = session.transport.rank == session.members[0]
         state = session.state
-        self.theta = partition.take(state.theta)
-        self.velocity = np.zeros_like(self.theta) if state.velocity is None else partition.take(state.velocity)
+        place = session.device.place
+        self.theta = place(partition.take(state.theta))
+        self.velocity = np.zeros_like(self.theta) if state.velocity is None else place(partition.take(state.velocity))
         if self._master:
             others = [Partition(partition.network, part, partition.parts) for part in range(1, partition.parts)]
             self._others = [(other, other.layout.size - other.shared) for other in others]
@@ -36,7 +37,7 @@ class Whole:
             self._gather(self.velocity, state.velocity)
 
     def _gather(self, own: Array, whole: Array | None) -> None:
-        transport, partition = self._session.transport, self._partition
+        transport, partition, own = self._session.transport, self._partition, on_host(own)
         if not self._master:
             request = transport.send(self._session.members[0], TAG, own[partition.shared :])
             transport.wait(request, "the master to take the weights")

@@ -29,6 +29,7 @@ def run(session: Session) -> None:
     require_same_network(session)
     _compile(session)
     take_up(session)
+    session.state.place(session.device)
     peer = Peer(session)
     with peer.meetings.postponing_saves():
         synchronous(peer) if peer.in_step else asynchronous(peer)

@@ -26,7 +26,8 @@ class Emission:
         self.options = options
         self.residual = session.state.local["residual"]
         self._numbers.setdefault("threshold", options.threshold)
-        self._words = np.empty(self.residual.size, dtype=np.uint32)
+        self._emit = session.device.emit
+        self._words = session.device.host_like(np.empty(self.residual.size, dtype=np.uint32))
         self._since_last = 0
         self._rate = 0.0
         #: Of the last words: the threshold they exceeded, and by how many units each moves a weight.
@@ -71,7 +72,7 @@ class Emission:
     def _accumulate(self, gradient: Array, samples: int, threshold: float) -> int:
         limit = self.options.clip * self.threshold or inf
         try:
-            return accumulate(
+            return self._emit(
                 self.residual, gradient, self._words, scale=float(samples), threshold=threshold, limit=limit
             )
         except TrainingFailed as error:

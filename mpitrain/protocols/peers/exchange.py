@@ -24,7 +24,7 @@ class Exchange:
         self._transport, self._at_once, self._codec = transport, at_once, options.codec
         self.master = session.members[0]
         self.peers = [member for member in session.members if member != transport.rank]
-        self.replica = Replica(state, session.members, transport.rank)
+        self.replica = Replica(state, session.members, transport.rank, session.device)
         most = capacity(state.theta.size)
         self.outbox = Outbox(transport, MESSAGE, self.peers, options.window, most)
         self.inbox = Inbox(transport, MESSAGE, self.peers, options.window * len(self.peers), most)

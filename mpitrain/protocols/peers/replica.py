@@ -11,9 +11,9 @@ import numpy as np
 from xxhash import xxh3_64
 
 from mpitrain.codecs import message as wire_form
-from mpitrain.codecs import replica as kernel
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
-from mpitrain.flat import Array
+from mpitrain.flat import Array, on_host
 from mpitrain.ops import digest
 from mpitrain.protocols.wire import WireError
 from mpitrain.state import State
@@ -31,13 +31,14 @@ def capacity(length: int) -> int:
 class Replica:
     """Counts and weights of `state`, to which messages of `members` are applied; `rank` is this rank."""
 
-    def __init__(self, state: State, members: list[int], rank: int) -> None:
+    def __init__(self, state: State, members: list[int], rank: int, device: Cpu = CPU) -> None:
         assert state.counts is not None
         self.rank, self.counts, self.weights = rank, state.counts, state.theta
         self.sums, self.sequences = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
         self.applied = 0
+        self._apply_words = device.apply_words
         self._words = np.empty(self.counts.size, dtype=np.uint32)
-        self._start, wrong = digest.of_replica(self.counts, self.weights)
+        self._start, wrong = digest.of_replica(on_host(self.counts), on_host(self.weights))
         if wrong >= 0:
             raise TrainingFailed(f"rank {rank}: weight {wrong} is no multiple of the unit 2^-26")
 
@@ -75,7 +76,7 @@ class Replica:
 
     def check(self) -> None:
         """Raise TrainingFailed, naming this rank, unless the replica is what was applied to it, in one pass over it."""
-        total, wrong = digest.of_replica(self.counts, self.weights)
+        total, wrong = digest.of_replica(on_host(self.counts), on_host(self.weights))
         if wrong >= 0:
             raise TrainingFailed(f"the replica of rank {self.rank} has diverged: weight {wrong} is not its count")
         if total != (self._start + sum(self.sums.values())) % MODULUS:
@@ -83,12 +84,12 @@ class Replica:
 
     def hash(self) -> str:
         """Of counts and weights, to compare drained replicas by."""
-        hasher: Any = xxh3_64(memoryview(self.counts).cast("B"))
-        hasher.update(memoryview(self.weights).cast("B"))
+        hasher: Any = xxh3_64(memoryview(on_host(self.counts)).cast("B"))
+        hasher.update(memoryview(on_host(self.weights)).cast("B"))
         return str(hasher.hexdigest())
 
     def _apply(self, words: Array, step: int, sender: int) -> None:
-        kernel.apply(words, step, self.counts, self.weights)
+        self._apply_words(words, step, self.counts, self.weights)
         self.sums[sender] = (self.sums[sender] + digest.of_words(words, step)) % MODULUS
         self.sequences[sender] += 1
         self.applied += 1
