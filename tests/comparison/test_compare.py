@@ -17,7 +17,8 @@ from mpitrain.comparison.matrix import matrix
 from .runs import finish
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
-QUICK = ["--set", "training.epochs=1", "--set", "run.threads=1"]
+SETTINGS = ["training.epochs=1", "run.threads=1"]
+QUICK = ["--deadline", "200", *(word for setting in SETTINGS for word in ("--set", setting))]
 needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="this environment has no mpirun of its own")
 
 
@@ -59,7 +60,7 @@ def test_steps_of_a_job_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """--list, --run of each element, --table before and after the last."""
     words = ["easgd", "msgd", "--workers", "2", "--target-error", "0.9", "--out", "out", *QUICK]
     assert [line[:3] for line in listed(capsys, *words)] == [["0", "easgd-w2-s1", "3"], ["1", "msgd-w1-s1", "1"]]
-    finish(matrix(["easgd"], [2], [], QUICK[1::2], tmp_path / "out")[0], [(10, 0.5)])
+    finish(matrix(["easgd"], [2], [], SETTINGS, tmp_path / "out")[0], [(10, 0.5)])
     assert main(["compare", *words, "--run", "0"]) == 0
     assert main(["compare", *words, "--table"]) == 1
     assert "msgd-w1-s1 (missing)" in (tmp_path / "out" / "compare.md").read_text()
