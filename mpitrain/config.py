@@ -78,8 +78,10 @@ class Run(Section, frozen=True):
     threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # per rank; 0: cores of the node divided by its ranks
     evaluate_every: NotNegative = 1.0  # epochs between evaluations; 0: only at the end
     train_subset: Annotated[int, msgspec.Meta(ge=0)] = 0  # training samples that are evaluated as well
-    checkpoint_every: NotNegative = 5.0  # minutes between checkpoints; 0: only at the end and on a signal
-    checkpoints_kept: Count = 3
+    checkpoint_every: NotNegative = 5.0  # minutes between checkpoints; 0: none by the clock
+    checkpoint_samples: Annotated[int, msgspec.Meta(ge=0)] = 0  # samples between checkpoints; 0: none by samples
+    checkpoints_kept: Count = 3  # the newest; there is always one at the end and on a signal
+    checkpoint_best: bool = True  # keep the model with the smallest error on dev, or else test, as well
     deadline: Positive = 300.0  # seconds that a silent rank is waited for
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"
     nonfinite_limit: Count = 10  # non-finite gradients in a row after which the run stops

@@ -31,7 +31,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
     if folder is not None:
         if not stopped:
             monitor.finish(state)
-        monitor.save = lambda state, outstanding: saving.together(session, outstanding)
+        monitor.save = lambda outstanding: saving.together(session, outstanding, last=True)
         monitor.checkpoint(state)
         fields = _summary(session, seconds, counts.tolist(), "stopped" if stopped else "finished")
         if replicas is not None:
@@ -41,7 +41,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         monitor.progress.close()
         monitor.progress.table(_closing_rows(fields), str(folder))
     else:
-        saving.together(session, [])
+        saving.together(session, [], last=True)
     transport.barrier("the end")
     return STOPPED if stopped else 0
 

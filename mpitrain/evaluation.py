@@ -82,6 +82,11 @@ class Evaluation:
         """Whether an evaluation has begun and not ended."""
         return bool(self._left)
 
+    @property
+    def parameters(self) -> Array:
+        """The copy that is, or was last, evaluated."""
+        return self._parameters
+
     def begin(self, parameters: Array) -> None:
         """Start over with a copy of these parameters."""
         self._device.upload(self._parameters, on_host(parameters))

@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +12,9 @@ from mpitrain.evaluation import Evaluation
 from mpitrain.metrics import Metrics
 from mpitrain.progress import Progress
 from mpitrain.state import State
+
+if TYPE_CHECKING:
+    from mpitrain.saver import Saver
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
 
@@ -24,7 +26,8 @@ class Monitor:
         self.config, self.clock, self.samples = config, clock, samples
         self.exchange = "none"
         self.outstanding: Callable[[], list[Work]] = list
-        self.save: Callable[[State, list[Work]], Path | None] = lambda state, outstanding: None  # see run.py
+        self.saver: Saver | None = None
+        self.save: Callable[[list[Work]], None] = lambda outstanding: None  # starts a checkpoint; see preparation.py
         self.refresh: Callable[[], None] = lambda: None  # brings `state` up to date before it is evaluated or saved
         self.statistics: Callable[[], dict[str, Any]] = dict  # what else a protocol tells of the time since a record
         self.metrics: Metrics | None = None
@@ -41,12 +44,14 @@ class Monitor:
         self._loss, self._loss_samples, self.train_loss = 0.0, 0, float("nan")
         self._began = clock()
         self._recorded = self._saved = self._began
+        self._saving: dict[str, dict[str, Any]] = {}  # of the checkpoints that are being written, by name
         self.resume(state)
         self._evaluated_at: tuple[int, int] = (0, 0)
 
     def resume(self, state: State) -> None:
         """Count from this state on."""
         self.seconds_before, self._trained_before = state.seconds, state.trained
+        self._saved_at = state.trained
         self._next_evaluation = self._evaluation_after(state.trained)
 
     # ---- what protocols report
@@ -83,7 +88,7 @@ class Monitor:
         if self.metrics is None:
             return False
         evaluate = self._trained_before + self.trained_now + coming >= self._next_evaluation
-        return (self.evaluation is not None and evaluate) or self._save_due(self.clock())
+        return (self.evaluation is not None and evaluate) or self.save_due(coming)
 
     def turn(self, state: State, whole: bool = False, parameters: bool = True, saves: bool = True) -> bool:
         """Do what is due; whether there was anything. `whole` evaluations are not cut into slices; without
@@ -106,27 +111,44 @@ class Monitor:
             return True
         if now - self._recorded >= RECORD_EVERY:
             self._record(state, now)
-        if saves and self._save_due(now):
+        if saves and self.save_due():
             self.checkpoint(state)
         return False
 
-    def save_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
-        return self.metrics is not None and self._save_due(self.clock())
-
-    def _save_due(self, now: float) -> bool:
-        every = 60 * self.config.run.checkpoint_every
-        return bool(every) and now - self._saved >= every
+    def save_due(self, coming: int = 0) -> bool:
+        """Whether it is time for a checkpoint, `coming` samples from now."""
+        if self.saver is None:
+            return False
+        self._tell_of_checkpoints(self.saver)
+        run, trained = self.config.run, self._trained_before + self.trained_now + coming
+        due = bool(run.checkpoint_every) and self.clock() - self._saved >= 60 * run.checkpoint_every
+        due |= bool(run.checkpoint_samples) and trained - self._saved_at >= run.checkpoint_samples
+        return due and not self.saver.busy
 
     def checkpoint(self, state: State) -> None:
-        """Save now."""
+        """Save now. It is written while the training goes on, but for the last one."""
+        began = self.clock()
         self.refresh()
         state.trained = self._trained_before + self.trained_now
         state.seconds = self.seconds
-        path = self.save(state, self.outstanding())
-        self._saved = self.clock()
-        if path is not None:
-            self.write("checkpoint", samples=state.trained, step=state.index, seconds=self.seconds, name=path.name)
+        self.save(self.outstanding())
+        self._saved, self._saved_at = self.clock(), state.trained
+        place = {"samples": state.trained, "step": state.index, "seconds": self.seconds}
+        if self.saver is not None and not self.saver.busy:  # whose turn has not come, as of peers before they meet
+            self._saving.clear()
+        self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self._saved - began}
+        if self.saver is not None:
+            self._tell_of_checkpoints(self.saver)
+
+    def _tell_of_checkpoints(self, saver: "Saver") -> None:
+        for path, fault in saver.outcomes():
+            place = self._saving.pop(path.name, {})
+            if fault:
+                line = f"{fault}; the training goes on without this checkpoint"
+                self.progress.line(f"warning: {line}")
+                self.write("warning", text=line)
+            else:
+                self.write("checkpoint", **place, name=path.name)
 
     def finish(self, state: State) -> None:
         """The last evaluation, unless these very parameters have been evaluated."""
@@ -187,6 +209,7 @@ class Monitor:
         if results is not None:
             self.results = results
             trained, index = self._evaluated_at
+            self._offer_best(results, trained)
             self._roll_loss()
             self.write(
                 "evaluate",
@@ -198,6 +221,12 @@ class Monitor:
                 **results,
             )
             self.progress.evaluated(trained / self.samples, self.seconds, self.train_loss, results)
+
+    def _offer_best(self, results: dict[str, float], trained: int) -> None:
+        error = results.get("dev_error", results.get("test_error"))
+        if self.saver is not None and self.config.run.checkpoint_best and error is not None:
+            assert self.evaluation is not None
+            self.saver.offer_best(error, self.evaluation.parameters, trained)
 
     def _record(self, state: State, now: float) -> None:
         self._roll_loss()

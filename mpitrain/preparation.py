@@ -26,6 +26,7 @@ from mpitrain.models import Network
 from mpitrain.monitor import Monitor
 from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.progress import Progress
+from mpitrain.saver import Saver
 from mpitrain.schedule import Schedule
 from mpitrain.session import Session, Stop
 from mpitrain.state import fresh
@@ -110,7 +111,7 @@ def furnish(session: Session, folder: Path | None, resume: bool) -> None:
     config, monitor, state = session.config, session.monitor, session.state
     if folder is None:
         return
-    saver = session.saver = saving.Saver(folder / "checkpoints", session.network.layout, config.run.checkpoints_kept)
+    monitor.saver = session.saver = Saver.of(config.run, folder / "checkpoints", session.network.layout)
     monitor.progress = Progress(config.run.progress, session.schedule.total)
     if resume:
         found, skipped = checkpoint.newest(folder / "checkpoints")
@@ -124,7 +125,7 @@ def furnish(session: Session, folder: Path | None, resume: bool) -> None:
     write_whole(folder / "config.toml", configuration.to_toml(config))
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     monitor.metrics = Metrics(folder / "metrics.jsonl", events)
-    monitor.save = saver.save_state
+    monitor.save = lambda outstanding: saving.save_state(session, outstanding)
     path = data_path(config)
     trained_on = origin.of_part(path)
     write_whole(folder / origin.NAME, origin.text(trained_on))

@@ -1,59 +1,33 @@
 """How ranks make a checkpoint together, and take up their pieces of one again.
 
+Each rank copies what it has to save, between two minibatches, and goes on; threads write the copies, and the first
+rank's gives the checkpoint its name once all pieces lie in the folder. So a checkpoint stops nobody for longer than
+copies take, and where ranks have to stop at one moment, than the slowest one's minibatch.
+
+- `save_state`: the master alone, where no other rank keeps anything.
 - `together`: all ranks have come to the same point, as at the end of a run or between two steps of a synchronous one.
-- `Collection` and `give_piece`: ranks that run freely. The master asks; each rank writes its piece between two
-  minibatches and waits; when all have, nothing moves any more, and the master writes its own and commits.
+- `Collection` and `give_piece`: ranks that run freely. The master asks; each rank copies its piece between two
+  minibatches and waits; when all have, nothing moves, the master copies its own, and all go on.
+
+While the training lasts, a checkpoint that cannot be written is a warning, and the next one is tried when it is due;
+the last one must be written.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpitrain import checkpoint
 from mpitrain.assignments import Work
-from mpitrain.flat import Layout
+from mpitrain.errors import BadInput
 from mpitrain.protocols.wire import Kind, Note
+from mpitrain.saver import Saver
 from mpitrain.state import State
 
 if TYPE_CHECKING:
     from mpitrain.protocols.orders import Orders
     from mpitrain.session import Session
 
-
-@dataclass(frozen=True)
-class Saver:
-    """Where the checkpoints of a run lie, and of which network they are."""
-
-    folder: Path
-    layout: Layout
-    keep: int
-
-    def begin(self, state: State, ranks: int = 1) -> checkpoint.Draft:
-        """Make room for the pieces of `ranks` ranks. The master's."""
-        draft = checkpoint.Draft(self.folder, state.trained)
-        draft.begin(sum(vector.nbytes for vector in [*state.vectors().values(), *state.local.values()]) * ranks)
-        return draft
-
-    def write_piece(self, rank: int, samples: int, state: State) -> None:
-        """A rank's own piece, where it has any; `samples` is the name of the draft."""
-        if state.local or state.local_numbers:
-            checkpoint.Draft(self.folder, samples).write_local(rank, state, self.layout)
-
-    def save_state(self, state: State, outstanding: list[Work]) -> Path:
-        """A checkpoint without pieces, by the master alone."""
-        return self.commit(self.begin(state), state, outstanding)
-
-    def save_alone(self, state: State, outstanding: list[Work]) -> Path:
-        """A checkpoint by the only rank there is."""
-        draft = self.begin(state)
-        self.write_piece(0, state.trained, state)
-        return self.commit(draft, state, outstanding)
-
-    def commit(self, draft: checkpoint.Draft, state: State, outstanding: list[Work]) -> Path:
-        """The master's piece, then the checkpoint's name, which counts what was trained by now."""
-        draft.write_state(state, self.layout, outstanding)
-        draft.final = self.folder / f"{state.trained:012d}"
-        return draft.commit(self.keep)
+NONE, REFUSED = -1, -1  # bytes of a rank that keeps nothing; the name of a checkpoint that is not made
 
 
 def share(session: "Session") -> None:
@@ -62,21 +36,58 @@ def share(session: "Session") -> None:
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
     folder, found = session.transport.broadcast("\n".join(paths).encode(), "the run folder").decode().split("\n")
     if folder and saver is None:
-        session.saver = Saver(Path(folder), session.network.layout, session.config.run.checkpoints_kept)
+        session.saver = Saver.of(session.config.run, Path(folder), session.network.layout)
     session.resumed = Path(found) if found else None
 
 
-def together(session: "Session", outstanding: list[Work]) -> Path | None:
-    """A checkpoint of all ranks, each with its own piece. Collective over the transport; the path on the first rank."""
+def save_state(session: "Session", outstanding: list[Work]) -> None:
+    """Start a checkpoint without pieces, by the master alone."""
+    saver, state = session.saver, session.state
+    assert saver is not None
+    piece = saver.copy_state(state, outstanding)
+    if _begun(saver, state.trained, piece.nbytes, last=False):
+        saver.commit(state.trained, piece, [])
+
+
+def together(session: "Session", outstanding: list[Work], last: bool = False) -> None:
+    """Start a checkpoint of all ranks, each with its own piece. Collective over the transport.
+
+    The `last` one is there when this returns; if it cannot be, BadInput is raised.
+    """
     transport, state, saver = session.transport, session.state, session.saver
     if saver is None:
-        return None
+        return
     first = transport.rank == 0
-    draft = saver.begin(state, transport.size) if first else None
-    samples = int(transport.broadcast(str(state.trained).encode(), "the checkpoint"))
-    saver.write_piece(transport.rank, samples, state)
-    transport.barrier("the others' pieces of the checkpoint")
-    return saver.commit(draft, state, outstanding) if draft is not None else None
+    own, whole = saver.copy_own(state), saver.copy_state(state, outstanding) if first else None
+    texts = transport.gather_texts(str(NONE if own is None else own.nbytes), "the checkpoint")
+    sizes = {rank: int(text) for rank, text in enumerate(texts) if int(text) != NONE}
+    name = state.trained
+    if first and not _begun(saver, name, sum(sizes.values()) + (whole.nbytes if whole else 0), last):
+        name = REFUSED
+    name = int(transport.broadcast(str(name).encode(), "the checkpoint"))
+    if name == REFUSED:
+        return
+    if own is not None:
+        saver.write_own(name, transport.rank, own)
+    if last:
+        saver.settle()
+        transport.barrier("the others' pieces of the checkpoint")
+    if whole is not None:
+        saver.commit(name, whole, list(sizes))
+    if last:
+        saver.settle()
+
+
+def _begun(saver: Saver, samples: int, nbytes: int, last: bool) -> bool:
+    """Whether the checkpoint's folder is there. That of the `last` must be: raises BadInput."""
+    try:
+        saver.begin(samples, nbytes)
+    except BadInput as error:
+        if last:
+            raise
+        saver.refused(samples, str(error))
+        return False
+    return True
 
 
 def restore(session: "Session") -> bool:
@@ -89,7 +100,7 @@ def restore(session: "Session") -> bool:
     if folder is None:
         return False
     has_some = state.local or state.local_numbers
-    mine = f"rank-{transport.rank:05d}.h5" if has_some else ""
+    mine = checkpoint.file_of(transport.rank) if has_some else ""
     wanted = sorted(filter(None, transport.gather_texts(mine, "the pieces of the checkpoint")))
     if wanted != sorted(path.name for path in folder.glob("rank-*.h5")):
         return False
@@ -99,37 +110,40 @@ def restore(session: "Session") -> bool:
 
 
 class Collection:
-    """The master's side of a checkpoint of free-running ranks: asks on construction; `commit` once `complete`."""
+    """The master's side of a checkpoint of free-running ranks: asks on construction; `release` once `complete`."""
 
     def __init__(self, session: "Session", workers: list[int], tag: int) -> None:
-        assert session.saver is not None
         self.session, self.workers, self._tag = session, workers, tag
         self.outstanding: list[Work] = []
-        self._missing = set(workers)
-        self._name = session.state.trained
-        self._draft = session.saver.begin(session.state, 1 + 4 * len(workers))
-        self._post(Note(Kind.SAVE, count=self._name))
+        self._sizes: dict[int, int] = {}
+        self._post(Note(Kind.SAVE))
 
     @property
     def complete(self) -> bool:
-        """Whether every rank has written its piece and waits."""
-        return not self._missing
+        """Whether every rank has copied its piece and waits."""
+        return len(self._sizes) == len(self.workers)
 
     def take(self, sender: int, note: Note) -> bool:
         """Whether the note is part of this conversation; then it has been dealt with."""
         if note.kind == Kind.REST:
             self.outstanding.append(note.work)
-        elif note.kind == Kind.SAVED:
-            self._missing.discard(sender)
-        return note.kind in (Kind.REST, Kind.SAVED)
+        elif note.kind == Kind.COPIED:
+            self._sizes[sender] = note.nbytes
+        return note.kind in (Kind.REST, Kind.COPIED)
 
-    def commit(self, state: State) -> Path:
-        """Write the rest, and let the ranks go on."""
-        assert self.session.saver is not None
-        self.session.saver.write_piece(self.session.transport.rank, self._name, state)
-        path = self.session.saver.commit(self._draft, state, self.outstanding)
-        self._post(Note(Kind.RESUME))
-        return path
+    def release(self, state: State) -> None:
+        """Copy the master's part, let the ranks go on, and start writing."""
+        saver, rank = self.session.saver, self.session.transport.rank
+        assert saver is not None
+        own, whole = saver.copy_own(state), saver.copy_state(state, self.outstanding)
+        nbytes = whole.nbytes + (own.nbytes if own else 0) + sum(self._sizes.values())
+        begun = _begun(saver, state.trained, nbytes, last=False)
+        self._post(Note(Kind.RESUME, count=state.trained if begun else REFUSED))
+        if not begun:
+            return
+        if own is not None:
+            saver.write_own(state.trained, rank, own)
+        saver.commit(state.trained, whole, [*self._sizes, *([rank] if own else [])])
 
     def _post(self, note: Note) -> None:
         for worker in self.workers:
@@ -137,13 +151,18 @@ class Collection:
 
 
 def give_piece(session: "Session", orders: "Orders", rest: list[Work]) -> None:
-    """A rank's answer to SAVE: its piece and the samples it was given and has not used; it waits for the commit.
+    """A rank's answer to SAVE: it copies its piece, names the samples it was given and has not used, and waits until
+    all have done so; then it goes on, while the piece is written.
 
     What this rank has sent before must be where it belongs.
     """
-    assert session.saver is not None and orders.save is not None
-    session.saver.write_piece(session.transport.rank, orders.save, session.state)
+    saver = session.saver
+    assert saver is not None
+    piece = saver.copy_own(session.state)
+    assert piece is not None
     for work in rest:
         orders.tell(Note(Kind.REST, epoch=work.epoch, start=work.start, count=work.count, minibatch=work.minibatch))
-    orders.tell(Note(Kind.SAVED))
-    orders.until(lambda: orders.save is None, "the checkpoint to be whole")
+    orders.tell(Note(Kind.COPIED, nbytes=piece.nbytes))
+    orders.until(lambda: not orders.saving, "the other ranks to stop for a checkpoint")
+    if orders.saved_as != REFUSED:
+        saver.write_own(orders.saved_as, session.transport.rank, piece)

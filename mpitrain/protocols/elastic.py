@@ -114,7 +114,7 @@ def take_up(session: Session, worker: "Worker | None") -> tuple[Supply, int]:
 class _Alone:
     """The line of a worker to a master in its own process."""
 
-    save: int | None = None
+    saving = False
     over = True
 
     def __init__(self, session: Session) -> None:
@@ -159,7 +159,7 @@ def _alone(session: Session) -> None:
 
     monitor.refresh = refresh
     if session.saver is not None:
-        monitor.save = session.saver.save_alone
+        monitor.save = lambda outstanding: saving.together(session, outstanding)
     worker.report_every = 0.0
     worker.train(centre, supply)
     refresh()

@@ -28,7 +28,7 @@ class Master:
         self._heard = dict.fromkeys(workers, session.clock())
         self.monitor.refresh = self.refresh
         if session.saver is not None:
-            self.monitor.save = lambda state, outstanding: self._save()
+            self.monitor.save = lambda outstanding: self._save()
 
     def serve(self) -> None:
         """Until every worker has finished."""
@@ -93,8 +93,8 @@ class Master:
             case _:
                 raise WireError(f"rank {sender} sent a note of kind {note.kind}, which no worker sends")
 
-    def _save(self) -> Any:
-        """A checkpoint at a moment when nothing moves: all workers wait between two minibatches."""
+    def _save(self) -> None:
+        """Start a checkpoint of a moment when nothing moves: all workers wait between two minibatches."""
         self._collection = saving.Collection(self.session, self.workers, TO_WORKER)
         backoff = self.transport.backoff("the workers' pieces of a checkpoint")
         while not self._collection.complete:
@@ -104,7 +104,7 @@ class Master:
                 backoff.pause()
         self.refresh()
         collection, self._collection = self._collection, None
-        return collection.commit(self.state)
+        collection.release(self.state)
 
     def _post(self, note: Note) -> None:
         for worker in self.workers:

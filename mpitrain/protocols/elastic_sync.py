@@ -152,7 +152,7 @@ class Stepper:
         """All ranks together, between two steps."""
         monitor = self.session.monitor
         if self.transport.rank == self.ranks[0]:
-            monitor.save = lambda state, outstanding: saving.together(self.session, outstanding)
+            monitor.save = lambda outstanding: saving.together(self.session, outstanding)
             monitor.checkpoint(self.state)
         else:
             saving.together(self.session, [])

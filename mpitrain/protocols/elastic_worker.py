@@ -30,7 +30,7 @@ class Line(Protocol):
     """A worker's line to its master: what it was told, and how it tells what it has done."""
 
     over: bool
-    save: int | None
+    saving: bool
 
     @property
     def stopping(self) -> bool:
@@ -200,7 +200,7 @@ class Worker:
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         """Attend to the master until the condition holds."""
         while not condition():
-            self.line.until(lambda: condition() or self.line.save is not None, what)
+            self.line.until(lambda: condition() or self.line.saving, what)
             self._attend()
 
     # ---- the master's affairs
@@ -212,7 +212,7 @@ class Worker:
             self.report()  # which carries the wish to stop
         self.line.look()
         self.stopping |= self.session.stop.flag or self.line.stopping
-        if self.line.save is not None:
+        if self.line.saving:
             assert isinstance(self.line, Orders)
             self.centre.complete()
             if not self._done:

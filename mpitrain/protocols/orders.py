@@ -13,13 +13,16 @@ TO_MASTER, TO_WORKER, VECTOR, TO_NEXT = 1, 2, 3, 4  # message tags
 
 
 class Orders:
-    """A worker's line to the master. `stopping`: train no more; `over`: leave; `save`: the name of a wanted checkpoint;
-    `unconfirmed`: additions to the centre that are not known to have arrived."""
+    """A worker's line to the master.
+
+    `stopping`: train no more; `over`: leave; `saving`: copy your piece of a checkpoint and wait; `saved_as`: the name
+    of the last one; `unconfirmed`: additions to the centre that are not known to have arrived.
+    """
 
     def __init__(self, session: "Session", master: int) -> None:
         self.session, self.transport, self.master = session, session.transport, master
         self.stopping, self.over = False, False
-        self.save: int | None = None
+        self.saving, self.saved_as = False, 0
         self.unconfirmed = 0
         self._answers: list[Note] = []
 
@@ -37,9 +40,9 @@ class Orders:
                 case Kind.STOP:
                     self.stopping, self.over = True, bool(note.stopping)
                 case Kind.SAVE:
-                    self.save = note.count
+                    self.saving = True
                 case Kind.RESUME:
-                    self.save = None
+                    self.saving, self.saved_as = False, note.count
                 case Kind.ADDED:
                     self.unconfirmed -= 1
                 case Kind.WORK:

@@ -37,10 +37,10 @@ class Kind(IntEnum):
     PULL = 8  # worker: send me Θ
     SNAPSHOT = 9  # server: here it is
     PULLED = 10  # worker: I have Θ
-    SAVE = 11  # master: write your piece of a checkpoint
+    SAVE = 11  # master: copy your piece of a checkpoint
     REST = 12  # worker: these samples I was given and have not used
-    SAVED = 13  # worker: it is written, and I wait
-    RESUME = 14  # master: go on
+    COPIED = 13  # worker: it is copied, so large, and I wait
+    RESUME = 14  # master: go on, and write it under this name
     DONE = 15  # worker: I shall train no more
     REPORT = 16  # worker: so much have I trained since the last report
     TOKEN = 17  # worker to worker: your turn

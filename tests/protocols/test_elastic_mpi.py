@@ -300,7 +300,7 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(
         stop_after(first, 30)
     PROTOCOLS[first.config.algorithm.protocol](first)
     first.state.trained = first.monitor.trained_now
-    saving.together(first, [])
+    saving.together(first, [], last=True)
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *common, samples=100), shared_folder, resume=True)
     PROTOCOLS[second.config.algorithm.protocol](second)
@@ -327,7 +327,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
         stop_after(first, 5)  # samples, whoever comes first: one rank alone could find all 800 taken by the others
     PROTOCOLS["elastic"](first)
     first.state.trained = first.monitor.trained_now
-    saving.together(first, [])
+    saving.together(first, [], last=True)
     seen = list(first.learner.corpus.gathered)
     few = (
         Transport(MPI.COMM_WORLD.Split(0 if transport.rank < 2 else MPI.UNDEFINED), deadline=30)
@@ -369,6 +369,7 @@ def test_a_checkpoint_in_mid_run_is_a_moment_of_it(session_of, transport, shared
 
         session.monitor.turn = turn
     PROTOCOLS["elastic"](session)
+    session.saver.settle()
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *settings, samples=200), shared_folder, resume=True)
     position = second.state.assignments.position

@@ -65,7 +65,7 @@ class Meetings:
         monitor = self._session.monitor
         save = monitor.save
         if self._peer.number == 0:
-            monitor.save = lambda state, outstanding: self._want_save()
+            monitor.save = lambda outstanding: self._want_save()
         try:
             yield
         finally:
@@ -117,6 +117,6 @@ class Meetings:
         if self._peer.number:
             saving.together(self._session, [])
             return
-        postponed, monitor.save = monitor.save, lambda state, outstanding: saving.together(self._session, outstanding)
+        postponed, monitor.save = monitor.save, lambda outstanding: saving.together(self._session, outstanding)
         monitor.checkpoint(self._peer.state)
         monitor.save = postponed

@@ -1,0 +1,148 @@
+"""Writing a checkpoint: a hidden folder, whose files are written and fsynced, then a manifest, then its name."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpitrain.assignments import Work
+from mpitrain.checkpoint.files import FORMAT, REPLACED, CarefulFile, describe, folders, order, sync, write_manifest
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array, Layout, block_slices
+from mpitrain.state import State
+
+BEST = "best"  # the checkpoint that holds nothing but a `MODEL`, and in its numbers the `error`
+STATE, MODEL = "state.h5", "model"
+CHUNK = 1 << 20  # elements of a chunk, and of one call of HDF5, during which nobody else can call it
+SPARE = 1 << 20  # bytes beside the vectors, at most
+LOOK_EVERY = 0.02  # seconds between two looks for other ranks' pieces
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one file of a checkpoint is to hold: vectors by name, numbers, and ranges of samples to hand out again."""
+
+    vectors: dict[str, Array]
+    numbers: dict[str, Any]
+    ranges: list[Work] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the vectors."""
+        return sum(vector.nbytes for vector in self.vectors.values())
+
+
+def file_of(rank: int) -> str:
+    """The name of a rank's own piece."""
+    return f"rank-{rank:05d}.h5"
+
+
+class Draft:
+    """A checkpoint being written. The master begins and commits it; every rank may write its own piece between.
+
+    What cannot be written raises BadInput, one line that names the checkpoint.
+    """
+
+    def __init__(self, folder: Path, name: int | str) -> None:
+        self.final = folder / (f"{name:012d}" if isinstance(name, int) else name)
+        self.path = folder / f".writing-{self.final.name}"
+
+    def begin(self, nbytes: int) -> None:
+        """Make the temporary folder. There must be room for `nbytes` of vectors."""
+        with self._naming():
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.path.mkdir(parents=True)
+            free = shutil.disk_usage(self.path).free
+            if free < nbytes + SPARE:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise OSError(28, f"it needs {nbytes / 1e6:,.1f} MB, the disk has {free / 1e6:,.1f} MB left")
+
+    def write_state(self, state: State, layout: Layout, outstanding: list[Work]) -> None:
+        """The master's piece: what a run resumes from with any number of ranks."""
+        ranges = [*state.assignments.returned, *outstanding]
+        self.write(STATE, Piece(state.vectors(), state.numbers(), ranges), layout)
+
+    def write(self, name: str, piece: Piece, layout: Layout) -> None:
+        """One file, whole once it has this name."""
+        with self._naming():
+            partial = self.path / f"{name}.partial"
+            with CarefulFile(partial, "w+") as raw:
+                with h5py.File(raw, "w") as file:
+                    _fill(file, piece, layout)
+                raw.finish()
+            partial.rename(self.path / name)
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Tell the one who will commit that this file will not come."""
+        with suppress(OSError):
+            (self.path / f"{name}.fault").write_text(reason)
+
+    def await_files(self, names: list[str], seconds: float) -> None:
+        """Wait until other ranks have written these. Raises BadInput when they cannot, or after so many seconds."""
+        began = time.monotonic()
+        while missing := [name for name in names if not (self.path / name).exists()]:
+            for told in self.path.glob("*.fault"):
+                raise BadInput(told.read_text())
+            if time.monotonic() - began > seconds:
+                raise BadInput(f"{self.final}: waited {seconds:g} s for {', '.join(missing)} (run.deadline)")
+            time.sleep(LOOK_EVERY)
+
+    def commit(self, keep: int = 0) -> Path:
+        """Write the manifest, give the folder its name, delete all but the `keep` newest up to this one (0: none)."""
+        replaced = self.final.with_name(self.final.name + REPLACED)
+        with self._naming():
+            write_manifest(self.path)
+            if self.final.exists():
+                shutil.rmtree(replaced, ignore_errors=True)
+                self.final.rename(replaced)
+            self.path.rename(self.final)
+            sync(self.final.parent)
+            _delete(replaced)
+        if keep:
+            for old in [path for path in folders(self.final.parent) if order(path) <= order(self.final)][:-keep]:
+                _delete(old)
+        return self.final
+
+    def abandon(self) -> None:
+        """Delete what there is of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BadInput(f"{self.final}: cannot be written: {error.strerror or error}") from error
+
+
+def clear(folder: Path) -> None:
+    """Delete what a killed run has left of its drafts and deletions."""
+    for left in [*folder.glob(".writing-*"), *folder.glob(".deleting-*")]:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _fill(file: h5py.File, piece: Piece, layout: Layout) -> None:
+    file.attrs["format"], file.attrs["layout"] = FORMAT, describe(layout)
+    file.attrs["numbers"] = json.dumps(piece.numbers)
+    table = np.array([astuple(work) for work in piece.ranges], dtype=np.int64).reshape(-1, 4)
+    file.create_dataset("ranges", data=table, fletcher32=True, chunks=(max(len(table), 1), 4), maxshape=(None, 4))
+    for name, vector in piece.vectors.items():
+        chunk = min(vector.size, CHUNK)
+        stored = file.create_dataset(name, vector.shape, vector.dtype, fletcher32=True, chunks=(chunk,))
+        for part in block_slices(slice(0, vector.size), chunk):
+            stored[part] = vector[part]
+
+
+def _delete(checkpoint: Path) -> None:
+    """First its name, so that no torn one ever has one."""
+    hidden = checkpoint.with_name(f".deleting-{checkpoint.name}")
+    with suppress(OSError):
+        checkpoint.rename(hidden)
+        shutil.rmtree(hidden)

@@ -1,0 +1,106 @@
+"""The files of a checkpoint: their manifest, their checksums, and how they reach the disk."""
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from mpitrain.flat import Layout
+
+FORMAT = 1
+REPLACED = "~"  # ends the name of a checkpoint while another takes its place
+
+
+class CarefulFile(io.FileIO):
+    """A file for h5py to write to: an error is kept in `fault`, for whoever closes it to raise.
+
+    HDF5 that meets a full disk leaves objects behind that it cannot close, and crashes the process at its end.
+    """
+
+    fault: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of it; after a fault, none."""
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while done < len(view) and self.fault is None:
+                done += super().write(view[done:]) or 0
+        except OSError as error:
+            self.fault = error
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the length."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.fault = self.fault or error
+            return size or 0
+
+    def finish(self) -> None:
+        """Have it on the disk. Raises OSError for what went wrong since it was opened."""
+        if self.fault is not None:
+            raise self.fault
+        os.fsync(self.fileno())
+
+
+def describe(layout: Layout) -> str:
+    """What tells one network's vectors from another's."""
+    return json.dumps([[p.name, list(p.shape)] for p in layout.parameters])
+
+
+def write_manifest(folder: Path) -> None:
+    """Size and checksum of every file in the folder, beside them, all on the disk."""
+    files = {path.name: digest(path) for path in sorted(folder.glob("*.h5"))}
+    manifest = folder / "manifest.json"
+    manifest.write_text(json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n")
+    with manifest.open("rb") as written:
+        os.fsync(written.fileno())
+    sync(folder)
+
+
+def fault(folder: Path) -> str | None:
+    """Why a checkpoint is torn; None for a whole one."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        if manifest["format"] != FORMAT:
+            return f"format {manifest['format']} is not {FORMAT}"
+        for name, expected in manifest["files"].items():
+            if digest(folder / name) != expected:
+                return f"{name} does not match its checksum"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"torn ({error})"
+    return None
+
+
+def digest(path: Path) -> dict[str, Any]:
+    """Length and xxh3 of a file."""
+    hasher = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            hasher.update(chunk)
+    return {"bytes": path.stat().st_size, "xxh3": hasher.hexdigest()}
+
+
+def folders(folder: Path) -> list[Path]:
+    """The checkpoints of a run by samples; one that is being replaced stands before what replaces it."""
+    named = [path for path in folder.glob("[0-9]*") if path.is_dir()] if folder.is_dir() else []
+    return sorted(named, key=order)
+
+
+def order(path: Path) -> tuple[str, bool]:
+    """By samples, the replaced one first."""
+    return path.name.rstrip(REPLACED), not path.name.endswith(REPLACED)
+
+
+def sync(folder: Path) -> None:
+    """Have the folder's names on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,105 @@
+"""Finding a whole checkpoint, and reading it."""
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpitrain.algorithms import Algorithm
+from mpitrain.assignments import Assignments, Work
+from mpitrain.checkpoint.draft import BEST, MODEL, STATE, file_of
+from mpitrain.checkpoint.files import REPLACED, describe, fault, folders
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array, Layout, fill
+from mpitrain.state import State, fresh
+
+
+def newest(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint of a run, and a line for every torn one that is newer."""
+    skipped: list[str] = []
+    for candidate in reversed(folders(folder)):
+        reason = fault(candidate)
+        if reason is None:
+            return candidate, skipped
+        skipped.append(f"{candidate}: {reason}; skipped")
+    return None, skipped
+
+
+def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
+    """The newest whole checkpoint, or the whole one called `name`; and a line for every torn one that is newer.
+
+    Raises BadInput naming the folder.
+    """
+    if name is None:
+        found, skipped = newest(folder)
+        if found is None:
+            raise BadInput(f"{folder}: no whole checkpoint")
+        return found, skipped
+    candidates = [path for path in (folder / name, folder / (name + REPLACED)) if path.is_dir()]
+    reasons = {path: fault(path) for path in candidates}
+    for path, reason in reasons.items():
+        if reason is None:
+            return path, []
+    there = ", ".join(path.name for path in sorted(folder.glob("[!.]*"))) or "none"
+    raise BadInput(f"{folder / name}: {next(iter(reasons.values()), 'no such checkpoint')}; there: {there}")
+
+
+def best_error(folder: Path) -> float:
+    """The test error of the best model that is kept; infinite where there is none."""
+    try:
+        path, _ = find(folder, BEST)
+        with h5py.File(path / STATE, "r") as file:
+            return float(json.loads(file.attrs["numbers"])["error"])
+    except (BadInput, OSError, KeyError, ValueError):
+        return inf
+
+
+def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.dtype) -> tuple[Array, int]:
+    """The parameters to evaluate and export, and the samples that they were trained on. Raises BadInput."""
+    state, path = fresh(options, np.zeros(layout.size, dtype), Assignments(0, 0)), checkpoint / STATE
+    numbers, _ = _read(path, {MODEL: state.theta}, layout, required=())
+    if "error" in numbers:
+        return state.theta, int(numbers["trained"])
+    _read(path, {"theta": state.theta}, layout, required=("theta",))
+    if state.average is not None:
+        _read(path, {"average": state.average}, layout, required=("average",))
+    if state.look_ahead:
+        _read(path, {"velocity": state.velocity}, layout, required=("velocity",))
+    return state.model, int(numbers["trained"])
+
+
+def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
+    """Fill `state` from a whole checkpoint. Raises BadInput naming the file."""
+    path = checkpoint / STATE
+    numbers, ranges = _read(path, state.vectors(), layout, required=("theta",))
+    if numbers["samples"] != state.assignments.samples:
+        raise BadInput(f"{path}: was trained on {numbers['samples']} samples, data.path has another number")
+    state.restore(numbers)
+    for work in ranges:
+        state.assignments.give_back(work)
+
+
+def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> None:
+    """Fill the rank's own part of `state`. Raises BadInput naming the file."""
+    path = checkpoint / file_of(rank)
+    state.local_numbers = _read(path, state.local, layout, required=tuple(state.local))[0]
+
+
+def _read(
+    path: Path, vectors: dict[str, Array], layout: Layout, required: tuple[str, ...]
+) -> tuple[dict[str, Any], list[Work]]:
+    try:
+        with h5py.File(path, "r") as file:
+            if file.attrs["layout"] != describe(layout):
+                raise BadInput(f"{path}: holds another network than model.preset and its options describe")
+            for name, vector in vectors.items():
+                if name in file or name in required:
+                    fill(vector, file[name][:])
+            return json.loads(file.attrs["numbers"]), [Work(*map(int, row)) for row in file["ranges"][:]]
+    except BadInput:
+        raise
+    except (OSError, KeyError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from error
