@@ -245,7 +245,8 @@ def test_bad_input_ends_all_ranks(launch: Callable[..., Any], folder: Path, comm
 def test_a_missing_library_is_named(
     alone: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch, library: str, command: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
+    for name in {library, *(name for name in sys.modules if name.startswith(f"{library}."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     ended = alone(*command.split())
     assert ended.status == 2 and len(ended.err.splitlines()) == 1 and "the extra mpitrain[" in ended.err
     assert library in ended.err and not list(folder.glob("*p.ark")) and not list(folder.glob("run/model.*"))
