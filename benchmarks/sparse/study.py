@@ -82,7 +82,10 @@ def sizes(study: Study) -> None:
 
 
 def accuracy(study: Study) -> None:
-    """Mean and spread of the test error over three seeds."""
+    """Mean and spread of the test error over three seeds; p ranks share sgd's minibatch, so that η is the same for all.
+
+    Of ranks that each took a whole one, 8 would move the weights by 8 minibatches at once.
+    """
     rows = []
     for ranks in (1, 2, 4, 8):
         errors, ratios = [], []
@@ -91,7 +94,9 @@ def accuracy(study: Study) -> None:
             if ranks == 1:
                 told = study.sgd(f"sgd-{seed}", more)
             else:
-                told = study.sparse(f"ranks-{ranks}-{seed}", ranks, THRESHOLDS[study.kind][1], more)
+                share = {key: study.settings[key] / ranks for key in ("training.minibatch", "training.learning_rate")}
+                more |= share | {"training.minibatch": int(share["training.minibatch"])}
+                told = study.sparse(f"shared-{ranks}-{seed}", ranks, THRESHOLDS[study.kind][1], more)
                 ratios.append(told["compression_ratio"])
             errors.append(told["test_error"])
         spread = f"{statistics.mean(errors):.2%} ± {statistics.stdev(errors):.2%}"
