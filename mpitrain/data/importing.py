@@ -145,7 +145,8 @@ class Importing:
             for part in plan.chunks:
                 table.add_row(part, *_figures([task.final for task in tasks if task.part == part]))
             self.console.print(table)
-            self.console.print(f"{plan.attributes['source']}, {seconds:.1f} s", soft_wrap=True, markup=False)
+            for line in (*plan.notes, f"{plan.attributes['source']}, {seconds:.1f} s"):
+                self.console.print(line, soft_wrap=True, markup=False)
 
 
 def _figures(paths: list[Path]) -> tuple[str, ...]:
@@ -155,16 +156,24 @@ def _figures(paths: list[Path]) -> tuple[str, ...]:
         with ShardFile(path) as file:
             samples += file.inputs[0]
             utterances += 0 if file.utterances is None else len(file.utterances) - 1
-    shape = " x ".join(map(str, file.inputs[1:]))
-    return str(len(paths)), f"{samples:,}", f"{utterances:,}" if utterances else "", shape, str(file.classes)
+    shape, classes = _shape(file.inputs[1:]), str(file.classes)
+    return str(len(paths)), f"{samples:,}", f"{utterances:,}" if utterances else "", shape, classes
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
     """The attributes that the whole corpus knows, from those of its shards."""
-    found = []
+    found, first = [], None
     for task in tasks:
         with ShardFile(task.final if task.final.exists() else task.provisional) as file:
             found.append((task.part, file.attributes))
+            first = first or (task.part, file.inputs[1:])
+            if file.inputs[1:] != first[1]:
+                shapes = " and ".join(f"{_shape(of)} in {part}" for part, of in (first, (task.part, file.inputs[1:])))
+                raise BadInput(f"{plan.attributes['source']}: inputs of {shapes}")
     known = next((attributes for _, attributes in found if "mean" in attributes), None)
     common = {"classes": max(int(attributes["classes"]) for _, attributes in found)}
     if "mean" in plan.attributes or "train" not in plan.chunks:

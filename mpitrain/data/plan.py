@@ -27,19 +27,23 @@ class Plan:
     """A corpus to be made: `chunks` says for each part what each of its shards is made of.
 
     `make` turns a chunk into the arrays of a shard of this `kind`. It runs in other processes, so both must pickle, and
-    raises BadInput naming the source. A chunk's repr tells it from any other. `attributes` holds `source`, and
-    `classes` where they are known; mean and deviation of the training part, if missing, are worked out.
+    raises BadInput naming the source. A shard is told from that of another import by `attributes`, and by the reprs of
+    its chunk and of `options`, which are whatever else `make` depends on. `attributes` holds `source`, and `classes`
+    where they are known; mean and deviation of the training part, if missing, are worked out. `notes` are lines for the
+    user.
     """
 
     kind: str
     attributes: dict[str, Any]
     chunks: dict[str, list[Any]]
     make: Callable[[Any], dict[str, Array]]
+    options: Any = None
+    notes: tuple[str, ...] = ()
 
     def tasks(self, folder: Path) -> list["Task"]:
         """One for every shard."""
         return [
-            Task(self.make, self.kind, self.attributes, folder, part, number, len(chunks), chunk)
+            Task(self.make, self.kind, self.attributes, self.options, folder, part, number, len(chunks), chunk)
             for part, chunks in self.chunks.items()
             for number, chunk in enumerate(chunks)
         ]
@@ -52,6 +56,7 @@ class Task:
     make: Callable[[Any], dict[str, Array]]
     kind: str
     attributes: dict[str, Any]
+    options: Any
     folder: Path
     part: str
     number: int
@@ -71,8 +76,9 @@ class Task:
     @property
     def recipe(self) -> str:
         """Tells this shard from that of another import."""
-        described = self.kind, sorted((name, repr(value)) for name, value in self.attributes.items())
-        return xxhash.xxh3_64_hexdigest(repr((described, self.part, self.number, self.count, self.chunk)).encode())
+        attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
+        described = self.kind, attributes, self.options, self.part, self.number, self.count, self.chunk
+        return xxhash.xxh3_64_hexdigest(repr(described).encode())
 
     def done(self, path: Path) -> bool:
         """Whether a whole shard of this recipe lies there."""
@@ -103,8 +109,8 @@ def deafen() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def shard_lengths(samples: int, bytes_each: int) -> list[int]:
-    """How many samples to put into each shard of a part: alike but for one, and between SMALLEST and LARGEST bytes."""
-    size = min(max(samples * bytes_each // PIECES, SMALLEST), LARGEST)
+def shard_lengths(samples: int, bytes_each: int, smallest: int = SMALLEST) -> list[int]:
+    """How many samples to put into each shard of a part: about alike, PIECES shards of `smallest` to LARGEST bytes."""
+    size = min(max(samples * bytes_each // PIECES, smallest), LARGEST)
     shards = max(-(-samples * bytes_each // size), 1)
     return [(number + 1) * samples // shards - number * samples // shards for number in range(shards)]

@@ -1,0 +1,162 @@
+"""`prepare arrays`: a corpus out of the arrays of an npz archive or the data sets of any HDF5 file."""
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpitrain.data.array_files import opened, require
+from mpitrain.data.plan import LARGEST, SMALLEST, Plan, shard_lengths
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+PLACE = "{part}"  # in a file's or an array's name stands for that of the part
+
+
+class Names(NamedTuple):
+    """Of the arrays: `inputs` are the images or features; those that are not there are empty.
+
+    `utterances` holds offsets [n+1], `lengths` the frames of each utterance [n]; without both, each frame stands alone.
+    """
+
+    kind: str
+    inputs: str
+    targets: str = "targets"
+    utterances: str = ""
+    lengths: str = ""
+    speakers: str = ""
+    channels_first: bool = False
+
+    def of(self, part: str) -> "Names":
+        """Those of one part."""
+        own: dict[str, Any] = {
+            name: value.replace(PLACE, part) for name, value in self._asdict().items() if isinstance(value, str)
+        }
+        return self._replace(**own)
+
+
+class Chunk(NamedTuple):
+    """Samples `start` to `stop` of a file's arrays; of frames, whole utterances, of so many frames each."""
+
+    path: str
+    names: Names
+    start: int
+    stop: int
+    first: int = 0  # utterance
+    lengths: tuple[int, ...] = ()
+
+
+def plan(source: str, names: Names, parts: list[str], classes: int | None = None) -> Plan:
+    """Of `source`, in which, as in the names, {part} stands for each of `parts`. Raises BadInput naming the file."""
+    if len(parts) > 1 and PLACE not in source + names.inputs:
+        raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor the name of the inputs contains {PLACE}")
+    chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part)) for part in parts}
+    attributes: dict[str, Any] = {"source": f"arrays of {Path(source).name}"}
+    if classes:
+        attributes["classes"] = classes
+    return Plan(names.kind, attributes, chunks, partial(_shard, classes))
+
+
+def _chunks(path: Path, names: Names) -> list[Chunk]:
+    """The shards of a part."""
+    with opened(path) as arrays:
+        inputs, targets = (require(arrays, name, path) for name in (names.inputs, names.targets))
+        (_check_images if names.kind == "images" else _check_features)(inputs, names.inputs, path)
+        _check_targets(targets, names.targets, len_of(inputs), path)
+        each = int(np.prod(inputs.shape[1:])) * (1 if names.kind == "images" else 4)
+        smallest = (
+            LARGEST if isinstance(arrays, dict) else SMALLEST
+        )  # every process reads an npz whole: no more than it takes
+        ends = np.cumsum([0, *shard_lengths(len_of(inputs), each, smallest)])
+        if names.kind == "images":
+            return [Chunk(str(path), names, int(a), int(b)) for a, b in pairwise(ends)]
+        offsets = _offsets(arrays, names, len_of(inputs), path)
+        if names.speakers and require(arrays, names.speakers, path).shape != (len(offsets) - 1,):
+            raise BadInput(
+                f"{path}: {names.speakers} does not name the speaker of each of {len(offsets) - 1} utterances"
+            )
+    cuts = np.unique(np.searchsorted(offsets, ends))
+    lengths = tuple(np.diff(offsets).tolist())
+    return [Chunk(str(path), names, int(offsets[a]), int(offsets[b]), int(a), lengths[a:b]) for a, b in pairwise(cuts)]
+
+
+def len_of(array: Any) -> int:
+    """Rows of an array that may lie in a file."""
+    return int(array.shape[0]) if array.shape else 0
+
+
+def _check_images(images: Any, name: str, path: Path) -> None:
+    if images.dtype != np.uint8 or len(images.shape) not in (3, 4):
+        raise BadInput(f"{path}: {name} is {_described(images)}; images are uint8 [n, h, w] or [n, h, w, channels]")
+
+
+def _check_features(features: Any, name: str, path: Path) -> None:
+    if features.dtype.kind not in "fiu" or len(features.shape) != 2:
+        raise BadInput(f"{path}: {name} is {_described(features)}; features are numbers [frames, dims]")
+
+
+def _check_targets(targets: Any, name: str, samples: int, path: Path) -> None:
+    if targets.dtype.kind not in "iu" or targets.shape[1:] not in ((), (1,)) or not targets.shape:
+        raise BadInput(f"{path}: {name} is {_described(targets)}; targets are whole numbers, one a sample")
+    if len_of(targets) != samples:
+        raise BadInput(f"{path}: {len_of(targets):,} targets in {name} for {samples:,} samples")
+    if not samples:
+        raise BadInput(f"{path}: {name} is empty")
+
+
+def _described(array: Any) -> str:
+    return f"{array.dtype} [{', '.join(map(str, array.shape))}]"
+
+
+def _offsets(arrays: Mapping[str, Any], names: Names, frames: int, path: Path) -> Array:
+    """Where utterances begin, int64 [n+1]."""
+    name = names.utterances or names.lengths
+    if not name:
+        return np.arange(frames + 1)
+    found = require(arrays, name, path)
+    if found.dtype.kind not in "iu" or len(found.shape) != 1:
+        raise BadInput(f"{path}: {name} is {_described(found)}; expected whole numbers, one an utterance")
+    offsets = np.asarray(found[:]).astype(np.int64)
+    if names.lengths:
+        offsets = np.cumsum([0, *offsets])
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (np.diff(offsets) <= 0).any():
+        raise BadInput(f"{path}: {name} does not divide {frames:,} frames into utterances")
+    return offsets
+
+
+def _shard(classes: int | None, chunk: Chunk) -> dict[str, Array]:
+    path, names, rows = Path(chunk.path), chunk.names, slice(chunk.start, chunk.stop)
+    with opened(path) as arrays:
+        inputs, targets = np.asarray(arrays[names.inputs][rows]), np.asarray(arrays[names.targets][rows]).reshape(-1)
+        low, high, limit = int(targets.min()), int(targets.max()), classes or 2**31
+        if low < 0 or high >= limit:
+            raise BadInput(f"{path}: {names.targets} holds {low if low < 0 else high}; classes are 0 to {limit - 1:,}")
+        targets = targets.astype(np.int32)
+        if names.kind == "images":
+            return {"images": _images(inputs, names.channels_first), "targets": targets}
+        utterances = np.cumsum([0, *chunk.lengths])
+        found = {"features": _features(inputs, chunk), "targets": targets, "utterances": utterances}
+        if names.speakers:
+            numbers = np.unique(arrays[names.speakers][:], return_inverse=True)[1]
+            found["speakers"] = numbers[chunk.first : chunk.first + len(chunk.lengths)].astype(np.int32)
+        return found
+
+
+def _features(inputs: Array, chunk: Chunk) -> Array:
+    with np.errstate(over="ignore"):
+        features = inputs.astype(np.float32)
+    good = np.isfinite(features).all(axis=1)
+    if not good.all():
+        frame = chunk.start + int(good.argmin())
+        raise BadInput(f"{chunk.path}: {chunk.names.inputs}: frame {frame:,} has values that are not finite numbers")
+    return features
+
+
+def _images(images: Array, channels_first: bool) -> Array:
+    """[n, h, w, channels]."""
+    if images.ndim == 3:
+        return images[..., None]
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1)) if channels_first else images

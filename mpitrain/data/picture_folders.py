@@ -1,0 +1,154 @@
+"""`prepare images`: pictures in a folder for each class, perhaps below train/, val/ (or dev/) and test/."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mpitrain.data.pictures import load_picture, suffixes
+from mpitrain.data.plan import Plan, shard_lengths
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.streams import stream
+
+PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
+
+
+class Look(NamedTuple):
+    """How pictures are looked at: `size` of the square, 0 to leave them as they are, which is then alike for all."""
+
+    size: int = 0
+    grey: bool = False
+
+
+class Split(NamedTuple):
+    """Shares of each class's training pictures that are held out, where no folder of that part is there."""
+
+    dev: float = 0.0
+    test: float = 0.0
+    seed: int = 1
+
+
+class Chunk(NamedTuple):
+    """The pictures of a shard and their classes."""
+
+    paths: tuple[str, ...]
+    targets: tuple[int, ...]
+
+
+Classes = dict[str, list[Path]]  #: pictures by class
+
+
+def plan(folder: Path, look: Look, split: Split) -> Plan:
+    """Of a folder. Raises BadInput naming what in it does not fit."""
+    parts, left = _parts(folder)
+    names = sorted(parts["train"])
+    for part, classes in parts.items():
+        if unknown := sorted(set(classes) - set(names)):
+            raise BadInput(f"{folder}: class {unknown[0]} of {part} is not among those of train")
+    _hold_out(parts, names, split)
+    shape = load_picture(next(iter(parts["train"][names[0]])), *look).shape
+    chunks = {
+        part: list(_chunks(folder, classes, names, int(np.prod(shape)), split.seed if part == "train" else None))
+        for part, classes in parts.items()
+    }
+    attributes = {
+        "source": f"pictures of {folder.resolve().name}",
+        "classes": len(names),
+        "class_names": " ".join("_".join(name.split()) for name in names),
+    }
+    notes = (f"left out {left:,} files that are not named as pictures are",) if left else ()
+    return Plan("images", attributes, chunks, partial(_shard, folder, look, shape), (look, shape), notes)
+
+
+def _parts(folder: Path) -> tuple[dict[str, Classes], int]:
+    """Pictures by part and class, and how many other files there are."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder")
+    endings, left = suffixes(), 0
+    parts: dict[str, Classes] = {}
+    if not (folder / "train").is_dir():
+        parts["train"], left = _classes(folder, endings)
+        return parts, left
+    for path in _folders(folder):
+        if path.name not in PARTS or PARTS[path.name] in parts:
+            raise BadInput(f"{path}: beside train/ there may be one of val/ or dev/, and test/")
+        parts[PARTS[path.name]], others = _classes(path, endings)
+        left += others
+    return {part: parts[part] for part in ("train", "dev", "test") if part in parts}, left
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _classes(folder: Path, endings: set[str]) -> tuple[Classes, int]:
+    """The pictures of each class, in the order of their names."""
+    classes, left = dict[str, list[Path]](), 0
+    for path in folder.iterdir():
+        if path.is_file() and path.suffix.lower() in endings:
+            raise BadInput(f"{path}: lies outside the folders of the classes")
+    for path in _folders(folder):
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+        classes[path.name] = [file for file in files if file.suffix.lower() in endings]
+        left += len(files) - len(classes[path.name])
+        if not classes[path.name]:
+            raise BadInput(f"{path}: holds no pictures")
+    if not classes:
+        raise BadInput(f"{folder}: holds no folders of classes")
+    return classes, left
+
+
+def _hold_out(parts: dict[str, Classes], names: list[str], split: Split) -> None:
+    """Take the shares of held-out parts from the training pictures, the same of every class."""
+    for part, share in (("dev", split.dev), ("test", split.test)):
+        if not 0 <= share < 1 or split.dev + split.test >= 1:
+            raise BadInput(f"--{part} {share:g}: expected a share of the pictures below 1")
+        if share and part in parts:
+            raise BadInput(f"--{part} {share:g}: there is a folder of that part already")
+    left = {name: len(files) for name, files in parts["train"].items()}
+    orders = {name: stream(split.seed, "split", number).permutation(left[name]) for number, name in enumerate(names)}
+    begin = dict.fromkeys(names, 0)
+    train = parts["train"]
+    for part, share in (("dev", split.dev), ("test", split.test), ("train", 1.0)):
+        if part != "train" and not share:
+            continue
+        chosen: Classes = {}
+        for name in names:
+            end = left[name] if part == "train" else begin[name] + round(share * left[name])
+            chosen[name] = [train[name][place] for place in sorted(orders[name][begin[name] : end])]
+            begin[name] = end
+        if not any(chosen.values()):
+            raise BadInput(f"--{part} {share:g}: too few pictures for that share")
+        parts[part] = chosen
+    if empty := next((name for name in names if not parts["train"][name]), None):
+        raise BadInput(f"--dev, --test: no training pictures are left of class {empty}")
+
+
+def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: int | None) -> Iterator[Chunk]:
+    """The shards of a part; with a `seed`, pictures are shuffled, as neighbours are read together in training."""
+    pairs = [
+        (str(path.relative_to(folder)), number) for number, name in enumerate(names) for path in classes.get(name, [])
+    ]
+    if seed is not None:
+        pairs = [pairs[place] for place in stream(seed, "order of pictures").permutation(len(pairs))]
+    start = 0
+    for length in shard_lengths(len(pairs), size):
+        paths, targets = zip(*pairs[start : start + length], strict=True)
+        yield Chunk(paths, targets)
+        start += length
+
+
+def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: Chunk) -> dict[str, Array]:
+    images = np.empty((len(chunk.paths), *shape), np.uint8)
+    for image, name in zip(images, chunk.paths, strict=True):
+        pixels = load_picture(folder / name, *look)
+        if pixels.shape != shape:
+            found, wanted = (f"{width} x {height}" for height, width, _ in (pixels.shape, shape))
+            raise BadInput(
+                f"{folder / name}: {found} pixels, but the first picture has {wanted}; --size makes them alike"
+            )
+        image[:] = pixels
+    return {"images": images, "targets": np.array(chunk.targets, np.int32)}
