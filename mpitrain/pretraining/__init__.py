@@ -48,7 +48,8 @@ def _work(session: Session, options: Pretraining) -> None:
     corpus, seed = session.learner.corpus, session.config.training.seed
     if options.samples:
         corpus = Subset(corpus, options.samples, seed)
-    steps = METHODS[options.method].steps(session.network, corpus, session.state.theta, options, seed)
+    device, theta = session.device, session.device.place(session.state.theta)
+    steps = METHODS[options.method].steps(session.network, corpus, theta, options, seed, device)
     said = session.clock()
     for (layer, layers), same_layer in groupby(steps, lambda step: (step.layer, step.layers)):
         began, loss, samples = session.clock(), 0.0, 0
@@ -62,6 +63,8 @@ def _work(session: Session, options: Pretraining) -> None:
         _record(session, layer, layers, loss / samples, session.clock() - began)
         if session.stop.flag:
             break
+    if theta is not session.state.theta:
+        device.download(theta, session.state.theta)
     _tell(session, b"done")
 
 

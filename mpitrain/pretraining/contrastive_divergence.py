@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.config import Pretraining
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.activations import Sigmoid
@@ -35,21 +36,24 @@ def fits(network: Network) -> str:
     return "has hidden layers that are not fully connected sigmoid ones"
 
 
-def steps(network: Network, corpus: Any, theta: Array, options: Pretraining, seed: int) -> Iterator[Step]:
-    """Pre-train the initial parameters `theta` in place, a minibatch at each step; its loss is the squared error of
-    the reconstruction.
+def steps(
+    network: Network, corpus: Any, theta: Array, options: Pretraining, seed: int, device: Cpu = CPU
+) -> Iterator[Step]:
+    """Pre-train the initial parameters `theta`, which lies on the device, in place, a minibatch at each step; its loss
+    is the squared error of the reconstruction.
 
     Raises TrainingFailed when that is no longer finite.
     """
     views, layers = network.layout.views(theta), depth(network)
     for layer in range(1, layers + 1):
         weights, hidden = views[f"fc{layer}.weights"], views[f"fc{layer}.bias"]
-        machine = rule.Machine(weights, hidden, np.zeros(len(weights), theta.dtype))
+        machine = rule.Machine(weights, hidden, np.zeros_like(weights[:, 0]))
         below = _Below(network, views, layer - 1)
-        learner = learner_of(network, corpus, seed, layer, theta.dtype)
+        learner = learner_of(network, corpus, seed, layer, theta.dtype, device)
         for number, work in enumerate(minibatches(options, corpus.samples)):
             visible = below(learner.load(work).inputs)
-            uniform = stream(seed, "hidden units", layer, number).random((len(visible), hidden.size), np.float32)
+            draws = stream(seed, "hidden units", layer, number).random((len(visible), hidden.size), np.float32)
+            uniform = device.place(draws)
             eta = options.learning_rate * (GAUSSIAN_RATE if layer == 1 else 1.0)
             loss = rule.step(machine, visible, uniform, eta=eta, gaussian=layer == 1)
             if not np.isfinite(loss):

@@ -24,7 +24,9 @@ def kept(network: Network, count: int) -> slice:
 def grown(network: Network, count: int) -> Network:
     """The first `count` hidden layers under an output layer; with all of them, a copy of the network."""
     layers = [*hidden_layers(network, count), _copy(network.layers[_starts(network)[-1]])]
-    return Network(layers, network.input_shape, copy.deepcopy(network.loss), l2=network.l2)
+    return Network(
+        layers, network.input_shape, copy.deepcopy(network.loss), l2=network.l2, workspace=network.workspace.another()
+    )
 
 
 def _copy(layer: Layer) -> Layer:

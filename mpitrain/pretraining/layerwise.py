@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.config import Pretraining
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
@@ -24,17 +25,19 @@ def fits(network: Network) -> str:
     return "" if depth(network) else "has no hidden layer"
 
 
-def steps(network: Network, corpus: Any, theta: Array, options: Pretraining, seed: int) -> Iterator[Step]:
-    """Pre-train the initial parameters `theta` in place, a minibatch at each step.
+def steps(
+    network: Network, corpus: Any, theta: Array, options: Pretraining, seed: int, device: Cpu = CPU
+) -> Iterator[Step]:
+    """Pre-train the initial parameters `theta`, which lies on the device, in place, a minibatch at each step.
 
     Raises TrainingFailed when the loss is no longer finite.
     """
     layers = depth(network)
     for layer in range(1, layers + 1):
         stage = grown(network, layer)
-        vector = theta if layer == layers else stage.initial(seed, theta.dtype)
+        vector = theta if layer == layers else device.place(stage.initial(seed, theta.dtype))
         vector[kept(network, layer)] = theta[kept(network, layer)]
-        learner = learner_of(stage, corpus, seed, layer, theta.dtype)
+        learner = learner_of(stage, corpus, seed, layer, theta.dtype, device)
         gradient, scratch = np.empty_like(vector), np.empty_like(vector)
         for work in minibatches(options, corpus.samples):
             loss = learner.gradient(vector, gradient, work)

@@ -7,6 +7,7 @@ import numpy as np
 
 from mpitrain.assignments import Assignments, Work
 from mpitrain.config import Pretraining
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.learner import Learner
 from mpitrain.streams import stream
 
@@ -20,10 +21,10 @@ class Step(NamedTuple):
     loss: float
 
 
-def learner_of(network: Any, corpus: Any, seed: int, layer: int, dtype: np.dtype) -> Learner:
+def learner_of(network: Any, corpus: Any, seed: int, layer: int, dtype: np.dtype, device: Cpu = CPU) -> Learner:
     """Minibatches in an order that is the layer's own."""
     own = int(stream(seed, "pretraining", layer).integers(2**31))
-    return Learner(network, corpus, seed=own, dtype=str(dtype))
+    return Learner(network, corpus, seed=own, dtype=str(dtype), device=device)
 
 
 def minibatches(options: Pretraining, samples: int) -> Iterator[Work]:
