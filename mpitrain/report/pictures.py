@@ -46,6 +46,7 @@ def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
         axes.grid(alpha=0.3)
         if plot.kind.form == "percent":
             axes.yaxis.set_major_formatter(PercentFormatter(1))
+            axes.yaxis.set_minor_formatter(PercentFormatter(1))
     figure.suptitle(plot.kind.title)
     figure.get_axes()[0].legend(fontsize=8)
     figure.savefig(path)

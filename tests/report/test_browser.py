@@ -125,6 +125,7 @@ def test_values_are_shown_under_the_pointer_and_by_keys(browser: Chromium, repor
     last = 100 * (2 * np.exp(-8 / 3) + 0.02) / 4
     assert f"{last:.3g} %" in told
     assert browser.evaluate("document.querySelector('.tip').getBoundingClientRect().right") <= 1280
+    assert browser.evaluate("document.querySelector('.tip').clientHeight") < 30 * told.count("\n") + 60
     browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
     assert browser.evaluate("document.querySelector('.tip')") is None
     browser.evaluate("document.querySelectorAll('figure.plot .drawing')[1].focus()")
