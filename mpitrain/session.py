@@ -39,8 +39,10 @@ class Stop:
 
     def install(self) -> None:
         """Listen to what users, launchers and batch systems send to end a job or to warn of its end."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+        for number in numbers:
             signal.signal(number, self._handle)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # jobs/launch.sh blocks SIGTERM in mpirun
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.signal:  # not `flag`: another rank's wish to stop may have come before this rank's own signal

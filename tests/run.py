@@ -39,6 +39,9 @@ def main(implementations: list[str]) -> int:
             failed += step("ruff format", [python, "-m", "ruff", "format", "--check", "."], SERIAL_DEADLINE)
             failed += step("mypy", [python, "-m", "mypy"], SERIAL_DEADLINE)
             failed += step("serial tests", [python, "-m", "pytest", "-q"], SERIAL_DEADLINE)
+        else:  # of the serial tests only these depend on the implementation
+            launchers = [python, "-m", "pytest", "-q", "tests/jobs/test_launchers.py"]
+            failed += step(f"{mpi} in Slurm", launchers, SERIAL_DEADLINE)
         for ranks in RANKS:
             launch = [str(Path(python).with_name("mpirun")), "-n", str(ranks), python, "-m", "pytest", "-q"]
             failed += step(

@@ -1,0 +1,89 @@
+# Start the program in a Slurm job, however MPI programs start here, and requeue the job when it was cut short.
+# Sourced by the job scripts in the folder that holds jobs/:
+#
+#     train ARGUMENTS...         python -m mpitrain train ARGUMENTS on all ranks; the run lies in $OUT
+#     on_ranks N COMMAND...      any MPI program on N ranks
+#     watched COMMAND...         any program, warned and requeued as they are
+#
+# Slurm warns the job by SIGUSR1 (#SBATCH --signal=B:USR1@...), or ends it by SIGTERM: the ranks finish their minibatch,
+# write a checkpoint and leave with status 75. The job then requeues itself, and its next start goes on from there.
+# A cancelled job writes its checkpoint, too, but stays away: `OUT=runs/easgd-123 sbatch jobs/easgd.sbatch` takes it up.
+
+set -u
+. jobs/site.sh
+[ -z "$VENV" ] || . "$VENV/bin/activate" || exit 2
+
+STOPPED=75 # the program's status when a signal ended it and its checkpoint is written
+
+# srun does not take --cpus-per-task from the job by itself; the program takes its threads a rank from the former.
+export SLURM_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+# A rank that dies ends the others, as with mpirun.
+export SLURM_KILL_BAD_EXIT=1
+# Open MPI's mpirun would bind all threads of a rank to one core.
+export PRTE_MCA_hwloc_default_binding_policy=none
+
+train() {
+    local device=() job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}
+    [ "$DEVICE" = auto ] || device=(--set "run.device=$DEVICE")
+    : "${OUT:=runs/$SLURM_JOB_NAME-$job}"
+    on_ranks "$SLURM_NTASKS" python -m mpitrain train "$@" "${device[@]}" --continue "$OUT"
+}
+
+on_ranks() {
+    local ranks=$1
+    shift
+    find_launcher
+    watched shielded $LAUNCHER -n "$ranks" "$@"
+}
+
+# Slurm's warnings are counted from here on, and passed on to the program once it runs.
+pid="" warned=0
+trap 'warned=$((warned + 1)); [ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null' USR1 TERM
+
+# Run a program; afterwards requeue the job if it was a warning that ended it.
+watched() {
+    local words="$*" seen status=$STOPPED
+    echo "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)): ${words#shielded }"
+    if [ $warned = 0 ]; then
+        "$@" </dev/null &
+        pid=$!
+        while :; do # a signal ends `wait`, not the program
+            seen=$warned
+            wait "$pid"
+            status=$?
+            [ "$seen" = "$warned" ] && break
+        done
+    fi
+    if [ $status = $STOPPED ] || { [ $status != 0 ] && [ $warned != 0 ]; }; then
+        requeue
+    fi
+    exit $status
+}
+
+# Slurm sends SIGTERM to every process of a job; a mpirun that takes it kills the ranks, which need seconds to save.
+shielded() {
+    exec python -c 'import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.execvp(sys.argv[1], sys.argv[1:])' "$@"
+}
+
+# Every launcher starts something; the right one makes two processes one MPI job.
+find_launcher() {
+    local size=$((SLURM_NTASKS > 1 ? 2 : 1)) ask='from mpi4py import MPI; print(MPI.COMM_WORLD.size)'
+    [ -z "$LAUNCHER" ] || return 0
+    for LAUNCHER in "srun --mpi=pmix" "srun --mpi=pmi2" mpirun; do
+        [ "$(timeout 60 $LAUNCHER -n $size python -c "$ask" 2>/dev/null </dev/null | sort -u)" = "$size" ] && return
+    done
+    echo "jobs/launch.sh: neither srun --mpi=pmix, srun --mpi=pmi2 nor mpirun makes $size processes one MPI job;" \
+        "set LAUNCHER in jobs/site.sh" >&2
+    exit 2
+}
+
+# Back into the queue, unless the job was cancelled: Slurm gives no reason then.
+requeue() {
+    case $(squeue -h -j "$SLURM_JOB_ID" -o "%T %r") in
+    COMPLETING*None) echo "$(date '+%F %T') cancelled" ;;
+    *) scontrol requeue "$SLURM_JOB_ID" && echo "$(date '+%F %T') requeued" ;;
+    esac
+}

@@ -1,0 +1,25 @@
+# What this cluster is like: the one file to edit. Jobs read it; so do you, before sbatch:
+#
+#     . jobs/site.sh && sbatch jobs/easgd.sbatch
+#
+# What is set in the shell before goes before what stands here.
+
+# module load python openmpi    # Python 3.11 or newer, and an MPI unless the environment below brings one as a wheel
+
+: "${VENV:=venv}"   # the virtual environment with mpitrain in it; VENV= takes the python that the modules bring
+
+# export SBATCH_ACCOUNT=...     # --account; every option of sbatch has such a variable, see its manual
+# export SBATCH_PARTITION=...   # --partition
+
+# cpu, gpu, or auto: a GPU where the job has one. `DEVICE=gpu . jobs/site.sh` asks Slurm for one a rank as well.
+: "${DEVICE:=auto}"
+if [ "$DEVICE" = gpu ] && [ -z "${SLURM_JOB_ID:-}" ]; then
+    export SBATCH_GPUS_PER_TASK=1
+    # export SBATCH_PARTITION=...
+fi
+
+# How MPI programs start here: "srun --mpi=pmix", "srun --mpi=pmi2" or "mpirun". Empty: each job takes the first of
+# these that starts two ranks that know of each other.
+: "${LAUNCHER:=}"
+
+export VENV DEVICE LAUNCHER

@@ -1,0 +1,102 @@
+"""jobs/*.sbatch, submitted as they are on a real Slurm of one node: finished, warned, cut, cancelled, preempted."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitrain import checkpoint
+
+from .cluster import Cluster, Job, small, until
+
+ALGORITHMS = ("asgd-zhang2013", "asgd-chan2014", "easgd", "hybrid", "sparse-delta", "allreduce")
+LONG = small(training_epochs=100000, run_evaluate_every=0)
+#: Some seconds of training, with the same bits on any two ranks.
+BITS = small(training_epochs=15, run_evaluate_every=5)
+
+
+@pytest.fixture(scope="module")
+def finished(cluster: Cluster) -> Callable[[str], Job]:
+    """All training scripts and `prepare`, submitted at once; one of them when it has finished."""
+    jobs = {name: cluster.submit(name, *small(), options=("--ntasks=3",)) for name in ALGORITHMS}
+    jobs["prepare"] = cluster.submit("prepare", "digits", "shards")
+    return lambda name: jobs[name].ended(seconds=420)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_each_training_script_finishes(finished: Callable[[str], Job], name: str) -> None:
+    """On three ranks, which it had to find a launcher for."""
+    job = finished(name)
+    assert job.summary["exit_reason"] == "finished" and job.summary["ranks"] == 3
+    assert job.summary["samples"] >= 2 * 1438 and job.summary["test_error"] < 0.9
+    assert f"job {job.number}, start 1: " in job.log
+
+
+def test_prepare_makes_shards(finished: Callable[[str], Job]) -> None:
+    """Which `check` passes."""
+    shards = finished("prepare").cluster.folder / "shards"
+    done = subprocess.run([sys.executable, "-m", "mpitrain", "check", str(shards)], capture_output=True, timeout=60)
+    assert done.returncode == 0
+
+
+def test_a_run_cut_twice_ends_with_the_bits_of_an_uninterrupted_one(
+    cluster: Cluster, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Once by a warning, once by its time limit (which comes to ranks that stand still, so that they are not done)."""
+    job = cluster.submit("allreduce", *BITS, options=("--ntasks=2", "--signal=B:USR1@1"))
+    job.started(1).signal("--batch", "--signal=USR1")
+    job.requeued(1).started(2)
+    cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=1")
+    job.signal("--signal=STOP")  # SIGCONT comes with the SIGTERM
+    job.requeued(2, seconds=200)
+    cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=10")
+    job.ended()
+    assert job.log.count("start ") == 3 and job.summary["exit_reason"] == "finished"
+    assert "DUE TO TIME LIMIT" in job.log
+
+    assert launch(2, str(cluster.folder / "jobs/configs/allreduce.toml"), *BITS, "--out", "whole").status == 0
+    whole = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert job.summary["parameters_sha256"] == whole["parameters_sha256"]
+
+
+def test_a_cancelled_job_leaves_no_process_and_a_checkpoint(cluster: Cluster) -> None:
+    """It does not requeue itself; another job goes on with its run."""
+    job = cluster.submit("easgd", *LONG, options=("--ntasks=3",)).started(1)
+    job.signal()
+    job.ended("CANCELLED")
+    until(lambda: not job.processes(), "the end of all processes", 30)
+    found, torn = checkpoint.newest(job.run / "checkpoints")
+    assert found is not None and not torn and job.summary["exit_reason"] == "stopped"
+    trained = job.summary["samples"]
+    assert "cancelled" in job.log and "requeued" not in job.log
+
+    epochs = trained // 1438 + 1
+    again = cluster.submit(
+        "easgd", *LONG, "--set", f"training.epochs={epochs}", options=("--ntasks=3",), OUT=f"runs/easgd-{job.number}"
+    )
+    again.ended()
+    assert job.summary["exit_reason"] == "finished" and job.summary["samples"] == epochs * 1438
+
+
+def test_a_preempted_job_comes_back(cluster: Cluster) -> None:
+    """Its ranks get SIGTERM and 30 seconds; they leave sooner, and the job goes back into the queue."""
+    job = cluster.submit("asgd-chan2014", *LONG, options=("--ntasks=3",)).started(1)
+    cluster.command("sbatch", "--partition=urgent", "--exclusive", "--wrap=sleep 1", "--output=/dev/null")
+    job.requeued(1).started(2).signal()
+    job.ended("CANCELLED")
+
+
+def test_an_array_of_comparisons_ends_in_a_report(cluster: Cluster) -> None:
+    """Two algorithms with one and two workers: four elements, then the table."""
+    words = ("asgd", "allreduce", "--workers", "1,2", "--target-error", "0.5", "--set", "training.epochs=2")
+    cluster.submit("compare", *words).ended()
+    table = cluster.folder / "runs" / "compare"
+    until(lambda: (table / "report.html").exists() and (table / "compare.md").exists(), "the report", 240)
+    text = (table / "compare.md").read_text()
+    assert "asgd" in text and "allreduce" in text
+    runs = [path for path in (table / "runs").iterdir() if (path / "summary.json").exists()]
+    assert len(runs) == 4
