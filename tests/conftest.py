@@ -17,6 +17,7 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import chunks_together
 from mpitrain.assignments import Assignments
 from mpitrain.data.batch import Batch
+from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
 from mpitrain.learner import Learner
 from mpitrain.monitor import Monitor
@@ -25,6 +26,19 @@ from mpitrain.session import Session
 from mpitrain.state import fresh
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--device gpu`: launched trainings and the tests of the device and its kernels run on the GPU."""
+    parser.addoption("--device", choices=("cpu", "gpu"), default="cpu", help="what trainings are launched on")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` need a true one."""
+    if config.getoption("--device") == "cpu":
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs --device gpu"))
 
 
 def pytest_report_header() -> str:
@@ -47,17 +61,27 @@ class Ended:
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Callable[..., Ended]:
-    """Run `mpirun -n RANKS python -m mpitrain ARGUMENTS` in a temporary folder; fail when it takes too long."""
+def launch(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ended]:
+    """Run `mpirun -n RANKS python -m mpitrain ARGUMENTS` in a temporary folder; fail when it takes too long.
+
+    Trainings run on the GPU with `--device gpu`.
+    """
     if not MPIRUN.exists():
         pytest.skip("this environment has no mpirun of its own")
 
     def run(ranks: int, *arguments: str, deadline: float = 120, program: tuple[str, ...] = ("-m", "mpitrain")) -> Ended:
+        if program == ("-m", "mpitrain") and request.config.getoption("--device") == "gpu" and _trains(arguments):
+            arguments = (*arguments, "--set", "run.device=gpu")
         command = [str(MPIRUN), "-n", str(ranks), sys.executable, *program, *arguments]
         process = start(command, tmp_path)
         return finish(process, deadline)
 
     return run
+
+
+def _trains(arguments: tuple[str, ...]) -> bool:
+    """Whether these arguments are of the command `train`, with or without its name."""
+    return not arguments or arguments[0] == "train" or arguments[0].startswith("--") or arguments[0].endswith(".toml")
 
 
 def start(command: list[str], folder: Path) -> "subprocess.Popen[str]":
@@ -117,7 +141,14 @@ class Bowl:
         return loss
 
 
-def make_session(transport: Any, *settings: str, samples: int = 64, network: Any = None, corpus: Any = None) -> Session:
+def make_session(
+    transport: Any,
+    *settings: str,
+    samples: int = 64,
+    network: Any = None,
+    corpus: Any = None,
+    device: Cpu = CPU,
+) -> Session:
     """A session on the toys above, in float64, or on what is given; `settings` override the configuration."""
     config = configuration.load(None, ["run.evaluate_every=0", "training.dtype=float64", *settings])
     network, corpus = network or Bowl(), corpus or Counting(samples)
@@ -135,10 +166,12 @@ def make_session(transport: Any, *settings: str, samples: int = 64, network: Any
         per_sample=per_sample,
         independent=independent,
         loaders=chunks_together(config.algorithm),
+        device=device,
     )
     monitor = Monitor(config, time.monotonic, state, corpus.samples)
     members = list(range(transport.size))
-    return Session(config, transport, members, network, learner, schedule, state, monitor, time.monotonic)
+    clock = time.monotonic
+    return Session(config, transport, members, network, learner, schedule, state, monitor, clock, device=device)
 
 
 @pytest.fixture

@@ -1,0 +1,41 @@
+"""Products by cuBLAS: every way the operands and the result can lie in memory."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitrain.device.gpu import Gpu
+from mpitrain.device.products import Products
+
+
+def lying(gpu: Gpu, host: np.ndarray, turned: bool) -> Any:
+    """A device matrix of these values, rows first, or `turned`, columns first."""
+    return gpu.place(np.ascontiguousarray(host.T)).T if turned else gpu.place(host)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 4, 5), (3, 1, 5), (3, 4, 1), (1, 1, 1)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_product_is_numpys(gpu: Gpu, shape: tuple[int, int, int], dtype: str) -> None:
+    rows, depth, columns = shape
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((rows, depth)).astype(dtype), rng.standard_normal((depth, columns)).astype(dtype)
+    for turned in product((False, True), repeat=3):
+        out = lying(gpu, np.full((rows, columns), 9, dtype), turned[2])
+        gpu.ops.matmul(lying(gpu, a, turned[0]), lying(gpu, b, turned[1]), out)
+        np.testing.assert_allclose(out.get(), a @ b, rtol=1e-5, atol=1e-6 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_lower_precision_keeps_operands_and_result_in_float32(cupy: Any, gpu: Gpu, precision: str) -> None:
+    a, b = np.eye(4, dtype=np.float32), np.arange(16, dtype=np.float32).reshape(4, 4)
+    out = gpu.place(np.zeros((4, 4), np.float32))
+    Products(cupy, precision)(gpu.place(a), gpu.place(b), out)
+    np.testing.assert_array_equal(out.get(), b)  # small integers are exact in each of them
+
+
+def test_a_matrix_with_gaps_is_refused(gpu: Gpu) -> None:
+    square = gpu.place(np.zeros((4, 4), np.float32))
+    with pytest.raises(ValueError, match="neither rows nor columns"):
+        gpu.ops.matmul(square[:, :2], square[:2], gpu.place(np.zeros((4, 4), np.float32)))
