@@ -26,7 +26,10 @@ extern "C" __global__ void bias_sigmoid(real *y, const real *bias, Index n, unsi
 
 // dy ← dy where y > 0, else 0
 extern "C" __global__ void relu_backward(const real *y, real *dy, Index n) {
-    for (Index i = thread(); i < n; i += threads()) dy[i] = y[i] > 0 ? dy[i] : 0;
+    for (Index i = thread(); i < n; i += threads()) {
+        real gradient = dy[i];  // read in any case: so it need not wait for y
+        dy[i] = y[i] > 0 ? gradient : 0;
+    }
 }
 
 // dy ← dy·y·(1 − y)

@@ -4,6 +4,7 @@
 // float32 in [0, 1) of the upper 24 bits of a half.
 #include "common.cuh"
 
+constexpr int THREADS = 256;
 typedef unsigned long long Word;
 
 // The block of a counter, in place.
@@ -23,21 +24,26 @@ __device__ inline void philox(Word v[4], Word key0, Word key1) {
 }
 
 // scale ← (draw ≥ rate) / (1 − rate) = keep or 0;  y ← x·scale. Element i takes draw `start` + i of the generator with
-// this key. A thread makes the elements of a block of the generator.
-extern "C" __global__ void dropout(
+// this key. A thread draws a block of the generator, and then makes elements that lie beside those of its neighbours.
+extern "C" __global__ __launch_bounds__(THREADS) void dropout(
     const real *x, real *y, real *scale, Index n, Index start, Word key0, Word key1, float rate, real keep) {
-    Index first = start / 8, last = (start + n + 7) / 8;
-    for (Index block = first + thread(); block < last; block += threads()) {
-        Word v[4] = {(Word)block + 1, 0, 0, 0};  // NumPy counts up before it draws
-        philox(v, key0, key1);
-        for (int k = 0; k < 8; k++) {
-            Index i = block * 8 + k - start;
-            if (i < 0 || i >= n) continue;
-            unsigned half = (unsigned)(v[k / 2] >> k % 2 * 32);
-            float draw = (half >> 8) * (1.0f / (1 << 24));
-            real factor = draw >= rate ? keep : 0;
-            scale[i] = factor;
-            y[i] = x[i] * factor;
-        }
+    __shared__ unsigned char kept[THREADS];  // a bit for each of a thread's eight draws
+    Index block = start / 8 + (Index)blockIdx.x * THREADS;
+    Word v[4] = {(Word)block + threadIdx.x + 1, 0, 0, 0};  // NumPy counts up before it draws
+    philox(v, key0, key1);
+    unsigned bits = 0;
+    for (int k = 0; k < 8; k++) {
+        unsigned half = (unsigned)(v[k / 2] >> k % 2 * 32);
+        float draw = (half >> 8) * (1.0f / (1 << 24));
+        bits |= (draw >= rate) << k;
+    }
+    kept[threadIdx.x] = (unsigned char)bits;
+    __syncthreads();
+    for (int t = threadIdx.x; t < 8 * THREADS; t += THREADS) {
+        Index i = block * 8 + t - start;
+        if (i < 0 || i >= n) continue;
+        real factor = kept[t / 8] >> t % 8 & 1 ? keep : 0;
+        scale[i] = factor;
+        y[i] = x[i] * factor;
     }
 }

@@ -6,8 +6,9 @@
 // d ← α(x − x̃);  x̃ ← x̃ + d. The worker takes d off its own x with its next step.
 extern "C" __global__ void elastic_move(const real *x, real *centre, real *d, Index n, real alpha) {
     for (Index i = thread(); i < n; i += threads()) {
-        real force = d[i] = mul(alpha, sub(x[i], centre[i]));
-        centre[i] = add(centre[i], force);
+        real here = centre[i], force = mul(alpha, sub(x[i], here));
+        d[i] = force;
+        centre[i] = add(here, force);
     }
 }
 
@@ -24,8 +25,9 @@ extern "C" __global__ void eamsgd_step(
     real *x, real *v, const real *g, const real *d, real *at, Index n, real eta, real delta) {
     for (Index i = thread(); i < n; i += threads()) {
         real here = d ? sub(x[i], d[i]) : x[i];
-        real velocity = v[i] = accelerated(v[i], g[i], eta, delta);
-        here = x[i] = add(here, velocity);
+        real velocity = accelerated(v[i], g[i], eta, delta);
+        v[i] = velocity;
+        x[i] = here = add(here, velocity);
         if (at) at[i] = add(mul(delta, velocity), here);
     }
 }

@@ -16,6 +16,8 @@ from mpitrain.kernels.launcher import THREADS, Launcher
 TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8
 #: Rows of a matrix that one block adds up.
 CHUNK = 512
+#: Rows of threads in a block, for images.
+ROWS = 8
 
 
 class Kernels(Launcher):
@@ -37,9 +39,12 @@ class Kernels(Launcher):
         """Words of what exceeds the threshold; `result` uint32 [2] ← (how many, first index that is not finite)."""
         if not residual.shape == gradient.shape == words.shape or residual.size > 1 << 31:
             raise ValueError(f"residual, gradient, words of shapes {residual.shape}, {gradient.shape}, {words.shape}")
-        tiles = max(1, -(-residual.size // TILE))
-        progress = self.xp.zeros(tiles + 1, np.uint64)
         result.fill(0xFFFFFFFF)
+        if not residual.size:
+            result[:1].fill(0)
+            return
+        tiles = -(-residual.size // TILE)
+        progress = self.xp.zeros(tiles + 1, np.uint64)
         self.launch(
             *("residual", "accumulate", residual.dtype, (tiles,), (THREADS,)),
             *(residual, gradient, words, result, progress, residual.size),
@@ -67,10 +72,6 @@ class Kernels(Launcher):
     def look_ahead(self, out: Array, x: Array, v: Array, mu: float) -> None:
         """out ← x + μv."""
         self.rule("updates", "look_ahead", (out, x, v), mu)
-
-    def nesterov(self, theta: Array, v: Array, g: Array, at: Array, *, eta: float, mu: float) -> None:
-        """`classical`, and `at` ← θ + μv."""
-        self.rule("updates", "nesterov", (theta, v, g, at), eta, mu)
 
     def krizhevsky(self, w: Array, inc: Array, g: Array, *, eta: float, mu: float, decay: float) -> None:
         """inc ← μ·inc − εg − ωε·w; w ← w + inc."""
@@ -206,10 +207,14 @@ class Kernels(Launcher):
         pixels: tuple[int, ...],
         *window: int,
     ) -> None:
-        if out.size >= 1 << 32:
-            raise ValueError(f"{kernel}: {out.shape} has 2^32 elements or more")
-        numbers = map(np.int32, (*image, *pixels, *window))
-        self.over(file, kernel, out.dtype, out.size, *arrays, np.uint32(out.size), *numbers)
+        """A row of threads for each pixel of `out`."""
+        count = prod(out.shape[:3])
+        if max(count, prod(image)) >= 1 << 31:
+            raise ValueError(f"{kernel}: 2^31 pixels or more: {out.shape}")
+        if out.size:
+            grid = (min(-(-count // ROWS), self.most),)
+            numbers = map(np.int32, (*image, *pixels, *window))
+            self.launch(file, kernel, out.dtype, grid, (THREADS // ROWS, ROWS), *arrays, count, *numbers)
 
     def lrn_forward(
         self, x: Array, y: Array, d: Array, *, half: int, scale: float, power: float, offset: float
@@ -226,6 +231,8 @@ class Kernels(Launcher):
         half = min(half, channels - 1)
         if half > HALF_MAX:
             raise ValueError(f"{kernel}: a window of {half} channels either side, at most {HALF_MAX}")
+        if x.size >= 1 << 32:
+            raise ValueError(f"{kernel}: 2^32 elements or more: {x.shape}")
         if x.size:
             sizes = x.size, np.int32(channels), np.int32(half)
             grid = (-(-x.size // THREADS),)
@@ -249,8 +256,9 @@ class Kernels(Launcher):
         row = prod(x.shape[1:])
         start, key = _draw(rng, count * row)
         numbers = x.size, start + first * row, np.uint64(key[0]), np.uint64(key[1]), np.float32(rate)
-        blocks = x.size // 8 + 2
-        self.over("dropout", "dropout", x.dtype, blocks if x.size else 0, x, y, scale, *numbers, 1 / (1 - rate))
+        if x.size:
+            blocks = -(-(numbers[1] % 8 + x.size) // (8 * THREADS))
+            self.launch("dropout", "dropout", x.dtype, (blocks,), (THREADS,), x, y, scale, *numbers, 1 / (1 - rate))
 
 
 def _draw(rng: np.random.Generator, count: int) -> tuple[int, Array]:

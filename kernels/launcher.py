@@ -46,7 +46,8 @@ class Launcher:
     def __init__(self, xp: Any) -> None:
         self.xp = xp
         self._functions: dict[tuple[str, str, Any], Any] = {}
-        self._most = BLOCKS * xp.cuda.Device().attributes["MultiProcessorCount"]
+        #: The most blocks that a loop is spread over.
+        self.most = BLOCKS * xp.cuda.Device().attributes["MultiProcessorCount"]
 
     def launch(
         self, file: str, kernel: str, dtype: Any, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any
@@ -65,7 +66,7 @@ class Launcher:
     def over(self, file: str, kernel: str, dtype: Any, size: int, *arguments: Any) -> None:
         """Launch a loop over `size` elements; nothing when there are none."""
         if size:
-            self.launch(file, kernel, dtype, (min(-(-size // THREADS), self._most),), (THREADS,), *arguments)
+            self.launch(file, kernel, dtype, (min(-(-size // THREADS), self.most),), (THREADS,), *arguments)
 
     def rule(self, file: str, kernel: str, vectors: Sequence[Array | None], *scalars: float) -> None:
         """Launch a loop over vectors of one length and dtype, some of them None, followed by their length."""

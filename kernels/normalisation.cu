@@ -27,7 +27,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void lrn_forward(
     }
     __syncthreads();
     if (i >= n) return;
-    d[i] = scale * window_sum(squares, (int)(i % channels), channels, half) + offset;
+    d[i] = scale * window_sum(squares, (int)((unsigned)i % channels), channels, half) + offset;
     y[i] = x[i] * exp(-power * log(d[i]));
 }
 
@@ -43,6 +43,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void lrn_backward(
     }
     __syncthreads();
     if (i >= n) return;
-    real sum = window_sum(ratios, (int)(i % channels), channels, half);
+    real sum = window_sum(ratios, (int)((unsigned)i % channels), channels, half);
     dx[i] = dy[i] * exp(-power * log(d[i])) - 2 * scale * power * x[i] * sum;
 }

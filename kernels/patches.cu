@@ -1,40 +1,43 @@
 // Convolution as a matrix product, where there is no cuDNN: patches of images x [n, height, width, channels] as matrix
-// rows (im2col), and the adjoint (col2im). A row is kernel height × kernel width × channels long; neighbouring threads
-// copy neighbouring channels.
+// rows (im2col), and the adjoint (col2im). A patch is kernel height × kernel width × channels long. A row of threads
+// copies a patch, or makes a pixel, so that memory is read and written in runs.
 #include "common.cuh"
+#include "images.cuh"
 
 // out [n, rows, columns, kh·kw·channels] = the patch under each output pixel, 0 outside the image.
 extern "C" __global__ void gather_patches(
-    const real *x, real *out, unsigned total, int height, int width, int channels, int rows, int columns, int kh,
-    int kw, int stride, int pad) {
-    for (Index i = thread(); i < total; i += threads()) {
-        int c = (unsigned)i % channels;
-        unsigned rest = (unsigned)i / channels;
-        int dx = rest % kw, dy = rest / kw % kh;
-        unsigned pixel = rest / kw / kh;
-        int column = pixel % columns, row = pixel / columns % rows, image = pixel / columns / rows;
-        int px = column * stride - pad + dx, py = row * stride - pad + dy;
-        bool inside = 0 <= px && px < width && 0 <= py && py < height;
-        out[i] = inside ? x[((Index)(image * height + py) * width + px) * channels + c] : 0;
+    const real *x, real *out, Index pixels, int height, int width, int channels, int rows, int columns, int kh, int kw,
+    int stride, int pad) {
+    int run = kw * channels;  // a row of the patch is one run of a row of the image
+    for (Index pixel = row_of_threads(); pixel < pixels; pixel += rows_of_threads()) {
+        Pixel at = place_of(pixel, rows, columns);
+        int top = at.y * stride - pad, left = (at.x * stride - pad) * channels;
+        const real *image = x + (Index)at.image * height * width * channels;
+        for (int t = threadIdx.x; t < kh * run; t += blockDim.x) {
+            int y = top + t / run, along = left + t % run;
+            bool inside = 0 <= y && y < height && 0 <= along && along < width * channels;
+            out[pixel * kh * run + t] = inside ? image[y * width * channels + along] : 0;
+        }
     }
 }
 
 // out [n, height, width, channels] = the sum of all patches at their places. A thread gathers for one element, patch
 // after patch, in the CPU's order: no atomics, the same bits.
 extern "C" __global__ void add_patches(
-    const real *patches, real *out, unsigned total, int height, int width, int channels, int rows, int columns, int kh,
+    const real *patches, real *out, Index pixels, int height, int width, int channels, int rows, int columns, int kh,
     int kw, int stride, int pad) {
-    for (Index i = thread(); i < total; i += threads()) {
-        int c = (unsigned)i % channels;
-        unsigned pixel = (unsigned)i / channels;
-        int x = pixel % width + pad, y = pixel / width % height + pad, image = pixel / width / height;
-        int top = y < kh ? 0 : (y - kh) / stride + 1, left = x < kw ? 0 : (x - kw) / stride + 1;
-        real sum = 0;
-        for (int row = top; row < rows && row * stride <= y; row++)
-            for (int column = left; column < columns && column * stride <= x; column++) {
-                Index patch = ((Index)(image * rows + row) * columns + column) * kh * kw;
-                sum += patches[(patch + (y - row * stride) * kw + x - column * stride) * channels + c];
-            }
-        out[i] = sum;
+    for (Index pixel = row_of_threads(); pixel < pixels; pixel += rows_of_threads()) {
+        Pixel at = place_of(pixel, height, width);
+        int y = at.y + pad, x = at.x + pad;
+        int top = first_window(y, kh, stride), left = first_window(x, kw, stride);
+        for (int c = threadIdx.x; c < channels; c += blockDim.x) {
+            real sum = 0;
+            for (int row = top; row < rows && row * stride <= y; row++)
+                for (int column = left; column < columns && column * stride <= x; column++) {
+                    Index patch = ((Index)(at.image * rows + row) * columns + column) * kh * kw;
+                    sum += patches[(patch + (y - row * stride) * kw + x - column * stride) * channels + c];
+                }
+            out[pixel * channels + c] = sum;
+        }
     }
 }

@@ -66,12 +66,6 @@ def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
     rule.look_ahead(out, x, v, mu)
 
 
-def nesterov(theta: Array, v: Array, g: Array, at: Array, *, eta: float, mu: float) -> None:
-    """`classical`, and `at` ← θ + μv, where the next gradient is to be taken."""
-    rule.nesterov(theta, v, g, at, eta=eta, mu=mu)
-    rule.look_ahead(at, theta, v, mu)
-
-
 def krizhevsky(w: Array, inc: Array, g: Array, *, eta: float, mu: float, decay: float) -> None:
     """inc ← μ·inc − εg − ωε·w; w ← w + inc."""
     rule.krizhevsky(w, inc, g, np.empty_like(g), eta=eta, mu=mu, decay=decay)

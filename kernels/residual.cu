@@ -44,7 +44,7 @@ __device__ unsigned words_before(unsigned long long *states, int tile, unsigned 
 }
 
 // residual += scale·gradient; the words of what exceeds the threshold; result = (how many words, the first index that is
-// not finite, if it was 2³² − 1 before). `progress` is 0 at the start: a ticket, then the states of the tiles.
+// not finite, if it was 2³² − 1 before). `progress` is 0 at the start: a ticket, then the states of the tiles. n > 0.
 extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     real *residual, const real *gradient, unsigned *words, unsigned *result, unsigned long long *progress, Index n,
     real scale, real threshold, real limit) {
@@ -56,17 +56,25 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     // Tiles by ticket, in the order in which blocks start: whoever is waited for is running already.
     if (threadIdx.x == 0) tile = (unsigned)atomicAdd(progress, 1ull);
     __syncthreads();
-    Index first = (Index)tile * TILE + threadIdx.x;
+    Index start = (Index)tile * TILE;
+    int size = (int)(n - start < TILE ? n - start : TILE);
+    residual += start;
+    gradient += start;
 
-    real value[ITEMS];
+    // All loads first, without conditions between them, so that all are under way at once. Beyond the end the last
+    // element stands in.
+    real value[ITEMS], change[ITEMS];
 #pragma unroll
     for (int k = 0; k < ITEMS; k++) {
-        Index i = first + k * THREADS;
-        value[k] = i < n ? add(residual[i], mul(scale, gradient[i])) : 0;
+        int i = min((int)threadIdx.x + k * THREADS, size - 1);
+        value[k] = residual[i];
+        change[k] = gradient[i];
     }
 #pragma unroll
     for (int k = 0; k < ITEMS; k++) {
-        unsigned found = __ballot_sync(ALL, !(fabs(value[k]) <= threshold));  // true for NaN too
+        bool inside = (int)threadIdx.x + k * THREADS < size;
+        value[k] = add(value[k], mul(scale, change[k]));
+        unsigned found = __ballot_sync(ALL, inside && !(fabs(value[k]) <= threshold));  // true for NaN too
         if (lane == 0) hits[k * WARPS + warp] = found;
     }
     __syncthreads();
@@ -92,19 +100,19 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     }
 #pragma unroll
     for (int k = 0; k < ITEMS; k++) {
-        Index i = first + k * THREADS;
+        int i = threadIdx.x + k * THREADS;
         real kept = value[k];
         if (!(fabs(kept) <= threshold)) {
             kept = kept < 0 ? add(kept, threshold) : sub(kept, threshold);
             kept = kept > limit ? limit : kept < -limit ? -limit : kept;
         }
-        if (i < n) residual[i] = kept;
+        if (i < size) residual[i] = kept;
     }
     __syncthreads();
 
 #pragma unroll
     for (int k = 0; k < ITEMS; k++) {
-        unsigned i = (unsigned)(first + k * THREADS);
+        unsigned i = (unsigned)start + threadIdx.x + k * THREADS;
         unsigned found = hits[k * WARPS + warp], earlier = (1u << lane) - 1;
         if (found >> lane & 1) {
             words[before + starts[k * WARPS + warp] + __popc(found & earlier)] = i | (value[k] < 0 ? 1u << 31 : 0);

@@ -1,5 +1,6 @@
 // One step of each update rule in one pass over memory, to the bits of mpitrain/rules: each line is one of its
-// equations, in its order of rounding. The parameter server's update is `sgd` or `classical` with αη for η.
+// equations, in its order of rounding. The parameter server's update is `sgd` or `classical` with αη for η. Everything
+// is read before anything is written: a read after a write would have to wait for it, for all the compiler knows.
 #include "common.cuh"
 #include "exact.cuh"
 
@@ -8,11 +9,12 @@ extern "C" __global__ void sgd(real *theta, const real *g, Index n, real eta) {
     for (Index i = thread(); i < n; i += threads()) theta[i] = sub(theta[i], mul(eta, g[i]));
 }
 
-// v ← μv − ηg;  θ ← θ + v
+// v ← μv − ηg;  θ ← θ + v. Nesterov's momentum too, with g taken at θ + μv (`look_ahead`).
 extern "C" __global__ void classical(real *theta, real *v, const real *g, Index n, real eta, real mu) {
     for (Index i = thread(); i < n; i += threads()) {
-        real velocity = v[i] = accelerated(v[i], g[i], eta, mu);
-        theta[i] = add(theta[i], velocity);
+        real x = theta[i], velocity = accelerated(v[i], g[i], eta, mu);
+        v[i] = velocity;
+        theta[i] = add(x, velocity);
     }
 }
 
@@ -21,30 +23,22 @@ extern "C" __global__ void look_ahead(real *out, const real *x, const real *v, I
     for (Index i = thread(); i < n; i += threads()) out[i] = add(mul(mu, v[i]), x[i]);
 }
 
-// The same step as `classical`, and where the next gradient is to be taken.
-extern "C" __global__ void nesterov(real *theta, real *v, const real *g, real *at, Index n, real eta, real mu) {
-    for (Index i = thread(); i < n; i += threads()) {
-        real velocity = v[i] = accelerated(v[i], g[i], eta, mu);
-        real x = theta[i] = add(theta[i], velocity);
-        at[i] = add(mul(mu, velocity), x);
-    }
-}
-
 // inc ← μ·inc − εg − ωε·w;  w ← w + inc. `shrink` is ωε (Krizhevsky 2014, §5).
 extern "C" __global__ void krizhevsky(real *w, real *inc, const real *g, Index n, real eta, real mu, real shrink) {
     for (Index i = thread(); i < n; i += threads()) {
-        real step = accelerated(inc[i], g[i], eta, mu);
-        if (shrink != 0) step = sub(step, mul(shrink, w[i]));
+        real x = w[i], step = accelerated(inc[i], g[i], eta, mu);
+        if (shrink != 0) step = sub(step, mul(shrink, x));
         inc[i] = step;
-        w[i] = add(w[i], step);
+        w[i] = add(x, step);
     }
 }
 
 // v ← δv − ηg;  y ← y − ηg + δv (Zhang, Choromanska & LeCun 2015, Supplement)
 extern "C" __global__ void mdownpour(real *y, real *v, const real *g, Index n, real eta, real delta) {
     for (Index i = thread(); i < n; i += threads()) {
-        real velocity = v[i] = accelerated(v[i], g[i], eta, delta);
-        y[i] = add(sub(y[i], mul(eta, g[i])), mul(delta, velocity));
+        real x = y[i], gradient = g[i], velocity = accelerated(v[i], gradient, eta, delta);
+        v[i] = velocity;
+        y[i] = add(sub(x, mul(eta, gradient)), mul(delta, velocity));
     }
 }
 

@@ -133,7 +133,6 @@ CASES = [
     rule("sgd", 2, 3, eta=0.01),
     rule("classical", 3, 5, eta=0.01, mu=0.9),
     rule("server_update", 3, 5, eta=0.01, mu=0.9, alpha=0.5),
-    rule("nesterov", 4, 6, eta=0.01, mu=0.9),
     rule("krizhevsky", 3, 5, eta=0.01, mu=0.9, decay=5e-4),
     rule("mdownpour", 3, 5, eta=0.01, delta=0.9),
     Case("look_ahead", lambda n: ([normal(n), normal(n), normal(n), 0.9], {}), lambda a: 12 * a[0].size),

@@ -15,7 +15,6 @@ ETA, MU = 0.013, 0.9
 CASES = {
     "sgd": (2, {"eta": ETA}),
     "classical": (3, {"eta": ETA, "mu": MU}),
-    "nesterov": (4, {"eta": ETA, "mu": MU}),
     "krizhevsky": (3, {"eta": ETA, "mu": MU, "decay": 0.0005}),
     "mdownpour": (3, {"eta": ETA, "delta": MU}),
     "moving_average": (2, {"rate": 0.001}),
@@ -26,7 +25,6 @@ CASES = {
 }
 WITHOUT_MOMENTUM = {
     "classical": (3, {"eta": ETA, "mu": 0.0}),
-    "nesterov": (4, {"eta": ETA, "mu": 0.0}),
     "krizhevsky": (3, {"eta": ETA, "mu": 0.0, "decay": 0.0}),
     "mdownpour": (3, {"eta": ETA, "delta": 0.0}),
     "eamsgd_step": (5, {"eta": ETA, "delta": 0.0}),

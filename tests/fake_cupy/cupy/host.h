@@ -1,10 +1,10 @@
-// CUDA kernels on the host, to test their logic. Each thread of a block is a fiber of one system thread; it runs until it
-// waits (at a barrier, in a warp's vote or shuffle) and then the next one does. So a missing barrier is seen: a thread
-// runs far ahead of its neighbours, or far behind.
+// CUDA kernels on the host, to test their logic. Each thread of a block is a fiber of one system thread; it runs until
+// it waits (at a barrier, in a warp's vote or shuffle) and then the next one does. So a missing barrier is seen: a
+// thread runs far ahead of its neighbours, or far behind.
 //
 // order 0 runs one block after another, threads in order. Any other number seeds an adversarial order that CUDA allows
 // too: four blocks at a time of a shuffled grid, switching between them, and between threads in shuffled order, at each
-// wait and each atomic operation. Shared memory holds garbage at first. A kernel that does not end is reported, not hung.
+// wait and each atomic operation. Shared memory holds garbage at first. A kernel that does not end is reported.
 #include <algorithm>
 #include <cmath>
 #include <csetjmp>
@@ -21,7 +21,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-using std::exp, std::fabs, std::fmax, std::fmin, std::isfinite, std::log, std::log1p;
+using std::exp, std::fabs, std::fmax, std::isfinite, std::log, std::log1p, std::min;
 
 #define __global__
 #define __device__
