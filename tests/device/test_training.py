@@ -1,0 +1,97 @@
+"""Every algorithm trains on the device what it trains on the CPU: one rank, and two that share it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitrain.algorithms import ALGORITHMS
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.device.gpu import Gpu
+from mpitrain.flat import on_host
+from mpitrain.models import build
+from mpitrain.mpi import Transport
+from mpitrain.protocols import PROTOCOLS
+
+#: What else an algorithm is told, so that a short training goes through all of it.
+MORE = {
+    "asgd": ("algorithm.momentum=0.5", "algorithm.gradient_decay=0.9", "algorithm.minibatches=2"),
+    "adownpour": ("algorithm.tau=2",),
+    "easgd": ("algorithm.tau=2",),
+    "eamsgd": ("algorithm.tau=2", "algorithm.start=different"),
+    "easgd-sync": ("algorithm.tau=2",),
+    "eamsgd-sync": ("algorithm.tau=2",),
+    "admm": ("algorithm.tau=3", "algorithm.delta=0.5"),
+    "allreduce": ("algorithm.bucket_mb=0.001",),
+    "hybrid": ("algorithm.scheme=c", "algorithm.group=1"),
+    "sparse-delta": ("algorithm.threshold=0.25", "algorithm.codec=golomb-rice"),
+}
+
+
+class Noise:
+    """Random images and targets."""
+
+    shape, classes, samples, in_memory = (8, 8, 1), 10, 48, True
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(3)
+        self._inputs = rng.standard_normal((self.samples, *self.shape)).astype(np.float32)
+        self._targets = rng.integers(10, size=self.samples)
+
+    def gather(self, indices: np.ndarray, out: Any, place: Any = None) -> Any:
+        """Copy the samples."""
+        out.inputs[:], out.targets[:] = self._inputs[indices], self._targets[indices]
+        return out
+
+
+def trained(session_of: Any, transport: Transport, name: str, device: Cpu, *settings: str) -> dict[str, np.ndarray]:
+    """The state's vectors after a few updates, in an order that repeats."""
+    network = build("digits-cnn", (8, 8, 1), 10, width=0.125, dropout=0.25, l2=1e-3, workspace=device.workspace())
+    kind = ALGORITHMS[name]
+    order = ("algorithm.order=round-robin",) if "order" in kind.__struct_fields__ and "sync" not in name else ()
+    common = (f"algorithm.name={name}", "training.dtype=float32", "training.minibatch=6", "training.epochs=1")
+    more = (*common, *order, *MORE.get(name, ()), *settings)
+    session = session_of(transport, *more, network=network, corpus=Noise(), device=device)
+    PROTOCOLS[kind.protocol](session)
+    vectors = {**session.state.vectors(), **session.state.local}
+    return {key: np.array(on_host(vector), np.float64) for key, vector in vectors.items()}
+
+
+def require_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Within rounding, of which a threshold makes more."""
+    assert found.keys() == expected.keys()
+    for name, vector in expected.items():
+        scale = max(float(np.linalg.norm(vector)), 1e-3)
+        assert np.linalg.norm(found[name] - vector) / scale < 1e-4, name
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_rank(session_of: Any, gpu: Gpu, name: str) -> None:
+    from mpi4py import MPI
+
+    alone = Transport(MPI.COMM_SELF, deadline=60.0)
+    require_same(trained(session_of, alone, name, gpu), trained(session_of, alone, name, CPU))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if ALGORITHMS[name].protocol != "synchronous"])
+def test_several_ranks(session_of: Any, transport: Transport, gpu: Gpu, name: str) -> None:
+    require_same(trained(session_of, transport, name, gpu), trained(session_of, transport, name, CPU))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("direct", [False, True])
+def test_allreduce_staged_and_from_device_memory(session_of: Any, transport: Transport, gpu: Gpu, direct: bool) -> None:
+    """An MPI that takes device memory sums it where it lies; on the stand-in that is host memory, so any MPI can."""
+    gpu.direct = direct
+    expected = trained(session_of, transport, "allreduce", CPU)
+    require_same(trained(session_of, transport, "allreduce", gpu), expected)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("exchange", ["one-sided", "messages"])
+@pytest.mark.parametrize("name", ["asgd", "easgd"])
+def test_other_ways_of_exchange(session_of: Any, transport: Transport, gpu: Gpu, name: str, exchange: str) -> None:
+    setting = f"run.exchange={exchange}"
+    expected = trained(session_of, transport, name, CPU, setting)
+    require_same(trained(session_of, transport, name, gpu, setting), expected)
