@@ -46,7 +46,8 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
         results = evaluation.run(model.parameters)
     if transport.rank == 0:
         samples = {part: corpus.samples for part, corpus in corpora.items()}
-        report = {**model.described(), "data": str(model.folder(options.data)), "samples": samples, **results}
+        data = str(options.data or model.config.data.path or "embedded digits")
+        report = {**model.described(), "data": data, "samples": samples, **results}
         print(json.dumps(report)) if options.json else _print(model, report)
     transport.barrier("the end")
     return 0
