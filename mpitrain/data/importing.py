@@ -56,7 +56,7 @@ class Importing:
         try:
             return self._run(planning)
         except KeyboardInterrupt:
-            self.console.print("interrupted: the same command goes on from here")
+            self.console.print("the same command goes on from here")
             return 130
 
     def _run(self, planning: Callable[[], Plan]) -> int:
@@ -98,9 +98,12 @@ class Importing:
                 while (done := self._look(waiting, len(mine))) < len(actions):
                     bars.update(bar, completed=done)
                     self._say(f"{what}: {done} of {len(actions)} shards")
-            finally:
+            except BaseException as error:
                 for future in waiting:
                     future.cancel()
+                if isinstance(error, KeyboardInterrupt):
+                    self.console.print("interrupted: finishing the shards under way")
+                raise
 
     def _look(self, waiting: "set[Future[None]]", mine: int) -> int:
         """How many actions are done on all ranks. Raises BadInput when one failed, KeyboardInterrupt when told to."""

@@ -18,7 +18,7 @@ from mpitrain.data.validation import KINDS
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-SMALLEST, LARGEST = 1 << 22, 1 << 27  # bytes of inputs in a shard
+SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards that a part is divided into, if they are neither too small nor too large so
 
 
@@ -112,5 +112,5 @@ def deafen() -> None:
 def shard_lengths(samples: int, bytes_each: int, smallest: int = SMALLEST) -> list[int]:
     """How many samples to put into each shard of a part: about alike, PIECES shards of `smallest` to LARGEST bytes."""
     size = min(max(samples * bytes_each // PIECES, smallest), LARGEST)
-    shards = max(-(-samples * bytes_each // size), 1)
+    shards = min(max(-(-samples * bytes_each // size), 1), max(samples, 1))
     return [(number + 1) * samples // shards - number * samples // shards for number in range(shards)]

@@ -1,0 +1,55 @@
+"""A rank that is alone, and imports with it: what the tests of importers share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitrain.data.importing import Importing
+from mpitrain.data.plan import Plan
+from mpitrain.data.reader import read_shard
+from mpitrain.data.shards import folder_parts
+from mpitrain.errors import BadInput
+
+
+class Alone:
+    """A transport without other ranks."""
+
+    rank, size, local_size, yielding = 0, 1, 1, 0.0
+
+    def sum(self, array: np.ndarray, what: str) -> None:
+        """Nobody else adds."""
+
+    def gather_texts(self, text: str, what: str) -> list[str]:
+        """Its own."""
+        return [text]
+
+    def barrier(self, what: str) -> None:
+        """Nobody to wait for."""
+
+
+def imported(folder: Path, planning: Callable[[], Plan]) -> dict[str, dict[str, Any]]:
+    """Import in this process; by part the arrays, concatenated, and the attributes of the last shard."""
+    assert Importing(Alone(), folder, 1).run(planning) == 0  # type: ignore[arg-type]
+    return read(folder)
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """The arrays and attributes of a folder's parts."""
+    parts = {}
+    for part, paths in folder_parts(folder).items():
+        shards = [read_shard(path) for path in paths]
+        arrays = {name: np.concatenate([shard.arrays[name] for shard in shards]) for name in shards[0].arrays}
+        parts[part] = {**shards[-1].attributes, **arrays, "shards": len(shards)}
+    return parts
+
+
+def refused(folder: Path, planning: Callable[[], Plan], line: str, capsys: Any) -> None:
+    """The import raises BadInput with that one line, and leaves nothing behind that a training would take."""
+    with pytest.raises(BadInput) as caught:
+        Importing(Alone(), folder, 1).run(planning)  # type: ignore[arg-type]
+    assert line in str(caught.value) and "\n" not in str(caught.value), caught.value
+    assert f"mpitrain: {caught.value}" in capsys.readouterr().err
+    assert not list(folder.glob("[!.]*")) and not list(folder.glob(".writing*"))
