@@ -71,10 +71,15 @@ def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Nam
     parser.set_defaults(run=run_import, planning=planning)
 
 
-def run_import(options: argparse.Namespace) -> int:
-    """Import in all ranks; the exit status."""
+def check_jobs(options: argparse.Namespace) -> None:
+    """Raises BadInput naming --jobs."""
     if options.jobs is not None and options.jobs < 1:
         raise BadInput(f"--jobs {options.jobs}: at least 1")
+
+
+def run_import(options: argparse.Namespace) -> int:
+    """Import in all ranks; the exit status."""
+    check_jobs(options)
     from mpitrain.agreement import ending_together
     from mpitrain.data.importing import Importing
     from mpitrain.mpi import Transport, abort_on_exception

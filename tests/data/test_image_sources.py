@@ -1,0 +1,454 @@
+"""The importers of images and arrays: the same numbers out as in, and one line for what cannot be read."""
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from mpitrain.__main__ import main
+from mpitrain.data import arrays, cifar, mnist, picture_folders
+from mpitrain.data.arrays import Names
+from mpitrain.data.corpus import open_corpus
+from mpitrain.data.picture_folders import Look, Split
+from mpitrain.errors import BadInput
+
+from .alone import imported, refused
+
+TEN = [f"name{number}" for number in range(10)]
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def _planes(images: np.ndarray) -> np.ndarray:
+    return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+
+
+def _cifar_files(name: str, binary: bool) -> tuple[dict[str, bytes], np.ndarray, dict[str, list[int]]]:
+    """Files of an archive with two images a batch; all images in order, and labels by kind."""
+    files, count = {}, 12 if name == "cifar10" else 6
+    images = _rng().integers(0, 256, (count, 32, 32, 3), np.uint8)
+    if name == "cifar10":
+        labels = {"labels": [(7 * n) % 10 for n in range(count)]}
+        batches = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+        each = 2
+    else:
+        labels = {"coarse_labels": [19, 0, 3, 7, 1, 2], "fine_labels": [99, 0, 5, 98, 3, 7]}
+        batches, each = ["train", "test"], 3
+    for number, batch in enumerate(batches):
+        part = slice(number * each, (number + 1) * each)
+        if binary:
+            numbers = [np.array(values[part], np.uint8)[:, None] for values in labels.values()]
+            files[f"{batch}.bin"] = np.concatenate([*numbers, _planes(images[part])], axis=1).tobytes()
+        else:
+            found = {key.encode(): values[part] for key, values in labels.items()}
+            files[batch] = pickle.dumps({b"data": _planes(images[part]), **found}, protocol=2)
+    fine, coarse = [f"fine{n}" for n in range(100)], [f"coarse{n}" for n in range(20)]
+    if name == "cifar10":
+        names = {"batches.meta.txt": "\n".join(TEN).encode() + b"\n"}
+        meta = {"batches.meta": pickle.dumps({b"label_names": [text.encode() for text in TEN]}, protocol=2)}
+    else:
+        names = {"fine_label_names.txt": "\n".join(fine).encode(), "coarse_label_names.txt": "\n".join(coarse).encode()}
+        meta = {"meta": pickle.dumps({b"fine_label_names": fine, b"coarse_label_names": coarse}, protocol=2)}
+    return files | (names if binary else meta), images, labels
+
+
+def _store(files: dict[str, bytes], where: Path, form: str) -> Path:
+    """As a tar.gz, a tar, the folder it unpacks to, or a folder around that."""
+    inner = "cifar-batches-py"
+    if form in ("tar.gz", "tar"):
+        path = where / f"cifar.{form}"
+        with tarfile.open(path, "w:gz" if form == "tar.gz" else "w") as archive:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(f"{inner}/{name}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+        return path
+    (where / inner).mkdir(parents=True)
+    for name, content in files.items():
+        (where / inner / name).write_bytes(content)
+    return where / inner if form == "folder" else where
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("form", ["tar.gz", "tar", "folder", "around"])
+def test_cifar10_comes_out_as_it_went_in(tmp_path: Path, form: str, binary: bool) -> None:
+    files, images, labels = _cifar_files("cifar10", binary)
+    source = _store(files, tmp_path / "in" if "tar" not in form else tmp_path, form)
+    parts = imported(tmp_path / "out", lambda: cifar.plan(source, "cifar10"))
+    assert list(parts) == ["train", "test"]
+    assert np.array_equal(parts["train"]["images"], images[:10]) and np.array_equal(
+        parts["test"]["images"], images[10:]
+    )
+    assert [*parts["train"]["targets"], *parts["test"]["targets"]] == labels["labels"]
+    pixels = images[:10].reshape(-1, 3).astype(float)
+    for found in parts.values():
+        assert found["class_names"].split() == TEN and found["classes"] == 10 and found["source"] == "CIFAR-10"
+        assert np.allclose(found["mean"], pixels.mean(0)) and np.allclose(found["standard_deviation"], pixels.std(0))
+        assert np.allclose(found["covariance"], np.cov(pixels.T, bias=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_cifar100_has_fine_and_coarse_labels(tmp_path: Path, binary: bool) -> None:
+    files, images, labels = _cifar_files("cifar100", binary)
+    source = _store(files, tmp_path, "tar.gz")
+    for name, key, classes in (("cifar100", "fine_labels", 100), ("cifar100-coarse", "coarse_labels", 20)):
+        parts = imported(tmp_path / name, lambda name=name: cifar.plan(source, name))  # type: ignore[misc]
+        assert np.array_equal(np.concatenate([parts[part]["images"] for part in ("train", "test")]), images)
+        assert [*parts["train"]["targets"], *parts["test"]["targets"]] == labels[key]
+        assert parts["test"]["classes"] == classes
+        assert parts["test"]["class_names"].split()[-1] == f"{key.removesuffix('_labels')}{classes - 1}"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (lambda files: files.pop("data_batch_3"), "has no data_batch_3, which is a part of CIFAR-10"),
+        (lambda files: files.pop("batches.meta"), "has no batches.meta"),
+        (lambda files: files.update(data_batch_2=b""), "data_batch_2: is empty"),
+        (lambda files: files.update(data_batch_2=files["data_batch_2"][:2000]), "data_batch_2: not a pickle of arrays"),
+        (lambda files: files.update(test_batch=files["batches.meta"]), "test_batch: no data of n x 3072 bytes"),
+        (
+            lambda files: files.update(
+                data_batch_1=pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1, 2, 3]}, protocol=2)
+            ),
+            "data_batch_1: 2 images but 3 labels",
+        ),
+    ],
+)
+def test_a_spoilt_cifar_archive_is_one_line(tmp_path: Path, spoil: Any, line: str, capsys: Any) -> None:
+    files = _cifar_files("cifar10", False)[0]
+    spoil(files)
+    source = _store(files, tmp_path, "tar.gz")
+    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), line, capsys)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", None])
+def test_no_tar_archive_is_one_line(tmp_path: Path, content: bytes | None, capsys: Any) -> None:
+    source = _store(_cifar_files("cifar10", False)[0], tmp_path, "tar.gz")
+    source.write_bytes(source.read_bytes()[:5000] if content is None else content)
+    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), "cifar.tar.gz: not a whole tar archive", capsys)
+    source.unlink()
+    refused(
+        tmp_path / "out", lambda: cifar.plan(source, "cifar10"), "cifar.tar.gz: not a whole tar archive: No", capsys
+    )
+
+
+def _idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
+
+
+def _mnist_files() -> dict[str, np.ndarray]:
+    rng = _rng()
+    files = {}
+    for name, count in (("train", 8), ("t10k", 3)):
+        files[f"{name}-images-idx3-ubyte"] = rng.integers(0, 256, (count, 28, 28), np.uint8)
+        files[f"{name}-labels-idx1-ubyte"] = rng.integers(0, 10, count).astype(np.uint8)
+    return files
+
+
+@pytest.mark.parametrize("form", ["plain", "gz", "dots"])
+def test_mnist_comes_out_as_it_went_in(tmp_path: Path, form: str) -> None:
+    source, files = tmp_path / "fashion", _mnist_files()
+    source.mkdir()
+    for name, array in files.items():
+        content = gzip.compress(_idx(array)) if form == "gz" else _idx(array)
+        (
+            source / (f"{name}.gz" if form == "gz" else name.replace("-idx", ".idx") if form == "dots" else name)
+        ).write_bytes(content)
+    parts = imported(tmp_path / "out", lambda: mnist.plan(source))
+    for part, name in (("train", "train"), ("test", "t10k")):
+        assert np.array_equal(parts[part]["images"][..., 0], files[f"{name}-images-idx3-ubyte"])
+        assert np.array_equal(parts[part]["targets"], files[f"{name}-labels-idx1-ubyte"])
+        assert parts[part]["mean"] == pytest.approx(files["train-images-idx3-ubyte"].mean())
+        assert parts[part]["source"] == "IDX files of fashion" and parts[part]["classes"] == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("t10k-labels-idx1-ubyte", None, "has neither t10k-labels-idx1-ubyte nor t10k-labels-idx1-ubyte.gz"),
+        ("train-images-idx3-ubyte", b"", "train-images-idx3-ubyte: is empty"),
+        ("train-images-idx3-ubyte", b"GIF89a", "begins with 47 49 46 38"),
+        ("train-images-idx3-ubyte", _idx(np.zeros((8, 28, 28), np.uint8))[:-1], "6,271 bytes of data, but 8 x 28 x 28"),
+        ("train-labels-idx1-ubyte", _idx(np.zeros(7, np.uint8)), "train-labels-idx1-ubyte: 7 labels for the 8 images"),
+        ("train-labels-idx1-ubyte", _idx(np.full(8, 10, np.uint8)), "a label 10, but there are 10 classes"),
+    ],
+)
+def test_spoilt_idx_files_are_one_line(
+    tmp_path: Path, name: str, content: bytes | None, line: str, capsys: Any
+) -> None:
+    for file, array in _mnist_files().items():
+        (tmp_path / file).write_bytes(_idx(array))
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    refused(tmp_path / "out", lambda: mnist.plan(tmp_path), line, capsys)
+
+
+def _pictures(folder: Path, count: int, shape: tuple[int, ...] = (6, 8, 3), seed: int = 0) -> dict[str, np.ndarray]:
+    """Pictures of one class, by their last names, saved as PNG."""
+    folder.mkdir(parents=True)
+    found = {f"{n:03d}.png": np.random.default_rng((seed, n)).integers(0, 256, shape, np.uint8) for n in range(count)}
+    for name, pixels in found.items():
+        Image.fromarray(pixels).save(folder / name)
+    return found
+
+
+def _same(found: np.ndarray, wanted: list[np.ndarray]) -> bool:
+    return sorted(image.tobytes() for image in found) == sorted(image.tobytes() for image in wanted)
+
+
+def test_png_pictures_come_out_as_they_went_in(tmp_path: Path) -> None:
+    classes = {name: _pictures(tmp_path / "in" / name, 5, seed=seed) for seed, name in enumerate(["b two", "a", "c"])}
+    (tmp_path / "in" / "a" / "notes.txt").write_text("not a picture")
+    (tmp_path / "in" / "a" / ".hidden.png").write_text("neither")
+    parts = imported(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()))
+    train = parts["train"]
+    assert list(parts) == ["train"] and train["class_names"] == "a b_two c" and train["source"] == "pictures of in"
+    for target, name in enumerate(sorted(classes)):
+        assert _same(train["images"][train["targets"] == target], list(classes[name].values()))
+    assert sorted(train["targets"]) != list(train["targets"])  # shuffled
+    again = imported(tmp_path / "again", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()))
+    assert np.array_equal(again["train"]["images"], train["images"])
+
+
+def test_jpeg_pictures_are_resized_and_cut(tmp_path: Path) -> None:
+    """Each 40 x 60, one colour a class: what comes out is 20 x 20 of that colour, in three channels or one."""
+    for name, colour in (("dark", (10, 20, 30)), ("light", (200, 210, 220))):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        for number in range(3):
+            picture = Image.new("RGB", (60, 40) if number else (40, 60), colour)
+            picture.save(tmp_path / "in" / name / f"{number}.jpg", quality=95)
+    for grey, wanted in ((False, ((10, 20, 30), (200, 210, 220))), (True, ((19,), (208,)))):
+        out = tmp_path / f"out-{grey}"
+        train = imported(out, lambda grey=grey: picture_folders.plan(tmp_path / "in", Look(20, grey), Split()))["train"]  # type: ignore[misc]
+        assert train["images"].shape == (6, 20, 20, 1 if grey else 3)
+        for target in (0, 1):
+            assert np.abs(train["images"][train["targets"] == target].astype(int) - wanted[target]).max() <= 3
+
+
+def test_folders_of_parts_are_parts(tmp_path: Path) -> None:
+    wanted = {}
+    for seed, (part, folder) in enumerate((("train", "train"), ("dev", "val"), ("test", "test"))):
+        wanted[part] = _pictures(tmp_path / "in" / folder / "only", 3 + seed, seed=seed)
+    parts = imported(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()))
+    assert list(parts) == ["train", "dev", "test"]
+    for part, found in parts.items():
+        assert _same(found["images"], list(wanted[part].values())), part
+
+
+def test_shares_are_held_out_of_every_class(tmp_path: Path) -> None:
+    pictures = [_pictures(tmp_path / "in" / name, count, seed=count).values() for name, count in (("a", 10), ("b", 20))]
+    plan = lambda seed: picture_folders.plan(tmp_path / "in", Look(), Split(0.1, 0.3, seed))  # noqa: E731
+    parts = imported(tmp_path / "out", lambda: plan(1))
+    assert [np.bincount(parts[part]["targets"]).tolist() for part in ("train", "dev", "test")] == [
+        [6, 12],
+        [1, 2],
+        [3, 6],
+    ]
+    everything = np.concatenate([found["images"] for found in parts.values()])
+    assert _same(everything, [pixels for found in pictures for pixels in found])
+    other = imported(tmp_path / "other", lambda: plan(2))
+    assert not _same(other["test"]["images"], list(parts["test"]["images"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a/100.png", b"", "a/100.png: is empty"),
+        ("a/100.png", b"<html>", "a/100.png: not a picture that Pillow knows"),
+        ("b/100.jpg", "truncated", "b/100.jpg: cannot be read"),
+        ("b/100.png", "larger", "b/100.png: 9 x 6 pixels, but the first picture has 8 x 6; --size makes them alike"),
+        ("100.png", "larger", "100.png: lies outside the folders of the classes"),
+        ("c/readme.txt", b"", "c: holds no pictures"),
+        ("train/a/1.png", "larger", "a: beside train/ there may be one of val/ or dev/, and test/"),
+    ],
+)
+def test_spoilt_pictures_are_one_line(
+    tmp_path: Path, name: str, content: bytes | str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("a", "b"):
+        _pictures(tmp_path / "in" / folder, 2)
+    path = tmp_path / "in" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)).save(path)
+        if content == "truncated":
+            path.write_bytes(path.read_bytes()[:-150])
+    refused(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()), line, capsys)
+
+
+@pytest.mark.parametrize(
+    ("split", "line"),
+    [
+        (Split(dev=1.0), "--dev 1: expected a share"),
+        (Split(test=-0.1), "--test -0.1: expected a share"),
+        (Split(0.5, 0.5), "expected a share"),
+        (Split(dev=0.01), "--dev 0.01: too few pictures"),
+    ],
+)
+def test_shares_that_cannot_be_are_named(tmp_path: Path, split: Split, line: str) -> None:
+    _pictures(tmp_path / "in" / "a", 4)
+    with pytest.raises(BadInput, match=line):
+        picture_folders.plan(tmp_path / "in", Look(), split)
+
+
+def _write(path: Path, found: dict[str, Any]) -> Path:
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **found)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in found.items():
+                file[name] = array
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.h5", "a.hdf5"])
+@pytest.mark.parametrize("shape", [(30, 5, 4), (30, 5, 4, 3), (30, 3, 5, 4)])
+def test_arrays_of_images_come_out_as_they_went_in(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    first = shape[1] == 3
+    found = {f"x_{part}": _rng().integers(0, 256, shape, np.uint8) for part in ("train", "test")}
+    found |= {f"y_{part}": _rng().integers(0, 4, (30, 1)) for part in ("train", "test")}
+    path = _write(tmp_path / name, found)
+    names = Names("images", "x_{part}", "y_{part}", channels_first=first)
+    parts = imported(tmp_path / "out", lambda: arrays.plan(str(path), names, ["train", "test"]))
+    for part in ("train", "test"):
+        wanted = found[f"x_{part}"].transpose(0, 2, 3, 1) if first else found[f"x_{part}"].reshape(30, 5, 4, -1)
+        assert np.array_equal(parts[part]["images"], wanted)
+        assert np.array_equal(parts[part]["targets"], found[f"y_{part}"][:, 0]) and parts[part]["classes"] == 4
+
+
+@pytest.mark.parametrize("utterances", ["offsets", "lengths", ""])
+@pytest.mark.parametrize("name", ["{part}.npz", "{part}.h5"])
+def test_arrays_of_frames_come_out_as_they_went_in(tmp_path: Path, name: str, utterances: str) -> None:
+    wanted = {}
+    for part, lengths in (("train", [3, 1, 4]), ("dev", [2])):
+        frames = sum(lengths)
+        wanted[part] = {
+            "x": _rng().normal(size=(frames, 6)),
+            "group/y": np.arange(frames) % 5,
+            "offsets": np.cumsum([0, *lengths]),
+            "lengths": np.array(lengths),
+            "who": np.array([b"eve", b"adam", b"eve"][: len(lengths)]),
+        }
+        _write(tmp_path / name.replace("{part}", part), wanted[part])
+    said = {"utterances" if utterances == "offsets" else utterances: utterances} if utterances else {}
+    names = Names("frames", "x", "group/y", speakers="who" if utterances else "", **said)
+    parts = imported(tmp_path / "out", lambda: arrays.plan(str(tmp_path / name), names, ["train", "dev"]))
+    for part, found in wanted.items():
+        assert np.array_equal(parts[part]["features"], found["x"].astype(np.float32))
+        assert np.array_equal(parts[part]["targets"], found["group/y"])
+        offsets = found["offsets"] if utterances else np.arange(len(found["x"]) + 1)
+        assert np.array_equal(parts[part]["utterances"], offsets)
+    if utterances:
+        assert parts["train"]["speakers"].tolist() == [1, 0, 1]
+    assert np.allclose(parts["dev"]["mean"], wanted["train"]["x"].mean(0), rtol=1e-5)
+
+
+def test_utterances_are_not_cut_between_shards(tmp_path: Path) -> None:
+    lengths = _rng().integers(1, 3000, 700)
+    frames, starts = int(lengths.sum()), np.cumsum([0, *lengths])[:-1]
+    features = np.arange(frames, dtype=np.float32)[:, None]
+    path = _write(tmp_path / "a.h5", {"features": features, "targets": np.zeros(frames, int), "n": lengths})
+    imported(tmp_path / "out", lambda: arrays.plan(str(path), Names("frames", "features", lengths="n"), ["train"]))
+    paths = sorted((tmp_path / "out").iterdir())
+    assert len(paths) > 2
+    begins = []
+    for shard in paths:
+        with h5py.File(shard) as file:
+            begins += list(file["features"][:, 0][file["utterances"][:-1]].astype(int))
+    assert begins == starts.tolist()
+    assert open_corpus(tmp_path / "out", "train", normalise="none").samples == frames
+
+
+GOOD: dict[str, Any] = {"x": np.ones((4, 2), np.float32), "targets": np.array([0, 1, 2, 1]), "n": np.array([1, 3])}
+
+
+@pytest.mark.parametrize(
+    ("change", "names", "line"),
+    [
+        ({"x": np.array([[1, 2], [3, np.nan], [5, 6], [7, 8.0]])}, {}, "x: frame 1 has values that are not finite"),
+        ({"x": np.full((4, 2), 1e300)}, {}, "x: frame 0 has values that are not finite"),
+        ({"x": np.ones(4)}, {}, "x is float64 [4]; features are numbers [frames, dims]"),
+        ({"x": np.ones((4, 2), "S3")}, {}, "features are numbers"),
+        ({"targets": np.array([0, 1, 2])}, {}, "3 targets in targets for 4 samples"),
+        ({"targets": np.array([0.0, 1, 2, 3])}, {}, "targets is float64 [4]; targets are whole numbers"),
+        ({"targets": np.eye(4, dtype=int)}, {}, "targets is int64 [4, 4]; targets are whole numbers"),
+        ({"targets": np.array([0, 1, -1, 1])}, {}, "targets holds -1; classes are 0 to 2"),
+        ({"targets": np.array([0, 1, 3, 1])}, {}, "targets holds 3; classes are 0 to 2"),
+        ({}, {"inputs": "z"}, "has no array z, but n, targets, x"),
+        ({}, {"targets": "z"}, "has no array z"),
+        ({"n": np.array([1, 2])}, {}, "n does not divide 4 frames into utterances"),
+        ({"n": np.array([4, 0])}, {}, "n does not divide 4 frames into utterances"),
+        ({"n": np.array([1.0, 3.0])}, {}, "n is float64 [2]; expected whole numbers"),
+        ({"x": np.ones((0, 2)), "targets": np.ones(0, int)}, {}, "targets is empty"),
+        ({"who": np.array([1])}, {"speakers": "who"}, "who does not name the speaker of each of 2 utterances"),
+        ({"x": np.ones((4, 2, 2, 3), np.float32)}, {"kind": "images", "lengths": ""}, "images are uint8"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_arrays_that_do_not_fit_are_one_line(
+    tmp_path: Path, change: Any, names: Any, line: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _write(tmp_path / f"a{suffix}", GOOD | change)
+    said = Names(**{"kind": "frames", "inputs": "x", "lengths": "n", **names})
+    refused(tmp_path / "out", lambda: arrays.plan(str(path), said, ["train"], 3), line, capsys)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+@pytest.mark.parametrize("how", ["empty", "text", "cut", "objects"])
+def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, suffix: str, how: str, capsys: Any) -> None:
+    path = _write(tmp_path / f"a{suffix}", GOOD)
+    line = {"empty": "is empty", "text": "neither npz nor HDF5", "cut": "cannot be read"}.get(
+        how, "cannot be read: Object"
+    )
+    if how == "objects":
+        path = _write(tmp_path / "a.npz", GOOD | {"x": np.array([[1], [1, 2], [3], [4]], object)})
+    else:
+        path.write_bytes({"empty": b"", "text": b"hello", "cut": path.read_bytes()[:-200]}[how])
+    refused(tmp_path / "out", lambda: arrays.plan(str(path), Names("frames", "x"), ["train"]), line, capsys)
+
+
+def test_the_command_line_says_what_it_cannot_do(tmp_path: Path) -> None:
+    for words, line in (
+        (["images", "--size", "-1"], "--size -1"),
+        (["mnist", "--jobs", "0"], "--jobs 0: at least 1"),
+        (["arrays", "--features", "x", "--channels-first"], "--channels-first: features have no channels"),
+        (["arrays", "--images", "x", "--lengths", "n"], "--lengths: images have none"),
+        (["arrays", "--images", "x", "--parts", "train,test"], "neither SOURCE nor the name of the inputs contains"),
+        (["arrays", "--images", "x", "--parts", "tests"], "a part is called train, dev, test or test-NAME"),
+    ):
+        options = _parsed(["prepare", *words, str(tmp_path / "in"), str(tmp_path / "out")])
+        _write(tmp_path / "in.npz", {"x": np.zeros((1, 2, 2), np.uint8), "targets": np.zeros(1, int)}).rename(
+            tmp_path / "in"
+        )
+        with pytest.raises(BadInput, match=line):
+            _plan_of(options)
+    with pytest.raises(SystemExit):
+        main(["prepare", "arrays", "a.npz", "out", "--images", "x", "--features", "y"])
+
+
+def _parsed(words: list[str]) -> Any:
+    from mpitrain.__main__ import parser
+
+    return parser().parse_args(words)
+
+
+def _plan_of(options: Any) -> None:
+    """What `prepare` does before anything is written."""
+    from mpitrain.data.sources import check_jobs
+
+    check_jobs(options)
+    options.planning(options).tasks(options.folder)[0].final  # noqa: B018
