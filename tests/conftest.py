@@ -29,16 +29,13 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--device gpu`: launched trainings and the tests of the device and its kernels run on the GPU."""
+    """`--device gpu`: launched trainings and the tests of the device and its kernels run on the GPU.
+
+    `--instants`: how often the tests with random instants try one.
+    """
     parser.addoption("--device", choices=("cpu", "gpu"), default="cpu", help="what trainings are launched on")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` need a true one."""
-    if config.getoption("--device") == "cpu":
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs --device gpu"))
+    parser.addoption("--instants", type=int, default=16, help="trainings ended by a signal at a random instant")
+    parser.addoption("--kills", type=int, default=100, help="SIGKILLs at random instants of writing checkpoints")
 
 
 def pytest_report_header() -> str:
@@ -186,3 +183,13 @@ def transport() -> Any:
     from mpitrain.mpi import Transport
 
     return Transport(deadline=30.0)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` need a true one."""
+    if config.getoption("--device") == "cpu":
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs --device gpu"))
+
+
