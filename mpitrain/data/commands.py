@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from mpitrain.data.acoustic_sources import add_acoustic_sources
 from mpitrain.data.sources import add_sources
 from mpitrain.errors import BadInput
 
@@ -18,6 +19,7 @@ def add_prepare_parser(commands: Subparsers) -> None:
     digits.add_argument("folder", type=Path, metavar="DIR", help="where the shards go")
     digits.set_defaults(run=_digits)
     _add_speech(sources)
+    add_acoustic_sources(sources)
     add_sources(sources)
 
 

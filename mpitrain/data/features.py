@@ -19,7 +19,7 @@ def log_mel(samples: Array, rate: int, bins: int) -> Array:
     try:
         import kaldi_native_fbank
     except ImportError as error:
-        raise BadInput("prepare speech needs kaldi-native-fbank: pip install mpitrain[speech]") from error
+        raise BadInput("log-mel features need kaldi-native-fbank: pip install mpitrain[speech]") from error
     options = kaldi_native_fbank.FbankOptions()
     options.frame_opts.samp_freq = rate
     options.frame_opts.frame_length_ms, options.frame_opts.frame_shift_ms = WINDOW * 1e3, SHIFT * 1e3

@@ -1,0 +1,161 @@
+"""Kaldi's features with an integer a frame, such as the pdf of a forced alignment, as a plan of shards.
+
+Sums for cepstral mean and variance normalisation (CMVN) have Kaldi's form, [2, dims + 1]: sums of the features and how
+many frames, sums of their squares and 0.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpitrain.data.kaldi_archive import Archives, Place, places, require_kaldiio
+from mpitrain.data.plan import Plan
+from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, shard, speakers_of, split_off
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+FLOOR = 1e-20  # variance, as Kaldi's apply-cmvn
+
+
+@dataclass(frozen=True)
+class How:
+    """What is made of an utterance. `cmvn`: none, scp (sums from cmvn.scp), speaker or utterance (its own sums).
+
+    `variance`: divide by the deviation too; `tolerance`: frames by which features and alignment may differ; `classes`:
+    None for the highest target and one.
+    """
+
+    cmvn: str = "none"
+    variance: bool = False
+    tolerance: int = 0
+    classes: int | None = None
+
+
+class Where(NamedTuple):
+    """Places of an utterance's objects."""
+
+    features: Place
+    alignment: Place
+    cmvn: Place | None
+
+
+def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: dict[str, int], seed: int = 1) -> Plan:
+    """Of the data folder (or scp, or ark) of each part, and alignments of all, to be found by their keys.
+
+    `held_out`: how many speakers of train go into other parts. Raises BadInput naming the file.
+    """
+    require_kaldiio()
+    for path in (*alignments, *sources.values()):
+        if not path.exists():
+            raise BadInput(f"{path}: no such file or folder")
+    aligned: dict[str, Place] = {}
+    for path in alignments:
+        for key, place in places(path).items():
+            if aligned.setdefault(key, place) is not place:
+                raise BadInput(f"{path}: {key} is in {aligned[key].path} too")
+    parts: dict[str, list[Utterance]] = {}
+    notes: tuple[str, ...] = ()
+    with Archives() as archives:
+        for part, source in sources.items():
+            parts[part], missing = _utterances(source, aligned, how.cmvn == "scp", archives)
+            notes += left_out(missing, len(parts[part]) + len(missing), f"of {source} have no alignment")
+        dims = archives.matrix(parts["train"][0].where.features).shape[1]
+    parts = split_off(parts, held_out, seed)
+    attributes: dict[str, Any] = {"source": f"Kaldi features of {sources['train']}"}
+    if how.classes is not None:
+        attributes["classes"] = how.classes
+    shards = chunks(parts, 4 * dims, _files, whole_speakers=how.cmvn == "speaker")
+    return Plan("frames", attributes, shards, partial(_shard, how, dims), (how, dims), notes)
+
+
+def _utterances(
+    source: Path, aligned: dict[str, Place], cmvn: bool, archives: Archives
+) -> tuple[list[Utterance], list[str]]:
+    """Those that have an alignment, and the keys of those that have none."""
+    folder = source if source.is_dir() else source.parent
+    features = places(source / "feats.scp" if source.is_dir() else source)
+    speakers = speakers_of(folder)
+    sums = places(folder / "cmvn.scp") if cmvn else {}
+    found, missing = [], []
+    for key, place in features.items():
+        if key not in aligned:
+            missing.append(key)
+            continue
+        speaker = speakers.get(key, "")
+        own = sums.get(speaker, sums.get(key))
+        if cmvn and own is None:
+            raise BadInput(f"{folder / 'cmvn.scp'}: has neither {key} nor its speaker {speaker or '(not in utt2spk)'}")
+        where = Where(place, aligned[key], own)
+        found.append(Utterance(key, speaker, archives.length(aligned[key]), where))
+    if not found:
+        raise BadInput(f"{source}: none of its {len(missing):,} utterances has an alignment, such as {missing[0]}")
+    return found, missing
+
+
+def _files(utterance: Utterance) -> set[str]:
+    return {place.path for place in utterance.where if place is not None}
+
+
+def _shard(how: How, dims: int, chunk: Chunk) -> dict[str, Array]:
+    """The arrays of a shard. Raises BadInput naming the place."""
+    with Archives() as archives:
+        pairs = [_pair(utterance, how, dims, archives) for utterance in chunk.utterances]
+        own = _own_sums([features for features, _ in pairs], chunk, how.cmvn)
+        for number, utterance in enumerate(chunk.utterances):
+            if utterance.where.cmvn is not None:
+                own[number] = _read_sums(utterance, dims, archives)
+    normalised = (
+        (features if how.cmvn == "none" else normalise(features, own[number], how.variance), targets)
+        for number, (features, targets) in enumerate(pairs)
+    )
+    return shard(chunk, normalised)
+
+
+def _pair(utterance: Utterance, how: How, dims: int, archives: Archives) -> tuple[Array, Array]:
+    features = archives.matrix(utterance.where.features)
+    where = f"{utterance.where.features}: utterance {utterance.key}"
+    if features.shape[1] != dims:
+        raise BadInput(f"{where}: {features.shape[1]} features a frame, others have {dims}")
+    return alike(features, archives.integers(utterance.where.alignment), how.tolerance, how.classes, where)
+
+
+def _own_sums(features: list[Array], chunk: Chunk, cmvn: str) -> dict[int, Array]:
+    """The sums of each utterance, or, all together, of its speaker."""
+    if cmvn not in ("speaker", "utterance"):
+        return {}
+    each = [sums_of(own) for own in features]
+    if cmvn == "utterance":
+        return dict(enumerate(each))
+    of_speaker: dict[str, Array] = {}
+    names = [utterance.speaker or utterance.key for utterance in chunk.utterances]
+    for name, sums in zip(names, each, strict=True):
+        of_speaker[name] = of_speaker.get(name, 0) + sums
+    return {number: of_speaker[name] for number, name in enumerate(names)}
+
+
+def _read_sums(utterance: Utterance, dims: int, archives: Archives) -> Array:
+    place = utterance.where.cmvn
+    sums = archives.matrix(place).astype(np.float64)
+    if sums.shape != (2, dims + 1) or not np.isfinite(sums).all() or sums[0, -1] <= 0:
+        raise BadInput(f"{place}: not the sums of some frames of {dims} features, which are 2 by {dims + 1}")
+    return sums
+
+
+def sums_of(features: Array) -> Array:
+    """float64 [2, dims + 1]."""
+    wide = features.astype(np.float64)
+    sums = np.zeros((2, features.shape[1] + 1))
+    sums[0, :-1], sums[0, -1], sums[1, :-1] = wide.sum(0), len(wide), (wide * wide).sum(0)
+    return sums
+
+
+def normalise(features: Array, sums: Array, variance: bool) -> Array:
+    """float32 [frames, dims] less the mean, and with `variance` over the deviation."""
+    mean = sums[0, :-1] / sums[0, -1]
+    result = features - mean
+    if variance:
+        result /= np.sqrt(np.maximum(sums[1, :-1] / sums[0, -1] - mean * mean, FLOOR))
+    return result.astype(np.float32)

@@ -1,0 +1,186 @@
+"""Kaldi's archives (ark), which may be gzipped, and the scripts (scp) that point into them: what lies where."""
+
+import gzip
+import io
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from mpitrain.data.kaldi_objects import begin, read_integers, read_matrix, skip
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+OPEN = 16  # archives kept open at a time
+KEY = 4096  # bytes of a key, at most
+
+_POINTER = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?:\[(?P<cut>[\d:, ]*)\])?")
+
+
+class Place(NamedTuple):
+    """Where an object begins; `cut` is Kaldi's choice of rows and columns, "0:99" or "0:99,3:5", both ends included."""
+
+    path: str
+    offset: int = 0
+    cut: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.offset}"
+
+
+def require_kaldiio() -> None:
+    """Raises BadInput where it is missing."""
+    try:
+        import kaldiio  # noqa: F401
+    except ImportError as error:
+        raise BadInput("Kaldi's files need kaldiio: pip install mpitrain[kaldi]") from error
+
+
+def places(path: Path) -> dict[str, Place]:
+    """Every key of a script (.scp) or an archive, in order. Raises BadInput naming the file: spoilt, or a key twice."""
+    found: dict[str, Place] = {}
+    pairs = script(path) if path.suffix == ".scp" else _scan(path)
+    for key, place in pairs:
+        if key in found:
+            raise BadInput(f"{path}: {key} is there twice")
+        found[key] = place
+    if not found:
+        raise BadInput(f"{path}: is empty")
+    return found
+
+
+def script(path: Path) -> Iterator[tuple[str, Place]]:
+    """The lines of a script: key and place. Raises BadInput naming the line, such as one that is a command."""
+    for number, words in table(path):
+        key, pointer = words[0], " ".join(words[1:])
+        match = _POINTER.fullmatch(pointer)
+        if "|" in (pointer[:1], pointer[-1:]):
+            raise BadInput(
+                f"{path}, line {number}: {key} is a command, which is not run; copy the output to an ark first"
+            )
+        if match is None:
+            raise BadInput(f"{path}, line {number}: expected a key and where it lies")
+        yield key, Place(match["path"], int(match["offset"] or 0), match["cut"] or "")
+
+
+def table(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The words of each line that has any, with its number from 1. Raises BadInput naming what is not text."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if words := line.split():
+                    yield number, words
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not text in UTF-8") from error
+
+
+class Archives:
+    """Reads objects, keeping archives open between two of them. A context manager.
+
+    Everything raises BadInput naming the place of what cannot be read.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, BinaryIO] = {}
+
+    def matrix(self, place: Place) -> Array:
+        """float32 [rows, columns]."""
+        with _naming(place):
+            return _cut(read_matrix(self._at(place)), place.cut).astype(np.float32)
+
+    def integers(self, place: Place) -> Array:
+        """int32 [n]."""
+        with _naming(place):
+            return _cut(read_integers(self._at(place)), place.cut)
+
+    def length(self, place: Place) -> int:
+        """How many integers there are, from the head of a binary vector."""
+        with _naming(place):
+            kind, _, length = begin(self._at(place))
+        return length // 5 if kind == b"\4" and not place.cut else len(self.integers(place))
+
+    def _at(self, place: Place) -> BinaryIO:
+        file = self._open.pop(place.path, None)
+        if file is None:
+            file = _opened(place.path)
+        self._open[place.path] = file  # the newest last
+        if len(self._open) > OPEN:
+            self._open.pop(next(iter(self._open))).close()
+        file.seek(place.offset)
+        return file
+
+    def __enter__(self) -> "Archives":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for file in self._open.values():
+            file.close()
+
+
+@contextmanager
+def _naming(place: Place) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        hint = "" if Path(place.path).is_absolute() else "; scripts count paths from where the command is run"
+        raise BadInput(f"{place.path}: no such file{hint}") from error
+    except OSError as error:
+        raise BadInput(f"{place}: {error.strerror or error}") from error
+    except (ValueError, OverflowError, EOFError, zlib.error, AssertionError, struct.error, MemoryError) as error:
+        raise BadInput(f"{place}: not a Kaldi object: {' '.join(str(error).split())}") from error
+
+
+def _opened(path: str) -> BinaryIO:
+    if path.endswith(".gz"):
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return open(path, "rb")
+
+
+def _scan(path: Path) -> Iterator[tuple[str, Place]]:
+    """Key and place of every object of an archive."""
+    at = Place(str(path))
+    with _naming(at), _opened(at.path) as file:
+        while key := _key(file):
+            at = Place(str(path), file.tell())
+            with _naming(at):
+                yield key, at
+                skip(file)
+
+
+def _key(file: BinaryIO) -> str:
+    """The next key, "" at the end."""
+    letters = bytearray()
+    while (letter := file.read(1)) not in (b"", b" ", b"\t"):
+        if letter == b"\n":  # an empty line belongs to no object; after a key, its object is empty
+            if not letters:
+                continue
+            file.seek(-1, io.SEEK_CUR)
+            break
+        letters += letter
+        if len(letters) > KEY:
+            raise ValueError("a key without end")
+    if not letters and not letter:
+        return ""
+    key = letters.decode()
+    if not key or not letter or not key.isprintable():
+        raise ValueError("expected a key and an object")
+    return key
+
+
+def _cut(array: Array, cut: str) -> Array:
+    """What "first:last,first:last" leaves of rows and columns, both included."""
+    for axis, ends in enumerate(cut.replace(" ", "").split(",") if cut else []):
+        if not ends or ends == ":":
+            continue
+        first, last = (int(end) for end in ends.split(":"))
+        if not first <= last < array.shape[axis]:
+            raise ValueError(f"[{cut}] of an object of shape {array.shape}")
+        array = array.take(range(first, last + 1), axis)
+    return array

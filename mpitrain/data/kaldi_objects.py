@@ -1,0 +1,129 @@
+"""One object of a Kaldi archive: how long it is, and its numbers.
+
+A binary object begins with "\\0B" and its type: FM, DM (float, double), CM, CM2, CM3 (compressed; Kaldi's
+compressed-matrix.h), or, for integers, the byte 4. In text, a matrix stands in brackets, a row a line, and integers on
+one line. kaldiio decodes the binary matrices. Whatever is wrong raises ValueError, and what gzip raises.
+"""
+
+import gzip
+import io
+import os
+import struct
+from typing import BinaryIO
+
+import numpy as np
+
+from mpitrain.flat import Array
+
+DEFLATED = 1032  # bytes that gzip can make of one, at most
+SIZES = {b"FM": 4, b"DM": 8, b"CM": 1, b"CM2": 2, b"CM3": 1}  # bytes of a value
+INTEGER = np.dtype([("size", "u1"), ("value", "<i4")])
+
+
+def read_matrix(file: BinaryIO) -> Array:
+    """[rows, columns] of the object that begins here."""
+    kind, head, length = begin(file)
+    if not kind:
+        return _text_matrix(file)
+    if kind not in SIZES:
+        raise ValueError("integers, not a matrix")
+    return _decoded(head + _whole(file, length))
+
+
+def read_integers(file: BinaryIO) -> Array:
+    """int32 [n] of the object that begins here."""
+    kind, _, length = begin(file)
+    if not kind:
+        return np.array([int(word) for word in file.readline().split()], np.int32)
+    if kind in SIZES:
+        raise ValueError(f"a matrix ({kind.decode()}), not integers")
+    pairs = np.frombuffer(_whole(file, length), INTEGER)
+    if (pairs["size"] != 4).any():
+        raise ValueError("not integers of 4 bytes")
+    return pairs["value"].astype(np.int32)
+
+
+def skip(file: BinaryIO) -> None:
+    """Go on to what follows the object that begins here."""
+    kind, _, length = begin(file)
+    if kind:
+        file.seek(length, io.SEEK_CUR)
+        return
+    line = file.readline()
+    if b"[" in line:
+        while b"]" not in line:
+            line = file.readline()
+            if not line:
+                raise ValueError("a bracket that nothing closes")
+
+
+def begin(file: BinaryIO) -> tuple[bytes, bytes, int]:
+    """Type, bytes of the head and how many bytes follow. Text has the type b"" and stays unread."""
+    start = file.tell()
+    head = file.read(3)
+    if head[:2] != b"\0B":
+        file.seek(start)
+        if not head:
+            raise ValueError("the file ends here")
+        if not head.isascii() or b"\0" in head:
+            raise ValueError("neither binary nor text")
+        return b"", b"", 0
+    if head[2:] == b"\4":
+        (count,) = struct.unpack("<i", _whole(file, 4))
+        return b"\4", head, _room(file, 5 * count)
+    while not head.endswith(b" "):
+        head += _whole(file, 1)
+        if len(head) > 6:
+            raise ValueError(f"unknown type {head[2:]!r}")
+    kind = head[2:-1]
+    if kind not in SIZES:
+        raise ValueError(f"type {kind.decode(errors='replace')}, neither a matrix nor integers")
+    # compressed: float32 minimum and range, then rows and columns; else each of the two after a byte 4, their size
+    form = "<8xii" if kind.startswith(b"C") else "<xixi"
+    body = _whole(file, struct.calcsize(form))
+    rows, columns = struct.unpack(form, body)
+    if min(rows, columns) < 0:
+        raise ValueError(f"{rows} rows and {columns} columns")
+    quartiles = 8 * columns if kind == b"CM" else 0
+    return kind, head + body, _room(file, rows * columns * SIZES[kind] + quartiles)
+
+
+def _room(file: BinaryIO, length: int) -> int:
+    """The length, which the file must be long enough for."""
+    size = os.fstat(file.fileno()).st_size
+    most = size * DEFLATED if isinstance(file, gzip.GzipFile) else size - file.tell()
+    if not 0 <= length <= most:
+        raise ValueError(f"truncated: {length:,} bytes should follow, there are {most:,}")
+    return length
+
+
+def _whole(file: BinaryIO, length: int) -> bytes:
+    content = file.read(length)
+    if len(content) < length:
+        raise ValueError(f"truncated: {length:,} bytes should follow, there are {len(content):,}")
+    return content
+
+
+def _decoded(content: bytes) -> Array:
+    import kaldiio
+
+    return next(kaldiio.load_ark(io.BytesIO(b"- " + content)))[1]
+
+
+def _text_matrix(file: BinaryIO) -> Array:
+    """Rows in brackets. kaldiio takes a matrix whose first number has no point for one of integers."""
+    rows, line = [], file.readline()
+    opened, _, line = line.partition(b"[")
+    if opened.strip() or not _:
+        raise ValueError("a matrix in text begins with [")
+    while True:
+        values, closed, _ = line.partition(b"]")
+        if words := values.split():
+            rows.append(np.array(words, np.float32))
+        if closed:
+            break
+        if not (line := file.readline()):
+            raise ValueError("a bracket that nothing closes")
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError("rows of several lengths")
+    return np.array(rows, np.float32).reshape(len(rows), -1)

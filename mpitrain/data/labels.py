@@ -1,0 +1,99 @@
+"""Label files of recorded speech: one label a frame, or segments of time.
+
+A line of a frame-level file holds an utterance's key and a label for each frame; a line of a segment-level file key,
+start, end and label, or, as in NIST's CTM, key, channel, start, duration and label; times in seconds. Labels that are
+all whole numbers are the classes themselves, others are numbered in alphabetical order.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain.data.kaldi_archive import table
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+
+@dataclass(frozen=True)
+class Labels:
+    """An utterance's labels, int32; of frames, or of segments from `starts` to `ends` [seconds], in order."""
+
+    targets: Array
+    starts: Array | None = None
+    ends: Array | None = None
+
+    def at(self, times: Array, background: int | None, where: str) -> Array:
+        """int32: the label at each of these times, `background` where no segment is; of frames, all there are.
+
+        Raises BadInput with `where` for a time that no segment holds, and for segments after the last time.
+        """
+        if self.starts is None or self.ends is None:
+            return self.targets
+        number = np.searchsorted(self.starts, times, "right") - 1
+        inside = (number >= 0) & (times < self.ends[number])
+        if len(times) and self.starts[-1] > times[-1] + SLACK:
+            raise BadInput(f"{where}: a segment begins at {self.starts[-1]:g} s, the sound ends at {times[-1]:.3f} s")
+        if background is None and not inside.all():
+            raise BadInput(f"{where}: no segment holds {times[~inside][0]:.3f} s; --background LABEL fills gaps")
+        return np.where(inside, self.targets[number], background if background is not None else 0).astype(np.int32)
+
+
+SLACK = 0.1  # seconds by which a segment may begin after the last frame's middle
+
+
+class Numbering:
+    """Numbers the names of labels as they come; `classes` afterwards says which class each number is."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """That of a name, new or known."""
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def classes(self) -> tuple[Array, list[str]]:
+        """The class of each number, and the names of the classes unless they are numbers."""
+        names = list(self._numbers)
+        if all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
+            return np.array([int(name) for name in names], np.int32), []
+        order = sorted(names)
+        place = {name: number for number, name in enumerate(order)}
+        return np.array([place[name] for name in names], np.int32), order
+
+
+def read_frames(path: Path, numbering: Numbering) -> dict[str, Labels]:
+    """The labels of each key, by `numbering`. Raises BadInput naming the line."""
+    found: dict[str, Labels] = {}
+    for number, (key, *names) in table(path):
+        if key in found:
+            raise BadInput(f"{path}, line {number}: {key} is there twice")
+        found[key] = Labels(np.array([numbering.number(name) for name in names], np.int32))
+    return found
+
+
+def read_segments(path: Path, numbering: Numbering) -> dict[str, Labels]:
+    """The segments of each key, by `numbering`. Raises BadInput naming the line."""
+    rows: dict[str, list[tuple[float, float, int]]] = {}
+    for number, words in table(path):
+        if len(words) not in (4, 5):
+            raise BadInput(f"{path}, line {number}: expected a key, start, end and label, or a line of CTM")
+        try:
+            start, end = float(words[-3]), float(words[-2])
+        except ValueError:
+            raise BadInput(f"{path}, line {number}: {words[-3]} and {words[-2]} are not times in seconds") from None
+        end += start if len(words) == 5 else 0.0
+        if not 0 <= start < end < np.inf:
+            raise BadInput(f"{path}, line {number}: a segment from {start:g} to {end:g} s")
+        rows.setdefault(words[0], []).append((start, end, numbering.number(words[-1])))
+    return {key: _in_order(path, key, own) for key, own in rows.items()}
+
+
+def _in_order(path: Path, key: str, rows: list[tuple[float, float, int]]) -> Labels:
+    starts, ends, targets = (np.array(column) for column in zip(*sorted(rows), strict=True))
+    if (late := np.flatnonzero(ends[:-1] > starts[1:] + TOUCH)).size:
+        raise BadInput(f"{path}: segments of {key} overlap at {starts[late[0] + 1]:g} s")
+    return Labels(targets.astype(np.int32), starts, ends)
+
+
+TOUCH = 1e-4  # seconds by which rounded segments may overlap

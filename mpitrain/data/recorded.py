@@ -1,0 +1,174 @@
+"""Recorded corpora: which utterances are in which part and shard, whatever files they come from."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.data.kaldi_archive import table
+from mpitrain.data.plan import LARGEST, PIECES, SMALLEST
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.streams import stream
+
+NAMED = 20  # keys that a line names, at most
+
+Stamp = tuple[str, int, int]  # path, size, time of change in nanoseconds: tells a file from another version of it
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One that is to be imported. `frames`: its length, about; `speaker`: "" where not known; `where`: for `make`."""
+
+    key: str
+    speaker: str
+    frames: int
+    where: Any
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The utterances of a shard, the number of each one's speaker in its part, and the files that they come from."""
+
+    utterances: tuple[Utterance, ...]
+    speakers: tuple[int, ...]
+    stamps: tuple[Stamp, ...]
+
+
+def speakers_of(folder: Path) -> dict[str, str]:
+    """The speaker of each key, from a folder's utt2spk; none without. Raises BadInput naming the line."""
+    path, found = folder / "utt2spk", {}
+    for number, words in table(path) if path.exists() else ():
+        if len(words) != 2:
+            raise BadInput(f"{path}, line {number}: expected an utterance and its speaker")
+        found[words[0]] = words[1]
+    return found
+
+
+def split_off(parts: dict[str, list[Utterance]], held_out: Mapping[str, int], seed: int) -> dict[str, list[Utterance]]:
+    """The parts, and those of so many speakers that are drawn from train. Raises BadInput naming what is too much."""
+    train = parts["train"]
+    speakers = sorted({utterance.speaker for utterance in train})
+    if held_out and "" in speakers:
+        first = next(utterance.key for utterance in train if not utterance.speaker)
+        raise BadInput(f"--split-off: who speaks {first}? The folder's utt2spk does not say")
+    if sum(held_out.values()) >= len(speakers) and held_out:
+        raise BadInput(
+            f"--split-off: {sum(held_out.values())} speakers of {len(speakers)} would leave none to train on"
+        )
+    drawn = iter(stream(seed, "held-out speakers").permutation(speakers).tolist())
+    home = {next(drawn): part for part, count in held_out.items() for _ in range(count)}
+    split: dict[str, list[Utterance]] = {"train": [], **{part: [] for part in held_out}}
+    for utterance in train:
+        split[home.get(utterance.speaker, "train")].append(utterance)
+    return split | {part: utterances for part, utterances in parts.items() if part != "train"}
+
+
+def chunks(
+    parts: Mapping[str, list[Utterance]],
+    bytes_each: int,
+    files: Callable[[Utterance], Iterable[str]],
+    whole_speakers: bool = False,
+) -> dict[str, list[Chunk]]:
+    """The shards of each part, of frames of so many bytes; with `whole_speakers` none is in two.
+
+    `files` says which files an utterance is made of. Raises BadInput naming a key that is in two parts.
+    """
+    home: dict[str, str] = {}
+    for part, utterances in parts.items():
+        for utterance in utterances:
+            if home.setdefault(utterance.key, part) != part:
+                raise BadInput(f"{utterance.key} is in {home[utterance.key]} and in {part}")
+    stamps: dict[str, Stamp] = {}
+    return {
+        part: _chunks(utterances, _groups(utterances, bytes_each, whole_speakers), files, stamps)
+        for part, utterances in parts.items()
+    }
+
+
+def _groups(utterances: list[Utterance], bytes_each: int, whole_speakers: bool) -> Iterator[list[Utterance]]:
+    """About alike in size, between SMALLEST and LARGEST bytes."""
+    together: dict[str, list[Utterance]] = {}
+    for each in utterances:
+        together.setdefault((each.speaker or each.key) if whole_speakers else each.key, []).append(each)
+    size = min(max(sum(each.frames for each in utterances) * bytes_each // PIECES, SMALLEST), LARGEST)
+    group: list[Utterance] = []
+    held = 0
+    for own in together.values():
+        added = sum(each.frames for each in own) * bytes_each
+        if group and held + added > size:
+            yield group
+            group, held = [], 0
+        group, held = group + own, held + added
+    if group:
+        yield group
+
+
+def _chunks(
+    part: list[Utterance],
+    groups: Iterable[list[Utterance]],
+    files: Callable[[Utterance], Iterable[str]],
+    stamps: dict[str, Stamp],
+) -> list[Chunk]:
+    names = {name: number for number, name in enumerate(sorted({each.speaker for each in part}))}
+    return [
+        Chunk(
+            tuple(group),
+            () if "" in names else tuple(names[each.speaker] for each in group),
+            tuple(_stamp(path, stamps) for path in sorted({path for each in group for path in files(each)})),
+        )
+        for group in groups
+    ]
+
+
+def _stamp(path: str, stamps: dict[str, Stamp]) -> Stamp:
+    if path not in stamps:
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from error
+        stamps[path] = (path, status.st_size, status.st_mtime_ns)
+    return stamps[path]
+
+
+def shard(chunk: Chunk, pairs: Iterable[tuple[Array, Array]]) -> dict[str, Array]:
+    """The arrays of a shard from the features [frames, dims] and targets [frames] of its utterances."""
+    features, targets = zip(*pairs, strict=True)
+    arrays = {
+        "features": np.concatenate(features),
+        "targets": np.concatenate(targets),
+        "utterances": np.cumsum([0, *map(len, targets)], dtype=np.int64),
+        "keys": np.char.encode([utterance.key for utterance in chunk.utterances], "utf-8"),
+    }
+    return arrays | ({"speakers": np.array(chunk.speakers, np.int32)} if chunk.speakers else {})
+
+
+def alike(features: Array, targets: Array, tolerance: int, classes: int | None, where: str) -> tuple[Array, Array]:
+    """Both cut to the length of the shorter if they differ by up to `tolerance` frames.
+
+    Raises BadInput with `where` for lengths that differ more, features that are not finite and wrong classes.
+    """
+    if abs(len(features) - len(targets)) > tolerance:
+        advice = "" if tolerance else "; --tolerance N cuts up to N frames"
+        raise BadInput(f"{where}: {len(features)} frames, but labels for {len(targets)}{advice}")
+    frames = min(len(features), len(targets))
+    if not frames:
+        raise BadInput(f"{where}: no frames")
+    features, targets = features[:frames], targets[:frames]
+    if not np.isfinite(features).all():
+        raise BadInput(f"{where}: features that are not finite numbers")
+    if targets.min() < 0 or (classes is not None and targets.max() >= classes):
+        worst = targets.min() if targets.min() < 0 else targets.max()
+        last = f" to {classes - 1}" if classes else ""
+        raise BadInput(f"{where}: a label {worst}, but classes are numbered from 0{last}")
+    return features, targets
+
+
+def left_out(keys: list[str], count: int, why: str) -> tuple[str, ...]:
+    """A line that counts and names the utterances that are left out; none when there are none."""
+    if not keys:
+        return ()
+    more = f" and {len(keys) - NAMED:,} more" if len(keys) > NAMED else ""
+    return (f"{len(keys):,} of {count:,} utterances {why} and are left out: {', '.join(keys[:NAMED])}{more}",)

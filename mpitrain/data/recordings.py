@@ -1,0 +1,56 @@
+"""Audio files, through soundfile: WAV, FLAC, Ogg, MP3, AIFF, NIST SPHERE and others."""
+
+import numpy as np
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+ENDINGS = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph", ".nist"}
+FULL_SCALE = 32768  # samples are in units of int16, as Kaldi's
+
+
+def about(path: str) -> tuple[int, int]:
+    """Samples a second, and how many. Raises BadInput naming the file that cannot be used."""
+    soundfile = _soundfile()
+    try:
+        with open(path, "rb") as file:
+            head = file.read(12)
+            size = file.seek(0, 2)
+        found = soundfile.info(path)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except soundfile.SoundFileError as error:
+        raise BadInput(f"{path}: not a recording: {_reason(error)}") from error
+    told = int.from_bytes(head[4:8], "little") + 8
+    if head[:4] == b"RIFF" and told > size and told - 8 != 0xFFFFFFFF:
+        raise BadInput(f"{path}: truncated: {told:,} bytes by its head, there are {size:,}")
+    if found.channels != 1:
+        raise BadInput(f"{path}: {found.channels} channels, expected one")
+    return found.samplerate, found.frames
+
+
+def read_samples(path: str) -> Array:
+    """float32 [n] in units of int16. Raises BadInput naming the file."""
+    soundfile = _soundfile()
+    try:
+        with soundfile.SoundFile(path) as file:
+            samples = file.read(dtype="float32")
+            if len(samples) != file.frames:
+                raise BadInput(f"{path}: truncated: {len(samples):,} of {file.frames:,} samples")
+    except soundfile.SoundFileError as error:
+        raise BadInput(f"{path}: not a recording: {_reason(error)}") from error
+    if not np.isfinite(samples).all():
+        raise BadInput(f"{path}: samples that are not finite numbers")
+    return samples * np.float32(FULL_SCALE)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "error_string", error)).strip(" .")
+
+
+def _soundfile():  # type: ignore[no-untyped-def]
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: the package without its C library
+        raise BadInput("prepare wav needs soundfile: pip install mpitrain[speech]") from error
+    return soundfile

@@ -1,0 +1,143 @@
+"""Audio files and a file of labels, as a plan of shards of log-mel features."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpitrain.data.features import SHIFT, frame_centres, log_mel, with_deltas
+from mpitrain.data.kaldi_archive import script
+from mpitrain.data.labels import Labels, Numbering, read_frames, read_segments
+from mpitrain.data.plan import Plan
+from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, shard, speakers_of, split_off
+from mpitrain.data.recordings import ENDINGS, about, read_samples
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+
+@dataclass(frozen=True)
+class How:
+    """What is made of a recording. `background`: the class where no segment is; others as in kaldi.How."""
+
+    bins: int = 23
+    deltas: bool = False
+    tolerance: int = 0
+    classes: int | None = None
+    background: int | None = None
+    rate: int = 0  # Hz, of all recordings
+
+
+class Where(NamedTuple):
+    """The recording, its labels, and the file that they are from."""
+
+    path: str
+    labels: Labels
+    label_file: str
+
+
+def plan(
+    sources: dict[str, Path],
+    label_file: Path,
+    how: How,
+    held_out: dict[str, int],
+    *,
+    segments: bool = False,
+    background: str | None = None,
+    seed: int = 1,
+) -> Plan:
+    """Of the folder (or list, a key and a path a line) of each part, and the labels of all by their keys.
+
+    `held_out`: how many speakers of train go into other parts. Raises BadInput naming the file.
+    """
+    labels, names, fill = _labels(label_file, segments, background)
+    parts: dict[str, list[Utterance]] = {}
+    notes: tuple[str, ...] = ()
+    rates: dict[int, str] = {}
+    for part, source in sources.items():
+        parts[part], missing = _utterances(source, labels, label_file, rates)
+        notes += left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
+    how = replace(how, rate=next(iter(rates)), background=fill)
+    dims = _features(np.zeros(how.rate), how).shape[1]  # what is missing is missed here, in one line
+    attributes: dict[str, Any] = {"source": f"log-mel features of {sources['train']}"}
+    if how.classes is not None or names:
+        attributes |= {"classes": how.classes or len(names)}
+    if names:
+        attributes["class_names"] = " ".join(names)
+    shards = chunks(split_off(parts, held_out, seed), 4 * dims, lambda each: (each.where.path, each.where.label_file))
+    return Plan("frames", attributes, shards, partial(_shard, how), how, notes)
+
+
+def _labels(path: Path, segments: bool, background: str | None) -> tuple[dict[str, Labels], list[str], int | None]:
+    """The labels of each key, the classes' names unless they are numbers, and the class of the background."""
+    numbering = Numbering()
+    found = (read_segments if segments else read_frames)(path, numbering)
+    if not found:
+        raise BadInput(f"{path}: is empty")
+    fill = None if background is None else numbering.number(background)
+    classes, names = numbering.classes()
+    labels = {key: replace(own, targets=classes[own.targets]) for key, own in found.items()}
+    return labels, names, None if fill is None else int(classes[fill])
+
+
+def _utterances(
+    source: Path, labels: dict[str, Labels], label_file: Path, rates: dict[int, str]
+) -> tuple[list[Utterance], list[str]]:
+    """Those that have labels, and the keys of those that have none."""
+    recordings = _recordings(source, labels)
+    speakers = speakers_of(source if source.is_dir() else source.parent)
+    found = []
+    for key, path in recordings.items():
+        if key in labels:
+            rate, length = about(path)
+            if rates.setdefault(rate, path) != path and len(rates) > 1:
+                raise BadInput(f"{path}: {rate} samples a second, {next(iter(rates.values()))} has {next(iter(rates))}")
+            where = Where(path, labels[key], str(label_file))
+            found.append(Utterance(key, speakers.get(key, ""), int(length / rate / SHIFT), where))
+    missing = [key for key in recordings if key not in labels]
+    if not found:
+        such = f", such as {missing[0]}" if missing else ""
+        raise BadInput(f"{source}: none of its {len(missing):,} recordings is in {label_file}{such}")
+    return found, missing
+
+
+def _recordings(source: Path, labels: dict[str, Labels]) -> dict[str, str]:
+    """The path of each recording, by its name without ending, or with folders if that is how the labels call it."""
+    if not source.exists():
+        raise BadInput(f"{source}: no such folder or list")
+    found: dict[str, str] = {}
+    if not source.is_dir():
+        pairs = [(key, place.path) for key, place in script(source)]
+    else:
+        files = sorted(path for path in source.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+        pairs = [(_key(path.relative_to(source).with_suffix(""), labels), str(path)) for path in files]
+    for key, path in pairs:
+        if key in found:
+            raise BadInput(f"{path}: is called {key}, as is {found[key]}; labels may name folders too: FOLDER/{key}")
+        found[key] = path
+    return found
+
+
+def _key(path: Path, labels: dict[str, Labels]) -> str:
+    whole = path.as_posix()
+    return whole if whole in labels else path.name
+
+
+def _shard(how: How, chunk: Chunk) -> dict[str, Array]:
+    """The arrays of a shard. Raises BadInput naming the recording."""
+    return shard(chunk, [_pair(utterance, how) for utterance in chunk.utterances])
+
+
+def _pair(utterance: Utterance, how: How) -> tuple[Array, Array]:
+    where = utterance.where
+    samples = read_samples(where.path)
+    features = _features(samples, how)
+    times = frame_centres(len(samples), how.rate) / how.rate
+    name = f"{where.path}: by {where.label_file}"
+    return alike(features, where.labels.at(times, how.background, name), how.tolerance, how.classes, name)
+
+
+def _features(samples: Array, how: How) -> Array:
+    static = log_mel(samples, how.rate, how.bins)
+    return with_deltas(static) if how.deltas and len(static) else static
