@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.models import Network
 from mpitrain.origin import Origin
-from mpitrain.report.runs import read_records
 
 
 @dataclass(frozen=True)
@@ -68,26 +66,9 @@ def load(run: Path, name: str | None = None, quiet: bool = False) -> Model:
     config = configuration.load(run / "config.toml", [])
     trained_on = origin.read(run) or origin.of_part(inputs.data_path(config))
     network = inputs.network_of(config, inputs.seen_shape(config, trained_on), trained_on.classes)
-    found, skipped = _best(run) if name == "best" else checkpoint.find(run / "checkpoints", name)
+    found, skipped = checkpoint.find(run / "checkpoints", name)
     for line in () if quiet else skipped:
         print(f"mpitrain: {line}", file=sys.stderr)
     dtype = np.dtype(config.training.dtype)
     parameters, samples = checkpoint.load_model(found, config.algorithm, network.layout, dtype)
     return Model(run, config, trained_on, network, parameters, found, samples)
-
-
-def _best(run: Path) -> tuple[Path, list[str]]:
-    """The whole checkpoint with the least error, on dev where there is such a part, else on test, and no skipped ones.
-
-    Only those count whose very parameters were evaluated, such as a finished run's last. Raises BadInput.
-    """
-    evaluated = {}
-    for record in read_records(run / "metrics.jsonl")[0]:
-        error = record.get("dev_error", record.get("test_error"))
-        if record["event"] == "evaluate" and error is not None:
-            evaluated[f"{record['samples']:012d}"] = error
-    there = [name for name in sorted(evaluated, key=evaluated.__getitem__) if (run / "checkpoints" / name).is_dir()]
-    for name in there:
-        with suppress(BadInput):
-            return checkpoint.find(run / "checkpoints", name)
-    raise BadInput(f"{run / 'checkpoints'}: none of these was evaluated; --checkpoint takes one by name")

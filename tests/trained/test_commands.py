@@ -34,12 +34,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["easgd", "averaged", "mdownpour", "hybrid", "sparse-delta"])
+@pytest.mark.parametrize("name", ["easgd", "averaged", "hybrid", "sparse-delta"])
 def test_a_trained_run_evaluates_to_what_its_summary_says(
     launch: Callable[..., Any], alone: Callable[..., Any], tmp_path: Path, name: str
 ) -> None:
     """Also of an algorithm whose ranks had parts of the weights, whose weights had a unit, or that averages."""
-    settings = ("--set", f"algorithm.name={name}", "--set", "training.epochs=1", "--out", "run")
+    settings = ("--set", f"algorithm.name={name}", "--set", "training.epochs=2", "--out", "run")
     assert launch(2, *settings).status == 0
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     ended = alone("evaluate", "run", "--json")
@@ -48,11 +48,14 @@ def test_a_trained_run_evaluates_to_what_its_summary_says(
     assert found["parameters_sha256"] == told["parameters_sha256"]
     assert found["test_error"] == told["test_error"] and found["samples"] == {"test": 359}
     assert found["test_loss"] == pytest.approx(told["test_loss"], rel=1e-5)
-    assert json.loads(alone("evaluate", "run", "--json", "--checkpoint", "best").out) == found
+    best = json.loads(alone("evaluate", "run", "--json", "--checkpoint", "best").out)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert best["test_error"] == min(
+        record["test_error"] for line in lines if "test_error" in (record := json.loads(line))
+    )
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_ranks_share_an_evaluation(launch: Callable[..., Any], folder: Path, ranks: int) -> None:
+def test_ranks_share_an_evaluation(launch: Callable[..., Any], alone: Callable[..., Any], folder: Path) -> None:
     """More of them than samples too; and the table says what the numbers are."""
     make_frames(folder / "small", lengths=(1, 1, 1))
     model = load(folder / "run")
@@ -60,10 +63,12 @@ def test_ranks_share_an_evaluation(launch: Callable[..., Any], folder: Path, ran
     batch = Batch(np.empty((corpus.samples, *corpus.shape), np.float32), np.empty(corpus.samples, np.int32))
     corpus.gather(np.arange(corpus.samples), batch)
     loss, wrong = model.network.evaluate(model.parameters, batch)
-    found = json.loads(launch(ranks, "evaluate", "run", "data", "--json", "--part", "test").out)
-    assert found["test_error"] == wrong / 600
-    assert found["test_loss"] == pytest.approx(loss / 600, rel=1e-6)
-    ended = launch(5 if ranks > 1 else 1, "evaluate", "run", "small", "--part", "test", "--part", "train")
+    command = ("evaluate", "run", "data", "--json", "--part", "test")
+    for ended in (alone(*command), launch(3, *command)):
+        found = json.loads(ended.out)
+        assert found["test_error"] == wrong / 600
+        assert found["test_loss"] == pytest.approx(loss / 600, rel=1e-6)
+    ended = launch(5, "evaluate", "run", "small", "--part", "test", "--part", "train")
     lines = ended.out.splitlines()
     assert ended.status == 0 and [line.split()[:2] for line in lines[2:]] == [["test", "3"], ["train", "3"]]
 

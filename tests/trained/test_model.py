@@ -1,6 +1,5 @@
 """Which checkpoint of a run is taken, and what of it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -29,22 +28,6 @@ def test_the_newest_whole_checkpoint_is_taken(tmp_path: Path, capsys: pytest.Cap
         load(tmp_path, "000000000300")
     with pytest.raises(BadInput, match="no such checkpoint; there: 000000000100, "):
         load(tmp_path, "17")
-
-
-def test_the_best_is_the_one_of_least_error_on_dev(tmp_path: Path) -> None:
-    """Of those whose very parameters were evaluated: not 150, which has no checkpoint, nor 300, never evaluated."""
-    for samples in (100, 200, 300):
-        make_run(tmp_path, samples=samples)
-    errors = {100: (0.3, 0.1), 150: (0.0, 0.0), 200: (0.2, 0.4)}
-    records = [
-        {"event": "evaluate", "samples": samples, "dev_error": dev, "test_error": test}
-        for samples, (dev, test) in errors.items()
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert load(tmp_path, "best").samples == 200
-    (tmp_path / "metrics.jsonl").write_text('{"event": "start"}\n')
-    with pytest.raises(BadInput, match="none of these was evaluated"):
-        load(tmp_path, "best")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
