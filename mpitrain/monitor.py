@@ -29,6 +29,7 @@ class Monitor:
         self.saver: Saver | None = None
         self.save: Callable[[list[Work]], None] = lambda outstanding: None  # starts a checkpoint; see preparation.py
         self.refresh: Callable[[], None] = lambda: None  # brings `state` up to date before it is evaluated or saved
+        self.stopping: Callable[[], bool] = lambda: False  # then there is no time to evaluate
         self.statistics: Callable[[], dict[str, Any]] = dict  # what else a protocol tells of the time since a record
         self.metrics: Metrics | None = None
         self.evaluation: Evaluation | None = None
@@ -104,9 +105,9 @@ class Monitor:
         if self.evaluation is not None and not self.evaluation.active and state.trained >= self._next_evaluation:
             self._next_evaluation = self._evaluation_after(state.trained)
             self._begin_evaluation(state)
-        if self.evaluation is not None and self.evaluation.active:
+        if self.evaluation is not None and self.evaluation.active and not self.stopping():
             self._evaluate_slice()
-            while whole and self.evaluation.active:
+            while whole and self.evaluation.active and not self.stopping():
                 self._evaluate_slice()
             return True
         if now - self._recorded >= RECORD_EVERY:

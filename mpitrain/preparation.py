@@ -98,6 +98,7 @@ def new_session(
     )
     members = list(range(transport.size if config.algorithm.workers(transport.size) > 1 or has_server(config) else 1))
     monitor = Monitor(config, time.monotonic, state, corpus.samples)
+    monitor.stopping = lambda: stop.flag
     clock = time.monotonic
     return Session(config, transport, members, network, learner, schedule, state, monitor, clock, stop, device=device)
 

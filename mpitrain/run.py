@@ -24,6 +24,7 @@ from mpitrain.mpi import Transport
 from mpitrain.preparation import Options, furnish, new_session, prepare, threads
 from mpitrain.pretraining import pretrain
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.protocols.standby import dismiss, stand_by
 from mpitrain.session import Session, Stop
 
 
@@ -82,7 +83,12 @@ def _train(transport: Transport, config: Config, options: Options, stop: Stop) -
     else:
         pretrain(session)
     session.monitor.start_clock()
-    PROTOCOLS[config.algorithm.protocol](session)
+    if transport.rank in session.members:
+        PROTOCOLS[config.algorithm.protocol](session)
+    else:
+        stand_by(session)
+    if transport.rank == session.members[0]:
+        dismiss(session)
     stopped = np.array([int(stop.flag)])
     transport.sum(stopped, "the end")
     return finish(session, folder, bool(stopped[0]))

@@ -69,6 +69,7 @@ class Server:
         self.hello: set[int] = set()
         self.pulling: int | None = None  # in round-robin order: who must have Θ before the next update
         self.stopped: set[int] = set()
+        self._told = False
         self.turn = 0
         now = session.clock()
         self.heard = dict.fromkeys(workers, now)
@@ -156,8 +157,10 @@ class Server:
         return True
 
     def grant(self) -> bool:
-        """Tell those who wait with enough minibatches to hand over."""
+        """Tell those who wait with enough minibatches to hand over; everybody, once, when the end is wished for."""
         granted, self.ready = self.ready, []
+        if self.session.stop.flag and not self._told:
+            self._told, granted = True, self.workers
         for worker in granted:
             if worker in self.assigned and worker not in self.gradients:
                 self.transport.post(worker, TO_WORKER, Note(Kind.GRANT).pack())

@@ -76,7 +76,7 @@ class Worker:
         index = self.pull(order.index)
         if self.options.order == "round-robin":
             self.tell(Note(Kind.PULLED))
-        total, eta, samples, loss, asked = self._total, order.learning_rate, 0, 0.0, False
+        total, eta, samples, loss = self._total, order.learning_rate, 0, 0.0
         minibatches = list(order.work.minibatches())
         self.session.learner.expect(minibatches)
         for number, minibatch in enumerate(minibatches, start=1):
@@ -85,10 +85,8 @@ class Worker:
             step, known = partial(self._step, target, total, None if last else eta), last
             loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
             samples += minibatch.count
-            last |= self.session.stop.flag
-            if last or (number >= self.options.minibatches and self._granted(asked)):
+            if last or self.session.stop.flag or self._granted(ask=number == self.options.minibatches):
                 break
-            asked |= number >= self.options.minibatches
         if not known:  # the last minibatch was not known to be it
             self._outgoing.start(slice(0, total.size))
         zeros = self._zeros(total) if self.session.config.run.gradient_statistics else 0.0
@@ -108,9 +106,9 @@ class Worker:
         if eta is None:
             self._outgoing.start(part)
 
-    def _granted(self, asked: bool) -> bool:
-        """Whether the server has said that it is free; asks it once per round."""
-        if not asked:
+    def _granted(self, ask: bool) -> bool:
+        """Whether the server has said that it is free, or that the end is wished for; `ask` it once per round."""
+        if ask:
             self.tell(Note(Kind.READY))
         message = self.transport.poll(TO_WORKER, self.master)
         return message is not None and unpack(message[1], self.master).kind == Kind.GRANT

@@ -13,6 +13,7 @@ from mpitrain.algorithms import Allreduce, MovingAverage, Msgd
 from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
+from mpitrain.protocols.standby import hear
 from mpitrain.rules import averaging
 from mpitrain.rules import sgd as rule
 from mpitrain.session import Session
@@ -73,6 +74,7 @@ class Stepper:
         if self.sums is None:
             at, eta = self.update.at, self.rate
             loss = self.session.learner.gradient(at, self.gradient, work, lambda part: self.update(part, eta))
+            hear(self.session)
             self.stopping = self.session.stop.flag
         else:
             loss, self.stopping = self.sums.step(work, work.share(self.part, len(self.ranks)), self.rate)

@@ -1,0 +1,34 @@
+"""Ranks for which an algorithm has no work: they wait for the end, however far it is, and pass on a wish to stop."""
+
+from mpitrain.session import Session
+
+TO_MASTER, TO_IDLE = 51, 52  # message tags
+NAP = 0.05  # seconds between two looks
+
+
+def idle_ranks(session: Session) -> list[int]:
+    """Those that take no part."""
+    return [rank for rank in range(session.transport.size) if rank not in session.members]
+
+
+def stand_by(session: Session) -> None:
+    """Wait until the members have finished."""
+    transport, master, told = session.transport, session.members[0], False
+    while transport.poll(TO_IDLE, master) is None:
+        if session.stop.flag and not told:
+            transport.post(master, TO_MASTER, b"stop")
+            told = True
+        transport.sleep(NAP)
+
+
+def dismiss(session: Session) -> None:
+    """The master's: let the idle ranks go."""
+    for rank in idle_ranks(session):
+        session.transport.post(rank, TO_IDLE, b"over")
+    session.transport.flush()
+
+
+def hear(session: Session) -> None:
+    """The master's, between two steps: take an idle rank's wish to stop for its own."""
+    if len(session.members) < session.transport.size and session.transport.poll(TO_MASTER) is not None:
+        session.stop.flag = True

@@ -1,0 +1,107 @@
+"""Signals to running trainings: all ranks notice, also while they wait in MPI, and what they leave is whole."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mpitrain import checkpoint
+from mpitrain.session import ECHO, STOPPED
+
+RANKS = 3
+MPIRUN = Path(sys.executable).with_name("mpirun")
+ALGORITHMS = ("asgd", "easgd", "eamsgd-sync", "hybrid", "sparse-delta", "allreduce")
+pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="this environment has no mpirun of its own")
+
+#: Rank 1 takes so many seconds to load its 20th minibatch.
+SLOW = """
+import os, sys, time
+from pathlib import Path
+from mpitrain.__main__ import main
+from mpitrain.learner import Learner
+from mpitrain.mpi import MPI
+plain, rank, count = Learner.load, MPI.COMM_WORLD.rank, 0
+Path(f"pid-{{rank}}").write_text(str(os.getpid()))
+def load(self, work):
+    global count
+    count += 1
+    if rank == 1 and count == 20:
+        Path("waits").touch()
+        time.sleep({seconds})
+    return plain(self, work)
+Learner.load = load
+sys.exit(main())
+"""
+
+
+def started(folder: Path, seconds: float, *settings: str) -> "subprocess.Popen[str]":
+    """The program of three ranks, once rank 1 takes its time."""
+    (folder / "slow.py").write_text(SLOW.format(seconds=seconds))
+    sets = [word for each in ("training.epochs=100000", "run.evaluate_every=0", *settings) for word in ("--set", each)]
+    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, "slow.py", *sets, "--out", "run"]
+    pipe, environment = subprocess.PIPE, {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+    end = time.monotonic() + 90
+    while not (folder / "waits").exists():
+        assert time.monotonic() < end and process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process
+
+
+def ended_within(process: "subprocess.Popen[str]", seconds: float) -> str:
+    """Standard error of a program that ends; kills it and fails when it takes longer."""
+    try:
+        return process.communicate(timeout=seconds)[1]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(f"still running after {seconds} s")
+
+
+def tell(folder: Path, rank: int) -> None:
+    """SIGTERM to one rank."""
+    os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("name", "signalled"), [("asgd", 0), *((name, 2) for name in ALGORITHMS)])
+def test_one_rank_that_is_told_while_it_waits_ends_all(tmp_path: Path, name: str, signalled: int) -> None:
+    """Rank 1 takes two seconds over a minibatch; with `asgd`, a round would take hours, were its worker not told."""
+    rounds = ("algorithm.minibatches=1000000",) if name == "asgd" else ()
+    process = started(tmp_path, 2.0, f"algorithm.name={name}", *rounds)
+    tell(tmp_path, signalled)
+    err = ended_within(process, 30)
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    found, torn = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert process.returncode == STOPPED and "Traceback" not in err, err
+    assert told["exit_reason"] == "stopped" and found is not None
+    assert (found.name, torn) == (f"{told['samples']:012d}", [])
+
+
+def test_a_rank_without_work_waits_for_ever_and_passes_on_its_signal(tmp_path: Path) -> None:
+    """`sgd` is for one rank."""
+    (tmp_path / "waits").touch()  # rank 1 loads nothing
+    process = started(tmp_path, 0.0, "algorithm.name=sgd", "run.deadline=20")
+    log, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (log.exists() and json.loads(log.read_text().splitlines()[-1]).get("seconds", 0) > 21):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.2)
+    tell(tmp_path, 2)
+    ended_within(process, 30)
+    assert process.returncode == STOPPED
+
+
+@pytest.mark.parametrize("name", ["allreduce", "asgd"])
+def test_a_second_signal_ends_at_once(tmp_path: Path, name: str) -> None:
+    """Although rank 1 takes ten minutes over a minibatch, and the others wait for it in MPI."""
+    process = started(tmp_path, 600.0, f"algorithm.name={name}")
+    tell(tmp_path, 0)
+    time.sleep(ECHO + 0.5)
+    tell(tmp_path, 0)
+    ended_within(process, 20)
+    assert process.returncode != 0
