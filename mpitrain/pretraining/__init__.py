@@ -16,6 +16,7 @@ from mpitrain.state import fresh
 
 METHODS: dict[str, ModuleType] = {"layerwise": layerwise, "contrastive-divergence": contrastive_divergence}
 NEWS = 41  # message tag
+AT_WORK, DONE, CUT = b"at work", b"done", b"cut"
 SIGN_EVERY = 1.0  # seconds between signs of life
 
 
@@ -29,22 +30,25 @@ def require_fit(options: Pretraining, network: Network) -> None:
 def pretrain(session: Session) -> None:
     """Pre-train the initial weights of a fresh session as its configuration says. Collective.
 
-    The other ranks wait for as long as the first one gives signs of life. A stop ends it, and then the training.
+    The other ranks wait for as long as the first one gives signs of life. A stop ends it, and then the training, which
+    leaves no checkpoint: weights that are half pre-trained are none to resume from.
     """
     options, transport, theta = session.config.pretraining, session.transport, session.state.theta
     if options.method == "none":
         return
     if transport.rank == 0:
-        _work(session, options)
+        news = _work(session, options)
     else:
-        while transport.receive(0, NEWS, "the pre-training by rank 0") != b"done":
+        while (news := transport.receive(0, NEWS, "the pre-training by rank 0")) == AT_WORK:
             pass
+    if news == CUT:
+        session.saver = session.monitor.saver = None
     transport.broadcast_array(theta, "the pre-trained weights")
     transport.flush()
     session.state = fresh(session.config.algorithm, theta, session.state.assignments)
 
 
-def _work(session: Session, options: Pretraining) -> None:
+def _work(session: Session, options: Pretraining) -> bytes:
     corpus, seed = session.learner.corpus, session.config.training.seed
     if options.samples:
         corpus = Subset(corpus, options.samples, seed)
@@ -57,7 +61,7 @@ def _work(session: Session, options: Pretraining) -> None:
             loss, samples = loss + step.loss * step.samples, samples + step.samples
             if session.clock() - said > SIGN_EVERY:
                 said = session.clock()
-                _tell(session, b"at work")
+                _tell(session, AT_WORK)
             if session.stop.flag:
                 break
         _record(session, layer, layers, loss / samples, session.clock() - began)
@@ -65,7 +69,9 @@ def _work(session: Session, options: Pretraining) -> None:
             break
     if theta is not session.state.theta:
         device.download(theta, session.state.theta)
-    _tell(session, b"done")
+    news = CUT if session.stop.flag else DONE
+    _tell(session, news)
+    return news
 
 
 def _tell(session: Session, news: bytes) -> None:

@@ -49,8 +49,8 @@ OverTimeLimit=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=$host NodeAddr=127.0.0.1 Port=$node CPUs=$cpus State=UNKNOWN
-PartitionName=main Nodes=$host Default=YES MaxTime=60 PriorityTier=1 GraceTime=30
-PartitionName=urgent Nodes=$host MaxTime=60 PriorityTier=2 PreemptMode=off
+PartitionName=main Nodes=$host Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=30
+PartitionName=urgent Nodes=$host MaxTime=INFINITE PriorityTier=2 PreemptMode=off
 END
     export SLURM_CONF=$dir/slurm.conf
     slurmctld

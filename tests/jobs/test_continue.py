@@ -1,0 +1,72 @@
+"""`train --continue DIR`, by which a job starts and goes on with one command line, and the warnings that stop it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cluster import until
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+RUN = ("--set", "algorithm.name=allreduce", "--set", "run.evaluate_every=0", "--continue", "run")
+
+
+def warned(folder: Path, *arguments: str, after: str) -> int:
+    """The exit status of a run on two ranks that got SIGUSR1 after its `after`-th record of a kind."""
+    if not MPIRUN.exists():
+        pytest.skip("this environment has no mpirun of its own")
+    log = folder / "run" / "metrics.jsonl"
+    process = subprocess.Popen(
+        [MPIRUN, "-n", "2", sys.executable, "-m", "mpitrain", *arguments], cwd=folder, start_new_session=True
+    )
+    try:
+        until(lambda: log.exists() and f'"event": "{after}"' in log.read_text(), f"a record of {after}", 120)
+        process.send_signal(signal.SIGUSR1)  # mpirun passes it on
+        return process.wait(60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def events(folder: Path) -> list[str]:
+    """What metrics.jsonl tells of."""
+    return [json.loads(line)["event"] for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """summary.json."""
+    return dict(json.loads((folder / "run" / "summary.json").read_text()))
+
+
+def test_the_same_words_start_and_resume(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """A warned run ends with status 75, and, started again, with the bits of an uninterrupted one."""
+    words = ("--set", "training.epochs=20", *RUN)
+    assert warned(tmp_path, *words, after="start") == 75
+    assert summary(tmp_path)["exit_reason"] == "stopped"
+    assert launch(2, *words).status == 0
+    assert events(tmp_path).count("start") == 2
+    resumed = summary(tmp_path)
+    (tmp_path / "run").rename(tmp_path / "before")
+    assert launch(2, *words).status == 0
+    assert resumed["parameters_sha256"] == summary(tmp_path)["parameters_sha256"]
+
+
+def test_a_stopped_pretraining_starts_over(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """It leaves no checkpoint; the next start begins with the first layer, and the records of the first are gone."""
+    settings = ("model.preset=zhang2013-dnn", "model.width=0.02", "pretraining.method=layerwise", "training.epochs=1")
+    words = (*(word for setting in settings for word in ("--set", setting)), *RUN)
+    assert warned(tmp_path, *words, "--set", "pretraining.epochs=3000", after="start") == 75
+    assert not list((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+    assert launch(2, *words, "--set", "pretraining.epochs=1").status == 0
+    assert events(tmp_path).count("start") == 1 and events(tmp_path).count("pretraining") == 5
+
+
+def test_a_run_has_one_folder(launch: Callable[..., Any]) -> None:
+    """--out, --resume and --continue exclude each other: status 2."""
+    assert launch(1, "--out", "a", "--continue", "b").status == 2
