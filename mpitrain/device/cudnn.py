@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.models.patch_product import Window
+from mpitrain.models.patch_product import PatchProduct, Window
 
 if TYPE_CHECKING:
     from mpitrain.models.workspace import Workspace
@@ -27,7 +27,7 @@ class CudnnProducts:
         self.cupy, self.cudnn, self.precision = cupy, cudnn, precision
         self.handle = cudnn.create_handle()
         cudnn.set_stream(handle=self.handle, stream=cupy.cuda.get_current_stream().ptr)
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._workspace = cupy.empty(0, np.uint8)
 
     @classmethod
@@ -44,15 +44,24 @@ class CudnnProducts:
         """The products of one layer."""
         return CudnnProduct(self, name, window, workspace)
 
-    def run(self, kind: str, window: Window, x: tuple[int, ...], filters: int, arrays: Arrays) -> None:
-        """conv_fprop, conv_dgrad or conv_wgrad: two operands, result. `x` is the shape of the images."""
+    def run(self, kind: str, window: Window, x: tuple[int, ...], filters: int, arrays: Arrays) -> bool:
+        """conv_fprop, conv_dgrad or conv_wgrad: two operands, result. `x` is the shape of the images.
+
+        False, and nothing done, where cuDNN has no kernel for it.
+        """
         key = kind, window, x, filters, arrays[2].dtype.char
-        plan = self._plans.get(key)
+        if key not in self._plans:
+            try:
+                self._plans[key] = Plan(self, kind, window, x, filters, arrays[2].dtype)
+            except (RuntimeError, self.cudnn.cudnnGraphNotSupportedError):
+                self._plans[key] = None
+        plan = self._plans[key]
         if plan is None:
-            plan = self._plans[key] = Plan(self, kind, window, x, filters, arrays[2].dtype)
-            if plan.bytes > self._workspace.size:
-                self._workspace = self.cupy.empty(plan.bytes, np.uint8)
+            return False
+        if plan.bytes > self._workspace.size:
+            self._workspace = self.cupy.empty(plan.bytes, np.uint8)
         plan.run(arrays, self._workspace)
+        return True
 
 
 class Plan:
@@ -106,22 +115,26 @@ class Plan:
 
 
 class CudnnProduct:
-    """models.patch_product.Product by cuDNN: the whole minibatch at once."""
+    """models.patch_product.Product by cuDNN, the whole minibatch at once; by patches where cuDNN has no kernel."""
 
     def __init__(self, owner: CudnnProducts, name: str, window: Window, workspace: "Workspace") -> None:
         self._owner, self._name, self._window, self._workspace = owner, name, window, workspace
+        self._patches = PatchProduct(name, window, workspace)
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:
         return count
 
     def forward(self, x: Array, weights: Array, z: Array) -> None:
         self._turned = self._turn(weights)
-        self._owner.run("conv_fprop", self._window, x.shape, z.shape[3], (x, self._turned, z))
+        if not self._owner.run("conv_fprop", self._window, x.shape, z.shape[3], (x, self._turned, z)):
+            self._patches.forward(x, weights, z)
 
     def weight_gradient(self, x: Array, dz: Array, out: Array, add: bool) -> None:
         shape = (out.shape[3], *out.shape[:3])
         turned = self._workspace.array(f"{self._name}.turned.gradient", shape, out.dtype)
-        self._owner.run("conv_wgrad", self._window, x.shape, dz.shape[3], (x, dz, turned))
+        if not self._owner.run("conv_wgrad", self._window, x.shape, dz.shape[3], (x, dz, turned)):
+            self._patches.weight_gradient(x, dz, out, add)
+            return
         back = turned.transpose(1, 2, 3, 0)
         if add:
             np.add(out, back, out=out)
@@ -129,7 +142,8 @@ class CudnnProduct:
             np.copyto(out, back)
 
     def input_gradient(self, dz: Array, weights: Array, dx: Array) -> None:
-        self._owner.run("conv_dgrad", self._window, dx.shape, dz.shape[3], (dz, self._turned, dx))
+        if not self._owner.run("conv_dgrad", self._window, dx.shape, dz.shape[3], (dz, self._turned, dx)):
+            self._patches.input_gradient(dz, weights, dx)
 
     def _turn(self, weights: Array) -> Array:
         turned = self._workspace.array(f"{self._name}.turned", (weights.shape[3], *weights.shape[:3]), weights.dtype)

@@ -22,10 +22,7 @@ class Window:
 
 
 class Product(Protocol):
-    """The products of a convolution with weights [kh, kw, c, filters], x [n, h, w, c] and z [n, *image, filters].
-
-    `input_gradient` follows `weight_gradient` of the same block.
-    """
+    """The products of a convolution with weights [kh, kw, c, filters], x [n, h, w, c] and z [n, *image, filters]."""
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:
         """How many of `count` examples to treat at a time."""
@@ -57,29 +54,32 @@ class PatchProduct:
         self._workspace.ops.matmul(patches, matrix, z.reshape(len(patches), -1))
 
     def weight_gradient(self, x: Array, dz: Array, out: Array, add: bool) -> None:
-        self._patches = self._gather(x)
-        columns = dz.reshape(len(self._patches), -1)
+        patches = self._gather(x)
+        columns = dz.reshape(len(patches), -1)
         total = out.reshape(-1, columns.shape[1])
         if not add:
-            self._workspace.ops.matmul(self._patches.T, columns, total)
+            self._workspace.ops.matmul(patches.T, columns, total)
             return
         # NumPy's product cannot add to its output.
         part = self._workspace.array(f"{self._name}.part", total.shape, out.dtype)
-        self._workspace.ops.matmul(self._patches.T, columns, part)
+        self._workspace.ops.matmul(patches.T, columns, part)
         np.add(total, part, out=total)
 
     def input_gradient(self, dz: Array, weights: Array, dx: Array) -> None:
-        patches, w = self._patches, self._window
+        patches, w = self._room(dx), self._window
         matrix = weights.reshape(patches.shape[1], -1)
         self._workspace.ops.matmul(dz.reshape(len(patches), -1), matrix.T, patches)
         self._workspace.ops.add_patches(self._images(patches), (w.kernel, w.kernel), w.stride, w.pad, dx)
 
     def _gather(self, x: Array) -> Array:
-        w = self._window
-        shape = (len(x) * w.image[0] * w.image[1], w.kernel**2 * x.shape[3])
-        patches = self._workspace.array(f"{self._name}.patches", shape, x.dtype)
+        patches, w = self._room(x), self._window
         self._workspace.ops.gather_patches(x, (w.kernel, w.kernel), w.stride, w.pad, self._images(patches))
         return patches
+
+    def _room(self, x: Array) -> Array:
+        w = self._window
+        shape = (len(x) * w.image[0] * w.image[1], w.kernel**2 * x.shape[3])
+        return self._workspace.array(f"{self._name}.patches", shape, x.dtype)
 
     def _images(self, matrix: Array) -> Array:
         return matrix.reshape(-1, *self._window.image, matrix.shape[1])

@@ -10,7 +10,7 @@ _COMPUTE = {68: 0, 75: 0, 77: 0, 70: 1}  # CUBLAS_COMPUTE_… and the type it go
 
 def _columns(address: int, kind: int, rows: int, columns: int, leading: int) -> np.ndarray:
     """The matrix [rows, columns] whose columns lie `leading` elements apart."""
-    dtype, letter = _KINDS[kind]
+    _dtype, letter = _KINDS[kind]
     if leading < max(1, rows):
         raise ValueError(f"leading dimension {leading} of a matrix of {rows} rows")
     size = leading * (columns - 1) + rows
