@@ -39,8 +39,9 @@ def test_a_trained_run_evaluates_to_what_its_summary_says(
     launch: Callable[..., Any], alone: Callable[..., Any], tmp_path: Path, name: str
 ) -> None:
     """Also of an algorithm whose ranks had parts of the weights, whose weights had a unit, or that averages."""
-    settings = ("--set", f"algorithm.name={name}", "--set", "training.epochs=2", "--out", "run")
-    assert launch(2, *settings).status == 0
+    settings = (f"algorithm.name={name}", "training.epochs=1", "training.minibatch=128", "run.evaluate_every=0.5")
+    options = [word for setting in settings for word in ("--set", setting)]
+    assert launch(2, *options, "--out", "run", deadline=300).status == 0
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     ended = alone("evaluate", "run", "--json")
     assert ended.status == 0, ended.err
