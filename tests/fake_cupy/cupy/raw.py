@@ -99,7 +99,7 @@ def compiled(code: str, options: tuple[str, ...]) -> Path:
             source, made = Path(scratch) / "kernel.cpp", Path(scratch) / "kernel.so"
             source.write_text(f'#include "{SHIM}"\n{text}')
             command = [compiler, *FLAGS.split(), *options, str(source), "-o", str(made)]
-            result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=600)
             if result.returncode:
                 raise RuntimeError(f"{' '.join(command)}\n{result.stderr}")
             made.rename(library)
