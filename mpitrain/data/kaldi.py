@@ -138,7 +138,7 @@ def _own_sums(features: list[Array], chunk: Chunk, cmvn: str) -> dict[int, Array
 
 def _read_sums(utterance: Utterance, dims: int, archives: Archives) -> Array:
     place = utterance.where.cmvn
-    sums = archives.matrix(place).astype(np.float64)
+    sums = archives.matrix(place, np.float64)
     if sums.shape != (2, dims + 1) or not np.isfinite(sums).all() or sums[0, -1] <= 0:
         raise BadInput(f"{place}: not the sums of some frames of {dims} features, which are 2 by {dims + 1}")
     return sums

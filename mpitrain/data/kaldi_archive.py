@@ -90,10 +90,10 @@ class Archives:
     def __init__(self) -> None:
         self._open: dict[str, BinaryIO] = {}
 
-    def matrix(self, place: Place) -> Array:
-        """float32 [rows, columns]."""
+    def matrix(self, place: Place, dtype: type = np.float32) -> Array:
+        """[rows, columns]."""
         with _naming(place):
-            return _cut(read_matrix(self._at(place)), place.cut).astype(np.float32)
+            return _cut(read_matrix(self._at(place)), place.cut).astype(dtype)
 
     def integers(self, place: Place) -> Array:
         """int32 [n]."""

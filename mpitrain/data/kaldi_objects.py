@@ -34,7 +34,7 @@ def read_integers(file: BinaryIO) -> Array:
     """int32 [n] of the object that begins here."""
     kind, _, length = begin(file)
     if not kind:
-        return np.array([int(word) for word in file.readline().split()], np.int32)
+        return np.array([int(word) for word in file.readline().strip(b" []\r\n").split()], np.int32)
     if kind in SIZES:
         raise ValueError(f"a matrix ({kind.decode()}), not integers")
     pairs = np.frombuffer(_whole(file, length), INTEGER)
@@ -119,11 +119,11 @@ def _text_matrix(file: BinaryIO) -> Array:
     while True:
         values, closed, _ = line.partition(b"]")
         if words := values.split():
-            rows.append(np.array(words, np.float32))
+            rows.append(np.array(words, np.float64))
         if closed:
             break
         if not (line := file.readline()):
             raise ValueError("a bracket that nothing closes")
     if len({len(row) for row in rows}) > 1:
         raise ValueError("rows of several lengths")
-    return np.array(rows, np.float32).reshape(len(rows), -1)
+    return np.array(rows, np.float64).reshape(len(rows), -1)
