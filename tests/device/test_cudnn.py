@@ -1,0 +1,160 @@
+"""Convolutions through a stand-in for cudnn-frontend that sees what cuDNN would: addresses, dimensions, strides."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitrain.device.cudnn import CudnnProducts
+from mpitrain.device.gpu import Gpu
+from mpitrain.models.patch_product import PatchProduct, Window
+
+
+class Unsupported(RuntimeError):
+    """As cudnnGraphNotSupportedError."""
+
+
+class Tensor:
+    """Dimensions and strides, in elements."""
+
+    def __init__(self, dim: list[int] | None = None, stride: list[int] | None = None, data_type: Any = None) -> None:
+        self.dim, self.stride = dim, stride
+
+    def __getattr__(self, name: str) -> Any:
+        def change(value: Any) -> "Tensor":
+            setattr(self, name.removeprefix("set_"), value)
+            return self
+
+        return change
+
+    def at(self, address: int) -> np.ndarray:
+        """The float32 array there."""
+        assert self.dim and self.stride
+        size = 1 + sum((d - 1) * s for d, s in zip(self.dim, self.stride, strict=True))
+        flat = np.ctypeslib.as_array((ctypes.c_float * size).from_address(address))
+        return np.lib.stride_tricks.as_strided(flat, self.dim, [4 * s for s in self.stride])
+
+
+class Graph:
+    """One convolution, or a gradient of it, on arrays [n, c, h, w] and [k, c, r, s]."""
+
+    def __init__(self, **_: Any) -> None:
+        self.notes: list[str] = []
+
+    def tensor(self, **how: Any) -> Tensor:
+        return Tensor(**how)
+
+    def _remember(self, kind: str, first: Tensor, second: Tensor, pad: list[int], stride: list[int]) -> Tensor:
+        self._kind, self._operands, self._pad, self._stride, self._out = (
+            kind,
+            (first, second),
+            pad[0],
+            stride[0],
+            Tensor(),
+        )
+        return self._out
+
+    def conv_fprop(self, image: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any) -> Tensor:
+        return self._remember("fprop", image, weight, padding, stride)
+
+    def conv_dgrad(self, loss: Tensor, filter: Tensor, padding: Any, stride: Any, dilation: Any) -> Tensor:
+        return self._remember("dgrad", loss, filter, padding, stride)
+
+    def conv_wgrad(self, image: Tensor, loss: Tensor, padding: Any, stride: Any, dilation: Any) -> Tensor:
+        return self._remember("wgrad", image, loss, padding, stride)
+
+    def deselect_numeric_notes(self, notes: list[str]) -> None:
+        self.notes += notes
+
+    def check_support(self) -> None:
+        if self._kind == Cudnn.lacks:
+            raise Unsupported(self._kind)
+
+    def validate(self) -> None:
+        assert "nondeterministic" not in self.notes
+
+    def build_operation_graph(self) -> None:
+        pass
+
+    def create_execution_plans(self, modes: list[str]) -> None:
+        assert modes == ["A", "FALLBACK"]
+
+    def build_plans(self) -> None:
+        assert set(self.notes) == {"nondeterministic", "tensor core", "down convert"}
+
+    def get_workspace_size(self) -> int:
+        return 16
+
+    def execute(self, pointers: dict[Tensor, int], workspace: int, handle: Any) -> None:
+        a, b = (tensor.at(pointers[tensor]) for tensor in self._operands)
+        out, p, t = self._out.at(pointers[self._out]), self._pad, self._stride
+        if self._kind == "fprop":
+            padded = np.pad(a, ((0, 0), (0, 0), (p, p), (p, p)))
+            for y, x in np.ndindex(out.shape[2:]):
+                window = padded[:, :, y * t : y * t + b.shape[2], x * t : x * t + b.shape[3]]
+                out[:, :, y, x] = np.einsum("ncrs,kcrs->nk", window, b)
+        elif self._kind == "wgrad":
+            padded = np.pad(a, ((0, 0), (0, 0), (p, p), (p, p)))
+            out[:] = 0
+            for y, x in np.ndindex(b.shape[2:]):
+                window = padded[:, :, y * t : y * t + out.shape[2], x * t : x * t + out.shape[3]]
+                out += np.einsum("ncrs,nk->kcrs", window, b[:, :, y, x])
+        else:
+            padded = np.zeros((*out.shape[:2], out.shape[2] + 2 * p, out.shape[3] + 2 * p), np.float32)
+            for y, x in np.ndindex(a.shape[2:]):
+                term = np.einsum("nk,kcrs->ncrs", a[:, :, y, x], b)
+                padded[:, :, y * t : y * t + b.shape[2], x * t : x * t + b.shape[3]] += term
+            out[:] = padded[:, :, p : p + out.shape[2], p : p + out.shape[3]]
+
+
+class Cudnn:
+    """The module. `lacks`: what it has no kernel for."""
+
+    lacks = ""
+    pygraph, cudnnGraphNotSupportedError = Graph, Unsupported
+
+    class data_type:
+        FLOAT, DOUBLE = "float", "double"
+
+    class heur_mode:
+        A, FALLBACK = "A", "FALLBACK"
+
+    class numerical_note:
+        NONDETERMINISTIC, TENSOR_CORE, DOWN_CONVERT_INPUTS = "nondeterministic", "tensor core", "down convert"
+
+    @staticmethod
+    def create_handle() -> int:
+        return 1
+
+    @staticmethod
+    def set_stream(handle: int, stream: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("lacks", ["", "fprop", "wgrad", "dgrad"])
+@pytest.mark.parametrize("window", [Window(3, 1, 1, (6, 5)), Window(3, 2, 1, (3, 3)), Window(2, 1, 0, (5, 4))])
+def test_cudnn_and_patches_give_the_same(
+    cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, window: Window, lacks: str
+) -> None:
+    if cupy.__version__ != "0.fake":
+        pytest.skip("on a GPU the true cuDNN is used")
+    monkeypatch.setattr(Cudnn, "lacks", lacks)
+    rng = np.random.default_rng(2)
+    workspace = gpu.workspace()
+    x = gpu.place(rng.standard_normal((2, 6, 5, 3)).astype(np.float32))
+    weights = gpu.place(rng.standard_normal((window.kernel, window.kernel, 3, 4)).astype(np.float32))
+    dz = gpu.place(rng.standard_normal((2, *window.image, 4)).astype(np.float32))
+    results = []
+    for product in (
+        CudnnProducts(cupy, Cudnn, "float32").product("a", window, workspace),
+        PatchProduct("b", window, workspace),
+    ):
+        z, gradient, dx = np.empty_like(dz), np.empty_like(weights), np.empty_like(x)
+        product.forward(x, weights, z)
+        product.weight_gradient(x, dz, gradient, add=False)
+        product.weight_gradient(x, dz, gradient, add=True)
+        product.input_gradient(dz, weights, dx)
+        results.append([array.get() for array in (z, gradient, dx)])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
