@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 #: Where launchers say which of its node's ranks this one is: Open MPI, MPICH and Intel MPI, Cray, Slurm. Slurm's comes
 #: last: within a batch script it is 0, and mpirun hands that on to all ranks.
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
+MISSING = "CuPy is not installed"
 
 
 def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.environ, direct: bool = False) -> Cpu:
@@ -25,7 +26,7 @@ def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.envi
     cupy, why = _cupy()
     if why:
         if run.device == "gpu":
-            hint = "; pip install '.[cuda12]' or '.[cuda13]'" if cupy is None else ""
+            hint = "; pip install '.[cuda12]' or '.[cuda13]'" if why == MISSING else ""
             raise BadInput(f"run.device = 'gpu': {why}{hint}")
         device = Cpu()
         device.why = why
@@ -64,7 +65,7 @@ def _cupy() -> tuple[Any, str]:
     except Exception as error:  # not only ImportError: a CuPy for another driver fails in its own ways
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        return None, "CuPy is not installed" if missing else f"CuPy: {line}"
+        return None, MISSING if missing else f"CuPy: {line}"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:

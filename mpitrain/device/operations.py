@@ -79,9 +79,7 @@ class Operations(Kernels):
     def _eamsgd_step(
         self, x: Array, v: Array, g: Array, d: Array | None, scratch: Array, *, eta: float, delta: float
     ) -> None:
-        if d is not None:
-            np.subtract(x, d, out=x)
-        self.classical(x, v, g, eta=eta, mu=delta)
+        self.eamsgd_step(x, v, g, d, None, eta=eta, delta=delta)
 
 
 def _without_scratch(kernel: Callable[..., Any]) -> Callable[..., Any]:
