@@ -17,16 +17,21 @@ PLAIN_EVERY = 10.0  # seconds without a plain line before there is one
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "prte")
 
 
+def open_console(live: bool = True, quiet: bool = False) -> Console:
+    """Standard output; `is_terminal` where `live` lines are wanted and work. A `quiet` one says nothing."""
+    terminal = _terminal() if live else None
+    width = _size(terminal).columns if terminal is not None else None
+    return Console(file=sys.stdout, highlight=False, force_terminal=terminal is not None, width=width, quiet=quiet)
+
+
 class Progress:
     """`how` is "auto" (live on a terminal, else plain), "plain" or "none"; `total` counts samples."""
 
     def __init__(self, how: str, total: int) -> None:
         self._total, self._quiet, self._said = total, how == "none", time.monotonic()
-        terminal = _terminal() if how == "auto" else None
-        width = _size(terminal).columns if terminal is not None else None
-        self.console = Console(file=sys.stdout, highlight=False, force_terminal=terminal is not None, width=width)
+        self.console = open_console(live=how == "auto")
         self._bar: Bar | None = None
-        if terminal is not None:
+        if self.console.is_terminal:
             columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
             self._bar = Bar(*columns, TimeRemainingColumn(), console=self.console, transient=True)
             self._task = self._bar.add_task("starting", total=total)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -25,7 +24,7 @@ from mpitrain.data.plan import Plan, Task, deafen
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import refusals
 from mpitrain.errors import BadInput
-from mpitrain.progress import PLAIN_EVERY
+from mpitrain.progress import PLAIN_EVERY, open_console
 from mpitrain.session import Stop
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Importing:
     def __init__(self, transport: "Transport", folder: Path, jobs: int | None = None, stop: Stop | None = None) -> None:
         self.transport, self.folder, self._stop = transport, folder, stop or Stop()
         self.jobs = jobs or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)
-        self.console = Console(quiet=transport.rank > 0, highlight=False)
+        self.console = open_console(live=transport.rank == 0, quiet=transport.rank > 0)
         self._said = time.monotonic()
         transport.yielding = 0.0  # the cores are for the processes that do the work
 
