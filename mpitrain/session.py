@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 
 STOPPED = 75  # exit status of a run that a signal ended: sysexits' EX_TEMPFAIL, "try again later"
+WAYS = {  # what a probe of several nodes has chosen, and why
+    "messages": "by messages: MPI serves one-sided reads across these nodes only while their target calls MPI",
+    "one-sided": "by one-sided reads, which MPI serves across these nodes while their target computes",
+}
 ECHO = 2.0  # seconds within which further signals are the first one's echoes
 
 
@@ -71,5 +75,7 @@ class Session:
     resumed: Path | None = None  # the checkpoint that this run goes on from
 
     def say_exchange(self, how: str) -> None:
-        """Record how vectors travel."""
+        """Record how vectors travel; say it where that was probed."""
         self.monitor.exchange = how
+        if how in WAYS and self.config.run.exchange == "auto" and self.transport.nodes > 1:
+            self.monitor.progress.line(f"vectors travel {WAYS[how]} (run.exchange)")

@@ -81,6 +81,12 @@ def _trains(arguments: tuple[str, ...]) -> bool:
     return not arguments or arguments[0] == "train" or arguments[0].startswith("--") or arguments[0].endswith(".toml")
 
 
+@pytest.fixture
+def run_command(tmp_path: Path) -> Callable[[list[str], float], Ended]:
+    """Run a command in a temporary folder; fail when it takes longer than so many seconds."""
+    return lambda command, deadline: finish(start(command, tmp_path), deadline)
+
+
 def start(command: list[str], folder: Path) -> "subprocess.Popen[str]":
     """Start a command in a process group of its own."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}

@@ -10,10 +10,12 @@ folder is shared. From Python: `with Link("1gbit") as link: link.mpirun(["python
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -59,13 +61,17 @@ class Link:
 
     def mpirun(self, command: Sequence[str], ranks: int = 2, timeout: float | None = None) -> int:
         """Run a command on both hosts; its exit status. Raises subprocess.TimeoutExpired."""
+        return subprocess.run(self.launch(command, ranks), timeout=timeout, check=False).returncode
+
+    def launch(self, command: Sequence[str], ranks: int = 2) -> list[str]:
+        """The command line that runs a command on both hosts."""
         mpirun = Path(sys.executable).with_name("mpirun")
         first = self.hosts[0]
         # Without a name of its own each, MPI takes the hosts for one and uses shared memory.
         launch = [str(AGENT), first, str(mpirun), "-launcher", "ssh", "-launcher-exec", str(AGENT)]
         hosts = ["-hosts", ",".join(f"{host}:1" for host in self.hosts), "-n", str(ranks)]
-        environment = {**os.environ, **ENVIRONMENT}
-        return subprocess.run([*launch, *hosts, *command], env=environment, timeout=timeout, check=False).returncode
+        settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        return ["env", *settings, *launch, *hosts, *command]
 
     def _build(self) -> None:
         names = "".join(f"10.77.0.{number} {host}\n" for number, host in enumerate(self.hosts, 1))
@@ -92,6 +98,10 @@ class Link:
 
     def _remove(self) -> None:
         for host in self.hosts:
+            left = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True, check=False)
+            for pid in map(int, left.stdout.split()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
             shutil.rmtree(Path("/etc/netns") / host, ignore_errors=True)
 
