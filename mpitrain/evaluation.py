@@ -24,8 +24,8 @@ class Subset:
         self.samples, self.shape, self.classes = len(chosen), corpus.shape, corpus.classes
         self.in_memory = corpus.in_memory
 
-    def gather(self, indices: Array, out: Batch) -> Batch:
-        """Fill `out` with these samples of the choice, as they are for an evaluation."""
+    def gather(self, indices: Array, out: Batch, place: Any = None) -> Batch:
+        """Fill `out` with these samples of the choice, as they are for an evaluation, wherever a loader has them."""
         return self._corpus.gather(self._chosen[indices], out)
 
 
