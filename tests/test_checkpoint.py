@@ -1,14 +1,22 @@
-"""Checkpoints: whole ones come back to the bit, torn ones are skipped and named."""
+"""Checkpoints: whole ones come back to the bit, torn ones are skipped and named, full disks are survived."""
 
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mpitrain import checkpoint
+from mpitrain import config as configuration
 from mpitrain.assignments import Assignments, Work
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
+from mpitrain.saver import Saver
 from mpitrain.state import State
 
 LAYOUT = Layout([Parameter("w", (3, 4), ("constant", 0.0)), Parameter("b", (5,), ("constant", 0.0))])
@@ -100,3 +108,153 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be written"):
         draft.begin(1 << 60)
     assert checkpoint.newest(tmp_path) == (None, [])
+
+
+def test_a_newer_torn_one_costs_no_whole_one(tmp_path: Path) -> None:
+    """A run that resumed before it keeps what it writes, however few it keeps."""
+    save(tmp_path, filled(1, 10), keep=1)
+    (save(tmp_path, filled(1, 30), keep=2) / "state.h5").unlink()
+    fifteen = save(tmp_path, filled(1, 15), keep=1)
+    assert checkpoint.newest(tmp_path)[0] == fifteen
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000015", "000000000030"]
+
+
+def test_one_that_was_being_replaced_is_found(tmp_path: Path) -> None:
+    """Killed between the two renames; and once the new one has the name, that one is taken."""
+    path = save(tmp_path, filled(1, 10))
+    aside = path.rename(tmp_path / f"{path.name}~")
+    assert checkpoint.newest(tmp_path) == (aside, []) == checkpoint.find(tmp_path, path.name)
+    again = save(tmp_path, filled(2, 10))
+    assert checkpoint.newest(tmp_path) == (again, []) and not aside.exists()
+
+
+def test_what_killed_runs_left_is_deleted(tmp_path: Path) -> None:
+    """With the next checkpoint."""
+    for name in (".writing-000000000010", ".deleting-000000000009"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.h5").touch()
+    Saver(tmp_path, LAYOUT, keep=1).begin(20, 0)
+    assert [path.name for path in tmp_path.iterdir()] == [".writing-000000000020"]
+
+
+def write(saver: Saver, state: State) -> None:
+    """One checkpoint, to its end."""
+    saver.begin(state.trained, 0)
+    saver.commit(state.trained, saver.copy_state(state, []), [])
+    saver.settle()
+
+
+def test_what_changes_while_it_is_written_does_not_matter(tmp_path: Path) -> None:
+    """A copy is written."""
+    saver, state = Saver(tmp_path, LAYOUT, keep=1), filled(1, 10)
+    saved = state.theta.copy()
+    piece = saver.copy_state(state, [])
+    state.theta[:] = 0
+    state.assignments.returned.clear()
+    saver.begin(10, piece.nbytes)
+    saver.commit(10, piece, [])
+    saver.settle()
+    back = State(np.zeros(17), Assignments(100, 1000), velocity=np.zeros(17))
+    checkpoint.load_state(tmp_path / "000000000010", back, LAYOUT)
+    assert np.array_equal(back.theta, saved) and back.assignments.returned == [Work(0, 3, 5, 4)]
+
+
+def test_the_best_model_stays(tmp_path: Path) -> None:
+    """The one with the smallest error, also of those before a resume, beside the newest; nan is no error."""
+    saver, state = Saver(tmp_path, LAYOUT, keep=1), filled(1, 10)
+    assert checkpoint.best_error(tmp_path) == inf
+    for trained, error in ((10, 0.5), (20, float("nan")), (30, 0.2), (40, 0.3)):
+        state.trained = trained
+        saver.offer_best(error, np.full(17, trained, np.float64), trained)
+        write(saver, state)
+    saver = Saver(tmp_path, LAYOUT, keep=1)  # as of a resumed run
+    saver.offer_best(0.25, np.zeros(17), 50)
+    state.trained = 50
+    write(saver, state)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000050", "best"]
+    assert checkpoint.best_error(tmp_path) == 0.2
+    options = configuration.load(None, ["algorithm.name=averaged"]).algorithm
+    model, trained = checkpoint.load_model(tmp_path / "best", options, LAYOUT, np.dtype(np.float64))
+    assert trained == 30 and (model == 30).all()
+
+
+def test_pieces_that_do_not_come_are_named(tmp_path: Path) -> None:
+    """After the deadline, or at once when a rank could not write its own; nothing is left of the draft."""
+    saver, state = Saver(tmp_path, LAYOUT, keep=1, deadline=0.05), filled(1, 10)
+    for refused in (False, True):
+        saver.begin(10, 0)
+        if refused:
+            checkpoint.Draft(tmp_path, 10).refuse("rank-00003.h5", "rank 3's disk is full")
+        saver.commit(10, saver.copy_state(state, []), [3])
+        with pytest.raises(BadInput, match="disk is full" if refused else r"waited .* for rank-00003\.h5"):
+            saver.settle()
+        assert not list(tmp_path.iterdir()) and saver.outcomes()[0][1]
+
+
+FILLED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from mpitrain.checkpoint import Draft, Piece
+from mpitrain.errors import BadInput
+from mpitrain.flat import Layout, Parameter
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+draft = Draft(Path("."), 7)
+draft.begin(0)
+try:
+    draft.write("state.h5", Piece({"theta": np.arange(300_000.0)}, {}), Layout([Parameter("w", (300_000,), None)]))
+except BadInput as error:
+    print(error)
+print(sorted(path.name for path in draft.path.iterdir()))
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 1000, 1_000_000, 2_400_000])
+def test_a_disk_that_fills_up_meanwhile_is_one_clear_line(tmp_path: Path, limit: int) -> None:
+    """HDF5 by itself crashes when it cannot close its file."""
+    done = subprocess.run(
+        [sys.executable, "-c", FILLED, str(limit)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stderr == "", done
+    assert "000000000007: cannot be written: File too large" in done.stdout and "'state.h5'" not in done.stdout
+
+
+NO_SPACE = """
+import shutil, sys
+from collections import namedtuple
+from mpitrain.__main__ import main
+plain, asked = shutil.disk_usage, []
+def disk_usage(path):
+    asked.append(path)
+    return namedtuple("usage", "free")(5_000) if len(asked) <= {times} else plain(path)
+shutil.disk_usage = disk_usage
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("name", ["asgd", "easgd"])
+def test_a_training_goes_on_without_a_checkpoint(launch: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    """Two that the disk has no room for are warnings; later ones are there."""
+    (tmp_path / "full.py").write_text(NO_SPACE.format(times=2))
+    settings = (f"algorithm.name={name}", "run.checkpoint_samples=1500", "training.epochs=6", "run.checkpoints_kept=1")
+    ended = launch(3, *(word for each in settings for word in ("--set", each)), "--out", "run", program=("full.py",))
+    assert ended.status == 0, ended.err
+    assert ended.out.count("the disk has 0.0 MB left; the training goes on without this checkpoint") == 2
+    events = [json.loads(line)["event"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert events.count("warning") == 2 and "checkpoint" in events
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == [f"{6 * 1438:012d}", "best"]
+
+
+def test_the_last_checkpoint_must_be_written(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """One clear line, status 2."""
+    (tmp_path / "full.py").write_text(NO_SPACE.format(times=100))
+    ended = launch(2, "--set", "training.epochs=1", "--out", "run", program=("full.py",))
+    lines = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
+    assert ended.status == 2 and len(lines) == 1 and "cannot be written: it needs 0." in lines[0], ended.err
+    assert "Traceback" not in ended.err
