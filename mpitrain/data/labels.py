@@ -14,6 +14,9 @@ from mpitrain.data.kaldi_archive import table
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
+SLACK = 0.1  # seconds by which a segment may begin after the last frame's middle
+TOUCH = 1e-4  # seconds by which rounded segments may overlap
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -35,11 +38,8 @@ class Labels:
         if len(times) and self.starts[-1] > times[-1] + SLACK:
             raise BadInput(f"{where}: a segment begins at {self.starts[-1]:g} s, the sound ends at {times[-1]:.3f} s")
         if background is None and not inside.all():
-            raise BadInput(f"{where}: no segment holds {times[~inside][0]:.3f} s; --background LABEL fills gaps")
+            raise BadInput(f"{where}: no segment holds {times[~inside][0]:.4f} s; --background LABEL fills gaps")
         return np.where(inside, self.targets[number], background if background is not None else 0).astype(np.int32)
-
-
-SLACK = 0.1  # seconds by which a segment may begin after the last frame's middle
 
 
 class Numbering:
@@ -94,6 +94,3 @@ def _in_order(path: Path, key: str, rows: list[tuple[float, float, int]]) -> Lab
     if (late := np.flatnonzero(ends[:-1] > starts[1:] + TOUCH)).size:
         raise BadInput(f"{path}: segments of {key} overlap at {starts[late[0] + 1]:g} s")
     return Labels(targets.astype(np.int32), starts, ends)
-
-
-TOUCH = 1e-4  # seconds by which rounded segments may overlap

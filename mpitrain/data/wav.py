@@ -91,8 +91,9 @@ def _utterances(
     for key, path in recordings.items():
         if key in labels:
             rate, length = about(path)
-            if rates.setdefault(rate, path) != path and len(rates) > 1:
-                raise BadInput(f"{path}: {rate} samples a second, {next(iter(rates.values()))} has {next(iter(rates))}")
+            rates.setdefault(rate, path)
+            if rate != (first := next(iter(rates))):
+                raise BadInput(f"{path}: {rate} samples a second, {rates[first]} has {first}")
             where = Where(path, labels[key], str(label_file))
             found.append(Utterance(key, speakers.get(key, ""), int(length / rate / SHIFT), where))
     missing = [key for key in recordings if key not in labels]

@@ -1,0 +1,247 @@
+"""`prepare wav`: features of what the files hold, labels by frames and segments, what is refused."""
+
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpitrain.__main__ import parser
+from mpitrain.data import recorded
+from mpitrain.data.features import frame_centres, log_mel, with_deltas
+from mpitrain.data.labels import Numbering, read_frames, read_segments
+from mpitrain.data.wav import How, plan
+from mpitrain.errors import BadInput
+
+from .alone import imported, refused
+
+soundfile = pytest.importorskip("soundfile", reason="extra speech is not installed")
+pytest.importorskip("kaldi_native_fbank", reason="extra speech is not installed")
+
+RATE, PLAIN = 8000, How()
+
+
+def _signal(seed: int, count: int = 1600) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-9000, 9000, count, np.int16)
+
+
+def _write(path: Path, samples: np.ndarray, rate: int = RATE, channels: int = 1) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((channels, 2, rate, 0, "NONE", ""))
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def _corpus(folder: Path) -> dict[str, np.ndarray]:
+    """Recordings in `audio`, of 18 frames each (1600 samples; windows of 200 every 80), and `frames.txt`."""
+    signals = {f"s{speaker}-u{number}": _signal(3 * speaker + number) for speaker in range(3) for number in range(2)}
+    for number, (key, signal) in enumerate(signals.items()):
+        if number % 2:
+            (folder / "audio" / "more").mkdir(parents=True, exist_ok=True)
+            soundfile.write(folder / "audio" / "more" / f"{key}.flac", signal, RATE)
+        else:
+            _write(folder / "audio" / f"{key}.WAV", signal)
+    (folder / "frames.txt").write_text("".join(f"{key}{' 3 0 5' * 6}\n" for key in signals))
+    (folder / "audio" / "utt2spk").write_text("".join(f"{key} {key[:2]}\n" for key in signals))
+    (folder / "audio" / "notes.txt").write_text("not a recording")
+    return signals
+
+
+def _frames(folder: Path, how: How = PLAIN) -> Any:
+    return plan({"train": folder / "audio"}, folder / "frames.txt", how, {})
+
+
+@pytest.mark.parametrize("deltas", [False, True])
+def test_features_are_those_of_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deltas: bool) -> None:
+    monkeypatch.setattr(recorded, "SMALLEST", 1)
+    signals = _corpus(tmp_path)
+    part = imported(tmp_path / "out", lambda: _frames(tmp_path, How(bins=10, deltas=deltas)))["train"]
+    assert part["shards"] > 1 and part["features"].shape == (6 * 18, 30 if deltas else 10)
+    keys = [key.decode() for key in part["keys"]]
+    assert sorted(keys) == sorted(signals)
+    for number, key in enumerate(keys):
+        wanted = log_mel(signals[key], RATE, 10)
+        found = part["features"][18 * number : 18 * number + 18]
+        assert np.array_equal(found, with_deltas(wanted) if deltas else wanted), key
+    assert part["targets"].tolist() == [3, 0, 5] * 36 and part["classes"] == 6 and "class_names" not in part
+    assert part["speakers"].tolist() == [int(key[1]) for key in keys]
+    assert np.allclose(part["mean"], part["features"].astype(float).mean(0))
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 44100, 48000])
+def test_every_frame_has_a_middle(rate: int) -> None:
+    for count in (0, rate // 50, rate // 40, rate // 40 + 1, rate // 7, rate // 3 + 1):
+        assert len(log_mel(np.ones(count), rate, 5)) == len(frame_centres(count, rate))
+
+
+@pytest.mark.parametrize("form", ["segments", "ctm"])
+def test_a_frame_has_the_label_of_its_middle(tmp_path: Path, form: str) -> None:
+    # Frame t has its middle at 100 + 80·t samples, 0.0125 + 0.01·t s: 0.0125, 0.0225, … 0.1825.
+    _write(tmp_path / "audio" / "u.wav", _signal(0))
+    lines = {
+        "segments": "u 0.1 0.15 b\nu 0.0 0.0325 sil\nu 0.0325 0.1 a\nu 0.16 0.1825 b\n",
+        "ctm": "u 1 0.1 0.05 b\nu 1 0.0 0.0325 sil\nu 1 0.0325 0.0675 a\nu 1 0.16 0.0225 b\n",
+    }[form]
+    (tmp_path / "labels").write_text(lines)
+    make = lambda **how: plan(  # noqa: E731
+        {"train": tmp_path / "audio"}, tmp_path / "labels", How(), {}, segments=True, **how
+    )
+    part = imported(tmp_path / "out", lambda: make(background="sil"))["train"]
+    assert part["class_names"] == "a b sil" and part["classes"] == 3
+    # sil: 0.0125, 0.0225; a: 0.0325 … 0.0925; b: 0.1025 … 0.1425; gap: 0.1525; b: 0.1625, 0.1725; gap: 0.1825
+    assert part["targets"].tolist() == [2] * 2 + [0] * 7 + [1] * 5 + [2] + [1] * 2 + [2]
+    with pytest.raises(BadInput, match=r"u.wav: by .*labels: no segment holds 0.1525 s; --background LABEL fills gaps"):
+        make().make(make().chunks["train"][0])
+    part = imported(tmp_path / "other", lambda: make(background="noise"))["train"]
+    assert part["class_names"] == "a b noise sil" and part["targets"][14] == 2
+
+
+def test_names_of_folders_tell_recordings_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, name in enumerate(("dr1/sa1", "dr2/sa1")):
+        _write(tmp_path / "audio" / f"{name}.wav", _signal(number))
+    (tmp_path / "frames.txt").write_text(f"sa1{' x' * 18}\n")
+    refused(tmp_path / "out", lambda: _frames(tmp_path), "is called sa1, as is ", capsys)
+    (tmp_path / "frames.txt").write_text(f"dr2/sa1{' x' * 18}\ndr1/sa1{' y' * 18}\n")
+    part = imported(tmp_path / "out", lambda: _frames(tmp_path))["train"]
+    assert [key.decode() for key in part["keys"]] == ["dr1/sa1", "dr2/sa1"]
+    assert part["targets"].tolist() == [1] * 18 + [0] * 18 and part["class_names"] == "x y"
+
+
+def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signals = _corpus(tmp_path)
+    (tmp_path / "utt2spk").write_text((tmp_path / "audio" / "utt2spk").read_text())
+    names = {path.stem: path for path in (tmp_path / "audio").rglob("s*")}
+    (tmp_path / "wav.scp").write_text("".join(f"{key} {names[key]}\n" for key in signals) + "unlabelled /x.wav\n")
+    parts = imported(
+        tmp_path / "out",
+        lambda: plan({"train": tmp_path / "wav.scp"}, tmp_path / "frames.txt", How(), {"dev": 1, "test": 1}),
+    )
+    assert "1 of 7 utterances of" in (out := " ".join(capsys.readouterr().out.split()))
+    assert "have no labels and are left out: unlabelled" in out
+    voices = [{key[:2] for key in part["keys"]} for part in parts.values()]
+    assert list(parts) == ["train", "dev", "test"] and [len(part["keys"]) for part in parts.values()] == [2, 2, 2]
+    assert len(set.union(*voices)) == 3
+
+
+def _cut(path: Path, share: float) -> None:
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+
+
+FAULTS: dict[str, tuple[Callable[[Path], Any], How, str]] = {
+    "one label less": (
+        lambda d: (d / "frames.txt").write_text((d / "frames.txt").read_text().replace("5\n", "\n", 1)), PLAIN,
+        "s0-u0.WAV: by "
+    ),
+    "zero-byte": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b""), PLAIN, "s0-u0.WAV: not a recording"),
+    "not audio": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b"GIF89a" * 99), PLAIN, "s0-u0.WAV: not a recording"),
+    "wav truncated": (lambda d: _cut(d / "audio/s0-u0.WAV", 0.7), PLAIN, "s0-u0.WAV: truncated"),
+    "wav head alone": (lambda d: _cut(d / "audio/s0-u0.WAV", 0.004), PLAIN, "s0-u0.WAV: not a recording"),
+    "flac truncated": (lambda d: _cut(d / "audio/more/s0-u1.flac", 0.7), PLAIN, "s0-u1.flac: "),
+    "another rate": (
+        lambda d: _write(d / "audio/s1-u0.WAV", _signal(0), 16000), PLAIN, "s1-u0.WAV: 16000 samples a second"
+    ),
+    "stereo": (lambda d: _write(d / "audio/s0-u0.WAV", _signal(0), channels=2), PLAIN, "2 channels, expected one"),
+    "too short": (lambda d: _write(d / "audio/s0-u0.WAV", _signal(0, 99)), How(tolerance=99), "s0-u0.WAV: by "),
+    "not finite": (
+        lambda d: soundfile.write(
+            d / "audio/s0-u0.WAV", np.full(1600, np.nan, np.float32), RATE, subtype="FLOAT", format="WAV"
+        ), PLAIN, "s0-u0.WAV: samples that are not finite numbers"
+    ),
+    "too few classes": (lambda d: None, How(classes=5), "a label 5, but classes are numbered from 0 to 4"),
+    "no labels": (lambda d: (d / "frames.txt").unlink(), PLAIN, "frames.txt: No such file"),
+    "empty labels": (lambda d: (d / "frames.txt").write_text("\n"), PLAIN, "frames.txt: is empty"),
+    "labels of others": (lambda d: (d / "frames.txt").write_text("x 1\n"), PLAIN, "none of its 6 recordings is in"),
+    "labels twice": (lambda d: (d / "frames.txt").write_text("x 1\nx 2\n"), PLAIN, "line 2: x is there twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_bad_input_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    spoil, how, line = FAULTS[name]
+    _corpus(tmp_path)
+    spoil(tmp_path)
+    refused(tmp_path / "out", lambda: _frames(tmp_path, how), line, capsys)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("u 0 1\n", "line 1: expected a key, start, end and label"),
+        ("u a b c\n", "line 1: a and b are not times in seconds"),
+        ("u 0 1 a\nu 2 2 a\n", "line 2: a segment from 2 to 2 s"),
+        ("u -1 1 a\n", "a segment from -1 to 1 s"),
+        ("u nan 1 a\n", "a segment from nan to 1 s"),
+        ("u 0 inf a\n", "a segment from 0 to inf s"),
+        ("u 0 1 a\nu 0.9 2 a\n", "segments of u overlap at 0.9 s"),
+    ],
+)
+def test_segments_that_cannot_be(tmp_path: Path, lines: str, said: str) -> None:
+    (tmp_path / "labels").write_text(lines)
+    with pytest.raises(BadInput) as caught:
+        read_segments(tmp_path / "labels", Numbering())
+    assert said in str(caught.value) and str(tmp_path / "labels") in str(caught.value)
+
+
+def test_segments_of_a_longer_recording_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _write(tmp_path / "audio" / "u.wav", _signal(0))
+    (tmp_path / "labels").write_text("u 0 1 a\nu 1 2 a\n")
+    make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", How(), {}, segments=True)  # noqa: E731
+    refused(tmp_path / "out", make, "a segment begins at 1 s, the sound ends at 0.1", capsys)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.one_of(
+        st.binary(max_size=40),
+        st.lists(
+            st.lists(st.sampled_from(["u", "v", "0", "0.1", "1e9", "nan", "-1", "١", "a\x85b", "\ufeff"]), max_size=6)
+        ).map(lambda lines: "\n".join(map(" ".join, lines)).encode()),
+    )
+)
+def test_any_label_file_is_refused_or_read(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "labels"
+    path.write_bytes(content)
+    for read in (read_frames, read_segments):
+        numbering = Numbering()
+        try:
+            found = read(path, numbering)
+        except BadInput as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            continue
+        classes, _ = numbering.classes()
+        for labels in found.values():
+            assert (classes[labels.targets] >= 0).all()
+            if labels.starts is not None:
+                labels.at(np.array([0.0]), 0, "") if labels.starts[-1] < 0.1 else None
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--frames x --background a", "--background: goes with --segments"),
+        ("--frames x --bins 2", "--bins 2: at least 3"),
+        ("--segments none", "none: No such file or directory"),
+    ],
+)
+def test_options_that_cannot_be_meant(tmp_path: Path, words: str, line: str) -> None:
+    options = parser().parse_args(["prepare", "wav", str(tmp_path), "out", *words.split()])
+    with pytest.raises(BadInput) as caught:
+        options.planning(options)
+    assert line in str(caught.value)
+
+
+def test_the_command_under_mpirun(launch: Callable[..., Any], tmp_path: Path) -> None:
+    _corpus(tmp_path)
+    words = ["prepare", "wav", "audio", "out", "--frames", "frames.txt", "--split-off", "dev=1", "--jobs", "1"]
+    ended = launch(2, *words)
+    assert ended.status == 0 and ended.out.count("train ") == 1, ended.err
+    _write(tmp_path / "audio" / "s0-u0.WAV", _signal(0, 3200))
+    words[3] = "bad"
+    ended = launch(2, *words)
+    assert ended.status == 2 and ended.err.count("mpitrain: ") == 1 and "Traceback" not in ended.err, ended.err
+    assert "s0-u0.WAV: by frames.txt: 38 frames, but labels for 18; --tolerance N cuts up to N frames" in ended.err
+    assert not list((tmp_path / "bad").glob("[!.]*"))
