@@ -4,6 +4,7 @@ import gzip
 import io
 import pickle
 import struct
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -452,3 +453,10 @@ def _plan_of(options: Any) -> None:
 
     check_jobs(options)
     options.planning(options).tasks(options.folder)[0].final  # noqa: B018
+
+
+def test_a_missing_pillow_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pictures(tmp_path / "in" / "a", 1)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(BadInput, match=r"prepare images needs Pillow: pip install mpitrain\[images\]"):
+        picture_folders.plan(tmp_path / "in", Look(), Split())
