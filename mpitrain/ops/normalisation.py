@@ -1,8 +1,10 @@
-"""Local response normalisation across channels: y_c = x_c·d_c^−power, d_c = offset + scale·Σ x² over the window."""
+"""Local response normalisation (mpitrain.models.normalisation)."""
 
 import numpy as np
+from numba import njit
 
 from mpitrain.flat import Array
+from mpitrain.ops.elementwise import add_scaled
 from mpitrain.ops.neighbours import channel_window_sum
 
 
@@ -12,24 +14,33 @@ def lrn_forward(x: Array, y: Array, d: Array, *, half: int, scale: float, power:
     channel_window_sum(y, half, d)
     np.multiply(d, scale, out=d)
     np.add(d, offset, out=d)
-    _power(d, power, y)
-    np.multiply(x, y, out=y)
+    _divide(x, d, power, y)
 
 
 def lrn_backward(x: Array, d: Array, dy: Array, dx: Array, *, half: int, scale: float, power: float) -> None:
     """dx_c = dy_c·d_c^−power − 2·scale·power·x_c·Σ dy·y/d over the window, which is its own adjoint. dy, d are lost."""
-    _power(d, power, dx)
-    np.multiply(dx, dy, out=dy)  # dy·d^−power
-    np.divide(dy, d, out=d)
+    _divide(dy, d, power, dx)
+    np.divide(dx, d, out=d)
     np.multiply(d, x, out=d)  # dy·y/d
-    channel_window_sum(d, half, dx)
-    np.multiply(dx, x, out=dx)
-    np.multiply(dx, -2 * scale * power, out=dx)
-    np.add(dx, dy, out=dx)
+    channel_window_sum(d, half, dy)
+    np.multiply(dy, x, out=dy)
+    add_scaled(dx, dy, -2 * scale * power)
 
 
-def _power(d: Array, power: float, out: Array) -> None:
-    """out ← d^−power by way of the vectorised logarithm and exponential."""
+def _divide(x: Array, d: Array, power: float, out: Array) -> None:
+    """out ← x·d^−power: for the paper's power by square roots in one pass, else by logarithm and exponential."""
+    if power == 0.75:
+        _divide_by_three_quarters(x.reshape(-1), d.reshape(-1), out.reshape(-1))
+        return
     np.log(d, out=out)
     np.multiply(out, -power, out=out)
     np.exp(out, out=out)
+    np.multiply(out, x, out=out)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _divide_by_three_quarters(x: Array, d: Array, out: Array) -> None:
+    """out ← x / d^(3/4). A division by 0 gives inf or nan, as NumPy's."""
+    for i in range(d.size):
+        root = np.sqrt(d[i])
+        out[i] = x[i] / (root * np.sqrt(root))

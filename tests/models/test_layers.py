@@ -94,10 +94,11 @@ def test_pooling_drops_what_no_whole_window_covers() -> None:
     np.testing.assert_array_equal(dx[0, :, :, 0], [[1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]])
 
 
-def test_local_response_norm_by_hand() -> None:
-    """Channels 1, 2, 3 under size 3, scale 1, power 0.5, offset 3: sums of squares 5, 14, 13."""
-    y = run(LocalResponseNorm(3, 1.0, 0.5, 3.0), np.array([[[[1.0, 2.0, 3.0]]]]), np.empty(0))
-    np.testing.assert_allclose(y.ravel(), [1 / 8**0.5, 2 / 17**0.5, 3 / 4.0], rtol=1e-14)
+@pytest.mark.parametrize("power", [0.5, 0.75])
+def test_local_response_norm_by_hand(power: float) -> None:
+    """Channels 1, 2, 3 under size 3, scale 1, offset 3: sums of squares 5, 14, 13."""
+    y = run(LocalResponseNorm(3, 1.0, power, 3.0), np.array([[[[1.0, 2.0, 3.0]]]]), np.empty(0))
+    np.testing.assert_allclose(y.ravel(), [1 / 8**power, 2 / 17**power, 3 / 16**power], rtol=1e-14)
 
 
 def test_activations_at_the_ends_of_the_range() -> None:
