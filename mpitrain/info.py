@@ -10,6 +10,9 @@ from mpitrain import __version__
 from mpitrain.device import describe
 from mpitrain.mpi import Transport, cuda_aware, library
 
+#: Algorithms whose sums a CUDA-aware MPI takes from GPU memory (device.collectives).
+DIRECT = "allreduce, easgd-sync, eamsgd-sync"
+
 
 def info() -> int:
     """Print versions, the MPI library, where the ranks are and how they would exchange vectors."""
@@ -52,5 +55,6 @@ def _exchange(transport: Transport, passive: bool) -> str:
 def _staging() -> str:
     """Whether a GPU's vectors go to MPI as they are or by way of pinned host memory, and why."""
     aware, source = cuda_aware()
-    way = "sums and gradients go to MPI from GPU memory" if aware else "a GPU's vectors are staged in pinned memory"
+    staged = "staged in pinned memory"
+    way = f"the sums of {DIRECT} go from GPU memory, all else is {staged}" if aware else f"a GPU's vectors are {staged}"
     return f"{'yes' if aware else 'no'} ({source}): {way}; run.cuda_aware overrides it"
