@@ -2,23 +2,47 @@
 # Everything that is measured on a GPU, in under 8 minutes, without a download: tables on standard output, one JSON file.
 #
 #   benchmarks/gpu/run.sh [OUT.json]        in an environment with mpitrain[cuda13,mpich]; PyTorch is compared if there
+#   benchmarks/gpu/run.sh --try [OUT.json]  at sizes that show only that the scripts work
 #
-# Each part has a deadline and goes on without the others; exit status 1 when one failed or a kernel was wrong.
+# Each part has a deadline, writes down each result at once, and goes on without the others; exit status 1 when one
+# failed or a kernel was wrong, 2 when there is no place for OUT.json.
 set -uo pipefail
-cd "$(dirname "$0")"
-out=$(realpath "${1:-gpu.json}")
+[ "${1:-}" = --try ] && { try=yes; shift; }
+out=$(realpath -- "${1:-gpu.json}") && touch "$out" || { echo "run.sh: cannot write '${1:-gpu.json}'" >&2; exit 2; }
+cd "$(dirname "$0")" || exit 2
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
-status=0
-for part in kernels steps sharing; do
-    [ -e $part.py ] || continue
-    echo "== $part"
-    timeout 150 python $part.py --json "$parts/$part.json" || { echo "$part: exit status $?"; status=1; }
-done
-python - "$out" "$parts"/*.json <<'PYTHON'
+failed=0
+
+part() { # NAME SECONDS OPTION...
+    local name=$1 limit=$2 began=$SECONDS status=0
+    shift 2
+    echo "== $name"
+    timeout -k 5 "$limit" python "$name.py" --json "$parts/$name.json" "$@" || { status=$?; failed=1; }
+    [ $status = 124 ] && echo "$name: no end within $limit s"
+    echo "$name $status $((SECONDS - began))" >> "$parts/ended"
+}
+
+# 450 s in all; sharing.py's runs have their own limits, which fit into its.
+part kernels 150 ${try:+--elements 5000 --repeats 1}
+part steps 90 ${try:+--width 0.02 --minibatch 2 --repeats 1 strom2015-dnn zhang2013-dnn}
+part sharing 210 ${try:+--samples 1536 --width 0.05 --ranks 1 --deadline 45}
+
+python - "$out" "$parts" <<'PYTHON' || failed=1
 import json, pathlib, sys
-out, *parts = map(pathlib.Path, sys.argv[1:])
-out.write_text(json.dumps({part.stem: json.loads(part.read_text()) for part in parts if part.exists()}, indent=1))
-print("==", out)
+out, folder = map(pathlib.Path, sys.argv[1:])
+report = {}
+print("\n| part | exit status | seconds | results |\n|---|---|---|---|")
+for line in (folder / "ended").read_text().splitlines():
+    name, status, seconds = line.split()
+    try:
+        results = json.loads((folder / f"{name}.json").read_text())
+    except (OSError, ValueError):  # none, or cut off
+        results = None
+    report[name] = {"exit_status": int(status), "seconds": int(seconds), "results": results}
+    ended = {"0": "all", "1": "failed or wrong: see above", "124": "those before the deadline"}.get(status, "see above")
+    print(f"| {name} | {status} | {seconds} | {ended if results else 'none'} |")
+out.write_text(json.dumps(report, indent=1) + "\n")
+print("\n==", out)
 PYTHON
-exit $status
+exit $failed

@@ -120,7 +120,8 @@ def main() -> None:
     options = parser.parse_args()
     device = choose(Run(device="gpu", matmul=options.matmul), 0)
     print(device)
-    results = []
+    results: list[dict[str, Any]] = []
+    report = {"device": str(device), "matmul": options.matmul, "steps": results}
     for preset in options.cases:
         shape, classes, minibatch = CASES[preset]
         rng, count = np.random.default_rng(0), options.minibatch or minibatch
@@ -134,10 +135,9 @@ def main() -> None:
         results.append({"network": preset, "minibatch": count, "seconds": seconds, "ratio": ratio})
         ours_ms = seconds["mpitrain"] * 1e3
         against = f"PyTorch {seconds['torch'] * 1e3:.2f} ms ({ratio:.2f}x)" if ratio else "no PyTorch with CUDA"
-        print(f"{preset:<15} {parameters:>12} parameters, minibatch {count}: {ours_ms:.2f} ms, {against}")
-    if options.json:
-        report = {"device": str(device), "matmul": options.matmul, "steps": results}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"{preset:<15} {parameters:>12} parameters, minibatch {count}: {ours_ms:.2f} ms, {against}", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
