@@ -33,6 +33,7 @@ train() {
 on_ranks() {
     local ranks=$1
     shift
+    [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || clear_shared_memory
     find_launcher
     watched shielded $LAUNCHER -n "$ranks" "$@"
 }
@@ -66,6 +67,16 @@ shielded() {
     exec python -c 'import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 os.execvp(sys.argv[1], sys.argv[1:])' "$@"
+}
+
+# MPICH names its shared memory by job and step, which a requeued job has again: what killed ranks left there would be
+# taken for that of the new ones, and MPI_Init fails ("Message truncated"). What no process maps is left over.
+clear_shared_memory() {
+    srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 bash -c '
+        for file in /dev/shm/mpich_shm_*; do
+            [ -O "$file" ] && ! grep -qs "$file" /proc/[0-9]*/maps && rm -f "$file"
+        done
+        true' </dev/null
 }
 
 # Every launcher starts something; the right one makes two processes one MPI job.

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -94,15 +95,22 @@ class Job:
         """Its summary.json."""
         return dict(json.loads((self.run / "summary.json").read_text()))
 
-    def processes(self) -> list[str]:
-        """Command lines of its ranks and their launchers that are still there."""
-        lines = []
+    def processes(self) -> dict[int, str]:
+        """Its ranks and their launchers that are still there: number and command line."""
+        found = {}
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                lines.append(file.read_bytes().replace(b"\0", b" ").decode())
+                found[int(file.parent.name)] = file.read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-        return [line for line in lines if f"--continue runs/{self.name}-{self.number}" in line]
+        mine = f"--continue runs/{self.name}-{self.number}"
+        return {number: line for number, line in found.items() if line.strip().endswith(mine)}
+
+    def kill_ranks(self) -> None:
+        """SIGKILL to its ranks, not to their launcher."""
+        for number, line in self.processes().items():
+            if Path(line.split()[0]).name.startswith("python"):
+                os.kill(number, signal.SIGKILL)
 
 
 @dataclass

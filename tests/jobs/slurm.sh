@@ -43,6 +43,9 @@ SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0
 ReturnToService=2
 SlurmdParameters=config_overrides
 MpiDefault=none
+# MPICH names shared memory by job and step: what an earlier cluster's jobs left must not be taken for this one's.
+FirstJobId=$((RANDOM % 60000 + 1))
+MaxJobId=67043328
 # Seconds from SIGTERM to SIGKILL when a job is cancelled or has used up its time.
 KillWait=30
 OverTimeLimit=0

@@ -28,7 +28,7 @@ def warned(folder: Path, *arguments: str, after: str) -> int:
     try:
         until(lambda: log.exists() and f'"event": "{after}"' in log.read_text(), f"a record of {after}", 120)
         process.send_signal(signal.SIGUSR1)  # mpirun passes it on
-        return process.wait(60)
+        return process.wait(120)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -46,14 +46,14 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def test_the_same_words_start_and_resume(tmp_path: Path, launch: Callable[..., Any]) -> None:
     """A warned run ends with status 75, and, started again, with the bits of an uninterrupted one."""
-    words = ("--set", "training.epochs=20", *RUN)
+    words = ("--set", "training.epochs=10", *RUN)
     assert warned(tmp_path, *words, after="start") == 75
     assert summary(tmp_path)["exit_reason"] == "stopped"
-    assert launch(2, *words).status == 0
+    assert launch(2, *words, deadline=400).status == 0
     assert events(tmp_path).count("start") == 2
     resumed = summary(tmp_path)
     (tmp_path / "run").rename(tmp_path / "before")
-    assert launch(2, *words).status == 0
+    assert launch(2, *words, deadline=400).status == 0
     assert resumed["parameters_sha256"] == summary(tmp_path)["parameters_sha256"]
 
 
@@ -63,7 +63,7 @@ def test_a_stopped_pretraining_starts_over(tmp_path: Path, launch: Callable[...,
     words = (*(word for setting in settings for word in ("--set", setting)), *RUN)
     assert warned(tmp_path, *words, "--set", "pretraining.epochs=3000", after="start") == 75
     assert not list((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
-    assert launch(2, *words, "--set", "pretraining.epochs=1").status == 0
+    assert launch(2, *words, "--set", "pretraining.epochs=1", deadline=400).status == 0
     assert events(tmp_path).count("start") == 1 and events(tmp_path).count("pretraining") == 5
 
 

@@ -90,6 +90,17 @@ def test_a_preempted_job_comes_back(cluster: Cluster) -> None:
     job.ended("CANCELLED")
 
 
+def test_killed_ranks_do_not_spoil_the_next_start(cluster: Cluster) -> None:
+    """Which has the same job and step numbers: MPICH then found the shared memory that they had left."""
+    job = cluster.submit("allreduce", *LONG, options=("--ntasks=2",)).started(1)
+    job.kill_ranks()
+    job.ended("FAILED")
+    cluster.command("scontrol", "requeue", job.number)
+    until(lambda: job.log.count("digits-cnn: ") == 2, "the second start")  # anew: there was no checkpoint
+    job.signal()
+    job.ended("CANCELLED")
+
+
 def test_an_array_of_comparisons_ends_in_a_report(cluster: Cluster) -> None:
     """Two algorithms with one and two workers: four elements, then the table."""
     words = ("asgd", "allreduce", "--workers", "1,2", "--target-error", "0.5", "--set", "training.epochs=2")
