@@ -62,4 +62,3 @@ def _cuda_query() -> Callable[[], int] | None:
         return ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support  # looked for in the library that mpi4py is bound to
     except (OSError, AttributeError):
         return None
-

@@ -5,7 +5,6 @@ import pytest
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout
-from mpitrain.models.workspace import Workspace
 from mpitrain.models.activations import Relu, Sigmoid
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.dropout import Dropout
@@ -13,6 +12,7 @@ from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer, Shape
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.pooling import MaxPool
+from mpitrain.models.workspace import Workspace
 
 from .gradients import check_layer
 

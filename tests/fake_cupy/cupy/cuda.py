@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from . import cublas as cublas
+
 
 class Stream:
     """A queue of copies that have been asked for and not yet made."""
@@ -89,8 +91,11 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """Whether the stream has come here."""
-        return self._stream is None or self._last not in self._stream._queue
+        """Whether the stream has come here. Each look gives it the time for one more piece of work."""
+        if self._stream is None or self._last not in self._stream._queue:
+            return True
+        self._stream._queue.pop(0)()
+        return False
 
 
 _streams: dict[int, Stream] = {}
@@ -104,6 +109,11 @@ def current() -> Stream:
 
 
 get_current_stream = current
+
+
+def get_cublas_handle() -> int:
+    """A handle that only `cublas` here takes."""
+    return 1
 
 
 def get_elapsed_time(start: Event, stop: Event) -> float:
