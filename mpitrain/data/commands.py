@@ -1,6 +1,7 @@
 """The command line of the data: `prepare SOURCE ... DIR` and `check DIR`."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,7 @@ def add_check_parser(commands: Subparsers) -> None:
 def _digits(options: argparse.Namespace) -> int:
     from mpitrain.data.digits import prepare_digits
 
-    prepare_digits(options.folder)
-    return _check(options)
+    return _alone(lambda: prepare_digits(options.folder)) or _check(options)
 
 
 def _speech(options: argparse.Namespace) -> int:
@@ -62,7 +62,22 @@ def _speech(options: argparse.Namespace) -> int:
         if value is not None and value < least:
             raise BadInput(f"--{name} {value}: at least {least}")
     recipe = Recipe(options.language, options.bins, options.deltas, options.noise, options.seed)
-    prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs)
+    return _alone(lambda: prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs))
+
+
+def _alone(action: Callable[[], None]) -> int:
+    """Carry out what one process does; the exit status. Raises BadInput, in all ranks, under a launcher."""
+    from mpitrain.agreement import agreed, ending_together
+    from mpitrain.mpi import Transport
+
+    def refuse() -> None:
+        if transport.size > 1:
+            raise BadInput("this source is prepared without mpirun; it uses all cores of one node")
+
+    transport = Transport()
+    if status := ending_together(transport, lambda: agreed(transport, refuse, "the start") or 0):
+        return status
+    action()
     return 0
 
 

@@ -4,11 +4,10 @@ Every chunk of the source becomes a whole shard under a provisional name. When a
 knows is written into each, and then they get their names: so nobody ever sees half a corpus.
 """
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,8 @@ from rich.table import Table
 
 from mpitrain.agreement import agreed
 from mpitrain.data.moments import statistics
-from mpitrain.data.plan import Plan, Task, deafen
+from mpitrain.data.plan import Plan, Task
+from mpitrain.data.processes import processes
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import refusals
 from mpitrain.errors import BadInput
@@ -66,7 +66,7 @@ class Importing:
         if missing:
             if len(missing) < len(tasks):
                 self.console.print(f"going on: {len(tasks) - len(missing)} of {len(tasks)} shards are there already")
-            self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", _processes)
+            self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", processes)
         common = self._agreed(lambda: _common(plan, tasks), "the statistics")
         finishing = [partial(task.finish, common) for task in tasks if not task.final.exists()]
         self._share_out(finishing, "finishing", ThreadPoolExecutor)  # of bytes that lie in memory: nothing to compute
@@ -184,12 +184,6 @@ def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
         names = {"mean", "standard_deviation", "covariance"} & set(known)
         return common | {name: known[name] for name in sorted(names)}
     return common | statistics(attributes for part, attributes in found if part == "train")
-
-
-def _processes(jobs: int) -> Executor:
-    if jobs <= 1:
-        return ThreadPoolExecutor(1)  # so that this rank can answer the others
-    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), deafen)
 
 
 def _raise(fault: BaseException | None) -> None:

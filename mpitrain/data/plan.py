@@ -3,7 +3,6 @@
 Nothing here knows of other processes or ranks: this module is what they load.
 """
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +100,6 @@ class Task:
         """Give the provisional shard the attributes that only the whole corpus has. Raises BadInput."""
         changes = {**dict.fromkeys(NAMES), **common}
         write_whole(self.provisional, with_attributes(self.provisional, changes))
-
-
-def deafen() -> None:
-    """What a process that makes shards does first: leave signals, which reach all of a terminal or job, to its rank."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def shard_lengths(samples: int, bytes_each: int, smallest: int = SMALLEST) -> list[int]:

@@ -4,14 +4,14 @@ Parts train, dev, test-clean and test-noisy, with speakers of their own (Zhang 2
 The same recipe gives the same shards, whatever the number of processes.
 """
 
-import multiprocessing
 import os
-import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,19 @@ from rich.table import Table
 
 from mpitrain.data.features import SHIFT
 from mpitrain.data.phone_states import choose
+from mpitrain.data.processes import processes
 from mpitrain.data.shards import refusals
 from mpitrain.data.spoken import Spoken, States
-from mpitrain.data.utterances import PARTS, Recipe, speakers, utterance
+from mpitrain.data.utterances import PARTS, Recipe, Utterance, speakers, utterance
 from mpitrain.data.writer import LIMIT
 from mpitrain.errors import BadInput
 
 HELD_OUT = 0.1, 0.5  # share of the training hours in each other part, and the most hours
-AT_A_TIME = 8  # utterances a process makes between two messages
+AHEAD = 4  # utterances that are under way or ready, for each process
+SILENT = 1000  # utterances in which nothing is said, after which a part is given up
 SECONDS_EACH = 4.5  # of an utterance, about
+
+Make = Callable[[int], Utterance | None]
 
 
 def prepare_speech(
@@ -40,7 +44,7 @@ def prepare_speech(
     `jobs`: processes, by default the cores; `limit`: bytes of features in a shard. Raises BadInput for an unknown
     language, a missing extra, a folder that holds a corpus, and for too few classes.
     """
-    began, console = time.monotonic(), Console()
+    began, console, jobs = time.monotonic(), Console(), jobs or len(os.sched_getaffinity(0))
     if not 0 < hours < 1e5:
         raise BadInput(f"--hours {hours:g}: expected a positive number")
     utterance(recipe, "dev", 0)  # whatever is missing is missed here, in one line
@@ -48,10 +52,10 @@ def prepare_speech(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
         table = States()
         spoken = {part: Spoken(Path(scratch) / part, recipe.dims) for part in PARTS}
-        with _mapper(jobs or len(os.sched_getaffinity(0))) as mapper, Progress(console=console, transient=True) as bars:
+        with processes(jobs) as executor, Progress(console=console, transient=True) as bars:
             for part in PARTS:
                 seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
-                _speak(spoken[part], table, mapper, partial(utterance, recipe, part), seconds, bars, part)
+                _speak(spoken[part], table, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)
         classes_of, names = choose(table.states, table.counts(spoken["train"].states()), classes)
         attributes = _attributes(recipe, names, spoken["train"])
         for part in PARTS:
@@ -61,30 +65,26 @@ def prepare_speech(
         console.print(f"fewer classes than the {classes} wanted: this much speech has no more states", soft_wrap=True)
 
 
-def _speak(spoken: Spoken, table: States, mapper: Any, make: Any, seconds: float, bars: Progress, part: str) -> None:
-    """Fill a part up to its length; utterances come in order."""
-    wanted, first = round(seconds / SHIFT), 0
+def _speak(
+    spoken: Spoken, table: States, executor: Executor, make: Make, seconds: float, bars: Progress, part: str, jobs: int
+) -> None:
+    """Fill a part up to its length; utterances come in order, some of them ahead of the one that is waited for."""
+    wanted, numbers = round(seconds / SHIFT), count()
     bar = bars.add_task(f"speaking {part}", total=wanted)
-    while spoken.frames < wanted:  # in waves, because a pool would go on with what nobody wants any more
+    under_way: deque[Future[Utterance | None]] = deque()
+    silent = 0
+    while spoken.frames < wanted:
         expected = round((wanted - spoken.frames) * SHIFT / SECONDS_EACH)
-        wave, first = range(first, first + max(expected, AT_A_TIME)), first + max(expected, AT_A_TIME)
-        for made in mapper(make, wave):
-            if made is not None and spoken.frames < wanted:
-                spoken.add(made, table)
-                bars.update(bar, completed=spoken.frames)
-        if not spoken.frames:
-            raise BadInput(f"{part}: espeak-ng said nothing in {first} attempts")
-
-
-@contextmanager
-def _mapper(jobs: int) -> Iterator[Any]:
-    """An ordered map over several processes, or none when one will do."""
-    if jobs == 1:
-        yield map
-        return
-    # Ctrl-C reaches every process of the terminal: only this one acts on it.
-    with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        yield partial(pool.imap, chunksize=AT_A_TIME)
+        while len(under_way) < min(max(expected, jobs), AHEAD * jobs):
+            under_way.append(executor.submit(make, next(numbers)))
+        made = under_way.popleft().result()
+        if made is not None:
+            spoken.add(made, table)
+            bars.update(bar, completed=spoken.frames)
+        elif (silent := silent + 1) == SILENT:
+            raise BadInput(f"{part}: espeak-ng said nothing {SILENT} times")
+    for nobodys in under_way:
+        nobodys.cancel()
 
 
 def _make_room(folder: Path) -> None:

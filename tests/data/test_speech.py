@@ -2,8 +2,10 @@
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,3 +182,10 @@ def test_an_interrupt_while_shards_are_written_can_be_repeated(
     }
     with pytest.raises(BadInput, match="already holds shards"):
         prepare()
+
+
+@pytest.mark.parametrize("source", ["speech", "digits"])
+def test_several_ranks_are_refused(launch: Callable[..., Any], tmp_path: Path, source: str) -> None:
+    ended = launch(2, "prepare", source, "out")
+    assert ended.status == 2 and ended.err.count("mpitrain: ") == 1 and not (tmp_path / "out").exists()
+    assert "this source is prepared without mpirun; it uses all cores of one node" in ended.err
