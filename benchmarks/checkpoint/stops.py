@@ -1,0 +1,116 @@
+"""How long a checkpoint stops the training of each rank, against its minibatch.
+
+    mpirun -n 3 python benchmarks/checkpoint/stops.py ALGORITHM [--width 0.25] [--minibatch 256] [--epochs 4]
+
+Random frames; `zhang2013-dnn` at a part of its width; a checkpoint is due every six seconds. On each rank the time
+between the end of one minibatch's gradient and the beginning of the next one's is taken. Printed are the longest such
+gap within two seconds from the beginning of a checkpoint, and the longest within two seconds half-way between two, of
+both the median over all checkpoints but the first, for which memory is allocated.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from functools import wraps
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain.data.shards import write_shard
+from mpitrain.learner import Learner
+from mpitrain.monitor import Monitor
+from mpitrain.mpi import Transport, abort_on_exception
+from mpitrain.preparation import Options
+from mpitrain.run import train
+
+FRAMES, INPUTS, CLASSES, WINDOW = 60_000, 340, 1998, 2.0
+
+
+def main() -> int:
+    """Train, and print a line a rank."""
+    abort_on_exception()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("algorithm")
+    parser.add_argument("--width", default="0.25")
+    parser.add_argument("--minibatch", default="256")
+    parser.add_argument("--epochs", default="4")
+    options = parser.parse_args()
+    transport = Transport()
+    folder = Path(transport.broadcast(tempfile.mkdtemp().encode(), "the folder").decode())
+    if transport.rank == 0:
+        write(folder)
+    transport.barrier("the data")
+    settings = {
+        "algorithm.name": options.algorithm,
+        "data.path": folder,
+        "model.preset": "zhang2013-dnn",
+        "model.width": options.width,
+        "training.minibatch": options.minibatch,
+        "training.learning_rate": 0.001,
+        "training.epochs": options.epochs,
+        "run.checkpoint_every": 0.1,
+        "run.evaluate_every": 0,
+        "run.progress": "none",
+    }
+    gradients, checkpoints = timed(Learner, "gradient"), timed(Monitor, "checkpoint")
+    train(Options(overrides=tuple(f"{key}={value}" for key, value in settings.items()), out=folder / "run"))
+    begun = json.loads(transport.broadcast(json.dumps([begin for begin, _ in checkpoints]).encode(), "the times"))
+    for rank, line in enumerate(transport.gather_texts(told(gradients, begun[1:-1]), "the times")):
+        if transport.rank == 0 and line:
+            print(f"{options.algorithm:12} rank {rank}: {line}", flush=True)
+    return 0
+
+
+def write(folder: Path) -> None:
+    """A training part and a small test part."""
+    rng = np.random.default_rng(1)
+    for part, frames in (("train", FRAMES), ("test", 100)):
+        arrays = {
+            "features": rng.standard_normal((frames, INPUTS), np.float32),
+            "targets": rng.integers(0, CLASSES, frames).astype(np.int32),
+            "utterances": np.array([0, frames]),
+        }
+        attributes = {"classes": CLASSES, "mean": np.zeros(INPUTS), "standard_deviation": np.ones(INPUTS)}
+        write_shard(folder / f"{part}-00000-of-00001.h5", "frames", arrays, attributes)
+
+
+def timed(kind: type, name: str) -> list[tuple[float, float]]:
+    """Have a method note its calls' beginnings and ends; all processes of a node read one clock."""
+    plain, calls = getattr(kind, name), list[tuple[float, float]]()
+
+    @wraps(plain)
+    def noting(*arguments, **more):
+        began = time.monotonic()
+        try:
+            return plain(*arguments, **more)
+        finally:
+            calls.append((began, time.monotonic()))
+
+    setattr(kind, name, noting)
+    return calls
+
+
+def told(gradients: list[tuple[float, float]], begun: list[float]) -> str:
+    """A rank's figures."""
+    if not gradients:
+        return ""
+    minibatch = statistics.median(end - begin for begin, end in gradients)
+    gaps = [(end, begin) for (_, end), (begin, _) in itertools.pairwise(gradients)]
+
+    def longest(after: float) -> float:
+        return max((b - a for a, b in gaps if b > after and a < after + WINDOW), default=0.0)
+
+    at, between = [longest(t) for t in begun], [longest((s + t) / 2) for s, t in itertools.pairwise(begun)]
+    return (
+        f"minibatch {1e3 * minibatch:6.1f} ms   gap at a checkpoint {1e3 * statistics.median(at):6.1f} ms "
+        f"(longest {1e3 * max(at):6.1f}), between {1e3 * statistics.median(between):6.1f} ms "
+        f"(longest {1e3 * max(between):6.1f})   {len(at)} checkpoints"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
