@@ -70,7 +70,7 @@ def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
 def test_a_run_resumes_with_another_number_of_ranks(launch: Callable[..., Any], tmp_path: Path) -> None:
     """Server state, served count and index go on; a torn newest checkpoint is named and the one before it taken."""
     assert launch(4, *SHORT, "--set", "run.checkpoint_every=0.0001").status == 0
-    checkpoints = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("0*"))
     assert len(checkpoints) >= 2
     (checkpoints[-1] / "state.h5").write_bytes(b"torn")
     before = summary(tmp_path / "run")
