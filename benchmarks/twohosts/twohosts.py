@@ -123,6 +123,7 @@ def main() -> int:
     if why := missing():
         print(why, file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the hosts are removed
     with Link(options.rate) as link:
         return link.mpirun(options.command, options.ranks)
 
