@@ -38,7 +38,7 @@ class RandomFrames:
 
 
 def network() -> Network:
-    """The network that the issue of speed is settled on."""
+    """The network on which speed is measured."""
     return build("zhang2013-dnn", (INPUTS,), CLASSES, width=0.5, hidden_layers=5)
 
 
