@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import os
+import sys
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mpitrain.errors import BadInput
 from mpitrain.metrics import write_whole
 from mpitrain.report.html import table
 from mpitrain.report.page import page, section
+from mpitrain.session import STOPPED
 
 DAY = 86400.0
 
@@ -40,7 +42,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do the step; 0 when all runs that it is about are finished, else 1. Raises BadInput naming the option."""
+    """Do the step; 0 when all runs that it is about are finished, 75 when a signal stopped it, else 1.
+
+    Raises BadInput naming the option.
+    """
     if int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1) > 1:
         raise BadInput("compare starts the runs itself: start it without mpirun")
     targets = _numbers("--target-error", options.target_error, float, lambda x: 0 <= x < 1)
@@ -58,26 +63,30 @@ def run(options: argparse.Namespace) -> int:
     if options.element is not None and not 0 <= options.element < len(elements):
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
     chosen = elements if options.element is None else [elements[options.element]]
-    if not options.table:
-        _run_all(chosen, options.launch, options.deadline)
+    if not options.table and _run_all(chosen, options.launch, options.deadline):
+        print("mpitrain: stopped by a signal; the same command goes on", file=sys.stderr)
+        return STOPPED
     if options.element is None:
         _write_table(elements, targets, options)
     return 0 if all(element.state() == "finished" for element in chosen) else 1
 
 
-def _run_all(elements: list[Element], launch: str, deadline: float) -> None:
-    """Those not finished, one after the other; a failure is told and the next one run."""
-    how = launching.launcher(launch)
+def _run_all(elements: list[Element], launch: str, deadline: float) -> bool:
+    """Those not finished, one after the other; a failure is told and the next one run. Whether a signal stopped it."""
+    how, relay = launching.launcher(launch), launching.Relay()
     states = [element.state() for element in elements]  # a folder of another configuration is refused before any run
-    for number, (element, state) in enumerate(zip(elements, states, strict=True), 1):
-        place = f"{number} of {len(elements)}  {element.name}"
-        if state == "finished":
-            print(f"{place}: finished before", flush=True)
-            continue
-        print(f"{place}: {element.ranks} {'rank' if element.ranks == 1 else 'ranks'} …", flush=True)
-        with launching.signals_passed_on():
-            fault = launching.run(element, how, deadline)
-        print(f"{place}: {f'failed: {fault} (see {element.log})' if fault else _outcome(element)}", flush=True)
+    with relay.listening():
+        for number, (element, state) in enumerate(zip(elements, states, strict=True), 1):
+            place = f"{number} of {len(elements)}  {element.name}"
+            if state == "finished":
+                print(f"{place}: finished before", flush=True)
+                continue
+            print(f"{place}: {element.ranks} {'rank' if element.ranks == 1 else 'ranks'} …", flush=True)
+            fault = launching.run(element, how, deadline, relay)
+            if relay.asked and element.state() != "finished":
+                return True
+            print(f"{place}: {f'failed: {fault} (see {element.log})' if fault else _outcome(element)}", flush=True)
+    return False
 
 
 def _outcome(element: Element) -> str:

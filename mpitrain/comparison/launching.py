@@ -6,15 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from mpitrain.comparison.matrix import Element
 from mpitrain.errors import BadInput
 
-GRACE = 30.0  # seconds that a run has to leave a checkpoint when it is told to end
+GRACE = 240.0  # seconds that a run has to leave a checkpoint when it is told to end; jobs/compare.sbatch has 300
 
 
 def launcher(given: str) -> str:
@@ -41,26 +43,13 @@ def command(element: Element, launch: str) -> list[str]:
     return [*started, sys.executable, "-m", "mpitrain", "train", *element.words, "--continue", str(element.folder)]
 
 
-def run(element: Element, launch: str, deadline: float) -> str:
+def run(element: Element, launch: str, deadline: float, relay: "Relay") -> str:
     """Run an element to its end, or go on with it; "" or why it is not finished. What it says goes to its log."""
     element.log.parent.mkdir(parents=True, exist_ok=True)
     with element.log.open("a") as log:
         began = log.tell()
-        process = subprocess.Popen(
-            command(element, launch),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            status: int | None = process.wait(deadline)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            status = None
-        except KeyboardInterrupt:
-            _end(process)
-            raise
+        process = _start(command(element, launch), log)
+        status = relay.wait(process, deadline)
     if status is None:
         return f"no end within {deadline:.0f} s"
     if status:
@@ -72,28 +61,64 @@ def run(element: Element, launch: str, deadline: float) -> str:
     return "" if element.state() == "finished" else "left no summary"
 
 
-@contextmanager
-def signals_passed_on() -> Iterator[None]:
-    """SIGTERM, which batch systems send, ends the run as Ctrl-C does."""
+class Relay:
+    """Passes on to the run that is under way what users and batch systems send to end it; `asked` when one did.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    It goes as SIGUSR1, which mpirun and srun hand to all ranks: they leave a checkpoint.
+    """
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def __init__(self) -> None:
+        self.asked = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within, signals come here."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+        before = [signal.signal(number, self._handle) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+    def wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> int | None:
+        """The exit status; None when the run had to be ended after `deadline` seconds."""
+        self._process, end = process, time.monotonic() + deadline
+        if self.asked:  # while it was started
+            self._pass_on()
+        while not self.asked and (left := end - time.monotonic()) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(left, 0.5))
+        late = not self.asked
+        if late:
+            self._pass_on()
+        try:
+            status = process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait()
+        return None if late else status
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGUSR1)
+
+
+def _start(words: list[str], log: TextIO) -> "subprocess.Popen[bytes]":
+    """In a session of its own, with SIGTERM blocked: Slurm sends that to every process of a job, and a mpirun that
+    takes it kills the ranks, which need seconds to save."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        yield
+        return subprocess.Popen(
+            words, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+        )
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the run to leave a checkpoint; kill its group when it does not end."""
-    process.terminate()
-    try:
-        process.wait(GRACE)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _last_words(log: Path, began: int) -> str:

@@ -13,6 +13,7 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.comparison import launching
 from mpitrain.comparison.matrix import matrix
+from mpitrain.session import STOPPED
 
 from .runs import finish
 
@@ -91,7 +92,7 @@ def test_a_signal_reaches_the_run_which_is_taken_up_again(tmp_path: Path, capsys
             _, err = process.communicate(timeout=60)
         finally:
             process.kill()
-        assert process.returncode == 130 and "Traceback" not in err
+        assert process.returncode == STOPPED and "Traceback" not in err
         assert json.loads((log.parent / "summary.json").read_text())["exit_reason"] == "stopped"
     assert listed(capsys, *words)[0][3] == "unfinished"
 

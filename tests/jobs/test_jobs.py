@@ -111,3 +111,21 @@ def test_an_array_of_comparisons_ends_in_a_report(cluster: Cluster) -> None:
     assert "asgd" in text and "allreduce" in text
     runs = [path for path in (table / "runs").iterdir() if (path / "summary.json").exists()]
     assert len(runs) == 4
+
+
+def test_an_element_of_a_comparison_is_warned_and_comes_back(cluster: Cluster) -> None:
+    """It goes on from its checkpoint, and the job of the table waits for it."""
+    words = ("allreduce", "--workers", "2", "--target-error", "0.5", "--out", "runs/warned", *BITS)
+    cluster.submit("compare", *words).ended()
+    folder = cluster.folder / "runs" / "warned"
+    log = folder / "runs" / "allreduce-w2-s1" / "metrics.jsonl"
+    until(lambda: log.exists() and '"train"' in log.read_text(), "the element's training")
+    (element,) = {name for name in cluster.command("squeue", "-hro", "%i").split() if "_" in name}
+    cluster.command("scancel", "--batch", "--signal=USR1", element)
+    until(lambda: (folder / "report.html").exists(), "the report", 240)
+    starts = [event for line in log.read_text().splitlines() if (event := json.loads(line))["event"] == "start"]
+    assert [start["resumed"] for start in starts] == [False, True]
+    assert json.loads(log.with_name("summary.json").read_text())["exit_reason"] == "finished"
+    assert (
+        "allreduce" in (folder / "compare.md").read_text() and "unfinished" not in (folder / "compare.md").read_text()
+    )
