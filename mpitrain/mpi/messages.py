@@ -8,6 +8,9 @@ from mpitrain.mpi.start import MPI
 from mpitrain.mpi.waiting import Member
 
 
+LOOKS = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
+
+
 class Messages(Member):
     """What a rank sends to and receives from one other."""
 
@@ -32,7 +35,7 @@ class Messages(Member):
     def poll(self, tag: int, source: int = MPI.ANY_SOURCE, most: int = 1 << 16) -> tuple[int, bytes] | None:
         """A waiting message as (sender, bytes), or None. Raises ValueError for one longer than `most` bytes."""
         status = MPI.Status()
-        message = self.comm.Improbe(source, tag, status)
+        message = self._look(source, tag, status)
         if message is None:
             return None
         count = status.Get_count(MPI.BYTE)
@@ -45,7 +48,7 @@ class Messages(Member):
 
     def waiting(self, tag: int) -> bool:
         """Whether any message with this tag waits."""
-        return bool(self.comm.Iprobe(MPI.ANY_SOURCE, tag))
+        return any(self.comm.Iprobe(MPI.ANY_SOURCE, tag) for _ in range(LOOKS))
 
     def send_matched(self, to: int, tag: int, buffer: Any) -> MPI.Request:
         """Start a synchronous-mode send: the request completes once the receiver has taken the message up."""
@@ -55,7 +58,7 @@ class Messages(Member):
     def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, MPI.Request, Array] | None:
         """Start receiving a waiting message into `allot(sender, bytes)`, uint8: sender, request, that memory."""
         status = MPI.Status()
-        message = self.comm.Improbe(MPI.ANY_SOURCE, tag, status)
+        message = self._look(MPI.ANY_SOURCE, tag, status)
         if message is None:
             return None
         count = status.Get_count(MPI.BYTE)
@@ -84,3 +87,11 @@ class Messages(Member):
         """Start receiving a message of the buffer's length from one rank."""
         self.traffic.bytes_received += buffer.nbytes
         return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
+
+    def _look(self, source: int, tag: int, status: MPI.Status) -> MPI.Message | None:
+        """A waiting message, matched."""
+        for _ in range(LOOKS):
+            message = self.comm.Improbe(source, tag, status)
+            if message is not None:
+                return message
+        return None
