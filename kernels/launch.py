@@ -59,6 +59,15 @@ class Kernels(Launcher):
         self.over("deltas", "check", dtype, words.size, words, words.size, units, counts, failed)
         self.over("deltas", "apply", dtype, words.size, words, words.size, units, counts, weights, failed)
 
+    # Messages
+
+    def checksum(self, vector: Array, result: Array) -> None:
+        """`result` uint64 [1] ← a sum over the vector's bytes that depends on their order."""
+        words = vector.view(np.uint32)
+        result.fill(words.size)
+        real = np.dtype(np.float32)  # the kernel has no `real`: one compilation serves vectors of both
+        self.over("checksum", "checksum", real, words.size, words, result, words.size)
+
     # Update rules
 
     def sgd(self, theta: Array, g: Array, *, eta: float) -> None:

@@ -16,6 +16,8 @@ from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
 
 #: The sign bit of a word, and the index that stands for none.
 SIGN, NONE = np.uint32(1 << 31), np.uint32(0xFFFFFFFF)
+#: What tells the words of a checksum apart by their places: the golden ratio's, as in splitmix64.
+STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def accumulate(
@@ -49,6 +51,25 @@ def apply(words: Array, step: int, counts: Array, weights: Array, failed: Array)
     if failed[0] == NONE:
         counts[index] = count
         weights[index] = count * UNIT
+
+
+def checksum(vector: Array, result: Array) -> None:
+    """`result` uint64 [1] ← n + Σ mix(w_i + (i + 1)·STEP) modulo 2^64, by splitmix64's finaliser.
+
+    Words w_i of 64 bits are made of the vector's n of 32: its first half gives the lower halves, its second half the
+    upper ones. An odd n leaves one alone.
+    """
+    words = vector.view(np.uint32)
+    pairs = words.size // 2
+    w = words[: words.size - pairs].astype(np.uint64)
+    if words.size % 2:
+        w[-1] = words[-1]
+    w[:pairs] |= words[pairs : 2 * pairs].astype(np.uint64) << np.uint64(32)
+    w += np.arange(1, w.size + 1, dtype=np.uint64) * STEP
+    w = (w ^ w >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    w = (w ^ w >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    result[0] = words.size
+    result += np.sum(w ^ w >> np.uint64(31))
 
 
 def sgd(theta: Array, g: Array, *, eta: float) -> None:

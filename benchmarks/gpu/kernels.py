@@ -131,6 +131,7 @@ CASES = [
     # Residual and gradient in, residual out; a word for each element sent.
     Case("accumulate", sparse, lambda a: int(4 * (3 + 0.0012) * a[0].size)),
     Case("apply", words, lambda a: 4 * 4 * a[0].size),
+    Case("checksum", lambda n: ([normal(n), zeros(1, dtype=np.uint64)], {}), lambda a: a[0].nbytes),
     rule("sgd", 2, 3, eta=0.01),
     rule("classical", 3, 5, eta=0.01, mu=0.9),
     rule("server_update", 3, 5, eta=0.01, mu=0.9, alpha=0.5),
