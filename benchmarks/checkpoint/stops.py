@@ -58,7 +58,9 @@ def main() -> int:
     }
     gradients, checkpoints = timed(Learner, "gradient"), timed(Monitor, "checkpoint")
     train(Options(overrides=tuple(f"{key}={value}" for key, value in settings.items()), out=folder / "run"))
-    begun = json.loads(transport.broadcast(json.dumps([begin for begin, _ in checkpoints]).encode(), "the times"))
+    began = [begin for begin, _ in checkpoints]  # of peers twice: it is due, they have met
+    began = [t for before, t in itertools.pairwise([0.0, *began]) if t - before > 1]
+    begun = json.loads(transport.broadcast(json.dumps(began).encode(), "the times"))
     for rank, line in enumerate(transport.gather_texts(told(gradients, begun[1:-1]), "the times")):
         if transport.rank == 0 and line:
             print(f"{options.algorithm:12} rank {rank}: {line}", flush=True)

@@ -10,15 +10,16 @@ def asynchronous(peer: Peer) -> None:
     turn, over = peer.rounds.turn(peer.number, 0), False
     while not over:
         peer.exchange.receive()
-        if turn is not None and _may_start(peer, turn):
+        peer.attend()
+        reason = peer.meetings.reason(done=turn is None)
+        if reason is not None:  # nobody waits for more than the minibatch that this rank was in when it was called
+            over = peer.meetings.meet(reason, END if turn is None else turn.place)
+        elif turn is not None and _may_start(peer, turn):
             following = peer.rounds.turn(peer.number, turn.after, turn.since)
             _train(peer, turn, following)
             turn = following
         elif turn is not None:
             _await_stage(peer, turn)
-        peer.attend()
-        reason = peer.meetings.reason(done=turn is None)
-        over = reason is not None and peer.meetings.meet(reason, END if turn is None else turn.place)
 
 
 def synchronous(peer: Peer) -> None:
