@@ -2,14 +2,24 @@
 
 import argparse
 import sys
+from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 
 from mpitrain import __version__, environment
 from mpitrain.errors import BadInput
 
 environment.prepare()  # before anything loads NumPy
 
-COMMANDS = ("train", "evaluate", "predict", "export", "prepare", "check", "compare", "report", "stability", "info")
+#: What adds these commands to the command line; only that of the command at hand is loaded.
+ADDED = {
+    ("evaluate", "predict", "export"): "mpitrain.trained.commands:add_parsers",
+    ("prepare", "check"): "mpitrain.data.commands:add_parsers",
+    ("compare",): "mpitrain.comparison:add_parser",
+    ("report",): "mpitrain.report:add_parser",
+    ("stability",): "mpitrain.stability:add_parser",
+}
+COMMANDS = ("train", *chain(*ADDED), "info")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] not in (*COMMANDS, "-h", "--help", "--version"):
         words = ["train", *words]
-    options = parser().parse_args(words)
+    options = parser(words[0]).parse_args(words)
     try:
         return int(options.run(options) or 0)
     except BadInput as error:
@@ -28,22 +38,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    from mpitrain import comparison, report, stability
-    from mpitrain.data import commands as data
-    from mpitrain.trained import commands as trained
-
+def parser(command: str = "--help") -> argparse.ArgumentParser:
+    """The command line, the whole of it or as far as one command needs it."""
     top = argparse.ArgumentParser(prog="mpitrain", description="Distributed SGD over MPI on HDF5 shards.")
     top.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     _add_train(commands)
-    trained.add_parsers(commands)
-    data.add_prepare_parser(commands)
-    data.add_check_parser(commands)
-    comparison.add_parser(commands)
-    report.add_parser(commands)
-    stability.add_parser(commands)
+    for names, adder in ADDED.items():
+        if command in names or command in ("-h", "--help"):
+            resolve_name(adder)(commands)
     info = commands.add_parser("info", help="what was found: MPI, ranks, nodes, threads, devices")
     info.set_defaults(run=_info)
     return top

@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from mpitrain.errors import BadInput, Overdue, TrainingFailed
+from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
 from mpitrain.mpi import Transport, abort
-from mpitrain.protocols.wire import WireError
 
 T = TypeVar("T")
 

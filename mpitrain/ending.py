@@ -11,7 +11,8 @@ from mpitrain.algorithms import name_of
 from mpitrain.evaluation import errors
 from mpitrain.metrics import summary_text, write_whole
 from mpitrain.preparation import has_server, some
-from mpitrain.session import STOPPED, Session
+from mpitrain.session import Session
+from mpitrain.stopping import STOPPED
 
 
 def finish(session: Session, folder: Path | None, stopped: bool) -> int:

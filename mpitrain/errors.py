@@ -16,3 +16,7 @@ class TrainingFailed(RuntimeError):
 
 class Overdue(RuntimeError):
     """A rank that was waited for stayed silent longer than the deadline."""
+
+
+class WireError(RuntimeError):
+    """A message that is not what its sender should have sent; the line names the sender."""

@@ -28,8 +28,9 @@ from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.progress import Progress
 from mpitrain.saver import Saver
 from mpitrain.schedule import Schedule
-from mpitrain.session import Session, Stop
+from mpitrain.session import Session
 from mpitrain.state import fresh
+from mpitrain.stopping import Stop
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from mpitrain.preparation import Options, furnish, new_session, prepare, threads
 from mpitrain.pretraining import pretrain
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.standby import dismiss, stand_by
-from mpitrain.session import Session, Stop
+from mpitrain.session import Session
+from mpitrain.stopping import Stop
 
 
 def train(options: Options) -> int:

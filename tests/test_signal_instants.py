@@ -22,7 +22,7 @@ from mpitrain import checkpoint
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.preparation import Options
 from mpitrain.run import train
-from mpitrain.session import STOPPED, Stop
+from mpitrain.stopping import STOPPED, Stop
 
 abort_on_exception()
 instants, seed = int(sys.argv[1]), int(sys.argv[2])

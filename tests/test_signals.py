@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain import checkpoint
-from mpitrain.session import ECHO, STOPPED
+from mpitrain.stopping import ECHO, STOPPED
 
 RANKS = 3
 MPIRUN = Path(sys.executable).with_name("mpirun")

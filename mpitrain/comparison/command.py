@@ -16,7 +16,7 @@ from mpitrain.errors import BadInput
 from mpitrain.metrics import write_whole
 from mpitrain.report.html import table
 from mpitrain.report.page import page, section
-from mpitrain.session import STOPPED
+from mpitrain.stopping import STOPPED
 
 DAY = 86400.0
 

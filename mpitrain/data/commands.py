@@ -12,8 +12,8 @@ from mpitrain.errors import BadInput
 Subparsers = Any  # argparse keeps the type of add_subparsers() to itself
 
 
-def add_prepare_parser(commands: Subparsers) -> None:
-    """Add `prepare` with one subcommand a source."""
+def add_parsers(commands: Subparsers) -> None:
+    """Add `prepare` with one subcommand a source, and `check`."""
     prepare = commands.add_parser("prepare", help="write a shard folder from a source")
     sources = prepare.add_subparsers(metavar="SOURCE", required=True)
     digits = sources.add_parser("digits", help="the embedded handwritten digits")
@@ -22,6 +22,9 @@ def add_prepare_parser(commands: Subparsers) -> None:
     _add_speech(sources)
     add_acoustic_sources(sources)
     add_sources(sources)
+    check = commands.add_parser("check", help="verify every shard of a folder")
+    check.add_argument("folder", type=Path, metavar="DIR", help="a shard folder")
+    check.set_defaults(run=_check)
 
 
 def _add_speech(sources: Subparsers) -> None:
@@ -38,13 +41,6 @@ def _add_speech(sources: Subparsers) -> None:
     speech.add_argument("--seed", type=int, default=1, help="default: 1")
     speech.add_argument("--jobs", type=int, help="processes; default: one a core")
     speech.set_defaults(run=_speech)
-
-
-def add_check_parser(commands: Subparsers) -> None:
-    """Add `check`."""
-    check = commands.add_parser("check", help="verify every shard of a folder")
-    check.add_argument("folder", type=Path, metavar="DIR", help="a shard folder")
-    check.set_defaults(run=_check)
 
 
 def _digits(options: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import refusals
 from mpitrain.errors import BadInput
 from mpitrain.progress import PLAIN_EVERY, open_console
-from mpitrain.session import Stop
+from mpitrain.stopping import Stop
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport

@@ -83,7 +83,7 @@ def run_import(options: argparse.Namespace) -> int:
     from mpitrain.agreement import ending_together
     from mpitrain.data.importing import Importing
     from mpitrain.mpi import Transport, abort_on_exception
-    from mpitrain.session import Stop
+    from mpitrain.stopping import Stop
 
     abort_on_exception()
     stop = Stop()

@@ -7,7 +7,6 @@ from mpitrain.flat import Array
 from mpitrain.mpi.start import MPI
 from mpitrain.mpi.waiting import Member
 
-
 LOOKS = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from mpitrain import saving
 from mpitrain.assignments import Work
-from mpitrain.errors import Overdue
+from mpitrain.errors import Overdue, WireError
 from mpitrain.protocols.elastic_centre import MastersCentre
 from mpitrain.protocols.orders import TO_MASTER, TO_WORKER
-from mpitrain.protocols.wire import Kind, Note, WireError, unpack
+from mpitrain.protocols.wire import Kind, Note, unpack
 from mpitrain.session import Session
 from mpitrain.supply import Supply
 

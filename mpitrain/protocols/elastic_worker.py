@@ -12,12 +12,12 @@ import numpy as np
 from mpitrain import saving
 from mpitrain.algorithms import Elastic, Pulled
 from mpitrain.assignments import Work
-from mpitrain.errors import TrainingFailed
+from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.flat import Array, block_of, block_slices, on_host
 from mpitrain.protocols.elastic_centre import Centre
 from mpitrain.protocols.elastic_methods import method_of
 from mpitrain.protocols.orders import TO_NEXT, Orders
-from mpitrain.protocols.wire import Kind, Note, WireError, unpack
+from mpitrain.protocols.wire import Kind, Note, unpack
 from mpitrain.rate import LocalRate
 from mpitrain.session import Session
 from mpitrain.supply import Supply

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mpitrain.protocols.wire import Kind, Note, WireError, unpack
+from mpitrain.errors import WireError
+from mpitrain.protocols.wire import Kind, Note, unpack
 
 if TYPE_CHECKING:
     from mpitrain.session import Session

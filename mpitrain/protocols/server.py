@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from mpitrain.assignments import Work
-from mpitrain.errors import Overdue
+from mpitrain.errors import Overdue, WireError
 from mpitrain.flat import Array
 from mpitrain.protocols.centre import Centre, choose, open_centre
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.server_worker import alone, work
-from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, WireError, checksum, unpack
+from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, checksum, unpack
 from mpitrain.session import Session
 
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from mpitrain.algorithms import Asgd
 from mpitrain.device.cpu import InPlace
+from mpitrain.errors import WireError
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.protocols.centre import Centre
 from mpitrain.protocols.server_updates import Updates
-from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, WireError, checksum, unpack
+from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, checksum, unpack
 from mpitrain.rules.sgd import sgd
 from mpitrain.session import Session
 

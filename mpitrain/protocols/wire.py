@@ -11,6 +11,7 @@ from enum import IntEnum
 import xxhash
 
 from mpitrain.assignments import Work
+from mpitrain.errors import WireError
 from mpitrain.flat import Array
 
 MAGIC = b"mpt1"
@@ -18,10 +19,6 @@ TO_SERVER, TO_WORKER, VECTOR = 1, 2, 3  # message tags
 _FIELDS = struct.Struct("<iqqqqqqqqddddQ")
 _CHECK = struct.Struct("<Q")
 SIZE = len(MAGIC) + _FIELDS.size + _CHECK.size
-
-
-class WireError(RuntimeError):
-    """A message that is not what its sender should have sent; the line names the sender."""
 
 
 class Kind(IntEnum):

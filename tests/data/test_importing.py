@@ -153,7 +153,7 @@ def make(chunk):
 if __name__ == "__main__":
     from mpitrain.data.importing import Importing
     from mpitrain.mpi import Transport
-    from mpitrain.session import Stop
+    from mpitrain.stopping import Stop
     stop = Stop()
     stop.install()
     plan = Plan("images", {"source": "toys"}, {"train": list(range(12))}, make)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpitrain.protocols.wire import Kind, Note, WireError, checksum, unpack
+from mpitrain.errors import WireError
+from mpitrain.protocols.wire import Kind, Note, checksum, unpack
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 notes = st.builds(

@@ -11,12 +11,12 @@ only in a `meeting`: to stop, to save a checkpoint, and at the end.
 import json
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.errors import WireError
 from mpitrain.protocols.peers.emission import warm
 from mpitrain.protocols.peers.leftovers import take_up
 from mpitrain.protocols.peers.orders import asynchronous, synchronous
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
-from mpitrain.protocols.wire import WireError
 from mpitrain.rules.sparse_delta import UNIT
 from mpitrain.session import Session
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpitrain.errors import WireError
 from mpitrain.flat import Array
-from mpitrain.protocols.wire import WireError
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from mpitrain.protocols.wire import WireError
+from mpitrain.errors import WireError
 
 #: Why a rank comes to a meeting: it has no work left, it was told to stop, the master wants to save, others called.
 Reason = Literal["done", "stop", "save", "called"]

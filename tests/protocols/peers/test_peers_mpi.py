@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from mpitrain.data.batch import Batch
-from mpitrain.errors import Overdue
+from mpitrain.errors import Overdue, WireError
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.peers import Peer, take_up
-from mpitrain.protocols.wire import WireError
 from mpitrain.rules.sparse_delta import UNIT
 from mpitrain.saving import Saver, together
 

@@ -5,10 +5,9 @@ import pytest
 
 from mpitrain.assignments import Assignments
 from mpitrain.codecs import message as wire_form
-from mpitrain.errors import TrainingFailed
+from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.ops import digest
 from mpitrain.protocols.peers.replica import TRAILER, Replica, capacity, odd_ones
-from mpitrain.protocols.wire import WireError
 from mpitrain.rules.sparse_delta import round_weights
 from mpitrain.state import State
 
