@@ -7,11 +7,11 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from mpitrain import __version__
-from mpitrain.device import describe
+from mpitrain.device import available, describe, why_staged
 from mpitrain.mpi import Transport, cuda_aware, library
 
-#: Algorithms whose sums a CUDA-aware MPI takes from GPU memory (device.collectives).
-DIRECT = "allreduce, easgd-sync, eamsgd-sync"
+#: What a CUDA-aware MPI takes from GPU memory.
+DIRECT = "sums of allreduce, easgd-sync and eamsgd-sync, messages of the server's and the elastic algorithms"
 
 
 def info() -> int:
@@ -23,8 +23,10 @@ def info() -> int:
         "the ranks' places",
     )
     passive = transport.progresses_passively() if transport.size > 1 else True
+    aware, source = cuda_aware()
+    staged = why_staged(transport, available(), aware, source)
     if transport.rank == 0:
-        for name, value in _facts(transport, passive):
+        for name, value in _facts(transport, passive, staged):
             print(f"{name:<18} {value}")
         for rank, place in enumerate(places):
             print(f"{f'rank {rank}':<18} {place}")
@@ -32,7 +34,7 @@ def info() -> int:
     return 0
 
 
-def _facts(transport: Transport, passive: bool) -> list[tuple[str, str]]:
+def _facts(transport: Transport, passive: bool, staged: str) -> list[tuple[str, str]]:
     blas = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), None)
     return [
         ("mpitrain", f"{__version__}, Python {platform.python_version()}, NumPy {np.__version__}"),
@@ -40,9 +42,9 @@ def _facts(transport: Transport, passive: bool) -> list[tuple[str, str]]:
         ("MPI", library()),
         ("ranks", f"{transport.size} on {transport.nodes} node{'s' if transport.nodes != 1 else ''}"),
         ("one-sided reads", "served while the target computes" if passive else "wait until the target enters MPI"),
-        ("exchange", _exchange(transport, passive)),
+        ("exchange", _exchange(transport, passive) if staged else "messages from GPU memory"),
         ("GPU", describe()),
-        ("CUDA-aware MPI", _staging()),
+        ("CUDA-aware MPI", _staging(staged)),
     ]
 
 
@@ -52,9 +54,9 @@ def _exchange(transport: Transport, passive: bool) -> str:
     return "one-sided reads, gradients by message" if passive else "messages"
 
 
-def _staging() -> str:
+def _staging(staged: str) -> str:
     """Whether a GPU's vectors go to MPI as they are or by way of pinned host memory, and why."""
     aware, source = cuda_aware()
-    staged = "staged in pinned memory"
-    way = f"the sums of {DIRECT} go from GPU memory, all else is {staged}" if aware else f"a GPU's vectors are {staged}"
+    why = f", for {staged}" if aware else ""
+    way = f"a GPU's vectors are staged in pinned memory{why}" if staged else f"{DIRECT} go from GPU memory"
     return f"{'yes' if aware else 'no'} ({source}): {way}; run.cuda_aware overrides it"

@@ -16,7 +16,7 @@ from mpitrain.algorithms import chunks_together, name_of
 from mpitrain.assignments import Assignments
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus, open_corpus
-from mpitrain.device import Cpu, choose
+from mpitrain.device import Cpu, agree, choose
 from mpitrain.errors import BadInput
 from mpitrain.evaluation import Evaluation, Subset
 from mpitrain.inputs import data_path, held_out, network_of, open_held_out, reading
@@ -47,7 +47,7 @@ class Options:
 
 def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu, Corpus, Network, Path | None]:
     """Everything that depends on the user's files and keys and needs no other rank."""
-    device = choose(config.run, transport.local_rank, direct=cuda_aware(config.run.cuda_aware)[0])
+    device = choose(config.run, transport.local_rank)
     corpus = open_corpus(data_path(config), "train", **reading(config))
     network = network_of(config, corpus.shape, corpus.classes, device.workspace())
     wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
@@ -80,6 +80,7 @@ def _run_folder(config: Config, options: Options) -> Path:
 def new_session(
     transport: Transport, config: Config, device: Cpu, corpus: Corpus, network: Network, stop: Stop
 ) -> Session:
+    agree(device, transport, *cuda_aware(config.run.cuda_aware))
     training = config.training
     schedule = Schedule(config, corpus.samples)
     state = fresh(

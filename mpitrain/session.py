@@ -22,6 +22,8 @@ WAYS = {  # what a probe of several nodes has chosen, and why
     "messages": "by messages: MPI serves one-sided reads across these nodes only while their target calls MPI",
     "one-sided": "by one-sided reads, which MPI serves across these nodes while their target computes",
 }
+#: Ways of which MPI takes vectors from GPU memory, where it can.
+DIRECT = ("allreduce", "messages")
 
 
 @dataclass
@@ -43,7 +45,14 @@ class Session:
     resumed: Path | None = None  # the checkpoint that this run goes on from
 
     def say_exchange(self, how: str) -> None:
-        """Record how vectors travel; say it where that was probed."""
-        self.monitor.exchange = how
+        """Record how vectors travel; say it where that was probed, or where they start from a GPU."""
+        direct = self.device.direct and how in DIRECT
+        self.monitor.exchange = f"{how} from GPU memory" if direct else how
+        if direct:
+            self.monitor.progress.line(f"vectors go to MPI from GPU memory: {self.device.passing}")
+            return
+        if self.device.name == "gpu" and how not in ("none", "sparse messages"):
+            why = f"the exchange is {how!r}" if self.device.direct else self.device.passing
+            self.monitor.progress.line(f"vectors are staged in host memory: {why}")
         if how in WAYS and self.config.run.exchange == "auto" and self.transport.nodes > 1:
             self.monitor.progress.line(f"vectors travel {WAYS[how]} (run.exchange)")

@@ -9,6 +9,7 @@ from mpitrain.errors import BadInput
 
 if TYPE_CHECKING:
     from mpitrain.config import Run
+    from mpitrain.mpi import Transport
 
 #: Where launchers say which of its node's ranks this one is: Open MPI, MPICH and Intel MPI, Cray, Slurm. Slurm's comes
 #: last: within a batch script it is 0, and mpirun hands that on to all ranks.
@@ -16,10 +17,10 @@ LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK",
 MISSING = "CuPy is not installed"
 
 
-def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.environ, direct: bool = False) -> Cpu:
+def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.environ) -> Cpu:
     """The device of `run.device`; `local_rank` is what MPI says, where the launcher says nothing.
 
-    `direct`: MPI takes device buffers. Raises BadInput when "gpu" is asked for and there is none.
+    Raises BadInput when "gpu" is asked for and there is none.
     """
     if run.device == "cpu":
         return CPU
@@ -34,12 +35,34 @@ def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.envi
     from mpitrain.device.gpu import Gpu
 
     count = cupy.cuda.runtime.getDeviceCount()
-    return Gpu(cupy, local_rank_of(environment, local_rank) % count, run.matmul, direct)
+    return Gpu(cupy, local_rank_of(environment, local_rank) % count, run.matmul)
 
 
 def local_rank_of(environment: Mapping[str, str], otherwise: int) -> int:
     """This rank's number on its node: the launcher's word for it, else MPI's."""
     return next((int(environment[name]) for name in LOCAL_RANK if environment.get(name, "").isdigit()), otherwise)
+
+
+def agree(device: Cpu, transport: "Transport", aware: bool, source: str) -> None:
+    """Settle `device.direct`, alike on all ranks: a vector leaves GPU memory only if it arrives in GPU memory.
+
+    `aware`: this rank's MPI takes device buffers, as `source` says. Collective.
+    """
+    why = why_staged(transport, device.name == "gpu", aware, source)
+    if device.name == "gpu":
+        device.direct, device.passing = not why, why or f"MPI is CUDA-aware on every rank ({source})"
+
+
+def why_staged(transport: "Transport", gpu: bool, aware: bool, source: str) -> str:
+    """Why MPI cannot have vectors as they lie in GPU memory; "" where it can. Collective."""
+    reason = "has no GPU" if not gpu else "" if aware else f"has an MPI that is not CUDA-aware ({source})"
+    reasons = transport.gather_texts(reason, "what MPI takes")
+    return next((f"rank {rank} {reason}" for rank, reason in enumerate(reasons) if reason), "")
+
+
+def available() -> bool:
+    """Whether there is a GPU that can be used. Starts no context."""
+    return not _cupy()[1]
 
 
 def describe() -> str:

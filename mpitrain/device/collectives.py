@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpitrain.device.messages import DirectMessages
 from mpitrain.flat import Array
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Operation:
         return self.done
 
 
-class StagedTransport:
-    """A transport whose collectives take arrays of the device too. All else is the transport's own."""
+class StagedTransport(DirectMessages):
+    """A transport that takes arrays of the device too, in messages if MPI does. All else is the transport's own."""
 
     def __init__(self, transport: "Transport", device: "Gpu", direct: bool | None = None) -> None:
         self._transport, self._device = transport, device

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
+import xxhash
 
 from mpitrain.codecs import replica
 from mpitrain.data.prefetch import Loader, open_loader
@@ -23,7 +24,8 @@ class Cpu:
 
     name = "cpu"
     why = ""  #: the reason for the choice, where there is one to tell
-    direct = False  #: whether MPI takes this device's arrays as they are
+    direct = False  #: whether MPI takes this device's arrays as they are, on all ranks
+    passing = ""  #: why it does or does not, where that is worth telling
     #: ops.residual.accumulate and codecs.replica.apply for vectors on the device; words are in host memory.
     emit = staticmethod(accumulate)
     apply_words = staticmethod(replica.apply)
@@ -40,7 +42,7 @@ class Cpu:
         return open_loader(corpus, dtype)
 
     def transport(self, transport: Any) -> Any:
-        """The transport, taking the device's arrays in collectives."""
+        """The transport, taking the device's arrays in collectives, and if `direct` in messages."""
         return transport
 
     def place(self, vector: Array) -> Array:
@@ -61,6 +63,13 @@ class Cpu:
     def host_like(self, vector: Array) -> Array:
         """An empty host vector of the same size that copies quickly."""
         return np.empty_like(vector)
+
+    def checksum(self, vector: Array) -> int:
+        """Checksum of a contiguous vector's bytes, at memory speed. On return the vector is final.
+
+        Sender and receiver must have it in the same kind of memory.
+        """
+        return int(xxhash.xxh3_64_intdigest(memoryview(vector).cast("B")))
 
     def fast(self, rule: Rule) -> Rule:
         """The rule, or one kernel that does the same to the bit."""
@@ -86,10 +95,10 @@ class InPlace:
 
 
 class Passage:
-    """Pieces read from outside, treated on the device, and brought back."""
+    """Pieces read from outside, treated, and handed out, all in the memory of `vector`."""
 
     def __init__(self, vector: Array) -> None:
-        self._piece = np.empty(0, vector.dtype)
+        self._piece = np.empty_like(vector[:0])
 
     def through(
         self,
@@ -104,7 +113,7 @@ class Passage:
         for piece in pieces:
             size = piece.stop - piece.start
             if self._piece.size < size:
-                self._piece = np.empty(size, self._piece.dtype)
+                self._piece = np.empty_like(self._piece, shape=size)
             copy = self._piece[:size]
             read(piece, copy)
             yield piece, treat(piece, copy)

@@ -28,8 +28,8 @@ class Gpu(Cpu):
 
     name = "gpu"
 
-    def __init__(self, cupy: Any, number: int, matmul: str = "float32", direct: bool = False) -> None:
-        self.cupy, self.number, self.direct, self.matmul = cupy, number, direct, matmul
+    def __init__(self, cupy: Any, number: int, matmul: str = "float32") -> None:
+        self.cupy, self.number, self.matmul = cupy, number, matmul
         cupy.cuda.Device(number).use()
         self.compute, self.incoming, self._leaving = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
         self.compute.use()
@@ -37,6 +37,7 @@ class Gpu(Cpu):
         self.emit, self.apply_words = self.ops.emit, self.ops.apply_words
         self.cudnn = CudnnProducts.found(cupy, matmul)
         self._chunks: dict[np.dtype, list[tuple[Array, Any]]] = {}
+        self._checksum = cupy.empty(1, np.uint64)
 
     def __str__(self) -> str:
         name = self.cupy.cuda.runtime.getDeviceProperties(self.number)["name"]
@@ -94,6 +95,12 @@ class Gpu(Cpu):
     def host_like(self, vector: Array) -> Array:
         return self.pinned(vector.shape, vector.dtype)
 
+    def checksum(self, vector: Array) -> int:
+        if isinstance(vector, np.ndarray):
+            return super().checksum(vector)
+        self.ops.checksum(vector, self._checksum)
+        return int(self._checksum.get()[0])  # which waits for the kernels before it
+
     def fast(self, rule: Rule) -> Rule:
         return self.ops.fused.get(rule, rule)
 
@@ -101,6 +108,8 @@ class Gpu(Cpu):
         return Outgoing(self, self._leaving, vector, to)
 
     def passage(self, vector: Array) -> Any:
+        if not isinstance(vector, np.ndarray):
+            return super().passage(vector)
         return GpuPassage(self, self._leaving, vector)
 
     # ---- for the modules beside this one

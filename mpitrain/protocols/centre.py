@@ -2,7 +2,7 @@
 
 - `shared`: one node. Θ and every worker's gradient lie in shared memory; nothing is copied but Θ by its reader.
 - `one-sided`: several nodes whose MPI serves gets while the target computes. Θ is read by Rget; gradients are messages.
-- `messages`: neither. Θ is sent on request, between two updates.
+- `messages`: neither. Θ is sent on request, between two updates. A CUDA-aware MPI takes the vectors from GPU memory.
 
 Consistency is a sequence lock: the version is 2i when Θ_i is whole and odd while it is written. A reader takes version,
 Θ, version, and tries again on a change (Zhang 2013: "if being updated, waits and retries"); no reader can block the
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -29,7 +30,7 @@ class Centre(Protocol):
 
     how: str
     theta: Array  # the server's Θ; meaningful on the master only
-    gradient: Array  # where this worker sums its gradients
+    gradient: Array  # where this worker sums its gradients, and the master receives them
 
     def writing(self, index: int) -> Any:
         """Context in which the master changes Θ from index − 1 to index."""
@@ -44,24 +45,32 @@ class Centre(Protocol):
         """Collective, at a clean end."""
 
 
-def choose(transport: "Transport", wanted: str) -> str:
-    """The way to exchange vectors: `run.exchange`, or for "auto" what the ranks' places and the probe allow."""
+def choose(transport: "Transport", wanted: str, direct: bool) -> str:
+    """The way to exchange vectors: `run.exchange`, or for "auto" what the ranks' places and the probe allow.
+
+    `direct`: MPI takes them from GPU memory, of which windows would need a copy on the host.
+    """
     if wanted == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     if wanted != "auto":
         return wanted
+    if direct:
+        return "messages"
     if transport.nodes == 1:
         return "shared"
     return "one-sided" if transport.progresses_passively() else "messages"
 
 
-def open_centre(transport: "Transport", how: str, size: int, dtype: np.dtype, master: int) -> Centre:
-    """The centre of `size` elements on `master`. Collective over all ranks."""
+def open_centre(transport: "Transport", how: str, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> Centre:
+    """The centre of `size` elements on `master`. Collective over all ranks.
+
+    Its vectors lie in host memory; by message, if MPI takes them from there, on the `device`.
+    """
     if how == "shared" and transport.size > 1:
         return SharedCentre(transport, size, dtype, master)
     if how == "one-sided" and transport.size > 1:
         return RemoteCentre(transport, size, dtype, master)
-    return MessageCentre(transport, size, dtype, master)
+    return MessageCentre(transport, size, dtype, master, device)
 
 
 class _Versioned:
@@ -151,9 +160,10 @@ class MessageCentre:
 
     how = "messages"
 
-    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int) -> None:
-        self.theta = np.zeros(size if transport.rank == master else 0, dtype)
-        self.gradient = np.zeros(size, dtype)
+    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
+        place = device.place if device.direct else CPU.place
+        self.theta = place(np.zeros(size if transport.rank == master else 0, dtype))
+        self.gradient = place(np.zeros(size, dtype))
 
     @contextmanager
     def writing(self, index: int) -> Iterator[None]:

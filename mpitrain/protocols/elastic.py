@@ -47,10 +47,10 @@ def run(session: Session) -> None:
         centre = WindowCentre(transport, ranks, theta.size, theta.dtype, supply)
         centre.put(theta)
     elif worker is None:
-        centre = ServingCentre(transport, workers, theta, supply)
+        centre = ServingCentre(transport, workers, theta, supply, session.device)
         centre.put(theta)
     else:
-        centre = AskingCentre(transport, orders, theta.size, supply)
+        centre = AskingCentre(transport, orders, theta.size, supply, session.device)
     if worker is None:
         Master(session, centre, workers, supply).serve()
     else:
@@ -70,8 +70,9 @@ def _options(session: Session) -> Elastic:
 
 def _way(session: Session) -> str:
     """ "one-sided" or "messages": on one node shared memory and one-sided access are the same thing."""
-    how = choose(session.transport, session.config.run.exchange)
-    if how == "messages" and _options(session).centre == "sharded":
+    sharded = _options(session).centre == "sharded"
+    how = choose(session.transport, session.config.run.exchange, session.device.direct and not sharded)
+    if how == "messages" and sharded:
         raise BadInput(
             "algorithm.centre = 'sharded': needs one-sided access, which this MPI does not serve across these nodes"
         )

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mpitrain.assignments import Work
-from mpitrain.flat import Array, block_slices, blocks
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.flat import Array, block_of, block_slices, blocks
 from mpitrain.protocols.wire import Note
 from mpitrain.supply import Supply
 
@@ -28,8 +29,9 @@ HEADER = 64  # bytes before rank 0's share: the place in the supply of samples, 
 
 
 class Centre(Protocol):
-    """A worker's side."""
+    """A worker's side. `direct`: vectors are read to and added from GPU memory, else host memory."""
 
+    direct: bool
     pieces: list[slice]  # in the order in which this worker treats them
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
@@ -81,7 +83,7 @@ def shares(size: int, parts: int) -> list[slice]:
 class WindowCentre:
     """One-sided. Every rank has one; the master's also lays x̃ out and copies it. Collective to make and to close."""
 
-    patient = True
+    patient, direct = True, False
 
     def __init__(self, transport: "Transport", ranks: list[int], size: int, dtype: np.dtype, supply: Supply) -> None:
         self._transport, self._supply = transport, supply
@@ -169,20 +171,20 @@ class WindowCentre:
 
 
 class Kept:
-    """x̃ in this process's own memory, where nobody else reaches it."""
+    """x̃ in this process's own memory on the device, where nobody else reaches it."""
 
-    def __init__(self, size: int, dtype: np.dtype, supply: Supply) -> None:
-        self._supply, self._place = supply, 0
-        self.theta = np.zeros(size, dtype)
-        self.pieces = list(blocks(size))
+    def __init__(self, size: int, dtype: np.dtype, supply: Supply, device: Cpu = CPU) -> None:
+        self._supply, self._place, self._device = supply, 0, device
+        self.theta = device.place(np.zeros(size, dtype))
+        self.pieces = list(blocks(size, block_of(self.theta)))
 
     def put(self, theta: Array) -> None:
         """x̃ ← θ."""
-        np.copyto(self.theta, theta)
+        self._device.upload(self.theta, theta)
 
     def copy(self, out: Array) -> None:
         """x̃."""
-        np.copyto(out, self.theta)
+        self._device.download(self.theta, out)
 
     def place(self) -> int:
         """How many samples have been taken from the supply."""
@@ -191,6 +193,8 @@ class Kept:
 
 class OwnCentre(Kept):
     """Master and worker are one process."""
+
+    direct = False
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
         before = self._place

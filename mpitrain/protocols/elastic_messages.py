@@ -1,8 +1,8 @@
 """The elastic centre by messages, where MPI serves no one-sided access while the target computes.
 
 A worker's CLAIM is answered by its samples' place and x̃, piece by piece; its PUSH is followed by d, piece by piece, and
-answered by ADDED. Rank 0 holds one piece a worker, whatever is under way, and treats a worker's notes in order: a
-worker reads what it has added.
+answered by ADDED. Rank 0 holds two pieces a worker at most, whatever is under way, and treats a worker's notes in
+order: a worker reads what it has added. Where MPI takes vectors from GPU memory, x̃ and the pieces lie there.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpitrain.assignments import Work
-from mpitrain.flat import Array, blocks
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.flat import BLOCK, GPU_BLOCK, Array, blocks
 from mpitrain.protocols.elastic_centre import Kept
 from mpitrain.protocols.orders import TO_WORKER, VECTOR, Orders
 from mpitrain.protocols.wire import Kind, Note
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 class AskingCentre:
     """A worker's side."""
 
-    def __init__(self, transport: "Transport", orders: Orders, size: int, supply: Supply) -> None:
-        self._transport, self._orders, self._supply = transport, orders, supply
-        self.pieces = list(blocks(size))
+    def __init__(self, transport: "Transport", orders: Orders, size: int, supply: Supply, device: Cpu = CPU) -> None:
+        self._transport, self._orders, self._supply = device.transport(transport), orders, supply
+        self.direct = device.direct
+        self.pieces = list(blocks(size, GPU_BLOCK if self.direct else BLOCK))
         self._sending: list[Any] = []
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
@@ -80,10 +82,13 @@ class ServingCentre(Kept):
 
     patient = False
 
-    def __init__(self, transport: "Transport", workers: list[int], theta: Array, supply: Supply) -> None:
-        super().__init__(theta.size, theta.dtype, supply)
-        self._transport = transport
+    def __init__(
+        self, transport: "Transport", workers: list[int], theta: Array, supply: Supply, device: Cpu = CPU
+    ) -> None:
+        super().__init__(theta.size, theta.dtype, supply, device if device.direct else CPU)
+        self._transport = device.transport(transport)
         self._workers = {worker: _Worker() for worker in workers}
+        self._spare: list[Array] = []
 
     def take(self, sender: int, note: Note) -> bool:
         if note.kind == Kind.CLAIM:
@@ -105,7 +110,8 @@ class ServingCentre(Kept):
         return busy
 
     def _transfer(self) -> _Transfer:
-        return _Transfer(list(self.pieces), np.empty_like(self.theta[self.pieces[0]]))
+        buffer = self._spare.pop() if self._spare else np.empty_like(self.theta[self.pieces[0]])
+        return _Transfer(list(self.pieces), buffer)
 
     def _answer(self, rank: int, worker: _Worker) -> None:
         note = worker.claims.pop(0)
@@ -119,6 +125,7 @@ class ServingCentre(Kept):
             return False
         if not pull.left:
             worker.pull = None
+            self._spare.append(pull.buffer)
             return True
         piece = pull.left.pop(0)
         out = pull.buffer[: piece.stop - piece.start]
@@ -136,6 +143,7 @@ class ServingCentre(Kept):
             push.moving = None
         if not push.left:
             worker.push = None
+            self._spare.append(push.buffer)
             self._transport.post(rank, TO_WORKER, Note(Kind.ADDED).pack())
             return True
         push.moving = push.left.pop(0)

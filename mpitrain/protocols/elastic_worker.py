@@ -64,7 +64,7 @@ class Worker:
         state.local = self.method.vectors
         self.rate = LocalRate(self.options.rate_decay, self.options.plateau)
         self.t, self.turns, self.rest = 0, 0, list[Work]()
-        self._g, self._passage = np.empty_like(self.method.at), session.device.passage(theta)
+        self._g = np.empty_like(self.method.at)
         self._first = self._idle = self.stopping = self._done = False
         self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
@@ -74,6 +74,8 @@ class Worker:
     def train(self, centre: Centre, supply: Supply, first: int = 0) -> None:
         """Periods until the end; `first` is the worker that has the token."""
         self.centre, self.supply = centre, supply
+        crossing = self.method.at if centre.direct else self.session.state.theta
+        self._passage = self.session.device.passage(crossing)
         self._token: int | None = 0 if self.number == first else None  # how many have finished
         while self.rest or self._begin_period():
             self._step(self.rest.pop(0))
@@ -161,7 +163,7 @@ class Worker:
             for piece in self.centre.pieces:
                 d = self.method.pending(piece)
                 if d is not None:
-                    self.centre.add(piece, on_host(d))
+                    self.centre.add(piece, d if self.centre.direct else on_host(d))
         self.centre.complete()
         if self.in_order and (finished := (self._token or 0) + 1) < len(self.workers):
             self._pass_token(finished)

@@ -15,7 +15,7 @@ from mpitrain.flat import Array
 from mpitrain.protocols.centre import Centre, choose, open_centre
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.server_worker import alone, work
-from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, checksum, unpack
+from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, unpack
 from mpitrain.session import Session
 
 
@@ -28,9 +28,9 @@ def run(session: Session) -> None:
     if not workers:
         alone(session)
         return
-    how = choose(transport, session.config.run.exchange)
+    how = choose(transport, session.config.run.exchange, session.device.direct)
     session.say_exchange(how)
-    centre = open_centre(transport, how, state.theta.size, state.theta.dtype, master)
+    centre = open_centre(transport, how, state.theta.size, state.theta.dtype, master, session.device)
     if transport.rank == master:
         _lay_out(centre, session)
     transport.barrier("the start")
@@ -46,12 +46,14 @@ def run(session: Session) -> None:
 
 
 def _lay_out(centre: Centre, session: Session) -> None:
-    """Show Θ where workers read it. On the CPU it is updated there, a GPU keeps it and shows a copy."""
+    """Show Θ where workers read it. It is updated there, unless a GPU keeps it and shows a copy in host memory."""
     state = session.state
     with centre.writing(state.index):
-        session.device.download(state.theta, centre.theta)
-    if session.device.name == "cpu":
-        state.theta = centre.theta
+        if type(centre.theta) is not type(state.theta):
+            session.device.download(state.theta, centre.theta)
+            return
+        np.copyto(centre.theta, state.theta)
+    state.theta = centre.theta
 
 
 class Server:
@@ -59,7 +61,8 @@ class Server:
 
     def __init__(self, session: Session, centre: Centre, workers: list[int]) -> None:
         self.session, self.centre, self.workers = session, centre, workers
-        self.transport, self.state, self.monitor = session.transport, session.state, session.monitor
+        self.device, self.state, self.monitor = session.device, session.state, session.monitor
+        self.transport = session.device.transport(session.transport)
         self.updates = Updates(session)
         self.options = self.updates.options
         self.in_order = self.options.order == "round-robin"
@@ -73,7 +76,6 @@ class Server:
         self.turn = 0
         now = session.clock()
         self.heard = dict.fromkeys(workers, now)
-        self._received: Array | None = None
         self._snapshot: Array | None = None
         self._snapshot_sends: list[Any] = []
         self._asked: list[int] = []
@@ -149,7 +151,7 @@ class Server:
             with self.centre.writing(self.state.index + 1):
                 self.updates.apply(gradient, note, worker)
                 if self.state.theta is not self.centre.theta:
-                    self.session.device.download(self.state.theta, self.centre.theta)
+                    self.device.download(self.state.theta, self.centre.theta)
         given = self.assigned.pop(worker)
         self.state.assignments.give_back(given.rest(note.count))
         self.monitor.trained(note.count, note.loss, self.session.clock() - began)
@@ -229,17 +231,16 @@ class Server:
     def _collect(self, worker: int, note: Note) -> Array:
         """The gradient on the device."""
         seen = self.centre.handed_over(worker)
-        return self.session.device.place(self._receive(worker, note) if seen is None else seen)
+        return self.device.place(self._receive(worker, note) if seen is None else seen)
 
     def _receive(self, worker: int, note: Note) -> Array:
-        if self._received is None:
-            self._received = self.session.device.host_like(self.state.theta)
-        if note.nbytes != self._received.nbytes:
-            raise WireError(f"rank {worker} sends {note.nbytes} bytes, expected {self._received.nbytes}")
-        self.transport.receive_into(worker, VECTOR, self._received, f"the gradient of rank {worker}")
-        if checksum(self._received) != note.checksum:
+        received = self.centre.gradient
+        if note.nbytes != received.nbytes:
+            raise WireError(f"rank {worker} sends {note.nbytes} bytes, expected {received.nbytes}")
+        self.transport.receive_into(worker, VECTOR, received, f"the gradient of rank {worker}")
+        if self.device.checksum(received) != note.checksum:
             raise WireError(f"rank {worker} sent a gradient that does not match its checksum")
-        return self._received
+        return received
 
     def send_snapshots(self) -> bool:
         """Answer those whose direct reads failed with a copy of Θ between two updates."""
@@ -251,7 +252,8 @@ class Server:
         if self._snapshot is None:
             self._snapshot = np.empty_like(self.centre.theta)
         np.copyto(self._snapshot, self.centre.theta)
-        note = Note(Kind.SNAPSHOT, self.state.index, nbytes=self._snapshot.nbytes, checksum=checksum(self._snapshot))
+        check = self.device.checksum(self._snapshot)
+        note = Note(Kind.SNAPSHOT, self.state.index, nbytes=self._snapshot.nbytes, checksum=check)
         for worker in self._asked:
             self.transport.post(worker, TO_WORKER, note.pack())
             self._snapshot_sends.append(self.transport.send(worker, VECTOR, self._snapshot))

@@ -12,7 +12,7 @@ from mpitrain.errors import WireError
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.protocols.centre import Centre
 from mpitrain.protocols.server_updates import Updates
-from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, checksum, unpack
+from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, unpack
 from mpitrain.rules.sgd import sgd
 from mpitrain.session import Session
 
@@ -22,13 +22,13 @@ class Worker:
 
     def __init__(self, session: Session, centre: Centre, master: int, number: int) -> None:
         self.session, self.centre, self.master, self.number = session, centre, master, number
-        self.transport = session.transport
+        self.transport = session.device.transport(session.transport)
         self.options: Asgd = session.config.algorithm  # type: ignore[assignment]
         device = session.device
         self.theta = np.empty_like(device.place(session.state.theta))
         self.gradient = np.empty_like(self.theta)
-        # With a GPU, Θ and the sum of gradients cross to where the server reads and writes, unless it is this process.
-        apart = device.name == "gpu" and centre.how != "own"
+        # Θ and the sum of gradients cross between this worker's memory and the exchange's, where those are two.
+        apart = type(self.theta) is not type(centre.gradient)
         self._read = device.host_like(self.theta) if apart else self.theta
         self._total = np.empty_like(self.theta) if apart else centre.gradient
         self._outgoing = device.outgoing(self._total, centre.gradient) if apart else InPlace()
@@ -68,7 +68,7 @@ class Worker:
         if note.kind != Kind.SNAPSHOT or note.nbytes != self._read.nbytes:
             raise WireError(f"rank {self.master} answered a pull with kind {note.kind}, {note.nbytes} bytes")
         self.transport.receive_into(self.master, VECTOR, self._read, "Θ from the server")
-        if checksum(self._read) != note.checksum:
+        if self.session.device.checksum(self._read) != note.checksum:
             raise WireError(f"rank {self.master} sent a Θ that does not match its checksum")
         return note.index
 
@@ -121,7 +121,7 @@ class Worker:
         self.transport.traffic.bytes_sent += total.nbytes if self.centre.how == "shared" else 0
         if self.centre.how == "shared":
             return self.ask(note, "the server to apply a gradient")
-        self.tell(replace(note, nbytes=total.nbytes, checksum=checksum(total)))
+        self.tell(replace(note, nbytes=total.nbytes, checksum=self.session.device.checksum(total)))
         sending = self.transport.send(self.master, VECTOR, total)
         answer = self.answer("the server to apply a gradient")
         self.transport.wait(sending, "a gradient to leave")

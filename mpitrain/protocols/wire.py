@@ -1,7 +1,7 @@
 """The fixed-size note that ranks exchange about a vector: who, what, from which index, over which samples.
 
 Little-endian, with a magic word and a checksum; a vector that follows in a message of its own is announced with its
-length and checksum.
+length and checksum (`device.checksum`).
 """
 
 import struct
@@ -12,7 +12,6 @@ import xxhash
 
 from mpitrain.assignments import Work
 from mpitrain.errors import WireError
-from mpitrain.flat import Array
 
 MAGIC = b"mpt1"
 TO_SERVER, TO_WORKER, VECTOR = 1, 2, 3  # message tags
@@ -87,8 +86,3 @@ def unpack(message: bytes, sender: int) -> Note:
     if body[: len(MAGIC)] != MAGIC or _CHECK.unpack(check)[0] != xxhash.xxh3_64_intdigest(body):
         raise WireError(f"rank {sender} sent a corrupt note")
     return Note(*_FIELDS.unpack(body[len(MAGIC) :]))
-
-
-def checksum(vector: Array) -> int:
-    """Checksum of a contiguous vector's bytes, at memory speed."""
-    return int(xxhash.xxh3_64_intdigest(memoryview(vector).cast("B")))
