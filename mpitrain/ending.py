@@ -8,8 +8,7 @@ import numpy as np
 
 from mpitrain import saving
 from mpitrain.algorithms import name_of
-from mpitrain.evaluation import errors
-from mpitrain.metrics import summary_text, write_whole
+from mpitrain.metrics import errors, summary_text, write_whole
 from mpitrain.preparation import has_server, some
 from mpitrain.session import Session
 from mpitrain.stopping import STOPPED

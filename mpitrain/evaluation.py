@@ -42,15 +42,6 @@ class Share:
         return self._corpus.gather(indices + self._first, out)
 
 
-def errors(results: dict[str, Any]) -> dict[str, float]:
-    """The errors by part, for a reader: "test", "dev", …; the unnamed test is left out where named ones stand."""
-    named = {
-        key.removesuffix("_error").replace("_", " "): value for key, value in results.items() if key.endswith("_error")
-    }
-    several = any(name.startswith("test ") for name in named)
-    return {name: value for name, value in named.items() if value is not None and not (several and name == "test")}
-
-
 class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …, all of one shape.
 

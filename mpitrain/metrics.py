@@ -51,3 +51,12 @@ def summary_text(fields: dict[str, Any]) -> str:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def errors(results: dict[str, Any]) -> dict[str, float]:
+    """The errors by part, for a reader: "test", "dev", …; the unnamed test is left out where named ones stand."""
+    named = {
+        key.removesuffix("_error").replace("_", " "): value for key, value in results.items() if key.endswith("_error")
+    }
+    several = any(name.startswith("test ") for name in named)
+    return {name: value for name, value in named.items() if value is not None and not (several and name == "test")}

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from mpitrain.evaluation import errors
+from mpitrain.metrics import errors
 
 PLAIN_EVERY = 10.0  # seconds without a plain line before there is one
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "prte")

@@ -2,20 +2,17 @@
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/prepare/images.py [--pictures N] [--turns N]
 
-Pictures are JPEG files of 500 x 375, which become 64 x 64. A turn is the whole command, its start included.
+Pictures are JPEG files of 500 x 375, which become 64 x 64.
 """
 
 import argparse
 import shutil
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from turns import compare
 
 DIFFERENT = 100  # pictures that are drawn; the others are copies
 CLASSES = 10
@@ -35,36 +32,17 @@ def draw(folder: Path, count: int) -> None:
             shutil.copy(folder / f"class{first % CLASSES}" / f"{first:06d}.jpg", path)
 
 
-def seconds(source: Path, out: Path, jobs: int) -> float:
-    """One import."""
-    words = ["prepare", "images", str(source), str(out), "--size", "64", "--jobs", str(jobs)]
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "mpitrain", *words], check=True, capture_output=True)
-    taken = time.perf_counter() - began
-    shutil.rmtree(out)
-    return taken
-
-
 def main() -> None:
     """Print each turn, the medians and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", type=int, default=12_000)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
-    times: dict[int, list[float]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as folder:
         draw(Path(folder) / "in", options.pictures)
-        for _ in range(options.turns):
-            for jobs, taken in times.items():
-                taken.append(seconds(Path(folder) / "in", Path(folder) / "out", jobs))
-            print(f"{times[1][-1]:.1f} s with one process, {times[2][-1]:.1f} s with two", flush=True)
-    one, two = (statistics.median(times[jobs]) for jobs in (1, 2))
-    rate = options.pictures / two
-    ratios = sorted(a / b for a, b in zip(times[1], times[2], strict=True))
-    print(f"medians {one:.1f} s and {two:.1f} s, a ratio of {one / two:.2f}; {rate:,.0f} pictures a second")
-    print(
-        f"ratios of the turns: {', '.join(f'{ratio:.2f}' for ratio in ratios)}; median {statistics.median(ratios):.2f}"
-    )
+        words = ["images", str(Path(folder) / "in"), "--size", "64"]
+        taken = compare(words, Path(folder) / "out", options.turns)
+    print(f"{options.pictures / taken:,.0f} pictures a second with two processes")
 
 
 if __name__ == "__main__":

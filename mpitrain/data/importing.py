@@ -7,7 +7,7 @@ knows is written into each, and then they get their names: so nobody ever sees h
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -60,19 +60,25 @@ class Importing:
 
     def _run(self, planning: Callable[[], Plan]) -> int:
         began = time.monotonic()
+        with processes(self.jobs, "mpitrain.data.plan") as executor:
+            plan, tasks = self._make(planning, executor)
+        self._agreed(lambda: self._name(tasks), "the shards' names")
+        self._report(plan, tasks, time.monotonic() - began)
+        return 0
+
+    def _make(self, planning: Callable[[], Plan], executor: Executor) -> tuple[Plan, list[Task]]:
+        """The plan, and its shards under provisional names."""
         plan = self._agreed(planning, "the plan")
         tasks = plan.tasks(self.folder)
         missing = self._agreed(lambda: self._missing(tasks), "the look at the folder")
         if missing:
             if len(missing) < len(tasks):
                 self.console.print(f"going on: {len(tasks) - len(missing)} of {len(tasks)} shards are there already")
-            self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", processes)
+            self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", executor)
         common = self._agreed(lambda: _common(plan, tasks), "the statistics")
         finishing = [partial(task.finish, common) for task in tasks if not task.final.exists()]
-        self._share_out(finishing, "finishing", ThreadPoolExecutor)  # of bytes that lie in memory: nothing to compute
-        self._agreed(lambda: self._name(tasks), "the shards' names")
-        self._report(plan, tasks, time.monotonic() - began)
-        return 0
+        self._share_out(finishing, "finishing", executor)
+        return plan, tasks
 
     def _missing(self, tasks: list[Task]) -> list[Task]:
         """Those whose shards are not there."""
@@ -84,13 +90,10 @@ class Importing:
                 raise BadInput(f"{self.folder}: already holds shards of another corpus, such as {path.name}")
         return [task for task in tasks if not task.final.exists() and not task.done(task.provisional)]
 
-    def _share_out(self, actions: Sequence[Action], what: str, executor_of: Callable[[int], Executor]) -> None:
+    def _share_out(self, actions: Sequence[Action], what: str, executor: Executor) -> None:
         """Carry out the actions, divided among the ranks and their processes or threads."""
         mine = actions[self.transport.rank :: self.transport.size]
-        with (
-            executor_of(max(min(self.jobs, len(mine)), 1)) as executor,
-            Progress(console=self.console, transient=True, disable=not self.console.is_terminal) as bars,
-        ):
+        with Progress(console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
             bar = bars.add_task(what, total=len(actions))
             waiting = {executor.submit(action) for action in mine}
             try:

@@ -7,19 +7,31 @@ They end when that process ends them, or is gone.
 import os
 import signal
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from importlib import import_module
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
 
 WISHES = {signal.SIGINT, signal.SIGTERM}
 LOOK = 1.0  # seconds between two looks whether the process that started this one is still there
+EARLY = 8  # processes that start before anybody knows how many there is work for
 
 
-def processes(jobs: int) -> Executor:
-    """So many of them, or a thread instead of one, so that its rank can answer the others."""
+def processes(jobs: int, module: str) -> Executor:
+    """At most so many of them, which load `module` while their work is planned.
+
+    A thread instead of one, so that its rank can answer the others.
+    """
     if jobs <= 1:
         return ThreadPoolExecutor(1)
-    return ProcessPoolExecutor(jobs, _Context(), _begin, (os.getpid(),))
+    executor = ProcessPoolExecutor(jobs, _Context(), _begin, (os.getpid(),))
+    for _ in range(min(jobs, EARLY)):  # each task starts a process, as long as there are not so many and none is idle
+        executor.submit(_load, module)
+    return executor
+
+
+def _load(module: str) -> None:
+    import_module(module)
 
 
 class _Process(SpawnProcess):

@@ -47,19 +47,20 @@ def prepare_speech(
     began, console, jobs = time.monotonic(), Console(), jobs or len(os.sched_getaffinity(0))
     if not 0 < hours < 1e5:
         raise BadInput(f"--hours {hours:g}: expected a positive number")
-    utterance(recipe, "dev", 0)  # whatever is missing is missed here, in one line
-    _make_room(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
-        table = States()
-        spoken = {part: Spoken(Path(scratch) / part, recipe.dims) for part in PARTS}
-        with processes(jobs) as executor, Progress(console=console, transient=True) as bars:
+    with processes(jobs, "mpitrain.data.utterances") as executor:
+        utterance(recipe, "dev", 0)  # whatever is missing is missed here, in one line
+        _make_room(folder)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
+            table = States()
+            spoken = {part: Spoken(Path(scratch) / part, recipe.dims) for part in PARTS}
+            with Progress(console=console, transient=True) as bars:
+                for part in PARTS:
+                    seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
+                    _speak(spoken[part], table, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)
+            classes_of, names = choose(table.states, table.counts(spoken["train"].states()), classes)
+            attributes = _attributes(recipe, names, spoken["train"])
             for part in PARTS:
-                seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
-                _speak(spoken[part], table, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)
-        classes_of, names = choose(table.states, table.counts(spoken["train"].states()), classes)
-        attributes = _attributes(recipe, names, spoken["train"])
-        for part in PARTS:
-            spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part), limit)
+                spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part), limit)
     _report(console, spoken, len(names), len(table.states), time.monotonic() - began)
     if len(names) < classes:
         console.print(f"fewer classes than the {classes} wanted: this much speech has no more states", soft_wrap=True)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mpitrain.evaluation import errors
+from mpitrain.metrics import errors
 from mpitrain.report.runs import Record, Run
 
 MOST = 240  # points of a curve that are kept; a plot is not wider than this in hairlines

@@ -16,7 +16,7 @@ def begin(number):
     return os.getpid()
 
 if __name__ == "__main__":
-    executor = processes(2)
+    executor = processes(2, "math")
     print(*{future.result() for future in [executor.submit(begin, number) for number in range(8)]}, flush=True)
     time.sleep(100)
 """
