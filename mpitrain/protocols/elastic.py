@@ -145,7 +145,7 @@ def _alone(session: Session) -> None:
     state, monitor = session.state, session.monitor
     worker = Worker(session, _Alone(session), 0, [session.members[0]])
     supply, _ = take_up(session, worker)
-    centre = OwnCentre(state.theta.size, state.theta.dtype, supply)
+    centre = OwnCentre(state.theta.size, state.theta.dtype, supply, session.device)
     centre.put(state.theta)
     before = state.trained
 

@@ -29,7 +29,7 @@ HEADER = 64  # bytes before rank 0's share: the place in the supply of samples, 
 
 
 class Centre(Protocol):
-    """A worker's side. `direct`: vectors are read to and added from GPU memory, else host memory."""
+    """A worker's side. `direct`: vectors are read to and added from where the device has them, else host memory."""
 
     direct: bool
     pieces: list[slice]  # in the order in which this worker treats them
@@ -194,7 +194,7 @@ class Kept:
 class OwnCentre(Kept):
     """Master and worker are one process."""
 
-    direct = False
+    direct = True
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
         before = self._place
