@@ -37,6 +37,8 @@ class Monitor:
         self.results: dict[str, float] = {}
         self.updates, self.refusals, self.busy = 0, 0, 0.0
         self.staleness_sum, self.staleness_max = 0, 0
+        self.traffic: dict[int, float] = {}  # bytes that each worker has said it sent and received
+        self.exchanged: Callable[[], float] | None = None  # by all ranks since the start; None with one
         self.counted: dict[str, Any] = {}  # what else a protocol counted, for summary.json
         self._stalenesses: Counter[int] = Counter()
         self._zeros: list[float] = []
@@ -219,6 +221,7 @@ class Monitor:
                 epoch=trained / self.samples,
                 seconds=self.seconds,
                 train_loss=self.train_loss,
+                **self._bytes(),
                 **results,
             )
             self.progress.evaluated(trained / self.samples, self.seconds, self.train_loss, results)
@@ -242,10 +245,14 @@ class Monitor:
             updates=self.updates,
             staleness_mean=self.staleness_sum / max(self.updates, 1),
             staleness_max=self.staleness_max,
+            **self._bytes(),
             **self.statistics(),
         )
         rate = self.trained_now / max(self.seconds - self.seconds_before, 1e-9)
         self.progress.update(state.trained, rate, self.train_loss, self.results.get("test_error"))
+
+    def _bytes(self) -> dict[str, int]:
+        return {} if self.exchanged is None else {"bytes_exchanged": int(self.exchanged())}
 
     def _roll_loss(self) -> None:
         """The mean loss of the minibatches since the last record is the training loss."""

@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,16 @@ def furnish(session: Session, folder: Path | None, resume: bool) -> None:
         monitor.evaluation = Evaluation(
             session.network, corpora, np.dtype(config.training.dtype), session.clock, slices, device=session.device
         )
+    if session.transport.size > 1:
+        monitor.exchanged = partial(_exchanged, session)
     _say_start(session, resume)
+
+
+def _exchanged(session: Session) -> float:
+    """Bytes that all ranks have sent and received: as workers say, else reckoned from this rank's, all being alike."""
+    if has_server(session.config):
+        return sum(session.monitor.traffic.values())
+    return len(session.members) * session.transport.traffic.both
 
 
 def _say_start(session: Session, resume: bool) -> None:

@@ -25,6 +25,11 @@ class Traffic:
     bytes_received: int = 0
     messages_sent: int = 0
 
+    @property
+    def both(self) -> int:
+        """Bytes sent and received."""
+        return self.bytes_sent + self.bytes_received
+
 
 class Member:
     """This rank in its communicator: who is where, what it has exchanged, its waits.

@@ -79,6 +79,7 @@ class Master:
             raise WireError(f"rank {sender} is no worker of this master")
         self._heard[sender] = self.session.clock()
         self._stopping |= bool(note.stopping)
+        self.monitor.traffic[sender] = note.traffic
         if self.centre.take(sender, note) or (self._collection is not None and self._collection.take(sender, note)):
             return
         match note.kind:

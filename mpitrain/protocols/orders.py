@@ -29,7 +29,7 @@ class Orders:
 
     def tell(self, note: Note) -> None:
         """Send a note, with this rank's wish to stop."""
-        note = replace(note, stopping=int(self.session.stop.flag))
+        note = replace(note, stopping=int(self.session.stop.flag), traffic=self.transport.traffic.both)
         self.transport.post(self.master, TO_MASTER, note.pack())
 
     def look(self) -> bool:

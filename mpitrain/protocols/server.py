@@ -118,6 +118,7 @@ class Server:
                 raise WireError(f"rank {sender} is no worker of this server")
             self.heard[sender] = self.session.clock()
             self.session.stop.flag |= bool(note.stopping)
+            self.monitor.traffic[sender] = note.traffic
             taken = True
             match note.kind:
                 case Kind.HELLO:

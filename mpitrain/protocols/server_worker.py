@@ -41,7 +41,7 @@ class Worker:
 
     def tell(self, note: Note) -> None:
         """Send a note, with this rank's wish to stop."""
-        note = replace(note, stopping=int(self.session.stop.flag))
+        note = replace(note, stopping=int(self.session.stop.flag), traffic=self.transport.traffic.both)
         self.transport.post(self.master, TO_SERVER, note.pack())
 
     def answer(self, what: str) -> Note:

@@ -61,7 +61,7 @@ class Note:
     learning_rate: float = 0.0
     loss: float = 0.0  # summed over samples
     zeros: float = 0.0  # share of exact zeros in the gradient
-    spare: float = 0.0
+    traffic: float = 0.0  # bytes that the worker has sent and received so far
     checksum: int = 0
 
     @property

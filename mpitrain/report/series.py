@@ -60,6 +60,7 @@ def plots(runs: list[Run]) -> list[Plot]:
     found.append(Plot(Kind("staleness", "Mean staleness, updates"), _each(runs, staleness)))
     shares = _each(runs, ages_of_updates)
     found.append(Plot(Kind("staleness_histogram", "Share of updates by staleness", "percent"), shares, "staleness"))
+    found.append(Plot(Kind("bytes_exchanged", "Bytes sent and received so far", "bytes"), _each(runs, exchanged)))
     found += [Plot(kind, _recorded(runs, kind.key)) for kind in EXCHANGE]
     return [plot for plot in found if plot.curves]
 
@@ -112,6 +113,18 @@ def staleness(run: Run) -> list[Point]:
         found += _points([record | {"recent": max(recent, 0.0)}], "recent")
         updates, total = now, mean * now
     return found if any(point.value for point in found) else []
+
+
+def exchanged(run: Run) -> list[Point]:
+    """Bytes of all ranks since the run began; its records count from each start of the program."""
+    found, before, last = list[Record](), 0.0, 0.0
+    for record in run.events("start", "train", "evaluate"):
+        if record["event"] == "start":
+            before, last = before + last, 0.0
+        elif (count := _number(record, "bytes_exchanged")) is not None:
+            last = count
+            found.append(record | {"so_far": before + last})
+    return _points(found, "so_far")
 
 
 def ages_of_updates(run: Run) -> list[Point]:

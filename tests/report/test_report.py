@@ -139,6 +139,15 @@ def test_staleness_is_that_of_the_updates_since_the_last_record(tmp_path: Path) 
     assert [point.value for point in series.staleness(run)] == [1.0, 3.0, 2.0]
 
 
+def test_bytes_of_a_resumed_run_add_up(tmp_path: Path) -> None:
+    """Counts begin again at each start of the program; a record without one has no point."""
+    place = {"event": "train", "seconds": 1.0, "samples": 1}
+    records = [start(), place | {"bytes_exchanged": 100}, place, place | {"bytes_exchanged": 300}]
+    records += [start(resumed=True, samples=1), place | {"bytes_exchanged": 0}, place | {"bytes_exchanged": 50}]
+    (run,) = read_runs([write_run(tmp_path / "run", records=records)])
+    assert [point.value for point in series.exchanged(run)] == [100, 300, 300, 350]
+
+
 def test_the_distribution_of_staleness(runs: list[Run]) -> None:
     points = series.ages_of_updates(runs[0])
     assert [(point.samples, point.value) for point in points] == [(0, 0.125), (1, 0.5), (2, 0.25), (3, 0), (4, 0.125)]
@@ -261,3 +270,14 @@ def test_the_report_of_a_real_run(launch: Callable[..., Any], tmp_path: Path) ->
     assert {"train_loss", "test_error", "test_loss", "samples_per_second"} <= keys
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert sum(told.get("staleness_histogram", {"0": told["updates"]}).values()) == told["updates"]
+
+
+@pytest.mark.parametrize("name", ["asgd", "easgd", "sparse-delta", "allreduce"])
+def test_bytes_so_far_become_those_of_the_summary(launch: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    """But for the last notes; of ranks without a master, reckoned from one of them."""
+    settings = ("training.epochs=2", f"algorithm.name={name}")
+    assert launch(3, *(part for each in settings for part in ("--set", each)), "--out", "run").status == 0
+    (run,) = read_runs([tmp_path / "run"])
+    curve = [point.value for point in series.exchanged(run)]
+    assert curve == sorted(curve) and run.summary is not None
+    assert curve[-1] == pytest.approx(run.summary["bytes_sent"] + run.summary["bytes_received"], rel=0.2)
