@@ -217,13 +217,13 @@ def _check_fields(table: Any, section: type[msgspec.Struct], prefix: str) -> Non
         known.append("name")
     for key in table:
         if key not in known:
-            raise BadInput(f"unknown key {prefix}{key}{nearest(key, known)}")
+            raise BadInput(f"unknown key {prefix}{key}{nearest(key, known, prefix)}")
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """The end of a line that says `word` is unknown."""
+def nearest(word: str, known: list[str], prefix: str = "") -> str:
+    """The end of a line that says `word` is unknown; `prefix` stands before the one it may have meant."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; the nearest known is {close[0]}" if close else f"; known: {', '.join(known)}"
+    return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"
 
 
 def _readable(error: msgspec.ValidationError) -> str:

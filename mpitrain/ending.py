@@ -10,6 +10,7 @@ from mpitrain import saving
 from mpitrain.algorithms import name_of
 from mpitrain.metrics import errors, summary_text, write_whole
 from mpitrain.preparation import has_server, some
+from mpitrain.progress import loss_text
 from mpitrain.session import Session
 from mpitrain.stopping import STOPPED
 
@@ -70,18 +71,17 @@ def _summary(session: Session, seconds: float, counts: list[int], reason: str) -
 
 
 def _closing_rows(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    speed = fields["samples_per_second"]
+    rate = f", {speed:,.0f} a second" if speed else ""  # none where nothing was left to train
     rows = [
         ("algorithm", f"{fields['algorithm']}, {some(fields['workers'], 'worker')}"),
-        (
-            "samples",
-            f"{fields['samples']:,} in {fields['seconds']:.1f} s, {fields['samples_per_second']:,.0f} a second",
-        ),
+        ("samples", f"{fields['samples']:,} in {fields['seconds']:.1f} s{rate}"),
         (
             "updates",
             f"{fields['updates']:,}, staleness {fields['staleness_mean']:.1f} (at most {fields['staleness_max']})",
         ),
         ("exchanged", f"{(fields['bytes_sent'] + fields['bytes_received']) / 1e6:,.1f} MB ({fields['exchange']})"),
-        ("train loss", f"{fields['train_loss']:.4f}"),
+        ("train loss", loss_text(fields["train_loss"])),
     ]
     rows += [(f"{part} error", f"{share:.2%}") for part, share in errors(fields).items()]
     return rows if fields["exit_reason"] == "finished" else [*rows, ("stopped", "by a signal; --resume continues")]

@@ -44,7 +44,8 @@ class Monitor:
         self._zeros: list[float] = []
         self._cosines: list[float] = []
         self.trained_now = 0
-        self._loss, self._loss_samples, self.train_loss = 0.0, 0, float("nan")
+        self._loss, self._loss_samples = 0.0, 0
+        self.train_loss: float | None = None  # None before anything has been trained
         self._began = clock()
         self._recorded = self._saved = self._began
         self._saving: dict[str, dict[str, Any]] = {}  # of the checkpoints that are being written, by name

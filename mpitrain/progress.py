@@ -43,19 +43,19 @@ class Progress:
         if not self._quiet:
             self.console.print(text, soft_wrap=True, markup=False)
 
-    def update(self, trained: int, rate: float, loss: float, error: float | None) -> None:
+    def update(self, trained: int, rate: float, loss: float | None, error: float | None) -> None:
         """Where the training stands."""
-        said = f"{rate:,.0f} samples/s  loss {loss:.3f}"
+        said = f"{rate:,.0f} samples/s  loss {loss_text(loss, 3)}"
         said += "" if error is None else f"  test error {error:.2%}"
         if self._bar is not None:
             self._bar.update(self._task, completed=trained, description=said)
         elif time.monotonic() - self._said > PLAIN_EVERY:
             self.line(f"{trained / max(self._total, 1):6.1%}  {said}")
 
-    def evaluated(self, epoch: float, seconds: float, loss: float, results: dict[str, float]) -> None:
+    def evaluated(self, epoch: float, seconds: float, loss: float | None, results: dict[str, float]) -> None:
         """An evaluation's result."""
         wrong = "  ".join(f"{part} error {share:.2%}" for part, share in errors(results).items())
-        self.line(f"epoch {epoch:6.2f}  {seconds:7.1f} s  train loss {loss:.4f}  {wrong}")
+        self.line(f"epoch {epoch:6.2f}  {seconds:7.1f} s  train loss {loss_text(loss)}  {wrong}")
 
     def close(self) -> None:
         """End the live line."""
@@ -72,6 +72,11 @@ class Progress:
             table.add_row(name, str(value))
         self.console.print(table)
         self.console.print(folder, soft_wrap=True, markup=False)
+
+
+def loss_text(loss: float | None, digits: int = 4) -> str:
+    """A loss for a reader; a dash where nothing was trained."""
+    return "–" if loss is None else f"{loss:.{digits}f}"
 
 
 def _terminal() -> str | None:

@@ -53,6 +53,18 @@ def test_every_algorithm_learns_the_digits_by_its_defaults(
         assert told["replicas_identical"] is True
 
 
+def test_a_finished_run_that_is_resumed_says_that_nothing_was_trained(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """No loss, no rate: dashes for a reader, null for a program."""
+    assert launch(1, *SHORT).status == 0
+    before = summary(tmp_path / "run")
+    again = launch(1, "--resume", "run")
+    assert again.status == 0 and "nan" not in again.out and "train loss  –" in again.out
+    told = summary(tmp_path / "run")
+    assert told["train_loss"] is None and told["test_error"] == before["test_error"]
+
+
 @pytest.mark.parametrize("name", ["msgd", "averaged", "allreduce"])
 def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
     launch: Callable[..., Any], tmp_path: Path, name: str
@@ -89,7 +101,7 @@ def shards(folder: Path) -> Path:
 
 
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
-    "unknown key": (("--set", "training.learnin_rate=1"), "learning_rate"),
+    "unknown key": (("--set", "training.learnin_rate=1"), "training.learning_rate"),
     "value out of range": (("--set", "training.learning_rate=0"), "training.learning_rate"),
     "no such configuration": (("none.toml",), "none.toml"),
     "no such data": (("--set", "data.path=nowhere"), "nowhere"),
