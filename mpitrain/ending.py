@@ -76,12 +76,14 @@ def _closing_rows(fields: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("algorithm", f"{fields['algorithm']}, {some(fields['workers'], 'worker')}"),
         ("samples", f"{fields['samples']:,} in {fields['seconds']:.1f} s{rate}"),
-        (
-            "updates",
-            f"{fields['updates']:,}, staleness {fields['staleness_mean']:.1f} (at most {fields['staleness_max']})",
-        ),
+        ("updates", f"{fields['updates']:,}" + _staleness(fields)),
         ("exchanged", f"{(fields['bytes_sent'] + fields['bytes_received']) / 1e6:,.1f} MB ({fields['exchange']})"),
         ("train loss", loss_text(fields["train_loss"])),
     ]
     rows += [(f"{part} error", f"{share:.2%}") for part, share in errors(fields).items()]
     return rows if fields["exit_reason"] == "finished" else [*rows, ("stopped", "by a signal; --resume continues")]
+
+
+def _staleness(fields: dict[str, Any]) -> str:
+    mean, most = fields["staleness_mean"], fields["staleness_max"]
+    return "" if mean is None else f", staleness {mean:.1f} (at most {most})"

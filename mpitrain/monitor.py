@@ -37,6 +37,7 @@ class Monitor:
         self.results: dict[str, float] = {}
         self.updates, self.refusals, self.busy = 0, 0, 0.0
         self.staleness_sum, self.staleness_max = 0, 0
+        self.counts_staleness = True  # not where updates go to their place without a server that numbers them
         self.traffic: dict[int, float] = {}  # bytes that each worker has said it sent and received
         self.exchanged: Callable[[], float] | None = None  # by all ranks since the start; None with one
         self.counted: dict[str, Any] = {}  # what else a protocol counted, for summary.json
@@ -67,7 +68,7 @@ class Monitor:
         self.busy += busy
 
     def updated(self, staleness: int = 0, count: int = 1) -> None:
-        """An update was applied, or `count` that are not stale."""
+        """An update was applied, or `count` that are not stale or of unknown staleness."""
         self.updates += count
         self.staleness_sum += staleness
         self.staleness_max = max(self.staleness_max, staleness)
@@ -183,8 +184,7 @@ class Monitor:
         """The counts for summary.json."""
         counted = {
             "updates": self.updates,
-            "staleness_mean": self.staleness_sum / max(self.updates, 1),
-            "staleness_max": self.staleness_max,
+            **self._staleness(),
             "gradients_refused": self.refusals,
             "server_busy_seconds": self.busy,
             "exchange": self.exchange,
@@ -196,6 +196,11 @@ class Monitor:
             counted["gradient_zeros_mean"] = float(np.mean(self._zeros))
             counted["gradient_cosine_mean"] = float(np.mean(self._cosines)) if self._cosines else None
         return counted
+
+    def _staleness(self) -> dict[str, float | None]:
+        if not self.counts_staleness:
+            return {"staleness_mean": None, "staleness_max": None}
+        return {"staleness_mean": self.staleness_sum / max(self.updates, 1), "staleness_max": self.staleness_max}
 
     def _evaluation_after(self, trained: int) -> float:
         every = self.config.run.evaluate_every * self.samples
@@ -244,8 +249,7 @@ class Monitor:
             seconds=self.seconds,
             train_loss=self.train_loss,
             updates=self.updates,
-            staleness_mean=self.staleness_sum / max(self.updates, 1),
-            staleness_max=self.staleness_max,
+            **self._staleness(),
             **self._bytes(),
             **self.statistics(),
         )

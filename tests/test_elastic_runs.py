@@ -41,6 +41,9 @@ def test_the_name_alone_trains_the_digits(launch: Callable[..., Any], tmp_path: 
     assert found["test_error"] < 0.1 and found["samples"] == (20 * 1438) and found["exit_reason"] == "finished"
     assert found["workers"] == (3 if name.endswith("sync") else 2)
     assert all(record["train_subset_loss"] > 0 for record in events(tmp_path / "run", "evaluate"))
+    one_sided = name in ("easgd", "eamsgd", "downpour", "admm")
+    assert (found["staleness_mean"] is None) == (found["staleness_max"] is None) == one_sided  # nobody numbers updates
+    assert ("staleness" in ended.out) != one_sided
     if name in ("easgd", "eamsgd", "admm"):
         vectors = found["updates"] * 38_282 * 4
         for key in ("bytes_sent", "bytes_received"):

@@ -37,6 +37,7 @@ def run(session: Session) -> None:
     transport, theta = session.transport, session.state.theta
     how = _way(session)
     session.say_exchange(how)
+    session.monitor.counts_staleness = False
     number = workers.index(transport.rank) if transport.rank != master else -1
     orders = Orders(session, master)
     worker = Worker(session, orders, number, workers) if number >= 0 else None

@@ -26,6 +26,7 @@ def run(session: Session) -> None:
     if session.transport.rank not in session.members:
         return
     session.say_exchange("sparse messages" if len(session.members) > 1 else "none")
+    session.monitor.counts_staleness = len(session.members) == 1
     require_same_network(session)
     _compile(session)
     take_up(session)
