@@ -1,6 +1,7 @@
 """jobs/*.sbatch, submitted as they are on a real Slurm of one node: finished, warned, cut, cancelled, preempted."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,17 +47,17 @@ def test_prepare_makes_shards(finished: Callable[[str], Job]) -> None:
 def test_a_run_cut_twice_ends_with_the_bits_of_an_uninterrupted_one(
     cluster: Cluster, launch: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Once by a warning, once by its time limit (which comes to ranks that stand still, so that they are not done)."""
+    """By its time limit, which comes to ranks that stand still, so that they are not done before."""
     job = cluster.submit("allreduce", *BITS, options=("--ntasks=2", "--signal=B:USR1@1"))
-    job.started(1).signal("--batch", "--signal=USR1")
-    job.requeued(1).started(2)
-    cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=1")
-    job.signal("--signal=STOP")  # SIGCONT comes with the SIGTERM
-    job.requeued(2, seconds=200)
-    cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=10")
+    for cut in (1, 2):
+        job.started(cut)
+        cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=1")
+        job.signal("--signal=STOP")  # SIGCONT comes with the SIGTERM
+        job.requeued(cut, seconds=200)
+        cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=10")
     job.ended()
     assert job.log.count("start ") == 3 and job.summary["exit_reason"] == "finished"
-    assert "DUE TO TIME LIMIT" in job.log
+    assert len(re.findall(rf"JOB {job.number} .* DUE TO TIME LIMIT", job.log)) == 2
 
     assert launch(2, str(cluster.folder / "jobs/configs/allreduce.toml"), *BITS, "--out", "whole").status == 0
     whole = json.loads((tmp_path / "whole" / "summary.json").read_text())
