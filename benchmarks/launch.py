@@ -21,27 +21,7 @@ def run(folder: Path, ranks: int, settings: dict[str, Any], config: Path | None 
     return dict(json.loads(done.read_text()))
 
 
-def records(folder: Path, event: str) -> list[dict[str, Any]]:
-    """The records of one kind in a run's metrics.jsonl."""
-    lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
-    return [record for record in lines if record["event"] == event]
-
-
 def table(header: list[str], rows: list[list[Any]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
-
-
-def time_to(folder: Path, key: str, target: float) -> float | None:
-    """Seconds after which an evaluation first found `key` at or below `target`, between two evaluations by a line."""
-    before: tuple[float, float] | None = None
-    for record in records(folder, "evaluate"):
-        seconds, value = record["seconds"], record[key]
-        if value <= target:
-            if before is None:
-                return float(seconds)
-            (s, v) = before
-            return float(s + (seconds - s) * (v - target) / (v - value))
-        before = (seconds, value)
-    return None

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpitrain.report.runs import read_run
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import launch
 
@@ -64,7 +66,7 @@ def best(out: Path, point: Point, rates: tuple[float, ...], base: dict[str, Any]
             launch.run(folder, point.ranks, point.settings(rate, base))
         except subprocess.CalledProcessError:
             continue
-        errors = [record["test_error"] for record in launch.records(folder, "evaluate")]
+        errors = [record["test_error"] for record in read_run(folder, folder.name).events("evaluate")]
         found.append((min(errors), rate, folder))
     return min(found)[1:] if found else None
 
@@ -81,7 +83,7 @@ def study(out: Path, title: str, points: list[list[Point]], base: dict[str, Any]
                 rows.append([point.name, point.tau, point.workers, "", "diverged", "", "", "", ""])
                 continue
             rate, folder = chosen
-            curves[point.name] = launch.records(folder, "evaluate")
+            curves[point.name] = read_run(folder, folder.name).events("evaluate")
             rows.append(row(point, rate, folder, curves[point.name], unstable))
         panels.append((panel[-1], curves))
     header = ["method", "τ", "p", "η", "least test error", "last test error", "last test loss", "last train loss", "s"]
