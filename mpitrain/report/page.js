@@ -39,14 +39,14 @@
     const rough = span / wanted, power = 10 ** Math.floor(Math.log10(rough));
     return power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
   };
-  const linearTicks = (low, high, wanted) => {
-    const by = step(high - low || 1, wanted), ticks = [];
+  const linearTicks = (low, high, wanted, least = 0) => {
+    const by = Math.max(step(high - low || 1, wanted), least), ticks = [];
     for (let i = Math.ceil(low / by - 1e-9); i * by <= high + by * 1e-9; i++) ticks.push(i * by);
     return ticks;
   };
   const logTicks = (low, high, wanted) => {
     const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high)), ticks = [];
-    const every = Math.ceil((last - first) / wanted) || 1, parts = last - first <= 2 ? [1, 2, 5] : [1];
+    const every = Math.ceil((last - first) / wanted) || 1, parts = last - first <= 3 ? [1, 2, 5] : [1];
     for (let e = first; e <= last; e += every) for (const m of parts) ticks.push(m * 10 ** e);
     const inside = ticks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
     return inside.length > 1 ? inside : linearTicks(low, high, wanted);
@@ -123,7 +123,8 @@
       element("path", { class: "axis", d: `M${edge.left} ${base}H${width - edge.right}` }, svg);
       const by = across(this.plot);
       const [unit, seconds] = by === "seconds" ? units.find((u) => this.x.high <= u[2]) : ["", 1];
-      for (const v of linearTicks(this.x.low / seconds, this.x.high / seconds, width < 420 ? 4 : 7)) {
+      const least = by === "staleness" || by === "samples" ? 1 : 0;  // counts
+      for (const v of linearTicks(this.x.low / seconds, this.x.high / seconds, width < 420 ? 4 : 7, least)) {
         const x = this.x.place(v * seconds);
         element("path", { class: "axis", d: `M${x} ${base}v4` }, svg);
         element("text", { x, y: base + 18, "text-anchor": "middle" }, svg, plain(Number(v.toPrecision(12))));
