@@ -26,7 +26,7 @@ part() { # NAME SECONDS OPTION...
 # 450 s in all; sharing.py's runs have their own limits, which fit into its.
 part kernels 150 ${try:+--elements 5000 --repeats 1}
 part steps 90 ${try:+--width 0.02 --minibatch 2 --repeats 1 strom2015-dnn zhang2013-dnn}
-part sharing 210 ${try:+--samples 1536 --width 0.05 --ranks 1 --deadline 45}
+part sharing 210 ${try:+--samples 1536 --width 0.05 --ranks 1 2 --deadline 24}
 
 python - "$out" "$parts" <<'PYTHON' || failed=1
 import json, pathlib, sys

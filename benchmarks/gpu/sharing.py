@@ -54,7 +54,10 @@ def launch(command: list[str], deadline: float) -> str:
             except subprocess.TimeoutExpired:
                 process.kill()
             return f"no end within {deadline:g} s"
-    return errors.strip()[-300:] or f"exit status {process.returncode}" if process.returncode else ""
+    # Launchers say more than the program, and nothing new.
+    said = [line for line in errors.splitlines() if line.startswith("mpitrain: ")]
+    why = said[0] if said else errors.strip()[-300:]
+    return why or f"exit status {process.returncode}" if process.returncode else ""
 
 
 def main() -> int:
