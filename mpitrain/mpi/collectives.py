@@ -18,7 +18,7 @@ class Collectives(Member):
         return self.comm.Iallreduce(MPI.IN_PLACE, array)
 
     def sum_now(self, array: Array) -> None:
-        """Sum an array over all ranks, in place; no rank may be far. MPI gets device memory only by this call."""
+        """Sum an array over all ranks, in place; no rank may be far. The one collective that gets device memory."""
         self._count(array.nbytes, array.nbytes)
         self.comm.Allreduce(MPI.IN_PLACE, array)
 

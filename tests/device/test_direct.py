@@ -212,6 +212,26 @@ def test_all_ranks_or_none(transport: Transport, gpu: Gpu, lacking: str) -> None
     assert device.passing == (reasons[lacking] if device is gpu else "")
 
 
+@pytest.mark.parametrize(
+    ("how", "recorded", "line"),
+    [
+        ("messages", "messages from GPU memory", "vectors go to MPI from GPU memory: it said so"),
+        ("allreduce", "allreduce from GPU memory", "vectors go to MPI from GPU memory: it said so"),
+        ("shared", "shared", "vectors are staged in host memory: the exchange is 'shared'"),
+        ("none", "none", None),
+    ],
+)
+def test_what_is_recorded_and_said(session_of: Any, direct: Gpu, how: str, recorded: str, line: str | None) -> None:
+    from mpi4py import MPI
+
+    direct.passing = "it said so"
+    session, said = session_of(Transport(MPI.COMM_SELF), device=direct), []
+    session.monitor.progress.line = said.append
+    session.say_exchange(how)
+    assert session.monitor.exchange == recorded
+    assert said == [line] * (line is not None)
+
+
 def words(name: str, *more: str) -> list[str]:
     """What makes the program train a little."""
     settings = "run.cuda_aware=yes", "training.epochs=1", "model.width=0.05", f"algorithm.name={name}", *more
