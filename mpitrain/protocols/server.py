@@ -11,11 +11,11 @@ import numpy as np
 
 from mpitrain.assignments import Work
 from mpitrain.errors import Overdue, WireError
-from mpitrain.flat import Array
 from mpitrain.protocols.centre import Centre, choose, open_centre
 from mpitrain.protocols.server_updates import Updates
+from mpitrain.protocols.server_vectors import Vectors
 from mpitrain.protocols.server_worker import alone, work
-from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, unpack
+from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, Kind, Note, unpack
 from mpitrain.session import Session
 
 
@@ -61,9 +61,8 @@ class Server:
 
     def __init__(self, session: Session, centre: Centre, workers: list[int]) -> None:
         self.session, self.centre, self.workers = session, centre, workers
-        self.device, self.state, self.monitor = session.device, session.state, session.monitor
-        self.transport = session.device.transport(session.transport)
-        self.updates = Updates(session)
+        self.transport, self.state, self.monitor = session.transport, session.state, session.monitor
+        self.updates, self.vectors = Updates(session), Vectors(session, centre)
         self.options = self.updates.options
         self.in_order = self.options.order == "round-robin"
         self.assigned: dict[int, Work] = {}
@@ -76,9 +75,6 @@ class Server:
         self.turn = 0
         now = session.clock()
         self.heard = dict.fromkeys(workers, now)
-        self._snapshot: Array | None = None
-        self._snapshot_sends: list[Any] = []
-        self._asked: list[int] = []
         self.monitor.outstanding = lambda: list(self.assigned.values())
 
     def serve(self) -> None:
@@ -90,19 +86,18 @@ class Server:
             if not self.gradients:
                 busy |= self.grant()
             busy |= self.greet()
-            busy |= self.send_snapshots()
+            busy |= self.vectors.answer()
             busy |= self.monitor.turn(self.state)
             if busy:
                 backoff.reset()
             else:
                 self._check_deadlines()
                 self._idle(backoff)
-        for send in self._snapshot_sends:
-            self.transport.wait(send, "a snapshot of Θ to leave")
+        self.vectors.finish()
 
     def _idle(self, backoff: Any) -> None:
         """Sleep until a note waits, with as little work between as there can be: the workers need the cores."""
-        for _ in range(1 if self._asked else 50):
+        for _ in range(1 if self.vectors.asked else 50):
             backoff.pause()
             if self.transport.waiting(TO_SERVER):
                 return
@@ -128,7 +123,7 @@ class Server:
                 case Kind.GRADIENT:
                     self.gradients[sender] = note
                 case Kind.PULL:
-                    self._asked.append(sender)
+                    self.vectors.asked.append(sender)
                 case Kind.PULLED:
                     self.pulling = None if self.pulling == sender else self.pulling
                 case _:
@@ -147,12 +142,11 @@ class Server:
         began = self.session.clock()
         note = self.gradients.pop(worker)
         self._check(note, worker)
-        gradient = self._collect(worker, note)
+        gradient = self.vectors.gradient(worker, note)
         if self.updates.accepts(gradient, note, worker):
             with self.centre.writing(self.state.index + 1):
                 self.updates.apply(gradient, note, worker)
-                if self.state.theta is not self.centre.theta:
-                    self.device.download(self.state.theta, self.centre.theta)
+                self.vectors.show()
         given = self.assigned.pop(worker)
         self.state.assignments.give_back(given.rest(note.count))
         self.monitor.trained(note.count, note.loss, self.session.clock() - began)
@@ -228,38 +222,6 @@ class Server:
         given = self.assigned.get(worker)
         if given is None or (note.epoch, note.start) != (given.epoch, given.start) or note.count > given.count:
             raise WireError(f"rank {worker} sent a gradient over samples it was not given")
-
-    def _collect(self, worker: int, note: Note) -> Array:
-        """The gradient on the device."""
-        seen = self.centre.handed_over(worker)
-        return self.device.place(self._receive(worker, note) if seen is None else seen)
-
-    def _receive(self, worker: int, note: Note) -> Array:
-        received = self.centre.gradient
-        if note.nbytes != received.nbytes:
-            raise WireError(f"rank {worker} sends {note.nbytes} bytes, expected {received.nbytes}")
-        self.transport.receive_into(worker, VECTOR, received, f"the gradient of rank {worker}")
-        if self.device.checksum(received) != note.checksum:
-            raise WireError(f"rank {worker} sent a gradient that does not match its checksum")
-        return received
-
-    def send_snapshots(self) -> bool:
-        """Answer those whose direct reads failed with a copy of Θ between two updates."""
-        if not self._asked:
-            return False
-        self._snapshot_sends = [send for send in self._snapshot_sends if not send.Test()]
-        if self._snapshot_sends:
-            return False  # the copy is still on its way to somebody
-        if self._snapshot is None:
-            self._snapshot = np.empty_like(self.centre.theta)
-        np.copyto(self._snapshot, self.centre.theta)
-        check = self.device.checksum(self._snapshot)
-        note = Note(Kind.SNAPSHOT, self.state.index, nbytes=self._snapshot.nbytes, checksum=check)
-        for worker in self._asked:
-            self.transport.post(worker, TO_WORKER, note.pack())
-            self._snapshot_sends.append(self.transport.send(worker, VECTOR, self._snapshot))
-        self._asked.clear()
-        return True
 
     def _check_deadlines(self) -> None:
         now, deadline = self.session.clock(), self.transport.deadline

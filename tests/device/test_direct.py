@@ -16,7 +16,7 @@ from mpitrain.errors import WireError
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.centre import open_centre
-from mpitrain.protocols.server import Server
+from mpitrain.protocols.server_vectors import Vectors
 from mpitrain.protocols.server_worker import Worker
 from mpitrain.protocols.wire import SIZE as SIZE_OF_NOTE
 from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note
@@ -160,14 +160,14 @@ def test_a_damaged_gradient_names_its_worker(session_of: Any, transport: Transpo
         vector = damaged(direct, size) if transport.rank == workers[-1] else direct.place(numbers(size))
         transport.wait(way.send(0, VECTOR, vector), "a gradient to leave")
     else:
-        server = Server(session, centre, workers)
+        vectors = Vectors(session, centre)
         note = Note(Kind.GRADIENT, nbytes=4 * size, checksum=direct.checksum(direct.place(numbers(size))))
         for worker in workers[:-1]:
-            np.testing.assert_array_equal(server._receive(worker, note).get(), numbers(size))
+            np.testing.assert_array_equal(vectors.gradient(worker, note).get(), numbers(size))
         with pytest.raises(WireError, match=f"rank {workers[-1]} sent a gradient that does not match its checksum"):
-            server._receive(workers[-1], note)
+            vectors.gradient(workers[-1], note)
         with pytest.raises(WireError, match="rank 1 sends 7 bytes"):
-            server._receive(1, replace(note, nbytes=7))
+            vectors.gradient(1, replace(note, nbytes=7))
     transport.barrier("the end")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpitrain.protocols import PROTOCOLS, centre
-from mpitrain.protocols.server import Server
+from mpitrain.protocols.server_vectors import Vectors
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -176,8 +176,8 @@ def test_the_snapshot_path_answers_a_starving_reader(session_of, transport, monk
     """Direct reads that always fail: every pull comes by message, and the training is the same."""
     monkeypatch.setattr(centre.SharedCentre, "read", lambda self, out: None)
     sent = []
-    plain = Server.send_snapshots
-    monkeypatch.setattr(Server, "send_snapshots", lambda self: (sent.extend(self._asked), plain(self))[1])
+    plain = Vectors.answer
+    monkeypatch.setattr(Vectors, "answer", lambda self: (sent.extend(self.asked), plain(self))[1])
     session = session_of(transport, "run.exchange=shared", "training.epochs=1", samples=100)
     PROTOCOLS["server"](session)
     if transport.rank == 0:
