@@ -127,7 +127,7 @@ def test_a_run_that_comes_to_nothing_is_told(
         ("msgd --target-error 0.1 --baseline sgd", "--baseline"),
         ("msgd --target-error 0.1 --launch mpirun", "{ranks}"),
         ("msgd --target-error 0.1 --launch 'no-such-program -n {ranks}'", "no-such-program"),
-        ("msgd --target-error 0.1 --set training.epoch=1", "nearest known is epochs"),
+        ("msgd --target-error 0.1 --set training.epoch=1", "nearest known is training.epochs"),
         ("none.toml --target-error 0.1", "none.toml"),
     ],
 )
