@@ -1,10 +1,12 @@
 """The elastic centre by messages, where MPI serves no one-sided access while the target computes.
 
-A worker's CLAIM is answered by its samples' place and x̃, piece by piece; its PUSH is followed by d, piece by piece, and
-answered by ADDED. Rank 0 holds two pieces a worker at most, whatever is under way, and treats a worker's notes in
-order: a worker reads what it has added. Where MPI takes vectors from GPU memory, x̃ and the pieces lie there.
+A worker's CLAIM is answered by its samples' place and x̃, piece by piece; what it adds comes piece by piece, too, and
+the last is answered by ADDED. A note goes before each piece, with its length and checksum. Rank 0 holds two pieces a
+worker at most, whatever is under way, and treats a worker's notes in order: a worker reads what it has added. Where
+MPI takes vectors from GPU memory, x̃ and the pieces lie there.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from mpitrain.assignments import Work
 from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.errors import WireError
 from mpitrain.flat import BLOCK, GPU_BLOCK, Array, blocks
 from mpitrain.protocols.elastic_centre import Kept
 from mpitrain.protocols.orders import TO_WORKER, VECTOR, Orders
@@ -27,22 +30,28 @@ class AskingCentre:
 
     def __init__(self, transport: "Transport", orders: Orders, size: int, supply: Supply, device: Cpu = CPU) -> None:
         self._transport, self._orders, self._supply = device.transport(transport), orders, supply
-        self.direct = device.direct
+        self.direct, self._checksum = device.direct, device.checksum
         self.pieces = list(blocks(size, GPU_BLOCK if self.direct else BLOCK))
         self._sending: list[Any] = []
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
         self._orders.tell(Note(Kind.CLAIM, index=worker, minibatches=minibatches))
-        answer = self._orders.answer("samples and the centre")
+        answer = self._orders.answer(Kind.WORK, "samples and the centre")
         return self._supply.take(answer.start, minibatches, worker)[0], answer.start
 
     def read(self, piece: slice, out: Array) -> None:
-        self._transport.receive_into(self._orders.master, VECTOR, out, "the centre")
+        master = self._orders.master
+        note = self._orders.answer(Kind.SNAPSHOT, "the centre")
+        if note.nbytes != out.nbytes:
+            raise WireError(f"rank {master} sends {note.nbytes} bytes of the centre, expected {out.nbytes}")
+        self._transport.receive_into(master, VECTOR, out, "the centre")
+        if self._checksum(out) != note.checksum:
+            raise WireError(f"rank {master} sent a piece of the centre that does not match its checksum")
 
     def add(self, piece: slice, d: Array) -> None:
         if piece.start == 0:
-            self._orders.tell(Note(Kind.PUSH))
             self._orders.unconfirmed += 1
+        self._orders.tell(Note(Kind.PUSH, nbytes=d.nbytes, checksum=self._checksum(d)))
         self._sending.append(self._transport.send(self._orders.master, VECTOR, d))
 
     def progress(self) -> None:
@@ -60,21 +69,21 @@ class AskingCentre:
 
 @dataclass
 class _Transfer:
-    """A vector on its way from or to a worker: what is left of it, and the piece that is moving."""
+    """A vector on its way from or to a worker: the number of the piece that moves, and memory for it."""
 
-    left: list[slice]
     buffer: Array
-    moving: slice | None = None
+    number: int = 0
     request: Any = None
 
 
 @dataclass
 class _Worker:
-    """What the master has under way with one worker; claims wait until its push is over."""
+    """What the master has under way with one worker; claims wait until all that is announced has been added."""
 
     push: _Transfer | None = None
     pull: _Transfer | None = None
-    claims: list[Note] = field(default_factory=list)
+    announced: deque[Note] = field(default_factory=deque)
+    claims: deque[Note] = field(default_factory=deque)
 
 
 class ServingCentre(Kept):
@@ -94,27 +103,27 @@ class ServingCentre(Kept):
         if note.kind == Kind.CLAIM:
             self._workers[sender].claims.append(note)
         elif note.kind == Kind.PUSH:
-            self._workers[sender].push = self._transfer()
+            self._workers[sender].announced.append(note)
         return note.kind in (Kind.CLAIM, Kind.PUSH)
 
     def serve(self) -> bool:
         busy = False
         for rank, worker in self._workers.items():
-            if worker.push is not None:
-                busy |= self._receive(rank, worker, worker.push)
+            if worker.announced:
+                busy |= self._receive(rank, worker, worker.announced[0])
             if worker.pull is not None:
                 busy |= self._send(rank, worker, worker.pull)
-            elif worker.claims and worker.push is None:
+            elif worker.claims and not worker.announced:
                 self._answer(rank, worker)
                 busy = True
         return busy
 
     def _transfer(self) -> _Transfer:
         buffer = self._spare.pop() if self._spare else np.empty_like(self.theta[self.pieces[0]])
-        return _Transfer(list(self.pieces), buffer)
+        return _Transfer(buffer)
 
     def _answer(self, rank: int, worker: _Worker) -> None:
-        note = worker.claims.pop(0)
+        note = worker.claims.popleft()
         taken, after = self._supply.take(self._place, note.minibatches, note.index)
         self._transport.post(rank, TO_WORKER, Note(Kind.WORK, start=self._place).pack())
         self._place = after
@@ -123,30 +132,38 @@ class ServingCentre(Kept):
     def _send(self, rank: int, worker: _Worker, pull: _Transfer) -> bool:
         if pull.request is not None and not pull.request.Test():
             return False
-        if not pull.left:
+        if pull.number == len(self.pieces):
             worker.pull = None
             self._spare.append(pull.buffer)
             return True
-        piece = pull.left.pop(0)
+        piece = self.pieces[pull.number]
         out = pull.buffer[: piece.stop - piece.start]
         np.copyto(out, self.theta[piece])
+        note = Note(Kind.SNAPSHOT, nbytes=out.nbytes, checksum=self._device.checksum(out))
+        self._transport.post(rank, TO_WORKER, note.pack())
         pull.request = self._transport.send(rank, VECTOR, out)
+        pull.number += 1
         return True
 
-    def _receive(self, rank: int, worker: _Worker, push: _Transfer) -> bool:
-        if push.moving is not None:
-            if not push.request.Test():
-                return False
-            # x̃ ← x̃ + d
-            d = push.buffer[: push.moving.stop - push.moving.start]
-            np.add(self.theta[push.moving], d, out=self.theta[push.moving])
-            push.moving = None
-        if not push.left:
+    def _receive(self, rank: int, worker: _Worker, note: Note) -> bool:
+        push = worker.push = worker.push or self._transfer()
+        piece = self.pieces[push.number]
+        d = push.buffer[: piece.stop - piece.start]
+        if push.request is None:
+            if note.nbytes != d.nbytes:
+                raise WireError(f"rank {rank} sends {note.nbytes} bytes of a move, expected {d.nbytes}")
+            push.request = self._transport.start_receive(rank, VECTOR, d)
+            return True
+        if not push.request.Test():
+            return False
+        if self._device.checksum(d) != note.checksum:
+            raise WireError(f"rank {rank} sent a move of the centre that does not match its checksum")
+        # x̃ ← x̃ + d
+        np.add(self.theta[piece], d, out=self.theta[piece])
+        worker.announced.popleft()
+        push.number, push.request = push.number + 1, None
+        if push.number == len(self.pieces):
             worker.push = None
             self._spare.append(push.buffer)
             self._transport.post(rank, TO_WORKER, Note(Kind.ADDED).pack())
-            return True
-        push.moving = push.left.pop(0)
-        piece = push.buffer[: push.moving.stop - push.moving.start]
-        push.request = self._transport.start_receive(rank, VECTOR, piece)
         return True

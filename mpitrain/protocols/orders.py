@@ -46,7 +46,7 @@ class Orders:
                     self.saving, self.saved_as = False, note.count
                 case Kind.ADDED:
                     self.unconfirmed -= 1
-                case Kind.WORK:
+                case Kind.WORK | Kind.SNAPSHOT:
                     self._answers.append(note)
                 case _:
                     raise WireError(f"rank {self.master} sent a note of kind {note.kind}, which no master sends")
@@ -59,7 +59,10 @@ class Orders:
             if not self.look():
                 backoff.pause()
 
-    def answer(self, what: str) -> Note:
-        """The master's answer to a claim."""
+    def answer(self, kind: Kind, what: str) -> Note:
+        """The master's next answer: to a claim, or on a piece of the centre."""
         self.until(lambda: bool(self._answers), what)
-        return self._answers.pop(0)
+        note = self._answers.pop(0)
+        if note.kind != kind:
+            raise WireError(f"rank {self.master} sent a note of kind {note.kind} instead of {kind}")
+        return note

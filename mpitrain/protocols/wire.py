@@ -31,7 +31,7 @@ class Kind(IntEnum):
     WAIT = 6  # server: not your stage yet
     STOP = 7  # server: the end
     PULL = 8  # worker: send me Θ
-    SNAPSHOT = 9  # server: here it is
+    SNAPSHOT = 9  # server: here it is, or a piece of it
     PULLED = 10  # worker: I have Θ
     SAVE = 11  # master: copy your piece of a checkpoint
     REST = 12  # worker: these samples I was given and have not used
@@ -41,8 +41,8 @@ class Kind(IntEnum):
     REPORT = 16  # worker: so much have I trained since the last report
     TOKEN = 17  # worker to worker: your turn
     CLAIM = 18  # worker: give me samples, and the centre with them
-    PUSH = 19  # worker: add the vector that follows to the centre
-    ADDED = 20  # master: it is added
+    PUSH = 19  # worker: add the piece that follows to the centre
+    ADDED = 20  # master: all pieces are added
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,13 @@ import pytest
 
 from mpitrain import checkpoint, saving
 from mpitrain.assignments import Assignments
+from mpitrain.device import CPU
+from mpitrain.errors import WireError
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.elastic_centre import WindowCentre
+from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
+from mpitrain.protocols.orders import TO_MASTER, TO_WORKER, VECTOR, Orders
+from mpitrain.protocols.wire import Kind, Note, unpack
 from mpitrain.stability import maps
 from mpitrain.supply import Supply
 
@@ -52,6 +57,43 @@ def test_no_accumulate_is_lost(session_of, transport, ranks: str) -> None:
     assert np.array_equal(out, 0.5 + times * np.arange(size) * sum(range(transport.size)))
     transport.barrier("the comparison")
     centre.close()
+
+
+def test_a_damaged_piece_names_its_sender(session_of, transport) -> None:
+    """By messages: of a move its worker, of the centre rank 0; and a piece of another length."""
+    session = session_of(transport, "algorithm.name=easgd")
+    size, supply = session.state.theta.size, Supply(Assignments(64, 64), session.schedule)
+    d, whole = np.arange(float(size)), slice(0, size)
+    if transport.rank == 0:
+        serving = ServingCentre(transport, [1], d, supply)
+        serving.take(1, unpack(transport.receive(1, TO_MASTER, "a move"), 1))
+        with pytest.raises(WireError, match="rank 1 sent a move of the centre that does not match its checksum"):
+            for _ in range(600):
+                serving.serve()
+                transport.sleep(0.1)
+        serving = ServingCentre(transport, [1], d, supply)
+        serving.take(1, unpack(transport.receive(1, TO_MASTER, "a move"), 1))
+        with pytest.raises(WireError, match=f"rank 1 sends 8 bytes of a move, expected {8 * size}"):
+            serving.serve()
+        transport.receive_into(1, VECTOR, np.empty(1), "the move")
+        for length in (d.nbytes, 8):
+            transport.post(1, TO_WORKER, Note(Kind.SNAPSHOT, nbytes=length, checksum=1).pack())
+        transport.wait(transport.send(1, VECTOR, d), "a piece to leave")
+    elif transport.rank == 1:
+        asking = AskingCentre(transport, Orders(session, 0), size, supply)
+        asking._checksum = lambda vector: 1
+        asking.add(whole, d)
+        asking.add(slice(0, 1), d[:1])
+        asking.settle()
+        asking._checksum = CPU.checksum
+        for said in (
+            "sent a piece of the centre that does not match",
+            f"sends 8 bytes of the centre, expected {8 * size}",
+        ):
+            with pytest.raises(WireError, match=f"rank 0 {said}"):
+                asking.read(whole, d)
+    transport.flush()
+    transport.barrier("the end")
 
 
 @pytest.mark.parametrize(("how", "where"), HOW)
