@@ -52,6 +52,7 @@ class _Context(SpawnContext):
 
 
 def _begin(parent: int) -> None:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded: a process has one core
     Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
