@@ -33,7 +33,6 @@ train() {
 on_ranks() {
     local ranks=$1
     shift
-    [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || clear_shared_memory
     find_launcher
     watched shielded $LAUNCHER -n "$ranks" "$@"
 }
@@ -82,6 +81,7 @@ clear_shared_memory() {
 # Every launcher starts something; the right one makes two processes one MPI job.
 find_launcher() {
     local size=$((SLURM_NTASKS > 1 ? 2 : 1)) ask='from mpi4py import MPI; print(MPI.COMM_WORLD.size)'
+    [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || clear_shared_memory
     [ -z "$LAUNCHER" ] || return 0
     for LAUNCHER in "srun --mpi=pmix" "srun --mpi=pmi2" mpirun; do
         [ "$(timeout 60 $LAUNCHER -n $size python -c "$ask" 2>/dev/null </dev/null | sort -u)" = "$size" ] && return
@@ -91,10 +91,13 @@ find_launcher() {
     exit 2
 }
 
-# Back into the queue, unless the job was cancelled: Slurm gives no reason then.
+# Back into the queue, unless the job was cancelled: Slurm gives no reason then. The number of one element of an array is
+# that of the whole array.
 requeue() {
-    case $(squeue -h -j "$SLURM_JOB_ID" -o "%T %r") in
+    local job=$SLURM_JOB_ID
+    [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+    case $(squeue -h -j "$job" -o "%T %r") in
     COMPLETING*None) echo "$(date '+%F %T') cancelled" ;;
-    *) scontrol requeue "$SLURM_JOB_ID" && echo "$(date '+%F %T') requeued" ;;
+    *) scontrol requeue "$job" && echo "$(date '+%F %T') requeued" ;;
     esac
 }

@@ -81,9 +81,12 @@ def _run_all(elements: list[Element], launch: str, deadline: float) -> bool:
             if state == "finished":
                 print(f"{place}: finished before", flush=True)
                 continue
+            if relay.asked:
+                return True
             print(f"{place}: {element.ranks} {'rank' if element.ranks == 1 else 'ranks'} …", flush=True)
             fault = launching.run(element, how, deadline, relay)
             if relay.asked and element.state() != "finished":
+                print(f"{place}: stopped: {fault} (see {element.log})", flush=True)
                 return True
             print(f"{place}: {f'failed: {fault} (see {element.log})' if fault else _outcome(element)}", flush=True)
     return False

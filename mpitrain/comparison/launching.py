@@ -68,7 +68,7 @@ class Relay:
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self._late = False
         self._process: subprocess.Popen[bytes] | None = None
 
     @contextmanager
@@ -83,26 +83,28 @@ class Relay:
                 signal.signal(number, handler)
 
     def wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> int | None:
-        """The exit status; None when the run had to be ended after `deadline` seconds."""
-        self._process, end = process, time.monotonic() + deadline
+        """The exit status; None when it was still there after `deadline` seconds, and was ended."""
+        self._process, self._late, end = process, False, time.monotonic() + deadline
         if self.asked:  # while it was started
             self._pass_on()
         while not self.asked and (left := end - time.monotonic()) > 0:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(min(left, 0.5))
-        late = not self.asked
-        if late:
+        self._late = not self.asked
+        if self._late:
             self._pass_on()
         try:
             status = process.wait(GRACE)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             status = process.wait()
-        return None if late else status
+        return None if self._late and status else status
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        known = self._late and not self.asked  # a second signal would end it before it has saved
         self.asked = True
-        self._pass_on()
+        if not known:
+            self._pass_on()
 
     def _pass_on(self) -> None:
         if self._process is not None and self._process.poll() is None:

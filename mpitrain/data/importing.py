@@ -20,7 +20,7 @@ from rich.table import Table
 from mpitrain.agreement import agreed
 from mpitrain.data.moments import statistics
 from mpitrain.data.plan import Plan, Task
-from mpitrain.data.processes import processes
+from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import refusals
 from mpitrain.errors import BadInput
@@ -95,7 +95,7 @@ class Importing:
         mine = actions[self.transport.rank :: self.transport.size]
         with Progress(console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
             bar = bars.add_task(what, total=len(actions))
-            waiting = {executor.submit(action) for action in mine}
+            waiting = {_submitted(executor, action) for action in mine}
             try:
                 while (done := self._look(waiting, len(mine))) < len(actions):
                     bars.update(bar, completed=done)
@@ -189,8 +189,17 @@ def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
     return common | statistics(attributes for part, attributes in found if part == "train")
 
 
+def _submitted(executor: Executor, action: Action) -> "Future[None]":
+    """The action under way, or failed at once where a process died before there was work for it."""
+    try:
+        return executor.submit(action)
+    except BrokenProcessPool as error:
+        failed: Future[None] = Future()
+        failed.set_exception(error)
+        return failed
+
+
 def _raise(fault: BaseException | None) -> None:
-    if isinstance(fault, BrokenProcessPool):
-        raise BadInput("a process of the import was killed, perhaps for lack of memory; --jobs takes fewer at a time")
     if fault is not None:
-        raise fault
+        with unbroken():
+            raise fault

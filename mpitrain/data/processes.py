@@ -6,11 +6,16 @@ They end when that process ends them, or is gone.
 
 import os
 import signal
+from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
+
+from mpitrain.errors import BadInput
 
 WISHES = {signal.SIGINT, signal.SIGTERM}
 LOOK = 1.0  # seconds between two looks whether the process that started this one is still there
@@ -28,6 +33,16 @@ def processes(jobs: int, module: str) -> Executor:
     for _ in range(min(jobs, EARLY)):  # each task starts a process, as long as there are not so many and none is idle
         executor.submit(_load, module)
     return executor
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Raises BadInput where one of the processes is found to have died."""
+    try:
+        yield
+    except BrokenProcessPool:
+        why = "a process of the import was killed, perhaps for lack of memory; --jobs takes fewer at a time"
+        raise BadInput(why) from None
 
 
 def _load(module: str) -> None:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from mpitrain.data.features import SHIFT
 from mpitrain.data.phone_states import choose
-from mpitrain.data.processes import processes
+from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.shards import refusals
 from mpitrain.data.spoken import Spoken, States
 from mpitrain.data.utterances import PARTS, Recipe, Utterance, speakers, utterance
@@ -53,7 +53,7 @@ def prepare_speech(
         with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
             table = States()
             spoken = {part: Spoken(Path(scratch) / part, recipe.dims) for part in PARTS}
-            with Progress(console=console, transient=True) as bars:
+            with Progress(console=console, transient=True) as bars, unbroken():
                 for part in PARTS:
                     seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
                     _speak(spoken[part], table, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)

@@ -1,5 +1,6 @@
 """Imports as such: several processes and ranks, an interruption, a fault, and what is left behind."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -205,6 +206,24 @@ def test_a_killed_process_is_not_waited_for(tmp_path: Path) -> None:
     command = [sys.executable, str(program), str(tmp_path), "2"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert "a process of the import was killed" in ended.stderr and ended.returncode != 0
+
+
+def test_a_process_that_dies_while_the_work_is_planned(tmp_path: Path) -> None:
+    def planning() -> Plan:
+        children = multiprocessing.active_children()
+        assert children
+        for child in children:
+            child.kill()
+            child.join(60)
+        return Plan("images", {"source": "toys"}, {"train": [0, 1]}, _never)
+
+    with pytest.raises(BadInput, match="a process of the import was killed"):
+        Importing(Alone(), tmp_path / "out", jobs=2).run(planning)  # type: ignore[arg-type]
+    assert not list((tmp_path / "out").glob("[!.]*"))
+
+
+def _never(chunk: int) -> dict[str, np.ndarray]:
+    raise AssertionError(chunk)
 
 
 def test_ranks_share_the_work_and_a_fault(launch: Callable[..., Any], tmp_path: Path) -> None:

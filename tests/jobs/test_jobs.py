@@ -115,15 +115,20 @@ def test_an_array_of_comparisons_ends_in_a_report(cluster: Cluster) -> None:
 
 
 def test_an_element_of_a_comparison_is_warned_and_comes_back(cluster: Cluster) -> None:
-    """It goes on from its checkpoint, and the job of the table waits for it."""
-    words = ("allreduce", "--workers", "2", "--target-error", "0.5", "--out", "runs/warned", *BITS)
+    """It goes on from its checkpoint, the other is left alone, and the job of the table waits for both.
+
+    The last of an array, whose own number is that of the array.
+    """
+    words = ("allreduce", "--workers", "1,2", "--target-error", "0.5", "--out", "runs/warned", *BITS)
     cluster.submit("compare", *words).ended()
     folder = cluster.folder / "runs" / "warned"
     log = folder / "runs" / "allreduce-w2-s1" / "metrics.jsonl"
     until(lambda: log.exists() and '"train"' in log.read_text(), "the element's training")
-    (element,) = {name for name in cluster.command("squeue", "-hro", "%i").split() if "_" in name}
-    cluster.command("scancel", "--batch", "--signal=USR1", element)
+    (array,) = {name.split("_")[0] for name in cluster.command("squeue", "-hro", "%i").split() if "_" in name}
+    cluster.command("scancel", "--batch", "--signal=USR1", f"{array}_1")
     until(lambda: (folder / "report.html").exists(), "the report", 240)
+    logs = [(cluster.folder / f"compare-{array}-{element}.out").read_text() for element in (0, 1)]
+    assert [text.count(", start ") for text in logs] == [1, 2]
     starts = [event for line in log.read_text().splitlines() if (event := json.loads(line))["event"] == "start"]
     assert [start["resumed"] for start in starts] == [False, True]
     assert json.loads(log.with_name("summary.json").read_text())["exit_reason"] == "finished"

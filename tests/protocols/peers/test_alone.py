@@ -32,6 +32,18 @@ def test_the_pseudo_code(session_of, synchronous: str) -> None:
     assert np.array_equal(session.state.local["residual"], residual)
 
 
+@pytest.mark.parametrize("synchronous", ["true", "false"])
+def test_a_wish_to_stop_is_heeded_at_once(session_of, synchronous: str) -> None:
+    """One that is there before a minibatch ends the training without it; in step, rounds are whole: after one."""
+    session = session_of(
+        Transport(deadline=10.0), "algorithm.name=sparse-delta", f"algorithm.synchronous={synchronous}"
+    )
+    session.stop.flag = True
+    PROTOCOLS["peers"](session)
+    minibatch = session.config.training.minibatch
+    assert len(session.learner.corpus.gathered) == (minibatch if synchronous == "true" else 0)
+
+
 def test_a_rate_per_sample_is_the_step_itself(session_of) -> None:
     """η multiplies sums: η per minibatch of 4 is 4η per sample."""
     common = ("training.minibatch=4", "training.epochs=2")
