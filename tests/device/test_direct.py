@@ -130,7 +130,9 @@ def test_all_vectors_go_from_the_same_device_memory(
         watch(method)
     settings = f"algorithm.name={name}", "algorithm.order=round-robin", "training.dtype=float32", "training.epochs=1"
     period = ["algorithm.tau=2"] if name == "easgd" else []
-    session = session_of(transport, *settings, *period, "training.minibatch=4", device=direct, samples=96)
+    session = session_of(
+        transport, *settings, *period, "training.minibatch=4", device=direct, samples=32 * (transport.size - 1)
+    )
     PROTOCOLS[session.config.algorithm.protocol](session)
     assert session.monitor.exchange == "messages from GPU memory"
     workers, sent = transport.size - 1, sum(method == "send" for method, _ in places)

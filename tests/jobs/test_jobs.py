@@ -119,7 +119,8 @@ def test_an_element_of_a_comparison_is_warned_and_comes_back(cluster: Cluster) -
 
     The last of an array, whose own number is that of the array.
     """
-    words = ("allreduce", "--workers", "1,2", "--target-error", "0.5", "--out", "runs/warned", *BITS)
+    long = small(training_epochs=80, run_evaluate_every=20)
+    words = ("allreduce", "--workers", "1,2", "--target-error", "0.5", "--out", "runs/warned", *long)
     cluster.submit("compare", *words).ended()
     folder = cluster.folder / "runs" / "warned"
     log = folder / "runs" / "allreduce-w2-s1" / "metrics.jsonl"
