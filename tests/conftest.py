@@ -1,6 +1,8 @@
 """What the tests share: the MPI library in the header, and launches of the program under an outside deadline."""
 
+import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from mpitrain.session import Session
 from mpitrain.state import fresh
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
+FAKE = Path(__file__).with_name("fake_cupy") / "cupy" / "__init__.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +49,26 @@ def pytest_report_header() -> str:
 
     vendor = MPI.Get_library_version().splitlines()[0]
     return f"MPI: {vendor}, rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}"
+
+
+@pytest.fixture(scope="session")
+def stand_in() -> Any:
+    """CuPy's stand-in over host memory, under a name of its own, so that the true one can be there too."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++, which compiles the kernels for the host, is not installed")
+    spec = importlib.util.spec_from_file_location("fake_cupy", FAKE, submodule_search_locations=[str(FAKE.parent)])
+    assert spec is not None and spec.loader is not None
+    sys.modules["fake_cupy"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def cupy(request: pytest.FixtureRequest) -> Any:
+    """CuPy with `--device gpu`, else the stand-in."""
+    if request.config.getoption("--device") == "gpu":
+        return pytest.importorskip("cupy", reason="CuPy is not installed")
+    return request.getfixturevalue("stand_in")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,6 @@
 """Kernels beside their references: on the host through tests/fake_cupy, or with `--device gpu` on the GPU."""
 
-import importlib.util
-import shutil
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,30 +9,15 @@ import pytest
 from mpitrain.kernels import reference
 from mpitrain.kernels.launch import Kernels
 
-FAKE = Path(__file__).resolve().parent.parent / "fake_cupy" / "cupy" / "__init__.py"
 #: Elements before and after every array that no kernel may touch; odd, so that arrays are aligned to no more than one.
 MARGIN = 17
 MARK = 0xA5
 
 
-def fake_cupy() -> Any:
-    """The stand-in, under a name of its own, so that the true CuPy can be there too."""
-    if "fake_cupy" not in sys.modules:
-        if shutil.which("g++") is None:
-            pytest.skip("g++, which compiles the kernels for the host, is not installed")
-        spec = importlib.util.spec_from_file_location("fake_cupy", FAKE, submodule_search_locations=[str(FAKE.parent)])
-        assert spec is not None and spec.loader is not None
-        sys.modules["fake_cupy"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules["fake_cupy"]
-
-
 @pytest.fixture(scope="session")
-def xp(request: pytest.FixtureRequest) -> Any:
-    """CuPy, or the stand-in."""
-    if request.config.getoption("--device", "cpu") == "gpu":
-        return pytest.importorskip("cupy", reason="CuPy is not installed")
-    return fake_cupy()
+def xp(cupy: Any) -> Any:
+    """CuPy, or the stand-in, as array modules are called."""
+    return cupy
 
 
 @pytest.fixture(scope="session")

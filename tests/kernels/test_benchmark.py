@@ -7,21 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mpitrain.kernels.launcher import source
 from mpitrain.kernels.nvrtc import files
 
-from .conftest import FAKE, fake_cupy
-
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "kernels.py"
+FAKE = Path(__file__).resolve().parent.parent / "fake_cupy"
 #: `apply` launches this before itself.
 INSIDE = {"check"}
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_every_kernel_is_measured_and_right(tmp_path: Path) -> None:
-    fake_cupy()
     report = tmp_path / "kernels.json"
     command = [sys.executable, str(SCRIPT), "--elements", "5000", "--repeats", "1", "--json", str(report)]
-    environment = {**os.environ, "PYTHONPATH": str(FAKE.parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(FAKE)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads(report.read_text())["kernels"]

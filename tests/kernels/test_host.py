@@ -7,8 +7,6 @@ import pytest
 
 from mpitrain.kernels.launcher import options, source
 
-from .conftest import fake_cupy
-
 OPTIONS = options(np.float32)
 MIRROR = """
 extern "C" __global__ void mirror(int *x) {
@@ -21,10 +19,9 @@ extern "C" __global__ void mirror(int *x) {
 
 
 @pytest.fixture
-def cupy() -> Any:
-    module = fake_cupy()
-    yield module
-    module.Order.seed = 0
+def cupy(stand_in: Any) -> Any:
+    yield stand_in
+    stand_in.Order.seed = 0
 
 
 def run(cupy: Any, code: str, name: str, grid: int, block: int, *arguments: Any) -> None:
