@@ -28,12 +28,13 @@ abort_on_exception()
 instants, seed = int(sys.argv[1]), int(sys.argv[2])
 transport, same = Transport(deadline=120), random.Random(seed)
 algorithms = ("asgd", "easgd", "eamsgd-sync", "hybrid", "sparse-delta", "allreduce", "msgd")
-plain, plan = Stop.install, []
+plain, plan, timers = Stop.install, [], []
 
 def install(self):
     plain(self)
     if plan and plan[0] in (-1, transport.rank):  # to all, as launchers do, or to one alone
-        threading.Timer(plan[1], os.kill, (os.getpid(), signal.SIGTERM)).start()
+        timers.append(threading.Timer(plan[1], os.kill, (os.getpid(), signal.SIGTERM)))
+        timers[-1].start()
 
 Stop.install = install
 for number in range(instants):
@@ -43,6 +44,9 @@ for number in range(instants):
                 "run.progress=none", "run.evaluate_every=5", "run.deadline=120")
     status = train(Options(overrides=settings, out=out))
     assert status == STOPPED, (number, name, plan, status)
+    while timers:  # where another rank's signal ended this training, this rank's is not for the next one
+        timers[-1].cancel()
+        timers.pop().join()
     transport.barrier("the end of a training")
     told = json.loads((out / "summary.json").read_text())
     if transport.rank == 0:
