@@ -11,7 +11,8 @@
 # export SBATCH_ACCOUNT=...     # --account; every option of sbatch has such a variable, see its manual
 # export SBATCH_PARTITION=...   # --partition
 
-# cpu, gpu, or auto: a GPU where the job has one. `export DEVICE=gpu` before reading this file asks Slurm for one a rank as well.
+# cpu, gpu, or auto: a GPU where the job has one. `export DEVICE=gpu` before this file is read asks Slurm for one a rank
+# as well.
 : "${DEVICE:=auto}"
 if [ "$DEVICE" = gpu ] && [ -z "${SLURM_JOB_ID:-}" ]; then
     export SBATCH_GPUS_PER_TASK=1
