@@ -48,6 +48,8 @@ class Options:
 
 def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu, Corpus, Network, Path | None]:
     """Everything that depends on the user's files and keys and needs no other rank."""
+    if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
+        raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     device = choose(config.run, transport.local_rank)
     corpus = open_corpus(data_path(config), "train", **reading(config))
     network = network_of(config, corpus.shape, corpus.classes, device.workspace())

@@ -91,8 +91,15 @@ def test_pulls_are_one_sided_where_that_is_asked_for(
     assert told["exchange"] == "one-sided" and told["test_error"] < 0.35
 
 
-def test_shared_memory_across_nodes_is_bad_input(on_two_nodes: Callable[..., Any]) -> None:
-    """One clear line."""
-    ended = on_two_nodes("--set", "run.exchange=shared", "--out", "run")
-    lines = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
-    assert ended.status == 2 and lines == ["mpitrain: run.exchange = 'shared': the ranks are on several nodes"]
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("run.exchange=shared", "run.exchange = 'shared': the ranks are on several nodes"),
+        ("algorithm.centre=sharded", "algorithm.centre = 'sharded': needs one-sided access, which"),
+    ],
+)
+def test_what_cannot_cross_nodes_is_bad_input(on_two_nodes: Callable[..., Any], key: str, line: str) -> None:
+    """One clear line, although all ranks meet it."""
+    ended = on_two_nodes("--set", "algorithm.name=easgd", "--set", key, "--out", "run")
+    lines = [each for each in ended.err.splitlines() if each.startswith("mpitrain: ")]
+    assert ended.status == 2 and len(lines) == 1 and lines[0].startswith(f"mpitrain: {line}"), ended

@@ -18,6 +18,8 @@ mpi4py.rc.thread_level = "funneled"
 
 from mpi4py import MPI  # noqa: E402
 
+PRINTING = 1.0  # seconds that a rank's last lines are given to reach the launcher
+
 
 def abort_on_exception() -> None:
     """Make an uncaught exception end the whole job with its traceback; without it the other ranks would hang."""
@@ -34,7 +36,7 @@ def abort(status: int) -> None:
     """End every rank, once what this one has printed is on its way: launchers drop what comes with the abort."""
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(1.0)
+    time.sleep(PRINTING)
     MPI.COMM_WORLD.Abort(status)
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ def choose(transport: "Transport", wanted: str, direct: bool) -> str:
 
     `direct`: MPI takes them from GPU memory, of which windows would need a copy on the host.
     """
-    if wanted == "shared" and transport.nodes > 1:
-        raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     if wanted != "auto":
         return wanted
     if direct:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain import saving
+from mpitrain.agreement import agreed
 from mpitrain.algorithms import Elastic, Pulled
 from mpitrain.assignments import Work
 from mpitrain.errors import BadInput
@@ -35,7 +36,7 @@ def run(session: Session) -> None:
         _alone(session)
         return
     transport, theta = session.transport, session.state.theta
-    how = _way(session)
+    how = agreed(transport, lambda: _way(session), "the choice of the exchange")
     session.say_exchange(how)
     session.monitor.counts_staleness = False
     number = workers.index(transport.rank) if transport.rank != master else -1
