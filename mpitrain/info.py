@@ -11,7 +11,7 @@ from mpitrain.device import available, describe, why_staged
 from mpitrain.mpi import Transport, cuda_aware, library
 
 #: What a CUDA-aware MPI takes from GPU memory.
-DIRECT = "sums of allreduce, easgd-sync and eamsgd-sync, messages of the server's and the elastic algorithms"
+DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"
 
 
 def info() -> int:

@@ -23,7 +23,7 @@ WAYS = {  # what a probe of several nodes has chosen, and why
     "one-sided": "by one-sided reads, which MPI serves across these nodes while their target computes",
 }
 #: Ways of which MPI takes vectors from GPU memory, where it can.
-DIRECT = ("allreduce", "messages")
+DIRECT = ("allreduce", "collectives", "messages")
 
 
 @dataclass

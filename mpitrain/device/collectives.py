@@ -1,4 +1,4 @@
-"""Collectives on arrays that lie on the GPU: by way of pinned memory, or handed to a CUDA-aware MPI.
+"""Collectives on arrays that lie on the GPU, by way of pinned memory.
 
 An operation goes through stages: its input is final and has crossed to the host; it is under way; its result crosses
 back, and later kernels wait for that. Operations start in the order in which they were asked for, on every rank alike,
@@ -7,12 +7,13 @@ those on host arrays among them. `Test` of any request moves all of them on.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpitrain.device.messages import DirectMessages
 from mpitrain.flat import Array
+from mpitrain.mpi.collectives import Counted
 
 if TYPE_CHECKING:
     from mpitrain.device.gpu import Gpu
@@ -46,13 +47,12 @@ class Operation:
         return self.done
 
 
-class StagedTransport(DirectMessages):
-    """A transport that takes arrays of the device too, in messages if MPI does. All else is the transport's own."""
+class StagedTransport(Counted):
+    """A transport whose collectives take arrays of the device too. All else is the transport's own."""
 
-    def __init__(self, transport: "Transport", device: "Gpu", direct: bool | None = None) -> None:
+    def __init__(self, transport: "Transport", device: "Gpu") -> None:
         self._transport, self._device = transport, device
-        self._direct = device.direct if direct is None else direct
-        self._waiting: deque[Operation] = deque()
+        self._waiting: deque[Any] = deque()
         self._spare: dict[tuple[int, str], list[tuple[Array, Any]]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -65,72 +65,54 @@ class StagedTransport(DirectMessages):
             setattr(self._transport, name, value)
 
     def twin(self) -> "StagedTransport":
-        """The same ranks with collectives that are matched apart from this one's. Collective.
+        """The same ranks with collectives that are matched apart from this one's. Collective."""
+        return type(self)(self._transport.twin(), self._device)
 
-        Neither hands arrays to MPI any more: that blocks, and two ranks could block in one of the two each.
-        """
-        self._direct = False
-        return StagedTransport(self._transport.twin(), self._device, direct=False)
+    def begin_sum(self, array: Array) -> Any:
+        return self._in_place(self._transport.begin_sum, array)
 
-    def start_sum(self, array: Array) -> Any:
-        """Start summing an array over all ranks, in place."""
-        if self._direct and not isinstance(array, np.ndarray):
-            return self._launch_direct(array)
-        return self._in_place(self._transport.start_sum, array)
+    def begin_maximum(self, array: Array) -> Any:
+        return self._in_place(self._transport.begin_maximum, array)
 
-    def start_maximum(self, array: Array) -> Any:
-        """Start taking each element's maximum over all ranks, in place."""
-        return self._in_place(self._transport.start_maximum, array)
-
-    def start_broadcast(self, array: Array, root: int) -> Any:
-        """Start copying the root's array over the others'."""
+    def begin_broadcast(self, array: Array, root: int) -> Any:
         return self._launch(
-            lambda here: self._transport.start_broadcast(here[0], root),
+            lambda here: self._transport.begin_broadcast(here[0], root),
             [array],
             crossing=[self._transport.rank == root],
             returning=[self._transport.rank != root],
         )
 
-    def start_sum_at(self, root: int, array: Array, out: Array | None) -> Any:
-        """Start summing the ranks' arrays into the root's `out`, which the others have none of."""
+    def begin_sum_at(self, root: int, array: Array, out: Array | None) -> Any:
         arrays = [array] if out is None else [array, out]
         return self._launch(
-            lambda here: self._transport.start_sum_at(root, here[0], None if out is None else here[1]),
+            lambda here: self._transport.begin_sum_at(root, here[0], None if out is None else here[1]),
             arrays,
             crossing=[True, False],
             returning=[False, True],
         )
 
-    def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
-        """Start putting the ranks' pieces one after another into every rank's `out`; own None: it is in its place."""
+    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
         if own is not None:
             return self._launch(
-                lambda here: self._transport.start_gather(here[0], here[1], counts),
+                lambda here: self._transport.begin_gather(here[0], here[1], counts),
                 [own, out],
                 crossing=[True, False],
                 returning=[False, True],
             )
-        rank = self._transport.rank
-        mine = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         return self._launch(
-            lambda here: self._transport.start_gather(None, here[0], counts),
+            lambda here: self._transport.begin_gather(None, here[0], counts),
             [out],
-            crossing=[mine],
+            crossing=[pieces_of(counts)[self._transport.rank]],
             returning=[True],
         )
 
-    def start_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> Any:
-        """Start summing the ranks' arrays; of the sum each gets its piece in `own`."""
+    def begin_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> Any:
         return self._launch(
-            lambda here: self._transport.start_scattered_sum(here[0], here[1], counts),
+            lambda here: self._transport.begin_scattered_sum(here[0], here[1], counts),
             [array, own],
             crossing=[True, False],
             returning=[False, True],
         )
-
-    def sum(self, array: Array, what: str) -> None:
-        """Sum an array over all ranks, in place."""
-        self._transport.wait(self.start_sum(array), what)
 
     def advance(self) -> None:
         """Move on what is under way."""
@@ -177,14 +159,7 @@ class StagedTransport(DirectMessages):
 
         return self._enqueue(Operation(self, lambda: start([host for host, _ in here]), end, ready))
 
-    def _launch_direct(self, array: Array) -> Any:
-        """Once the array is final on every rank, a blocking sum of the device's memory itself."""
-        ready = self._device.event()
-        ready.record(self._device.compute)
-        transport = self._transport
-        return self._enqueue(Operation(self, transport.start_barrier, lambda: transport.sum_now(array), ready))
-
-    def _enqueue(self, operation: Operation) -> Operation:
+    def _enqueue(self, operation: Any) -> Any:
         self._waiting.append(operation)
         self.advance()
         return operation
@@ -197,3 +172,9 @@ class StagedTransport(DirectMessages):
             free.synchronize()
             return host, free
         return self._device.pinned(array.size, array.dtype), self._device.event()
+
+
+def pieces_of(counts: Sequence[int]) -> list[slice]:
+    """The ranks' pieces, `counts` elements long, of a vector."""
+    ends = list(accumulate(counts))
+    return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]

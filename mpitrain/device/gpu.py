@@ -15,6 +15,7 @@ from mpitrain.device.collectives import StagedTransport
 from mpitrain.device.cpu import Cpu, Rule
 from mpitrain.device.crossing import GpuPassage, Outgoing
 from mpitrain.device.cudnn import CudnnProducts
+from mpitrain.device.direct import DirectTransport
 from mpitrain.device.operations import Operations
 from mpitrain.flat import Array
 from mpitrain.models.patch_product import Product, Window
@@ -52,7 +53,7 @@ class Gpu(Cpu):
         return Uploading(self, open_loader(corpus, dtype, empty=self.pinned))
 
     def transport(self, transport: Any) -> Any:
-        return StagedTransport(transport, self)
+        return (DirectTransport if self.direct and transport.size > 1 else StagedTransport)(transport, self)
 
     def place(self, vector: Array) -> Array:
         if not isinstance(vector, np.ndarray):

@@ -1,59 +1,93 @@
 """What all ranks do together."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.mpi.start import MPI
-from mpitrain.mpi.waiting import Member
+from mpitrain.mpi.waiting import Member, Traffic
 
 
-class Collectives(Member):
-    """Sums, gathers, broadcasts. `start_...` returns a request, until whose end the arrays must stay untouched."""
+class Counted:
+    """Sums, gathers, broadcasts of arrays, counted as payload at their start, however `begin_...` carries them out.
 
-    def start_sum(self, array: Array) -> MPI.Request:
+    `start_...` returns a request, until whose end the arrays must stay untouched.
+    """
+
+    rank: int
+    size: int
+    traffic: Traffic
+    wait: Callable[..., None]
+
+    #: `start_...` uncounted.
+    begin_sum: Callable[[Array], Any]
+    begin_maximum: Callable[[Array], Any]
+    begin_broadcast: Callable[[Array, int], Any]
+    begin_sum_at: Callable[[int, Array, Array | None], Any]
+    begin_gather: Callable[[Array | None, Array, list[int]], Any]
+    begin_scattered_sum: Callable[[Array, Array, list[int]], Any]
+
+    def start_sum(self, array: Array) -> Any:
         """Start summing an array over all ranks, in place."""
-        self.traffic.bytes_sent += array.nbytes
-        self.traffic.bytes_received += array.nbytes
-        self.traffic.messages_sent += 1
-        return self.comm.Iallreduce(MPI.IN_PLACE, array)
+        self.traffic.count(array.nbytes, array.nbytes)
+        return self.begin_sum(array)
 
-    def sum_now(self, array: Array) -> None:
-        """Sum an array over all ranks, in place; no rank may be far. The one collective that gets device memory."""
-        self._count(array.nbytes, array.nbytes)
-        self.comm.Allreduce(MPI.IN_PLACE, array)
-
-    def start_maximum(self, array: Array) -> MPI.Request:
+    def start_maximum(self, array: Array) -> Any:
         """Start taking each element's maximum over all ranks, in place."""
-        self._count(array.nbytes, array.nbytes)
-        return self.comm.Iallreduce(MPI.IN_PLACE, array, MPI.MAX)
+        self.traffic.count(array.nbytes, array.nbytes)
+        return self.begin_maximum(array)
 
-    def start_broadcast(self, array: Array, root: int) -> MPI.Request:
+    def start_broadcast(self, array: Array, root: int) -> Any:
         """Start copying the root's array over the others'. As payload it leaves the root once for each of them."""
-        self._count(*((array.nbytes * (self.size - 1), 0) if self.rank == root else (0, array.nbytes)))
-        return self.comm.Ibcast(array, root)
+        self.traffic.count(*((array.nbytes * (self.size - 1), 0) if self.rank == root else (0, array.nbytes)))
+        return self.begin_broadcast(array, root)
 
-    def start_sum_at(self, root: int, array: Array, out: Array | None) -> MPI.Request:
+    def start_sum_at(self, root: int, array: Array, out: Array | None) -> Any:
         """Start summing the ranks' arrays into the root's `out`, which the others have none of."""
-        self._count(*((0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)))
-        return self.comm.Ireduce(array, out, MPI.SUM, root)
+        self.traffic.count(*((0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)))
+        return self.begin_sum_at(root, array, out)
 
-    def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> MPI.Request:
+    def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
         """Start putting the ranks' pieces, `counts` elements long, one after another into every rank's `out`.
 
         With None for `own` the rank's own piece is in its place in `out` already.
         """
         mine = counts[self.rank] * out.itemsize
-        self._count(mine * (self.size - 1), sum(counts) * out.itemsize - mine)
-        return self.comm.Iallgatherv(MPI.IN_PLACE if own is None else own, [out, counts])
+        self.traffic.count(mine * (self.size - 1), sum(counts) * out.itemsize - mine)
+        return self.begin_gather(own, out, counts)
 
-    def start_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> MPI.Request:
+    def start_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> Any:
         """Start summing the ranks' arrays; of the sum each gets its piece, `counts` elements long, in `own`."""
-        self._count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1))
-        return self.comm.Ireduce_scatter(array, own, counts)
+        self.traffic.count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1))
+        return self.begin_scattered_sum(array, own, counts)
 
     def sum(self, array: Array, what: str) -> None:
         """Sum an array over all ranks, in place."""
         self.wait(self.start_sum(array), what)
+
+
+class Collectives(Counted, Member):
+    """MPI's own, for arrays in host memory."""
+
+    def begin_sum(self, array: Array) -> MPI.Request:
+        return self.comm.Iallreduce(MPI.IN_PLACE, array)
+
+    def begin_maximum(self, array: Array) -> MPI.Request:
+        return self.comm.Iallreduce(MPI.IN_PLACE, array, MPI.MAX)
+
+    def begin_broadcast(self, array: Array, root: int) -> MPI.Request:
+        return self.comm.Ibcast(array, root)
+
+    def begin_sum_at(self, root: int, array: Array, out: Array | None) -> MPI.Request:
+        return self.comm.Ireduce(array, out, MPI.SUM, root)
+
+    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> MPI.Request:
+        return self.comm.Iallgatherv(MPI.IN_PLACE if own is None else own, [out, counts])
+
+    def begin_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> MPI.Request:
+        return self.comm.Ireduce_scatter(array, own, counts)
 
     def start_barrier(self) -> MPI.Request:
         """Start waiting for every rank."""

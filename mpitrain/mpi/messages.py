@@ -15,10 +15,8 @@ class Messages(Member):
 
     def send(self, to: int, tag: int, buffer: Any) -> MPI.Request:
         """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
-        request = self.comm.Isend([buffer, MPI.BYTE], to, tag)
-        self.traffic.messages_sent += 1
-        self.traffic.bytes_sent += len(buffer) if isinstance(buffer, bytes) else buffer.nbytes
-        return request
+        self.traffic.count(len(buffer) if isinstance(buffer, bytes) else buffer.nbytes, 0)
+        return self.begin_send(to, tag, buffer)
 
     def post(self, to: int, tag: int, message: bytes) -> None:
         """Send a small message and keep it until it has gone."""
@@ -51,7 +49,7 @@ class Messages(Member):
 
     def send_matched(self, to: int, tag: int, buffer: Any) -> MPI.Request:
         """Start a synchronous-mode send: the request completes once the receiver has taken the message up."""
-        self._count(memoryview(buffer).nbytes, 0)
+        self.traffic.count(memoryview(buffer).nbytes, 0)
         return self.comm.Issend([buffer, MPI.BYTE], to, tag)
 
     def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, MPI.Request, Array] | None:
@@ -85,6 +83,14 @@ class Messages(Member):
     def start_receive(self, source: int, tag: int, buffer: Array) -> MPI.Request:
         """Start receiving a message of the buffer's length from one rank."""
         self.traffic.bytes_received += buffer.nbytes
+        return self.begin_receive(source, tag, buffer)
+
+    def begin_send(self, to: int, tag: int, buffer: Any) -> MPI.Request:
+        """As `send`, uncounted."""
+        return self.comm.Isend([buffer, MPI.BYTE], to, tag)
+
+    def begin_receive(self, source: int, tag: int, buffer: Array) -> MPI.Request:
+        """As `start_receive`, uncounted."""
         return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
 
     def _look(self, source: int, tag: int, status: MPI.Status) -> MPI.Message | None:

@@ -1,6 +1,7 @@
 """A rank's whole view of its communicator."""
 
 import copy
+import itertools
 
 import numpy as np
 
@@ -16,7 +17,7 @@ class Transport(Messages, Collectives):
     def twin(self) -> "Transport":
         """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""
         twin = copy.copy(self)
-        twin.comm = self.comm.Dup()
+        twin.comm, twin.numbers = self.comm.Dup(), itertools.count()
         return twin
 
     def local_barrier(self, what: str) -> None:

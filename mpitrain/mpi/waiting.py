@@ -3,6 +3,7 @@
 So signals are seen, and ranks that share a core make room for each other.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -24,6 +25,12 @@ class Traffic:
     bytes_sent: int = 0
     bytes_received: int = 0
     messages_sent: int = 0
+
+    def count(self, sent: int, received: int) -> None:
+        """One more message, or one collective, with this rank's payload."""
+        self.bytes_sent += sent
+        self.bytes_received += received
+        self.messages_sent += 1
 
     @property
     def both(self) -> int:
@@ -48,6 +55,7 @@ class Member:
         self.rank, self.size = self.comm.rank, self.comm.size
         self.deadline, self.clock, self.sleep = deadline, clock, sleep
         self.traffic = Traffic()
+        self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
         self._local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = self._local.rank, self._local.size
@@ -82,11 +90,6 @@ class Member:
         `what` is waited for; a function says it when it has come to that.
         """
         return Backoff(self, what)
-
-    def _count(self, sent: int, received: int) -> None:
-        self.traffic.bytes_sent += sent
-        self.traffic.bytes_received += received
-        self.traffic.messages_sent += 1
 
 
 class Backoff:

@@ -1,12 +1,15 @@
 """Collectives on device arrays against the same on host arrays; started in order, whichever input is final first."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mpitrain.device.collectives import StagedTransport
+from mpitrain.device.direct import DirectTransport
 from mpitrain.device.gpu import Gpu
+from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -17,14 +20,18 @@ def own(transport: Transport, *shape: int) -> np.ndarray:
     return np.random.default_rng(transport.rank).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_all_of_them(transport: Transport, gpu: Gpu, direct: bool) -> None:
+both = pytest.mark.parametrize("kind", [StagedTransport, DirectTransport])
+
+
+@both
+def test_all_of_them(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
     size, rank = transport.size, transport.rank
     counts = [3 + each for each in range(size)]
     total, mine = sum(counts), slice(sum(counts[:rank]), sum(counts[: rank + 1]))
 
-    def run(way: Any, place: Any) -> list[Any]:
-        """One after another without waiting, host arrays among them."""
+    def run(way: Any, place: Any) -> tuple[list[Any], list[int]]:
+        """One after another without waiting, host arrays among them: the arrays, and what was counted."""
+        before = transport.traffic.bytes_sent, transport.traffic.bytes_received, transport.traffic.messages_sent
         x = own(transport, total)
         summed, greatest, spread, everywhere = place(x), place(x), place(x), place(x)
         at_root, share, gathered = place(np.zeros_like(x)), place(np.zeros(counts[rank], np.float32)), place(0 * x)
@@ -41,21 +48,122 @@ def test_all_of_them(transport: Transport, gpu: Gpu, direct: bool) -> None:
         ]
         for request in reversed(requests):  # waiting for the last moves the first
             transport.wait(request, "a collective")
-        return [summed, greatest, on_host, spread, at_root, gathered, everywhere, share]
+        after = transport.traffic.bytes_sent, transport.traffic.bytes_received, transport.traffic.messages_sent
+        counted = [now - then for now, then in zip(after, before, strict=True)]
+        return [summed, greatest, on_host, spread, at_root, gathered, everywhere, share], counted
 
-    expected = run(transport, lambda array: array.copy())
-    found = run(StagedTransport(transport, gpu, direct), gpu.place)
+    expected, payload = run(transport, lambda array: array.copy())
+    found, counted = run(kind(transport, gpu), gpu.place)
+    assert counted == payload
     for there, here in zip(found, expected, strict=True):
         np.testing.assert_allclose(there if isinstance(there, np.ndarray) else there.get(), here, rtol=1e-5, atol=1e-6)
 
 
-def test_a_sum_takes_what_kernels_before_it_wrote_and_kernels_after_it_see_the_sum(
-    transport: Transport, gpu: Gpu
+#: A collective of `there`, whose elements are all the rank + 1; what comes of it, there or in `out`.
+LATE: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
+    "sum": (lambda way, there, out: way.start_sum(there), lambda size: size * (size + 1) // 2),
+    "maximum": (lambda way, there, out: way.start_maximum(there), lambda size: size),
+    "broadcast": (lambda way, there, out: way.start_broadcast(there, way.size - 1), lambda size: size),
+    "sum at": (
+        lambda way, there, out: way.start_sum_at(0, there, out if way.rank == 0 else None),
+        lambda size: size * (size + 1) // 2,
+    ),
+    "gather": (
+        lambda way, there, out: way.start_gather(there[: way.rank + 1], out, [each + 1 for each in range(way.size)]),
+        lambda size: np.repeat(np.arange(1, size + 1), np.arange(1, size + 1)),
+    ),
+    "gather in place": (
+        lambda way, there, out: way.start_gather(None, there, [each + 1 for each in range(way.size)]),
+        lambda size: np.repeat(np.arange(1, size + 1), np.arange(1, size + 1)),
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("name", LATE)
+def test_it_takes_what_kernels_before_it_wrote_and_kernels_after_it_see_the_result(
+    transport: Transport, gpu: Gpu, kind: type[StagedTransport], name: str
 ) -> None:
-    staged, x = StagedTransport(transport, gpu), gpu.place(np.ones(5, np.float32))
-    np.multiply(x, 3, out=x)
-    transport.wait(staged.start_sum(x), "the sum")
-    np.testing.assert_array_equal(np.add(x, 1).get(), np.full(5, 3 * transport.size + 1))
+    """On the stand-in, what is set in a stream is there when that is waited for."""
+    start, result = LATE[name]
+    size, rank = transport.size, transport.rank
+    length = size * (size + 1) // 2
+    there, out = gpu.place(np.full(length, np.nan)), gpu.place(np.full(length, np.nan))
+    there.set(np.full(length, rank + 1.0), stream=gpu.compute)
+    transport.wait(start(kind(transport, gpu), there, out), "a collective")
+    after = there if name in ("sum", "maximum", "broadcast", "gather in place") else out
+    if rank == 0 or name != "sum at":
+        np.testing.assert_array_equal(np.add(after, 1).get(), np.full(length, 1.0) + result(size))
+
+
+@both
+def test_a_scattered_sum_of_late_terms(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
+    there, share = gpu.place(np.full(transport.size, np.nan)), gpu.place(np.full(1, np.nan))
+    there.set(np.arange(transport.size) + 1.0, stream=gpu.compute)
+    request = kind(transport, gpu).start_scattered_sum(there, share, [1] * transport.size)
+    transport.wait(request, "the sum")
+    assert np.add(share, 1).get() == transport.size * (transport.rank + 1) + 1
+
+
+@both
+def test_what_kernels_before_it_still_read_is_not_overwritten(
+    transport: Transport, gpu: Gpu, kind: type[StagedTransport]
+) -> None:
+    there, read = gpu.place(np.full(9, float(transport.rank))), gpu.pinned(9, np.float64)
+    there.get(stream=gpu.compute, out=read, blocking=False)
+    transport.wait(kind(transport, gpu).start_broadcast(there, 0), "a collective")
+    gpu.compute.synchronize()
+    np.testing.assert_array_equal(read, np.full(9, float(transport.rank)))
+    np.testing.assert_array_equal(there.get(), np.zeros(9))
+
+
+@both
+def test_arrays_shorter_than_ranks_and_ranks_without_a_piece(
+    transport: Transport, gpu: Gpu, kind: type[StagedTransport]
+) -> None:
+    way, size, rank = kind(transport, gpu), transport.size, transport.rank
+    counts = [0] * (size - 1) + [2]
+    one, spread, gathered = gpu.place(np.ones(1, np.float32)), gpu.place(own(transport, 1)), gpu.place(np.zeros(2))
+    piece = gpu.place(np.full(counts[rank], 7.0))
+    requests = [way.start_sum(one), way.start_broadcast(spread, 0), way.start_gather(piece, gathered, counts)]
+    for request in requests:
+        transport.wait(request, "a collective")
+    assert one.get() == size and spread.get() == np.random.default_rng(0).standard_normal(1).astype(np.float32)
+    np.testing.assert_array_equal(gathered.get(), [7, 7])
+
+
+def test_sums_from_device_memory_have_the_same_bits_everywhere(transport: Transport, gpu: Gpu) -> None:
+    way, x = DirectTransport(transport, gpu), gpu.place(1e3 * own(transport, 1037))
+    transport.wait(way.start_sum(x), "the sum")
+    bits = x.get().tobytes().hex()
+    assert set(transport.gather_texts(bits, "the bits")) == {bits}
+
+
+def test_a_rank_that_stays_away_is_overdue(transport: Transport, gpu: Gpu) -> None:
+    """Nothing blocks; and when it comes, all goes on."""
+    way, x, deadline = DirectTransport(transport, gpu), gpu.place(np.ones(9, np.float32)), transport.deadline
+    if transport.rank:
+        request, transport.deadline = way.start_sum(x), 0.2
+        with pytest.raises(Overdue, match=f"rank {transport.rank}: waited 0.2 s for the sum"):
+            transport.wait(request, "the sum")
+        transport.deadline = deadline
+    transport.barrier("all to have lost patience")
+    if transport.rank == 0:
+        request = way.start_sum(x)
+    transport.wait(request, "the sum")
+    np.testing.assert_array_equal(x.get(), np.full(9, transport.size))
+
+
+def test_memory_is_asked_for_once(transport: Transport, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    plain = gpu.cupy.empty
+    monkeypatch.setattr(gpu.cupy, "empty", lambda *given: asked.append(given) or plain(*given))
+    way, x, y = DirectTransport(transport, gpu), gpu.place(np.ones(99, np.float32)), gpu.place(np.ones(99, np.float32))
+    asked.clear()
+    for _ in range(5):
+        transport.wait(way.start_sum(x), "the sum")
+        transport.wait(way.start_sum_at(0, y, x if transport.rank == 0 else None), "the sum")
+    assert len(asked) == (1 if transport.rank == 0 else 2)
 
 
 def test_all_else_is_the_transports_own(transport: Transport, gpu: Gpu) -> None:

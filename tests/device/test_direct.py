@@ -219,6 +219,7 @@ def test_all_ranks_or_none(transport: Transport, gpu: Gpu, lacking: str) -> None
     [
         ("messages", "messages from GPU memory", "vectors go to MPI from GPU memory: it said so"),
         ("allreduce", "allreduce from GPU memory", "vectors go to MPI from GPU memory: it said so"),
+        ("collectives", "collectives from GPU memory", "vectors go to MPI from GPU memory: it said so"),
         ("shared", "shared", "vectors are staged in host memory: the exchange is 'shared'"),
         ("none", "none", None),
     ],

@@ -88,6 +88,28 @@ def test_several_ranks_staged_and_from_device_memory(
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("scheme", ["a", "b", "c"])
+def test_hybrid_counts_the_same_payload_however_it_travels(
+    session_of: Any, transport: Transport, gpu: Gpu, scheme: str
+) -> None:
+    settings = f"algorithm.scheme={scheme}", "algorithm.fc_batch=sub" if scheme != "a" else "algorithm.fc_batch=full"
+    counted = [bytes_by_kind(session_of, transport, CPU, *settings)]
+    counted.append(bytes_by_kind(session_of, transport, gpu, *settings))
+    gpu.direct = True
+    counted.append(bytes_by_kind(session_of, transport, gpu, *settings))
+    assert counted[0]["activations"] > 0 and counted[1:] == counted[:1] * 2
+
+
+def bytes_by_kind(session_of: Any, transport: Transport, device: Cpu, *settings: str) -> dict[str, int]:
+    """What a short training of hybrid's says of its messages."""
+    network = build("digits-cnn", (8, 8, 1), 10, width=0.125, workspace=device.workspace())
+    common = "algorithm.name=hybrid", "training.dtype=float32", "training.minibatch=6", "training.epochs=1"
+    session = session_of(transport, *common, *settings, network=network, corpus=Noise(), device=device)
+    PROTOCOLS["hybrid"](session)
+    return dict(session.monitor.counted["bytes_by_kind"])
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("exchange", ["one-sided", "messages"])
 @pytest.mark.parametrize("name", ["asgd", "easgd"])
 def test_other_ways_of_exchange(session_of: Any, transport: Transport, gpu: Gpu, name: str, exchange: str) -> None:

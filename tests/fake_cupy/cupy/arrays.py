@@ -10,6 +10,9 @@ import numpy as np
 
 from .cuda import Stream, current
 
+#: Methods that only look at the memory in another way.
+VIEWS = ("reshape", "ravel", "transpose", "swapaxes", "view")
+
 
 class MemoryPointer:
     """Where an array begins."""
@@ -77,7 +80,8 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
             return value
 
         def method(*inputs: Any, **settings: Any) -> Any:
-            result = value(*inside(inputs), **inside(settings))
+            taken = unwrapped if name in VIEWS else inside
+            result = value(*taken(inputs), **taken(settings))
             return settings["out"] if settings.get("out") is not None else outside(result)
 
         return method
@@ -111,7 +115,10 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         (stream or current()).submit(lambda: np.copyto(self._host, host))
 
     def __getitem__(self, key: Any) -> "ndarray":
-        return ndarray(host=np.asarray(self._host[inside(key)]))
+        place = unwrapped(key)
+        if any(isinstance(each, (list, np.ndarray)) for each in (place if isinstance(place, tuple) else (place,))):
+            current().flush()  # copies; slices do not
+        return ndarray(host=np.asarray(self._host[place]))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._host[inside(key)] = inside(value)
@@ -139,16 +146,21 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def inside(value: Any) -> Any:
-    """NumPy arrays for the fakes in arguments; TypeError for a NumPy array among them, as CuPy mixes no memories."""
+    """NumPy arrays for the fakes in arguments of what runs in the current stream."""
     current().flush()
+    return unwrapped(value)
+
+
+def unwrapped(value: Any) -> Any:
+    """The same, waiting for nothing. TypeError for a NumPy array, as CuPy mixes no memories."""
     if isinstance(value, ndarray):
         return value._host
     if isinstance(value, np.ndarray) and value.ndim:
         raise TypeError("Unsupported type <class 'numpy.ndarray'>")
     if isinstance(value, (tuple, list)):
-        return type(value)(inside(each) for each in value)
+        return type(value)(unwrapped(each) for each in value)
     if isinstance(value, dict):
-        return {key: inside(each) for key, each in value.items()}
+        return {key: unwrapped(each) for key, each in value.items()}
     return value
 
 

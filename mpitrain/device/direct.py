@@ -1,0 +1,78 @@
+"""A transport that hands arrays in GPU memory to a CUDA-aware MPI.
+
+MPI knows no streams. So before it may read an array or write over one, the kernels launched so far have run; and what
+a completed request has brought is there for every kernel launched afterwards.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpitrain.device.collectives import StagedTransport, pieces_of
+from mpitrain.device.courses import Course, Courses, Steps
+from mpitrain.flat import Array
+
+if TYPE_CHECKING:
+    from mpitrain.device.gpu import Gpu
+    from mpitrain.mpi import Transport
+
+
+class DirectTransport(StagedTransport):
+    """Messages and collectives of device arrays. Host arrays and bytes go as they are."""
+
+    def __init__(self, transport: "Transport", device: "Gpu") -> None:
+        super().__init__(transport, device)
+        self._courses = Courses(transport, device)
+
+    def send(self, to: int, tag: int, buffer: Any) -> Any:
+        """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
+        self._settle(buffer)
+        return self._transport.send(to, tag, buffer)
+
+    def receive_into(self, source: int, tag: int, buffer: Array, what: str) -> None:
+        """Wait for a message of exactly the buffer's length. Raises ValueError when it has another."""
+        self._settle(buffer)
+        self._transport.receive_into(source, tag, buffer, what)
+
+    def start_receive(self, source: int, tag: int, buffer: Array) -> Any:
+        """Start receiving a message of the buffer's length from one rank."""
+        self._settle(buffer)
+        return self._transport.start_receive(source, tag, buffer)
+
+    def begin_sum(self, array: Array) -> Any:
+        if isinstance(array, np.ndarray):
+            return super().begin_sum(array)
+        return self._begin(self._courses.reduced(array.reshape(-1), np.add))
+
+    def begin_maximum(self, array: Array) -> Any:
+        if isinstance(array, np.ndarray):
+            return super().begin_maximum(array)
+        return self._begin(self._courses.reduced(array.reshape(-1), np.maximum))
+
+    def begin_broadcast(self, array: Array, root: int) -> Any:
+        if isinstance(array, np.ndarray):
+            return super().begin_broadcast(array, root)
+        return self._begin(self._courses.broadcast(array.reshape(-1), root))
+
+    def begin_sum_at(self, root: int, array: Array, out: Array | None) -> Any:
+        if isinstance(array, np.ndarray):
+            return super().begin_sum_at(root, array, out)
+        return self._begin(self._courses.reduced_at(root, array.reshape(-1), None if out is None else out.reshape(-1)))
+
+    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
+        if isinstance(out, np.ndarray):
+            return super().begin_gather(own, out, counts)
+        flat = None if own is None else own.reshape(-1)
+        return self._begin(self._courses.gathered(flat, out.reshape(-1), pieces_of(counts)))
+
+    def begin_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> Any:
+        if isinstance(array, np.ndarray):
+            return super().begin_scattered_sum(array, own, counts)
+        return self._begin(self._courses.scattered(array.reshape(-1), own.reshape(-1), pieces_of(counts)))
+
+    def _begin(self, steps: Steps) -> Any:
+        return self._enqueue(Course(self, steps))
+
+    def _settle(self, buffer: Any) -> None:
+        if not isinstance(buffer, (bytes, np.ndarray)):
+            self._device.compute.synchronize()
