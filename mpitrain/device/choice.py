@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: Where launchers say which of its node's ranks this one is: Open MPI, MPICH and Intel MPI, Cray, Slurm. Slurm's comes
 #: last: within a batch script it is 0, and mpirun hands that on to all ranks.
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
-MISSING = "CuPy is not installed"
+MISSING, TOOLKIT = "CuPy is not installed", "CuPy finds no CUDA toolkit"
 
 
 def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.environ) -> Cpu:
@@ -27,7 +27,7 @@ def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.envi
     cupy, why = _cupy()
     if why:
         if run.device == "gpu":
-            hint = "; pip install '.[cuda12]' or '.[cuda13]'" if why == MISSING else ""
+            hint = "; pip install '.[cuda12]' or '.[cuda13]'" if why.startswith((MISSING, TOOLKIT)) else ""
             raise BadInput(f"run.device = 'gpu': {why}{hint}")
         device = Cpu()
         device.why = why
@@ -86,11 +86,22 @@ def _cupy() -> tuple[Any, str]:
     try:
         import cupy
     except Exception as error:  # not only ImportError: a CuPy for another driver fails in its own ways
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        return None, MISSING if missing else f"CuPy: {line}"
+        return None, MISSING if missing else f"CuPy: {_line(error)}"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return None, f"no GPU: {error}"
-    return (cupy, "") if count else (None, "no GPU")
+    if not count:
+        return None, "no GPU"
+    try:  # CuPy's wheels have neither, and miss them only at the first kernel and the first product
+        cupy.cuda.nvrtc.getVersion()
+        cupy.cuda.cublas  # noqa: B018
+    except Exception as error:
+        return None, f"{TOOLKIT}: {_line(error)}"
+    return cupy, ""
+
+
+def _line(error: Exception) -> str:
+    """The first line of what it says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -43,7 +43,7 @@ def test_ranks_share_the_gpus(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert numbers == [0, 1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("missing", ["module", "driver", "devices"])
+@pytest.mark.parametrize("missing", ["module", "driver", "devices", "toolkit"])
 def test_without_a_gpu_auto_says_why_and_gpu_is_bad_input(
     cupy: Any, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
@@ -51,15 +51,21 @@ def test_without_a_gpu_auto_says_why_and_gpu_is_bad_input(
 
     def count() -> int:
         if missing == "driver":
-            raise cupy.cuda.runtime.CUDARuntimeError("cudaErrorInsufficientDriver")
-        return 0
+            raise cupy.cuda.runtime.CUDARuntimeError(35)  # cudaErrorInsufficientDriver
+        return int(missing == "toolkit")
+
+    def version() -> None:
+        raise RuntimeError('Failure finding "libnvrtc.so.13"\nand more')
 
     if missing != "module":
         monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", count)
+        monkeypatch.setattr(cupy.cuda.nvrtc, "getVersion", version)
     device = choose(Run(), 0)
     assert device.name == "cpu" and device.why
-    with pytest.raises(BadInput, match=r"run\.device = 'gpu': "):
+    with pytest.raises(BadInput, match=r"run\.device = 'gpu': ") as refused:
         choose(Run(device="gpu"), 0)
+    assert ("pip install" in str(refused.value)) == (missing in ("module", "toolkit"))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_gpu_that_is_not_there_is_one_line_and_status_2(launch: Any, tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ def _properties(device: int) -> dict[str, Any]:
     return {"name": b"fake", "totalGlobalMem": 1 << 34, "major": 9, "minor": 0, "multiProcessorCount": 1}
 
 
+nvrtc = SimpleNamespace(getVersion=lambda: (13, 0))
 runtime = SimpleNamespace(
     CUDARuntimeError=CUDARuntimeError,
     getDeviceCount=lambda: int(os.environ.get("FAKE_CUPY_DEVICES", "1")),
