@@ -53,7 +53,7 @@ class CudnnProducts:
         if key not in self._plans:
             try:
                 self._plans[key] = Plan(self, kind, window, x, filters, arrays[2].dtype)
-            except (RuntimeError, self.cudnn.cudnnGraphNotSupportedError):
+            except (RuntimeError, ValueError, self.cudnn.cudnnGraphNotSupportedError):
                 self._plans[key] = None
         plan = self._plans[key]
         if plan is None:
@@ -122,7 +122,7 @@ class CudnnProduct:
         self._patches = PatchProduct(name, window, workspace)
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:
-        return count
+        return max(1, count)
 
     def forward(self, x: Array, weights: Array, z: Array) -> None:
         self._turned = self._turn(weights)

@@ -1,4 +1,4 @@
-"""Convolutions through a stand-in for cudnn-frontend that sees what cuDNN would: addresses, dimensions, strides."""
+"""Convolutions through cuDNN, or a stand-in for cudnn-frontend that sees what it would: addresses, dimensions, strides."""
 
 import ctypes
 from typing import Any
@@ -8,10 +8,12 @@ import pytest
 
 from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.gpu import Gpu
+from mpitrain.models.convolution import Convolution
 from mpitrain.models.patch_product import PatchProduct, Window
+from mpitrain.models.pooling import MaxPool
 
 
-class Unsupported(RuntimeError):
+class Unsupported(Exception):
     """As cudnnGraphNotSupportedError."""
 
 
@@ -69,7 +71,7 @@ class Graph:
 
     def check_support(self) -> None:
         if self._kind == Cudnn.lacks:
-            raise Unsupported(self._kind)
+            raise Cudnn.refusal(self._kind)
 
     def validate(self) -> None:
         assert "nondeterministic" not in self.notes
@@ -109,9 +111,10 @@ class Graph:
 
 
 class Cudnn:
-    """The module. `lacks`: what it has no kernel for."""
+    """The module. `lacks`: what it has no kernel for; `refusal`: what it raises then."""
 
     lacks = ""
+    refusal: type[Exception] = Unsupported
     pygraph, cudnnGraphNotSupportedError = Graph, Unsupported
 
     class data_type:
@@ -133,13 +136,17 @@ class Cudnn:
 
 
 @pytest.mark.parametrize("lacks", ["", "fprop", "wgrad", "dgrad"])
+@pytest.mark.parametrize("refusal", [Unsupported, RuntimeError, ValueError])
 @pytest.mark.parametrize("window", [Window(3, 1, 1, (6, 5)), Window(3, 2, 1, (3, 3)), Window(2, 1, 0, (5, 4))])
 def test_cudnn_and_patches_give_the_same(
-    cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, window: Window, lacks: str
+    cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, window: Window, refusal: type[Exception], lacks: str
 ) -> None:
-    if cupy.__version__ != "0.fake":
-        pytest.skip("on a GPU the true cuDNN is used")
+    true = cupy.__version__ != "0.fake"
+    if true and (gpu.cudnn is None or lacks or refusal is not Unsupported):
+        pytest.skip("no cuDNN, or nothing that the true one can be told to lack")
     monkeypatch.setattr(Cudnn, "lacks", lacks)
+    monkeypatch.setattr(Cudnn, "refusal", refusal)
+    cudnn = gpu.cudnn if true else CudnnProducts(cupy, Cudnn, "float32")
     rng = np.random.default_rng(2)
     workspace = gpu.workspace()
     x = gpu.place(rng.standard_normal((2, 6, 5, 3)).astype(np.float32))
@@ -147,7 +154,7 @@ def test_cudnn_and_patches_give_the_same(
     dz = gpu.place(rng.standard_normal((2, *window.image, 4)).astype(np.float32))
     results = []
     for product in (
-        CudnnProducts(cupy, Cudnn, "float32").product("a", window, workspace),
+        cudnn.product("a", window, workspace),
         PatchProduct("b", window, workspace),
     ):
         z, gradient, dx = np.empty_like(dz), np.empty_like(weights), np.empty_like(x)
@@ -158,3 +165,13 @@ def test_cudnn_and_patches_give_the_same(
         results.append([array.get() for array in (z, gradient, dx)])
     for found, expected in zip(*results, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_rank_without_examples(cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with fewer examples than ranks of a hybrid: nothing is computed, as by patches."""
+    if cupy.__version__ == "0.fake":
+        monkeypatch.setattr(gpu, "cudnn", CudnnProducts(cupy, Cudnn, "float32"))
+    layer = Convolution(4, 3, pool=MaxPool(2))
+    layer.connect((8, 8, 1), "conv", gpu.workspace())
+    views = {p.name: gpu.place(np.ones(p.shape, np.float32)) for p in layer.parameters}
+    assert layer.forward(views, gpu.place(np.zeros((0, 8, 8, 1), np.float32))).shape == (0, 3, 3, 4)
