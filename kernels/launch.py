@@ -14,8 +14,8 @@ from mpitrain.kernels.launcher import THREADS, Launcher
 
 #: As in residual.cu, normalisation.cu, columns.cu.
 TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8
-#: Rows of a matrix that one block adds up.
-CHUNK = 512
+#: Rows of a matrix that one block adds up, and the most blocks that a grid has in its second dimension.
+CHUNK, GRID_Y = 512, 65535
 #: Rows of threads in a block, for images.
 ROWS = 8
 
@@ -174,6 +174,8 @@ class Kernels(Launcher):
         self.rule("activations", "sigmoid_backward", (y, dy))
 
     def _activate(self, kernel: str, y: Array, bias: Array | None) -> None:
+        if bias is not None and y.size >= 1 << 32:
+            raise ValueError(f"{kernel}: 2^32 elements or more: {y.shape}")
         self.over("activations", kernel, y.dtype, y.size, y, bias, y.size, np.uint32(y.shape[-1]))
 
     def column_sums(self, x: Array, out: Array) -> None:
@@ -182,10 +184,11 @@ class Kernels(Launcher):
         if not columns:
             return
         rows = x.size // columns
-        chunks = max(1, -(-rows // CHUNK))
+        chunk = max(CHUNK, -(-rows // GRID_Y))
+        chunks = max(1, -(-rows // chunk))
         sums = out if chunks == 1 else self.xp.empty((chunks, columns), x.dtype)
         grid = -(-columns // WIDTH), chunks
-        self.launch("columns", "column_sums", x.dtype, grid, (WIDTH, HEIGHT), x, sums, rows, columns, CHUNK)
+        self.launch("columns", "column_sums", x.dtype, grid, (WIDTH, HEIGHT), x, sums, rows, columns, chunk)
         if chunks > 1:
             self.column_sums(sums, out)
 

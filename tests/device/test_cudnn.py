@@ -1,4 +1,7 @@
-"""Convolutions through cuDNN, or a stand-in for cudnn-frontend that sees what it would: addresses, dimensions, strides."""
+"""Convolutions through a stand-in for cudnn-frontend that sees what cuDNN would: addresses, dimensions, strides.
+
+With `--device gpu` through cuDNN itself, where it is installed.
+"""
 
 import ctypes
 from typing import Any

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpitrain import ops
-from mpitrain.kernels import reference
+from mpitrain.kernels import launch, reference
 from mpitrain.kernels.launch import CHUNK, HALF_MAX, Kernels
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.losses import LOSSES
@@ -78,6 +78,23 @@ def test_activations_of_odd_numbers(compare: Callable[..., list[Any]]) -> None:
 @pytest.mark.parametrize("columns", [1, 31, 32, 33, 70])
 def test_column_sums(compare: Callable[..., list[Any]], order: int, rows: int, columns: int) -> None:
     compare("column_sums", normal(rows, columns), np.zeros(columns, np.float32), tolerance=1e-5)
+
+
+def test_column_sums_of_more_chunks_than_a_grid_has_rows_of_blocks(
+    compare: Callable[..., list[Any]], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grids: list[tuple[int, ...]] = []
+    plain = kernels.launch
+    monkeypatch.setattr(launch, "GRID_Y", 4)
+    monkeypatch.setattr(kernels, "launch", lambda *given: grids.append(given[3]) or plain(*given))
+    compare("column_sums", normal(6 * CHUNK + 1, 3), np.zeros(3, np.float32), tolerance=1e-5)
+    assert [grid[1] for grid in grids] == [4, 1]
+
+
+def test_a_bias_over_more_elements_than_are_numbered(stand_in: Any) -> None:
+    y = stand_in.ndarray(host=np.broadcast_to(np.float32(0), (1 << 20, 1 << 12)))
+    with pytest.raises(ValueError, match="add_bias: 2\\^32 elements"):
+        Kernels(stand_in).add_bias(y, stand_in.zeros(1 << 12, np.float32))
 
 
 #: Image [n, h, w, c], window, stride: even, overlapping, with gaps, not filling the image.
