@@ -34,8 +34,11 @@ def product(a: Array, b: Array, out: Array, pulse: Callable[[], None] | None, ma
 
 
 def add_product(a: Array, b: Array, out: Array, workspace: Workspace, pulse: Callable[[], None] | None) -> None:
-    """out ← out + a·b, by blocks that are added while they are in cache (NumPy's product cannot add to its output)."""
-    rows = min(_rows(a, b), len(a))
+    """out ← out + a·b, by blocks that are added while they are in cache (NumPy's product cannot add to its output).
+
+    On a GPU all at once: some rows of a transposed `a` are no matrix that its products take.
+    """
+    rows = min(_rows(a, b), len(a)) if isinstance(out, np.ndarray) else len(a)
     scratch = workspace.array("split.product", (rows, b.shape[1]), out.dtype)
     for start in range(0, len(a), rows):
         block = out[start : start + rows]

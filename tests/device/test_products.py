@@ -8,6 +8,7 @@ import pytest
 
 from mpitrain.device.gpu import Gpu
 from mpitrain.device.products import Products
+from mpitrain.models import split_stage
 
 
 def lying(gpu: Gpu, host: np.ndarray, turned: bool) -> Any:
@@ -39,3 +40,13 @@ def test_a_matrix_with_gaps_is_refused(gpu: Gpu) -> None:
     square = gpu.place(np.zeros((4, 4), np.float32))
     with pytest.raises(ValueError, match="neither rows nor columns"):
         gpu.ops.matmul(square[:, :2], square[:2], gpu.place(np.zeros((4, 4), np.float32)))
+
+
+def test_a_product_is_added_for_more_rows_than_a_block_has(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the weight gradient of a hybrid's first fully connected layer, whose inputs lie transposed."""
+    monkeypatch.setattr(split_stage, "BLOCK", 1)
+    rng, rows = np.random.default_rng(1), 3 * split_stage.ROWS
+    a, b = rng.standard_normal((2, rows)).astype(np.float32), rng.standard_normal((2, 3)).astype(np.float32)
+    out = gpu.place(np.ones((rows, 3), np.float32))
+    split_stage.add_product(gpu.place(a).T, gpu.place(b), out, gpu.workspace(), None)
+    np.testing.assert_allclose(out.get(), 1 + a.T @ b, rtol=1e-4, atol=1e-5)
