@@ -101,3 +101,4 @@ class _Slot:
     def __init__(self, device: "Gpu", size: int, dtype: np.dtype) -> None:
         self.pinned, self.array = device.pinned(size, dtype), device.cupy.empty(size, dtype)
         self.crossed, self.used = device.event(), device.event()
+        self.used.record(device.compute)  # CuPy gives memory out again while kernels in this stream still use it

@@ -83,6 +83,18 @@ def test_pieces_pass_through(device: str, request: pytest.FixtureRequest) -> Non
             np.testing.assert_array_equal(source[piece] + 1 if d is None else d, source[piece] + 1)
 
 
+def test_a_first_piece_waits_for_kernels_that_may_still_use_its_memory(gpu: Gpu) -> None:
+    """CuPy gives memory to the next array as soon as Python lets go of the last, which is safe in one stream only."""
+    before, read = gpu.place(numbers()), gpu.pinned(1037, np.float32)
+    before.get(stream=gpu.compute, out=read, blocking=False)
+
+    def treat(piece: slice, copy: Any) -> None:
+        gpu.incoming.synchronize()  # the piece is there, so all that it waited for is over
+        np.testing.assert_array_equal(read, numbers())
+
+    assert len(list(gpu.passage(before).through([slice(0, 99)], lambda piece, out: out.fill(0), treat))) == 1
+
+
 class Corpus:
     """Samples that are their own numbers."""
 
