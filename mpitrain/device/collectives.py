@@ -53,6 +53,7 @@ class StagedTransport(Counted):
     def __init__(self, transport: "Transport", device: "Gpu") -> None:
         self._transport, self._device = transport, device
         self._waiting: deque[Any] = deque()
+        self._queues = [self._waiting]  # the twin's too
         self._spare: dict[tuple[int, str], list[tuple[Array, Any]]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -66,7 +67,10 @@ class StagedTransport(Counted):
 
     def twin(self) -> "StagedTransport":
         """The same ranks with collectives that are matched apart from this one's. Collective."""
-        return type(self)(self._transport.twin(), self._device)
+        twin = type(self)(self._transport.twin(), self._device)
+        self._queues.append(twin._waiting)
+        twin._queues = self._queues
+        return twin
 
     def begin_sum(self, array: Array) -> Any:
         return self._in_place(self._transport.begin_sum, array)
@@ -116,11 +120,12 @@ class StagedTransport(Counted):
 
     def advance(self) -> None:
         """Move on what is under way."""
-        for operation in tuple(self._waiting):
-            if not operation.started():
-                break
-            if operation.finished():
-                self._waiting.remove(operation)
+        for waiting in self._queues:
+            for operation in tuple(waiting):
+                if not operation.started():
+                    break
+                if operation.finished():
+                    waiting.remove(operation)
 
     # ---- the stages
 

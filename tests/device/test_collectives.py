@@ -132,6 +132,18 @@ def test_arrays_shorter_than_ranks_and_ranks_without_a_piece(
     np.testing.assert_array_equal(gathered.get(), [7, 7])
 
 
+@both
+def test_waiting_for_one_moves_the_twins(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
+    way = kind(transport, gpu)
+    twin = way.twin()
+    x, y = gpu.place(np.ones(3, np.float32)), gpu.place(np.ones(3, np.float32))
+    first, then = way.start_sum(x), twin.start_sum(y)
+    backoff = transport.backoff("the sums, of which only the second is tested")
+    while not (then.Test() and first.done):
+        backoff.pause()
+    np.testing.assert_array_equal(x.get() + y.get(), np.full(3, 2.0 * transport.size))
+
+
 def test_sums_from_device_memory_have_the_same_bits_everywhere(transport: Transport, gpu: Gpu) -> None:
     way, x = DirectTransport(transport, gpu), gpu.place(1e3 * own(transport, 1037))
     transport.wait(way.start_sum(x), "the sum")
