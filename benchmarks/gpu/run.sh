@@ -5,11 +5,17 @@
 #   benchmarks/gpu/run.sh --try [OUT.json]  at sizes that show only that the scripts work
 #
 # Each part has a deadline, writes down each result at once, and goes on without the others; exit status 1 when one
-# failed or a kernel was wrong, 2 when there is no place for OUT.json.
+# failed or a kernel was wrong, 2 when there is no GPU or no place for OUT.json.
 set -uo pipefail
 [ "${1:-}" = --try ] && { try=yes; shift; }
 out=$(realpath -- "${1:-gpu.json}") && touch "$out" || { echo "run.sh: cannot write '${1:-gpu.json}'" >&2; exit 2; }
 cd "$(dirname "$0")" || exit 2
+python - <<'PYTHON' || exit 2
+import sys
+from mpitrain.device import available, describe
+if not available():
+    sys.exit(f"run.sh: no GPU can be used ({describe()})")
+PYTHON
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
 failed=0
