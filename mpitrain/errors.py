@@ -1,4 +1,4 @@
-"""Errors a user can mend."""
+"""Errors a user can mend, and what others' say."""
 
 
 class BadInput(ValueError):
@@ -20,3 +20,13 @@ class Overdue(RuntimeError):
 
 class WireError(RuntimeError):
     """A message that is not what its sender should have sent; the line names the sender."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what it says, or else what it is."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def missing(error: Exception, module: str) -> bool:
+    """Whether it is that this module is not installed, rather than that it fails."""
+    return isinstance(error, ModuleNotFoundError) and error.name == module

@@ -1,6 +1,7 @@
 """Loss and error on the held-out parts, in slices short enough that a server can answer between them."""
 
 from collections.abc import Callable
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -121,4 +122,5 @@ class Evaluation:
     def _adapt(self, seconds: float) -> None:
         if self._slices:
             wanted = self._size * SLICE / max(seconds, 1e-6)
-            self._size = int(min(max(wanted, 1, self._size / 2), 2 * self._size, MOST))
+            wanted = min(max(wanted, 1, self._size / 2), 2 * self._size, MOST)
+            self._size = 1 << int(log2(wanted))  # few sizes: cuDNN makes a plan for each

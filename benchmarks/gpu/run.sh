@@ -29,10 +29,10 @@ part() { # NAME SECONDS OPTION...
     echo "$name $status $((SECONDS - began))" >> "$parts/ended"
 }
 
-# 450 s in all; sharing.py's runs have their own limits, which fit into its.
-part kernels 150 ${try:+--elements 5000 --repeats 1}
+# 465 s in all; sharing.py's runs have their own limits, which fit into its.
+part kernels 130 ${try:+--elements 5000 --repeats 1}
 part steps 90 ${try:+--width 0.02 --minibatch 2 --repeats 1 strom2015-dnn zhang2013-dnn}
-part sharing 210 ${try:+--samples 1536 --width 0.05 --ranks 1 2 --deadline 24}
+part sharing 245 ${try:+--samples 1536 --width 0.05 --ranks 1 2 --deadline 24}
 
 python - "$out" "$parts" <<'PYTHON' || failed=1
 import json, pathlib, sys

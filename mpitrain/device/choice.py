@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, first_line, missing
 
 if TYPE_CHECKING:
     from mpitrain.config import Run
@@ -86,8 +86,7 @@ def _cupy() -> tuple[Any, str]:
     try:
         import cupy
     except Exception as error:  # not only ImportError: a CuPy for another driver fails in its own ways
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        return None, MISSING if missing else f"CuPy: {_line(error)}"
+        return None, MISSING if missing(error, "cupy") else f"CuPy: {first_line(error)}"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -98,10 +97,5 @@ def _cupy() -> tuple[Any, str]:
         cupy.cuda.nvrtc.getVersion()
         cupy.cuda.cublas  # noqa: B018
     except Exception as error:
-        return None, f"{TOOLKIT}: {_line(error)}"
+        return None, f"{TOOLKIT}: {first_line(error)}"
     return cupy, ""
-
-
-def _line(error: Exception) -> str:
-    """The first line of what it says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -78,7 +78,7 @@ class Courses:
         """Every element by `add` over all ranks, in place."""
         tag, shares = self._tag(), self._shares(array.size)
         own = array[shares[self._rank]]
-        yield from self._combined(array, own, shares, add, tag)
+        yield from self._combined(array, own, own, shares, add, tag)
         yield self._handed(own, array, shares, self._ranks, tag + 1)
 
     def broadcast(self, array: Array, root: int) -> Steps:
@@ -97,7 +97,7 @@ class Courses:
         tag, shares = self._tag(), self._shares(array.size)
         mine = shares[self._rank]
         own = self._room(mine.stop - mine.start, array.dtype) if out is None else out[mine]
-        yield from self._combined(array, own, shares, np.add, tag)
+        yield from self._combined(array, array[mine], own, shares, np.add, tag)
         yield self._handed(own, out, shares, [root], tag + 1)
         if out is None:
             self._give_back(own)
@@ -112,16 +112,17 @@ class Courses:
 
     def scattered(self, array: Array, own: Array, pieces: list[slice]) -> Steps:
         """Of the sum of the ranks' arrays each gets its piece in `own`."""
-        yield from self._combined(array, own, pieces, np.add, self._tag())
+        yield from self._combined(array, array[pieces[self._rank]], own, pieces, np.add, self._tag())
 
-    def _combined(self, terms: Array, own: Array, shares: list[slice], add: Callable[..., Any], tag: int) -> Steps:
-        """This rank's share of all ranks' combined `terms`, in `own`, which may be where its own terms are."""
+    def _combined(
+        self, terms: Array, term: Array, own: Array, shares: list[slice], add: Callable[..., Any], tag: int
+    ) -> Steps:
+        """This rank's share of all ranks' combined `terms`, in `own`. Its own `term` of it may be the same object."""
         room = self._room(own.size * len(self._others), own.dtype)
         rows = dict(zip(self._others, room.reshape(len(self._others), own.size), strict=True))
         yield self._settled(self._device.compute)
         sends = self._messages("begin_send", tag, {rank: terms[shares[rank]] for rank in self._others})
         yield sends + self._messages("begin_receive", tag, rows)
-        term = terms[shares[self._rank]]
         with self._device.incoming as stream:  # not behind all that has been given to the compute stream by now
             for row in rows.values():
                 add(term, row, out=own)

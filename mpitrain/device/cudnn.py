@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpitrain.errors import first_line, missing
 from mpitrain.flat import Array
 from mpitrain.models.patch_product import PatchProduct, Window
 
@@ -31,14 +32,14 @@ class CudnnProducts:
         self._workspace = cupy.empty(0, np.uint8)
 
     @classmethod
-    def found(cls, cupy: Any, precision: str) -> "CudnnProducts | None":
-        """None where cudnn-frontend or cuDNN itself is missing."""
+    def found(cls, cupy: Any, precision: str) -> "tuple[CudnnProducts | None, str]":
+        """None where cudnn-frontend or cuDNN itself is missing, and why."""
         try:
             import cudnn
 
-            return cls(cupy, cudnn, precision)
-        except Exception:  # each way of not being there has an error of its own: ImportError, a missing library, …
-            return None
+            return cls(cupy, cudnn, precision), ""
+        except Exception as error:  # each way of not being there has its own: ImportError, a missing library, …
+            return None, "nvidia-cudnn-frontend is not installed" if missing(error, "cudnn") else first_line(error)
 
     def product(self, name: str, window: Window, workspace: "Workspace") -> "CudnnProduct":
         """The products of one layer."""

@@ -36,14 +36,14 @@ class Gpu(Cpu):
         self.compute.use()
         self.ops = Operations(cupy, matmul)
         self.emit, self.apply_words = self.ops.emit, self.ops.apply_words
-        self.cudnn = CudnnProducts.found(cupy, matmul)
+        self.cudnn, self._without = CudnnProducts.found(cupy, matmul)
         self._chunks: dict[np.dtype, list[tuple[Array, Any]]] = {}
         self._checksum = cupy.empty(1, np.uint64)
 
     def __str__(self) -> str:
         name = self.cupy.cuda.runtime.getDeviceProperties(self.number)["name"]
         text = name.decode() if isinstance(name, bytes) else str(name)
-        convolution = "cuDNN" if self.cudnn else "im2col"
+        convolution = "cuDNN" if self.cudnn else f"im2col ({self._without})"
         return f"GPU {self.number} ({text}), {self.matmul} products, convolutions by {convolution}"
 
     def workspace(self) -> Workspace:

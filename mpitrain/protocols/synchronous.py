@@ -121,7 +121,8 @@ class Sums:
         """Collect final parts, which come last layers first, into buckets; start a full one, push on the others."""
         if self._scale != 1.0:
             for b in block_slices(part, block_of(self.gradient)):
-                np.multiply(self.gradient[b], self._scale, out=self.gradient[b])
+                g = self.gradient[b]
+                np.multiply(g, self._scale, out=g)  # the same object: else CuPy makes a copy first
         pending = part if self._pending is None else slice(part.start, self._pending.stop)
         self._pending = pending
         if pending.stop - pending.start >= self._bucket:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.batch import Batch
-from mpitrain.errors import BadInput, TrainingFailed
+from mpitrain.errors import BadInput, TrainingFailed, first_line
 from mpitrain.evaluation import TOGETHER
 from mpitrain.flat import Array
 from mpitrain.inputs import held_out
@@ -67,9 +67,7 @@ def _session(onnxruntime: Any, content: bytes) -> Any:
     try:
         return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes, which it does not make public
-        raise BadInput(
-            f"onnxruntime {onnxruntime.__version__} does not take it: {str(error).splitlines()[0]}"
-        ) from None
+        raise BadInput(f"onnxruntime {onnxruntime.__version__} does not take it: {first_line(error)}") from None
 
 
 def _distance(found: Array, wanted: Array) -> float:

@@ -13,6 +13,7 @@ from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
 
 pytestmark = pytest.mark.mpi(min_size=2)
+on_device = pytest.mark.usefixtures("aware")
 
 
 def own(transport: Transport, *shape: int) -> np.ndarray:
@@ -20,10 +21,12 @@ def own(transport: Transport, *shape: int) -> np.ndarray:
     return np.random.default_rng(transport.rank).standard_normal(shape).astype(np.float32)
 
 
-both = pytest.mark.parametrize("kind", [StagedTransport, DirectTransport])
+@pytest.fixture
+def kind(direct: bool) -> type[StagedTransport]:
+    """Both."""
+    return DirectTransport if direct else StagedTransport
 
 
-@both
 def test_all_of_them(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
     size, rank = transport.size, transport.rank
     counts = [3 + each for each in range(size)]
@@ -79,7 +82,6 @@ LATE: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
 }
 
 
-@both
 @pytest.mark.parametrize("name", LATE)
 def test_it_takes_what_kernels_before_it_wrote_and_kernels_after_it_see_the_result(
     transport: Transport, gpu: Gpu, kind: type[StagedTransport], name: str
@@ -96,7 +98,6 @@ def test_it_takes_what_kernels_before_it_wrote_and_kernels_after_it_see_the_resu
         np.testing.assert_array_equal(np.add(after, 1).get(), np.full(length, 1.0) + result(size))
 
 
-@both
 def test_a_scattered_sum_of_late_terms(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
     there, share = gpu.place(np.full(transport.size, np.nan)), gpu.place(np.full(1, np.nan))
     there.set(np.arange(transport.size) + 1.0, stream=gpu.compute)
@@ -105,7 +106,6 @@ def test_a_scattered_sum_of_late_terms(transport: Transport, gpu: Gpu, kind: typ
     assert np.add(share, 1).get() == transport.size * (transport.rank + 1) + 1
 
 
-@both
 def test_what_kernels_before_it_still_read_is_not_overwritten(
     transport: Transport, gpu: Gpu, kind: type[StagedTransport]
 ) -> None:
@@ -117,7 +117,6 @@ def test_what_kernels_before_it_still_read_is_not_overwritten(
     np.testing.assert_array_equal(there.get(), np.zeros(9))
 
 
-@both
 def test_arrays_shorter_than_ranks_and_ranks_without_a_piece(
     transport: Transport, gpu: Gpu, kind: type[StagedTransport]
 ) -> None:
@@ -132,7 +131,6 @@ def test_arrays_shorter_than_ranks_and_ranks_without_a_piece(
     np.testing.assert_array_equal(gathered.get(), [7, 7])
 
 
-@both
 def test_waiting_for_one_moves_the_twins(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
     way = kind(transport, gpu)
     twin = way.twin()
@@ -144,6 +142,7 @@ def test_waiting_for_one_moves_the_twins(transport: Transport, gpu: Gpu, kind: t
     np.testing.assert_array_equal(x.get() + y.get(), np.full(3, 2.0 * transport.size))
 
 
+@on_device
 def test_sums_from_device_memory_have_the_same_bits_everywhere(transport: Transport, gpu: Gpu) -> None:
     way, x = DirectTransport(transport, gpu), gpu.place(1e3 * own(transport, 1037))
     transport.wait(way.start_sum(x), "the sum")
@@ -151,6 +150,7 @@ def test_sums_from_device_memory_have_the_same_bits_everywhere(transport: Transp
     assert set(transport.gather_texts(bits, "the bits")) == {bits}
 
 
+@on_device
 def test_a_rank_that_stays_away_is_overdue(transport: Transport, gpu: Gpu) -> None:
     """Nothing blocks; and when it comes, all goes on."""
     way, x, deadline = DirectTransport(transport, gpu), gpu.place(np.ones(9, np.float32)), transport.deadline
@@ -166,6 +166,7 @@ def test_a_rank_that_stays_away_is_overdue(transport: Transport, gpu: Gpu) -> No
     np.testing.assert_array_equal(x.get(), np.full(9, transport.size))
 
 
+@on_device
 def test_memory_is_asked_for_once(transport: Transport, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     plain = gpu.cupy.empty

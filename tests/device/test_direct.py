@@ -29,7 +29,7 @@ several = pytest.mark.mpi(min_size=2)
 
 
 @pytest.fixture
-def direct(gpu: Gpu) -> Gpu:
+def direct(gpu: Gpu, aware: None) -> Gpu:
     """The device, as on ranks that all have a CUDA-aware MPI."""
     gpu.direct = True
     return gpu
@@ -96,6 +96,7 @@ def test_mpi_writes_over_a_vector_when_it_has_been_read(transport: Transport, di
 
 
 @several
+@pytest.mark.usefixtures("aware")
 @pytest.mark.parametrize("name", ["asgd", "mdownpour", "adownpour", "easgd", "eamsgd", "downpour", "admm"])
 def test_the_bits_of_staged_messages(session_of: Any, transport: Transport, gpu: Gpu, name: str) -> None:
     """In an order that repeats: the way of a vector changes nothing about it."""
