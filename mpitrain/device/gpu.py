@@ -33,7 +33,7 @@ class Gpu(Cpu):
         self.cupy, self.number, self.matmul = cupy, number, matmul
         cupy.cuda.Device(number).use()
         self.compute, self.incoming, self._leaving = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
-        self.compute.use()
+        self.compute.__enter__()  # not `use`, which CuPy forgets where a `with` ends, in its own functions too
         self.ops = Operations(cupy, matmul)
         self.emit, self.apply_words = self.ops.emit, self.ops.apply_words
         self.cudnn, self._without = CudnnProducts.found(cupy, matmul)

@@ -11,9 +11,9 @@ from mpitrain.device.gpu import Gpu
 @pytest.fixture
 def gpu(cupy: Any) -> Iterator[Gpu]:
     """The device."""
-    before = cupy.cuda.get_current_stream()
-    yield Gpu(cupy, 0)
-    before.use()
+    device = Gpu(cupy, 0)
+    yield device
+    device.compute.__exit__()
 
 
 @pytest.fixture

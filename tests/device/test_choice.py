@@ -37,10 +37,11 @@ def test_ranks_share_the_gpus(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("FAKE_CUPY_DEVICES", "2")
     if cupy.__version__ != "0.fake":
         pytest.skip("needs two GPUs")
-    numbers = [choose(Run(device="gpu"), rank, {}).number for rank in range(5)]  # type: ignore[attr-defined]
+    gpus: list[Any] = [choose(Run(device="gpu"), rank, {}) for rank in range(5)]
+    for gpu in reversed(gpus):
+        gpu.compute.__exit__()
     cupy.cuda.Device(0).use()
-    cupy.cuda.Stream.null.use()
-    assert numbers == [0, 1, 0, 1, 0]
+    assert [gpu.number for gpu in gpus] == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("missing", ["module", "driver", "devices", "toolkit"])

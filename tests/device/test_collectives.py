@@ -98,6 +98,11 @@ def test_it_takes_what_kernels_before_it_wrote_and_kernels_after_it_see_the_resu
         np.testing.assert_array_equal(np.add(after, 1).get(), np.full(length, 1.0) + result(size))
 
 
+def test_kernels_stay_in_the_compute_stream(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
+    transport.wait(kind(transport, gpu).start_sum(gpu.place(np.ones(9, np.float32))), "the sum")
+    assert gpu.cupy.cuda.get_current_stream() == gpu.compute
+
+
 def test_a_scattered_sum_of_late_terms(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
     there, share = gpu.place(np.full(transport.size, np.nan)), gpu.place(np.full(1, np.nan))
     there.set(np.arange(transport.size) + 1.0, stream=gpu.compute)

@@ -61,6 +61,12 @@ def test_parts_leave_in_the_order_in_which_they_are_final(gpu: Gpu) -> None:
     np.testing.assert_array_equal(out, expected)
 
 
+def test_kernels_stay_in_the_compute_stream(gpu: Gpu) -> None:
+    """CuPy turns a matrix in a stream that it enters and leaves."""
+    gpu.place(np.zeros((2, 3), np.float32)).T.get()
+    assert gpu.cupy.cuda.get_current_stream() == gpu.compute
+
+
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_pieces_pass_through(device: str, request: pytest.FixtureRequest) -> None:
     """Every piece once, in order, treated once, and whole when it is yielded; some pieces bring nothing back."""

@@ -103,6 +103,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
             out = np.empty(self.shape, self.dtype)
         if out.shape != self.shape or out.dtype != self.dtype:
             raise ValueError(f"out is {out.dtype} {out.shape}, the array {self.dtype} {self.shape}")
+        if not (self._host.flags.c_contiguous and out.flags.c_contiguous):
+            with stream:  # as CuPy makes a contiguous copy first
+                pass
         stream.submit(lambda: np.copyto(out, self._host))
         if blocking:
             stream.synchronize()

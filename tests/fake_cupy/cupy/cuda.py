@@ -6,6 +6,7 @@ is waited for, or something else runs on that stream. A program that synchronise
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,7 +22,6 @@ class Stream:
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         self._null = null
         self._queue: list[Callable[[], None]] = []
-        self._outer: list[Stream] = []
         _streams[self.ptr] = self
 
     @property
@@ -60,16 +60,18 @@ class Stream:
         return not self._queue
 
     def use(self) -> "Stream":
-        """Make it the current stream."""
-        _current[0] = self
+        """Make it the current stream of this thread, until a `with` ends."""
+        _here.stream = self
         return self
 
     def __enter__(self) -> "Stream":
-        self._outer.append(_current[0])
+        _here.entered.append(self)
         return self.use()
 
     def __exit__(self, *_: object) -> None:
-        self._outer.pop().use()
+        """Go back to the stream of the `with` around this one, else the null stream: CuPy forgets what `use` chose."""
+        _here.entered.pop()
+        _here.entered[-1].use()
 
 
 class Event:
@@ -100,12 +102,23 @@ class Event:
 
 _streams: dict[int, Stream] = {}
 Stream.null = Stream(null=True)
-_current = [Stream.null]
+
+
+class _Here(threading.local):
+    """What is current in a thread, which begins with the null stream of device 0."""
+
+    def __init__(self) -> None:
+        self.stream = Stream.null
+        self.entered = [Stream.null]
+        self.device = 0
+
+
+_here = _Here()
 
 
 def current() -> Stream:
-    """The stream that work goes to."""
-    return _current[0]
+    """The stream that this thread's work goes to."""
+    return _here.stream
 
 
 get_current_stream = current
@@ -129,13 +142,13 @@ class Device:
     mem_info = (1 << 33, 1 << 34)
 
     def __init__(self, device: int | None = None) -> None:
-        self.id = _device[0] if device is None else device
+        self.id = _here.device if device is None else device
         if not 0 <= self.id < runtime.getDeviceCount():
             raise runtime.CUDARuntimeError(f"cudaErrorInvalidDevice: device {device}")
 
     def use(self) -> "Device":
         """Make it the current device."""
-        _device[0] = self.id
+        _here.device = self.id
         return self
 
     def synchronize(self) -> None:
@@ -144,14 +157,11 @@ class Device:
             stream.flush()
 
     def __enter__(self) -> "Device":
-        self._outer = _device[0]
+        self._outer = _here.device
         return self.use()
 
     def __exit__(self, *_: object) -> None:
-        _device[0] = self._outer
-
-
-_device = [0]
+        _here.device = self._outer
 
 
 class PinnedMemoryPointer(bytearray):
@@ -189,7 +199,7 @@ nvrtc = SimpleNamespace(getVersion=lambda: (13, 0))
 runtime = SimpleNamespace(
     CUDARuntimeError=CUDARuntimeError,
     getDeviceCount=lambda: int(os.environ.get("FAKE_CUPY_DEVICES", "1")),
-    getDevice=lambda: _device[0],
+    getDevice=lambda: _here.device,
     setDevice=lambda device: Device(device).use() and None,
     getDeviceProperties=_properties,
     driverGetVersion=lambda: 13000,
