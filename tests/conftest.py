@@ -41,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=100, help="SIGKILLs at random instants of writing checkpoints")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Without `--device gpu` nothing sees a GPU: not the program that tests launch, not what the stand-in imports."""
+    if config.getoption("--device") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_report_header() -> str:
     """Name the MPI library and this rank, when the tests run under mpirun."""
     if "--with-mpi" not in sys.argv:

@@ -41,7 +41,8 @@ def on_two_nodes(link: Any, run_command: Callable[..., Any]) -> Callable[..., An
     """Run `python -m mpitrain ARGUMENTS` on two ranks of each node."""
 
     def run(*arguments: str) -> Any:
-        return run_command(link.launch([sys.executable, "-m", "mpitrain", *arguments], RANKS), 180)
+        settings = () if arguments == ("info",) else ("--set", "run.device=cpu")  # vectors travel as on the host
+        return run_command(link.launch([sys.executable, "-m", "mpitrain", *arguments, *settings], RANKS), 180)
 
     return run
 

@@ -80,7 +80,7 @@ def test_a_gpu_that_is_not_there_is_one_line_and_status_2(launch: Any, tmp_path:
     assert "run.device = 'gpu': CuPy: libcuda.so.1" in ended.err
 
 
-def test_info_tells_of_gpu_and_staging(cupy: Any) -> None:
+def test_info_tells_of_gpu_and_staging(stand_in: Any) -> None:
     code = "import sys; from mpitrain.__main__ import main; sys.exit(main(['info']))"
     environment = {"PYTHONPATH": str(FAKE), "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100)

@@ -244,7 +244,7 @@ def words(name: str, *more: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["asgd", "easgd"])
 def test_a_run_says_how_its_vectors_travel(
-    launch: Any, cupy: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    launch: Any, stand_in: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
     ended = launch(3, *words(name, "run.device=gpu"))
@@ -255,7 +255,7 @@ def test_a_run_says_how_its_vectors_travel(
 
 
 def test_one_rank_without_a_gpu_has_all_vectors_staged(
-    run_command: Callable[[list[str], float], Any], cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: Callable[[list[str], float], Any], stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mpirun = Path(sys.executable).with_name("mpirun")
     if not mpirun.exists():
