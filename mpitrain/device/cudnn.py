@@ -41,6 +41,10 @@ class CudnnProducts:
         except Exception as error:  # each way of not being there has its own: ImportError, a missing library, …
             return None, "nvidia-cudnn-frontend is not installed" if missing(error, "cudnn") else first_line(error)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CudnnProducts":
+        """Copies of layers share the device's handle and plans."""
+        return self
+
     def product(self, name: str, window: Window, workspace: "Workspace") -> "CudnnProduct":
         """The products of one layer."""
         return CudnnProduct(self, name, window, workspace)

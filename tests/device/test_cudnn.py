@@ -11,9 +11,11 @@ import pytest
 
 from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.gpu import Gpu
+from mpitrain.models import build
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.patch_product import PatchProduct, Window
 from mpitrain.models.pooling import MaxPool
+from mpitrain.pretraining.growing import grown
 
 
 class Unsupported(Exception):
@@ -168,6 +170,15 @@ def test_cudnn_and_patches_give_the_same(
         results.append([array.get() for array in (z, gradient, dx)])
     for found, expected in zip(*results, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_grows_out_of_copied_layers(cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's handle and plans stay the device's."""
+    if cupy.__version__ == "0.fake":
+        monkeypatch.setattr(gpu, "cudnn", CudnnProducts(cupy, Cudnn, "float32"))
+    network = grown(build("digits-cnn", (8, 8, 1), 10, width=0.25, workspace=gpu.workspace()), 2)
+    theta = gpu.place(network.initial(0, np.float32))
+    assert network.outputs(theta, gpu.place(np.ones((3, 8, 8, 1), np.float32))).shape == (3, 10)
 
 
 def test_a_rank_without_examples(cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
