@@ -1,4 +1,5 @@
-"""Elementwise layers: in place, on the buffer of the layer before."""
+"""Elementwise layers: in place, on the buffer of the layer before, whose bias they add where the device has one kernel
+for both."""
 
 import numpy as np
 
@@ -12,8 +13,17 @@ class Relu(Layer):
     kind = "relu"
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
-        self._y = np.maximum(x, 0, out=x)
-        return self._y
+        bias, self.workspace.bias = self.workspace.bias, None
+        if self.takes_bias:
+            self.workspace.ops.bias_relu(x, bias)
+        else:
+            np.maximum(x, 0, out=x)
+        self._y = x
+        return x
+
+    @property
+    def takes_bias(self) -> bool:
+        return hasattr(self.workspace.ops, "bias_relu")
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
         self.workspace.ops.relu_backward(self._y, dy)
@@ -26,9 +36,17 @@ class Sigmoid(Layer):
     kind = "sigmoid"
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
-        self.workspace.ops.sigmoid(x)
+        bias, self.workspace.bias = self.workspace.bias, None
+        if bias is None:
+            self.workspace.ops.sigmoid(x)
+        else:
+            self.workspace.ops.bias_sigmoid(x, bias)
         self._y = x
         return x
+
+    @property
+    def takes_bias(self) -> bool:
+        return hasattr(self.workspace.ops, "bias_sigmoid")
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
         self.workspace.ops.sigmoid_backward(self._y, dy)

@@ -69,7 +69,10 @@ class Convolution(Layer):
             self._product.forward(x[block], weights, z)
             if pool:
                 ops.max_pool(z, pool.size, pool.stride, y[block], self._places[block])
-            ops.add_bias(y[block], bias)
+            if not self.leaves_bias:
+                ops.add_bias(y[block], bias)
+        if self.leaves_bias:
+            self.workspace.bias = bias
         return y
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:

@@ -37,7 +37,10 @@ class FullyConnected(Layer):
         self._x = x.reshape(len(x), -1)
         y = self.buffer("y", (len(x), self.units), x)
         self.workspace.ops.matmul(self._x, weights, y)
-        self.workspace.ops.add_bias(y, bias)
+        if self.leaves_bias:
+            self.workspace.bias = bias
+        else:
+            self.workspace.ops.add_bias(y, bias)
         return y
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:

@@ -27,6 +27,8 @@ class Layer(ABC):
         self.input_shape: Shape = ()
         self.output_shape: Shape = ()
         self.workspace: Workspace
+        #: Whether the layer after this one adds this one's bias, by way of `Workspace.bias`.
+        self.leaves_bias = False
 
     def connect(self, input_shape: Shape, name: str = "", workspace: Workspace | None = None) -> Shape:
         """Fix input shape, name and workspace.
@@ -36,8 +38,14 @@ class Layer(ABC):
         self.name = name or self.kind
         self.workspace = workspace or Workspace()
         self.input_shape = tuple(input_shape)
+        self.leaves_bias = False
         self.output_shape = self.prepare(self.input_shape)
         return self.output_shape
+
+    @property
+    def takes_bias(self) -> bool:
+        """Whether the layer before may leave its bias to this one."""
+        return False
 
     def prepare(self, input_shape: Shape) -> Shape:
         """Set `parameters`; returns the output shape."""

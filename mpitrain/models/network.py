@@ -1,6 +1,7 @@
 """A network: layers one after another, their parameters in one flat vector."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,8 @@ class Network:
         for layer in self.layers:
             numbers[layer.kind] = numbers.get(layer.kind, 0) + 1
             shape = layer.connect(shape, f"{layer.kind}{numbers[layer.kind]}", self.workspace)
+        for layer, following in pairwise(self.layers):
+            layer.leaves_bias = bool(layer.parameters) and following.takes_bias
 
     def _layer_slices(self) -> list[slice]:
         slices, start = [], 0

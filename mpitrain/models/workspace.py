@@ -25,6 +25,8 @@ class Workspace:
         self.ops = ops
         #: Called between the blocks of a long layer, so that messages under way are pushed on.
         self.pulse: Callable[[], None] = lambda: None
+        #: A bias that the layer before has left to the next forward pass of an activation.
+        self.bias: Array | None = None
         self._views: dict[tuple[str, Any], Array] = {}
         self._buffers: dict[tuple[str, Any], Array] = {}
 
