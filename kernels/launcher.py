@@ -77,12 +77,12 @@ class Launcher:
         self.over(file, kernel, first.dtype, first.size, *vectors, first.size, *map(float, scalars))
 
     def _argument(self, value: Any, real: type) -> Any:
+        if isinstance(value, self.xp.ndarray):
+            if not value.flags.c_contiguous:
+                raise ValueError(f"an array of shape {value.shape} and strides {value.strides} is not contiguous")
+            return value
         if value is None:
             return np.uintp(0)
         if isinstance(value, float):
             return real(value)
-        if isinstance(value, int):
-            return np.int64(value)
-        if isinstance(value, self.xp.ndarray) and not value.flags.c_contiguous:
-            raise ValueError(f"an array of shape {value.shape} and strides {value.strides} is not contiguous")
-        return value
+        return np.int64(value) if isinstance(value, int) else value

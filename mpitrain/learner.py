@@ -106,7 +106,8 @@ class Learner:
     def _sum_instead(out: Array, count: int, on_ready: Callable[[slice], None] | None) -> Callable[[slice], None]:
         def ready(part: slice) -> None:
             for b in block_slices(part, block_of(out)):
-                np.multiply(out[b], float(count), out=out[b])
+                g = out[b]
+                np.multiply(g, float(count), out=g)  # the same object: else CuPy makes a copy first
             if on_ready:
                 on_ready(part)
 

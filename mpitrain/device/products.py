@@ -24,7 +24,9 @@ class Products:
 
     def __init__(self, cupy: Any, precision: str) -> None:
         self._cupy, self._compute = cupy, COMPUTE[precision]
-        self._scalars = {kind: (np.ones((), kind), np.zeros((), kind)) for kind in (np.float32, np.float64)}
+        self._scalars = {kind: np.array([1, 0], kind) for kind in (np.float32, np.float64)}
+        # Made once: NumPy takes as long to tell an address as cuBLAS to launch a product.
+        self._addresses = {k: (s.ctypes.data, s[1:].ctypes.data) for k, s in self._scalars.items()}
 
     def __call__(self, a: Array, b: Array, out: Array) -> None:
         if not out.size:
@@ -34,15 +36,15 @@ class Products:
         rows, columns = out.shape
         double = out.dtype == np.float64
         kind, compute = (DOUBLE, COMPUTE_DOUBLE) if double else (FLOAT, self._compute)
-        one, zero = self._scalars[out.dtype.type]
+        one, zero = self._addresses[out.dtype.type]
         (first, lda), (second, ldb) = _operand(b), _operand(a)
         self._cupy.cuda.cublas.gemmEx(
             self._cupy.cuda.get_cublas_handle(),
             *(first, second, columns, rows, a.shape[1]),
-            one.ctypes.data,
+            one,
             *(b.data.ptr, kind, lda),
             *(a.data.ptr, kind, ldb),
-            zero.ctypes.data,
+            zero,
             *(out.data.ptr, kind, columns),
             *(compute, DEFAULT),
         )

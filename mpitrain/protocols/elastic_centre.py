@@ -20,6 +20,7 @@ from mpitrain.assignments import Work
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices, blocks
 from mpitrain.protocols.wire import Note
+from mpitrain.rules.elastic import move_centre
 from mpitrain.supply import Supply
 
 if TYPE_CHECKING:
@@ -186,6 +187,10 @@ class Kept:
         """x̃."""
         self._device.download(self.theta, out)
 
+    def move(self, piece: slice, d: Array) -> None:
+        """x̃ ← x̃ + d."""
+        move_centre(self.theta[piece], d)
+
     def place(self) -> int:
         """How many samples have been taken from the supply."""
         return self._place
@@ -205,7 +210,7 @@ class OwnCentre(Kept):
         np.copyto(out, self.theta[piece])
 
     def add(self, piece: slice, d: Array) -> None:
-        np.add(self.theta[piece], d, out=self.theta[piece])
+        self.move(piece, d)
 
     def progress(self) -> None:
         pass

@@ -101,7 +101,8 @@ class Worker:
         """
         for b in block_slices(part, block_of(total)) if eta is not None or g is not total else ():
             if g is not total:
-                np.add(total[b], g[b], out=total[b])
+                s = total[b]
+                np.add(s, g[b], out=s)  # the same object: else CuPy makes a copy first
             if eta is not None:
                 self._sgd(self.theta[b], g[b], self._scratch[: b.stop - b.start], eta=eta)
         if eta is None:

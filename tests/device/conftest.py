@@ -17,6 +17,14 @@ def gpu(cupy: Any) -> Iterator[Gpu]:
 
 
 @pytest.fixture
+def launched(cupy: Any) -> Any:
+    """What is launched from now on, by name, with "copy of an operand" and "wait"; of true GPUs nothing is known."""
+    found = getattr(cupy.cuda, "launched", [])
+    found.clear()
+    return found
+
+
+@pytest.fixture
 def aware(cupy: Any) -> None:
     """For tests that hand the device's memory to MPI. The stand-in's any MPI takes."""
     from mpitrain.mpi import cuda_aware

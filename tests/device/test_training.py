@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import ALGORITHMS
+from mpitrain.config import Pretraining
+from mpitrain.data.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
 from mpitrain.flat import on_host
 from mpitrain.models import build
 from mpitrain.mpi import Transport
+from mpitrain.pretraining import contrastive_divergence, layerwise
 from mpitrain.protocols import PROTOCOLS
 
 #: What else an algorithm is told, so that a short training goes through all of it.
@@ -66,20 +69,67 @@ def require_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_rank(session_of: Any, gpu: Gpu, name: str) -> None:
+def test_one_rank(session_of: Any, gpu: Gpu, name: str, launched: Any) -> None:
     from mpi4py import MPI
 
     alone = Transport(MPI.COMM_SELF, deadline=60.0)
     require_same(trained(session_of, alone, name, gpu), trained(session_of, alone, name, CPU))
+    assert "copy of an operand" not in launched
+
+
+@pytest.mark.parametrize("name", ["asgd", "allreduce"])
+def test_gradients_of_sums(session_of: Any, gpu: Gpu, name: str, launched: Any) -> None:
+    from mpi4py import MPI
+
+    alone, rate = Transport(MPI.COMM_SELF, deadline=60.0), "training.rate_per=sample"
+    require_same(trained(session_of, alone, name, gpu, rate), trained(session_of, alone, name, CPU, rate))
+    assert "copy of an operand" not in launched
+
+
+@pytest.mark.parametrize("way", [layerwise, contrastive_divergence])
+def test_pre_training(gpu: Gpu, way: Any) -> None:
+    """Of hidden layers that grow one by one, and on what copies of the layers below make of the inputs."""
+    found, options = [], Pretraining(minibatch=12, epochs=2, learning_rate=0.1)
+    for device in (gpu, CPU):
+        network = build("zhang2013-dnn", (8, 8, 1), 10, width=0.005, hidden_layers=3, workspace=device.workspace())
+        theta = device.place(network.initial(0, np.float32) + np.float32(0.1))
+        losses = [float(step.loss) for step in way.steps(network, Noise(), theta, options, 1, device)]
+        found.append({"losses": np.array(losses), "theta": np.array(on_host(theta), np.float64)})
+    require_same(*found)
+
+
+FORWARD = {
+    "strom2015-dnn": 5 * ["gemmEx", "bias_sigmoid"] + ["gemmEx", "add_bias", "softmax_gradient", "sum"],
+    "digits-cnn": [
+        *("gather_patches", "gemmEx", "max_pool", "bias_relu", "gather_patches", "gemmEx", "bias_relu"),
+        *("gemmEx", "bias_relu", "gemmEx", "add_bias", "softmax_gradient", "sum"),
+    ],
+}
+
+
+@pytest.mark.parametrize("preset", FORWARD)
+def test_a_bias_and_its_activation_are_one_kernel(cupy: Any, gpu: Gpu, preset: str, launched: Any) -> None:
+    """And a step makes the host wait for nothing but its loss."""
+    if cupy.__version__ != "0.fake":
+        pytest.skip("CuPy does not tell what it launches")
+    gpu.cudnn, (shape, count) = None, ((8, 8, 1), 3)
+    network = build(preset, shape, 10, width=0.02, l2=0.0, workspace=gpu.workspace())
+    theta = gpu.place(network.initial(0, np.float32))
+    batch = Batch(gpu.place(np.ones((count, *shape), np.float32)), gpu.place(np.zeros(count, np.int32)))
+    launched.clear()
+    loss = network.loss_and_gradient(theta, np.empty_like(theta), batch)
+    assert list(launched)[: len(FORWARD[preset])] == FORWARD[preset] and "wait" not in launched
+    assert np.isfinite(float(loss))
 
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
     "name", [name for name, kind in ALGORITHMS.items() if kind.protocol != "synchronous" or name == "allreduce"]
 )
-def test_several_ranks(session_of: Any, transport: Transport, gpu: Gpu, name: str, direct: bool) -> None:
+def test_several_ranks(session_of: Any, transport: Transport, gpu: Gpu, name: str, direct: bool, launched: Any) -> None:
     gpu.direct = direct
     require_same(trained(session_of, transport, name, gpu), trained(session_of, transport, name, CPU))
+    assert "copy of an operand" not in launched
 
 
 @pytest.mark.mpi(min_size=2)

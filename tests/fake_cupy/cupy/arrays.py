@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .cuda import Stream, current
+from .cuda import Stream, current, launched
 
 #: Methods that only look at the memory in another way.
 VIEWS = ("reshape", "ravel", "transpose", "swapaxes", "view")
+#: Functions of arrays that launch nothing.
+MAKING = ("empty_like", "shape", "size", "ndim")
 
 
 class MemoryPointer:
@@ -43,11 +45,16 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
-        result = getattr(ufunc, method)(*inside(inputs), **inside(settings))
         out = settings.get("out")
+        if out is not None and any(_overlapping(each, out[0]) for each in inputs):
+            launched.append("copy of an operand")
+        launched.append(ufunc.__name__)
+        result = getattr(ufunc, method)(*inside(inputs), **inside(settings))
         return out[0] if out is not None and len(out) == 1 else outside(result)
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, settings: Any) -> Any:
+        if function.__name__ not in MAKING:
+            launched.append(function.__name__)
         result = function(*inside(inputs), **inside(settings))
         return settings["out"] if settings.get("out") is not None else outside(result)
 
@@ -81,6 +88,8 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
         def method(*inputs: Any, **settings: Any) -> Any:
             taken = unwrapped if name in VIEWS else inside
+            if name not in VIEWS:
+                launched.append(name)
             result = value(*taken(inputs), **taken(settings))
             return settings["out"] if settings.get("out") is not None else outside(result)
 
@@ -89,6 +98,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def item(self, *place: int) -> Any:
         """An element, on the host: waits for the stream."""
         current().flush()
+        launched.append("wait")
         return self._host.item(*place)
 
     def tolist(self) -> Any:
@@ -108,6 +118,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
                 pass
         stream.submit(lambda: np.copyto(out, self._host))
         if blocking:
+            launched.append("wait")
             stream.synchronize()
         return out
 
@@ -124,6 +135,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return ndarray(host=np.asarray(self._host[place]))
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        launched.append("setitem")
         self._host[inside(key)] = inside(value)
 
     def __len__(self) -> int:
@@ -146,6 +158,11 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return f"fake {self._host!r}"
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _overlapping(operand: Any, out: Any) -> bool:
+    """Whether CuPy copies the operand first: another array object in the memory of the result."""
+    return isinstance(operand, ndarray) and operand is not out and np.may_share_memory(operand._host, unwrapped(out))
 
 
 def inside(value: Any) -> Any:

@@ -20,9 +20,10 @@ def _columns(address: int, kind: int, rows: int, columns: int, leading: int) -> 
 
 def gemmEx(handle, transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb, beta, C, Ctype, ldc, compute, algo):
     """C ← alpha·op(A)·op(B) + beta·C; C [m, n], the sum over k."""
-    from .cuda import current
+    from .cuda import current, launched
 
     current().flush()
+    launched.append("gemmEx")
     if not Atype == Btype == Ctype == _COMPUTE[compute]:
         raise ValueError(f"types {Atype}, {Btype}, {Ctype} with compute type {compute}")
     a = _columns(A, Atype, *((k, m) if transa else (m, k)), lda)

@@ -7,6 +7,7 @@ is waited for, or something else runs on that stream. A program that synchronise
 import ctypes
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -122,6 +123,10 @@ def current() -> Stream:
 
 
 get_current_stream = current
+
+#: What has been launched, by name, since somebody cleared it; "copy of an operand" where CuPy makes one in secret,
+#: "wait" where the host waits for the device.
+launched: deque[str] = deque(maxlen=100_000)
 
 
 def get_cublas_handle() -> int:

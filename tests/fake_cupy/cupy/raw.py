@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import ndarray
-from .cuda import current
+from .cuda import current, launched
 
 SHIM = Path(__file__).with_name("host.h")
 #: No fused multiply-add, as on the device; a kernel called `wait` is not the system's; fortified longjmp refuses to
@@ -61,6 +61,7 @@ class RawKernel:
         if len(arguments) != len(self.types):
             raise TypeError(f"{self.name} takes {len(self.types)} arguments, not {len(arguments)}")
         current().flush()
+        launched.append(self.name)
         held = [self._held(*pair) for pair in zip(self.types, arguments, strict=True)]
         pointers = (ctypes.c_void_p * len(held))(*(each.ctypes.data for each in held))
         sizes = [(ctypes.c_uint * 3)(*size, *(1,) * (3 - len(size))) for size in (grid, block)]
