@@ -81,7 +81,10 @@ class Evaluation:
 
     def begin(self, parameters: Array) -> None:
         """Start over with a copy of these parameters."""
-        self._device.upload(self._parameters, on_host(parameters))
+        if type(parameters) is type(self._parameters):
+            np.copyto(self._parameters, parameters)
+        else:
+            self._device.upload(self._parameters, on_host(parameters))
         self._left, self._done = list(self._corpora), 0
         self._loss, self._wrong, self._results = 0.0, 0, dict[str, float]()
 

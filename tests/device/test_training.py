@@ -10,6 +10,7 @@ from mpitrain.config import Pretraining
 from mpitrain.data.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
+from mpitrain.evaluation import Evaluation
 from mpitrain.flat import on_host
 from mpitrain.models import build
 from mpitrain.mpi import Transport
@@ -96,6 +97,22 @@ def test_pre_training(gpu: Gpu, way: Any) -> None:
         losses = [float(step.loss) for step in way.steps(network, Noise(), theta, options, 1, device)]
         found.append({"losses": np.array(losses), "theta": np.array(on_host(theta), np.float64)})
     require_same(*found)
+
+
+def test_evaluation(gpu: Gpu, launched: Any) -> None:
+    """Of parameters on the device or not; those that are there do not come to the host."""
+    results = []
+    for device in (gpu, CPU):
+        network = build("digits-cnn", (8, 8, 1), 10, width=0.25, workspace=device.workspace())
+        theta = network.initial(0, np.float32)
+        evaluation = Evaluation(network, {"test": Noise()}, theta.dtype, lambda: 0.0, device=device)
+        placed = device.place(theta)
+        launched.clear()
+        evaluation.begin(placed)
+        assert "wait" not in launched
+        results += [evaluation.run(placed), evaluation.run(theta)]
+    for result in results:
+        assert result == pytest.approx(results[-1], rel=1e-4)
 
 
 FORWARD = {
