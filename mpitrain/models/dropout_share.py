@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpitrain.flat import Array, blocks, fill
+from mpitrain.flat import Array, blocks
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.models.workspace import Workspace
 from mpitrain.schedules.hybrid import Piece
@@ -28,15 +28,22 @@ class DropoutShare:
 
     def draw(self, rng: np.random.Generator, count: int, dtype: np.dtype) -> None:
         """Draw for a minibatch of `count` examples."""
-        self._keep = self._workspace.array(self._name, (self.own.stop - self.own.start, count), dtype)
-        keep = self._keep if isinstance(self._keep, np.ndarray) else np.empty(self._keep.shape, dtype)
+        self._keep = keep = self._workspace.array(self._name, (self.own.stop - self.own.start, count), dtype)
+        if not isinstance(keep, np.ndarray):
+            self._draw_there(rng, count)
+            return
         draws = np.empty((min(ROWS, count), self.units), np.float32)
         for block in blocks(count, ROWS):
             rows = rng.random(dtype=np.float32, out=draws[: block.stop - block.start])
             np.greater_equal(rows[:, self.own].T, self.rate, out=keep[:, block])
         np.multiply(keep, 1 / (1 - self.rate), out=keep)
-        if keep is not self._keep:
-            fill(self._keep, keep)
+
+    def _draw_there(self, rng: np.random.Generator, count: int) -> None:
+        """The same on the device, whose dropout draws all units of all examples."""
+        shape, dtype = (count, self.units), self._keep.dtype
+        factors, rest = (self._workspace.array(f"{self._name}.{part}", shape, dtype) for part in ("all", "rest"))
+        self._workspace.ops.dropout(rest, rest, factors, rng, self.rate)
+        np.copyto(self._keep, factors[:, self.own].T)
 
     def of(self, pieces: Sequence[Piece]) -> Array:
         """The factors [own units, n] of the pieces' examples."""

@@ -13,9 +13,14 @@ from mpitrain.device.gpu import Gpu
 from mpitrain.evaluation import Evaluation
 from mpitrain.flat import on_host
 from mpitrain.models import build
+from mpitrain.models.dropout_share import DropoutShare
+from mpitrain.models.partition import stages
+from mpitrain.models.split_stage import SplitStage
 from mpitrain.mpi import Transport
 from mpitrain.pretraining import contrastive_divergence, layerwise
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.schedules.hybrid import Piece
+from mpitrain.streams import stream
 
 #: What else an algorithm is told, so that a short training goes through all of it.
 MORE = {
@@ -113,6 +118,22 @@ def test_evaluation(gpu: Gpu, launched: Any) -> None:
         results += [evaluation.run(placed), evaluation.run(theta)]
     for result in results:
         assert result == pytest.approx(results[-1], rel=1e-4)
+
+
+@pytest.mark.parametrize("own", [slice(0, 7), slice(7, 64)])
+def test_a_part_drops_the_cpus_units(gpu: Gpu, own: slice, launched: Any) -> None:
+    """And draws as often, in a kernel."""
+    found: list[Any] = []
+    for workspace in (gpu.workspace(), CPU.workspace()):
+        network = build("digits-cnn", (8, 8, 1), 10, dropout=0.3, workspace=workspace)
+        stage, rng = stages(network, network.split)[0], stream(1, "dropout")
+        share = DropoutShare(SplitStage(stage, own, workspace), workspace)
+        launched.clear()
+        share.draw(rng, 150, np.dtype(np.float32))
+        assert list(launched) in ([], ["dropout", "copyto"])
+        found.append((on_host(share.of([Piece(0, 3, 140)])), rng.random(5).tolist()))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1] and 0 < np.count_nonzero(found[0][0]) < found[0][0].size
 
 
 FORWARD = {
