@@ -54,7 +54,8 @@ def test_parts_leave_in_the_order_in_which_they_are_final(gpu: Gpu) -> None:
     vector, out = gpu.place(np.zeros(1037, np.float32)), np.full(1037, np.nan, np.float32)
     outgoing = gpu.outgoing(vector, out)
     for part in (slice(700, 1037), slice(0, 1), slice(1, 700)):
-        vector[part] += part.start + 1.0
+        final = vector[part]
+        np.add(final, part.start + 1.0, out=final)
         outgoing.start(part)
     outgoing.finish()
     expected = np.repeat([1, 2, 701], [1, 699, 337])

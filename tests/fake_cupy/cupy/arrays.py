@@ -49,12 +49,19 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         if out is not None and any(_overlapping(each, out[0]) for each in inputs):
             launched.append("copy of an operand")
         launched.append(ufunc.__name__)
-        result = getattr(ufunc, method)(*inside(inputs), **inside(settings))
-        return out[0] if out is not None and len(out) == 1 else outside(result)
+        if out is not None and method == "__call__":
+            given, more = unwrapped(inputs), unwrapped(settings)
+            current().submit(lambda: ufunc(*given, **more))
+            return out[0] if len(out) == 1 else out
+        return outside(getattr(ufunc, method)(*inside(inputs), **inside(settings)))
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, settings: Any) -> Any:
         if function.__name__ not in MAKING:
             launched.append(function.__name__)
+        if function is np.copyto:
+            to, *rest = unwrapped(inputs)
+            current().submit(lambda: np.copyto(to, *rest, **settings))
+            return None
         result = function(*inside(inputs), **inside(settings))
         return settings["out"] if settings.get("out") is not None else outside(result)
 

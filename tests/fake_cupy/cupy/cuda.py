@@ -1,7 +1,8 @@
 """Streams, events and copies over host memory.
 
-A copy given to a stream other than the null stream waits in it, until the stream, or an event recorded after the copy,
-is waited for, or something else runs on that stream. A program that synchronises too little reads old data.
+A copy or a kernel given to a stream other than the null stream waits in it, until the stream, or an event recorded
+after it, is waited for, or something runs on that stream that cannot wait: a matrix product, or what makes a new array.
+A program that synchronises too little reads old data.
 """
 
 import ctypes
@@ -16,13 +17,13 @@ from . import cublas as cublas
 
 
 class Stream:
-    """A queue of copies that have been asked for and not yet made."""
+    """A queue of copies and kernels that have been asked for and not yet made."""
 
     null: "Stream"
 
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         self._null = null
-        self._queue: list[Callable[[], None]] = []
+        self._queue: list[Callable[[], Any]] = []
         _streams[self.ptr] = self
 
     @property
@@ -30,13 +31,13 @@ class Stream:
         """A handle; 0 of the null stream."""
         return 0 if self._null else id(self)
 
-    def submit(self, work: Callable[[], None]) -> None:
+    def submit(self, work: Callable[[], Any]) -> None:
         """Do `work` now on the null stream, else when it is waited for."""
         self._queue.append(work)
         if self._null:
             self.flush()
 
-    def flush(self, upto: Callable[[], None] | None = None) -> None:
+    def flush(self, upto: Callable[[], Any] | None = None) -> None:
         """Do what waits, up to and with `upto`."""
         while self._queue and (upto is None or upto in self._queue):
             self._queue.pop(0)()
@@ -80,7 +81,7 @@ class Event:
 
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self._stream: Stream | None = None
-        self._last: Callable[[], None] | None = None
+        self._last: Callable[[], Any] | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """Remember how far the stream's queue goes now."""
@@ -188,7 +189,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 def _memcpy_async(target: int, source: int, size: int, kind: int, stream: int) -> None:
-    _streams[stream].submit(lambda: ctypes.memmove(target, source, size) and None)
+    _streams[stream].submit(lambda: ctypes.memmove(target, source, size))
 
 
 def _memcpy(target: int, source: int, size: int, kind: int) -> None:

@@ -60,17 +60,21 @@ class RawKernel:
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
         if len(arguments) != len(self.types):
             raise TypeError(f"{self.name} takes {len(self.types)} arguments, not {len(arguments)}")
-        current().flush()
         launched.append(self.name)
         held = [self._held(*pair) for pair in zip(self.types, arguments, strict=True)]
         pointers = (ctypes.c_void_p * len(held))(*(each.ctypes.data for each in held))
         sizes = [(ctypes.c_uint * 3)(*size, *(1,) * (3 - len(size))) for size in (grid, block)]
-        with _one_at_a_time:
-            status = self._launch(pointers, *sizes, ctypes.c_uint(Order.seed))
-        if status == STUCK:
-            raise RuntimeError(f"{self.name} does not end: threads wait for what does not come")
-        if status == ODD_BLOCK:
-            raise ValueError(f"{self.name}: blocks of {block} in a grid of {grid}")
+        seed = ctypes.c_uint(Order.seed)
+
+        def run(kept: Any = (held, arguments)) -> None:
+            with _one_at_a_time:
+                status = self._launch(pointers, *sizes, seed)
+            if status == STUCK:
+                raise RuntimeError(f"{self.name} does not end: threads wait for what does not come")
+            if status == ODD_BLOCK:
+                raise ValueError(f"{self.name}: blocks of {block} in a grid of {grid}")
+
+        current().submit(run)
 
     def _held(self, wanted: str, argument: Any) -> np.ndarray:
         """The argument as bytes that the kernel can read; TypeError when it is not of exactly the kernel's type."""
