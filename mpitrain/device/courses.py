@@ -127,9 +127,8 @@ class Courses:
             for row in rows.values():
                 add(term, row, out=own)
                 term = own
-        self._device.after(stream, self._device.compute)
-        self._give_back(room)
         yield self._settled(stream)
+        self._give_back(room)
 
     def _handed(
         self, own: Array, out: Array | None, pieces: list[slice], wanting: Collection[int], tag: int
@@ -157,10 +156,7 @@ class Courses:
         return FIRST_TAG + 2 * next(self._transport.numbers) % TAGS
 
     def _room(self, size: int, dtype: np.dtype) -> Array:
-        """Memory for what others send. To be asked for before a collective's first step.
-
-        What still reads it from an earlier use has run when the compute stream has settled.
-        """
+        """Memory for what others send, MPI's once the compute stream, which may have freed it, has settled."""
         spare = self._rooms.get((size, dtype), [])
         return spare.pop() if spare else self._device.cupy.empty(size, dtype)
 

@@ -172,6 +172,27 @@ def test_a_rank_that_stays_away_is_overdue(transport: Transport, gpu: Gpu) -> No
 
 
 @on_device
+def test_each_step_has_messages_of_its_own(transport: Transport, gpu: Gpu) -> None:
+    """The first rank is in two sums' first steps before the others are in the first sum's second."""
+    way, x, y = DirectTransport(transport, gpu), gpu.place(np.ones(9, np.float32)), gpu.place(np.full(9, 7, np.float32))
+
+    def start(*arrays: Any) -> list[Any]:
+        requests = [way.start_sum(array) for array in arrays]
+        for request in requests * 99:
+            request.Test()
+        return requests
+
+    requests = start(x, y) if transport.rank == 0 else []
+    transport.barrier("the first rank to be ahead")
+    if transport.rank:
+        requests = start(x) + start(y)
+    for request in requests:
+        transport.wait(request, "a sum")
+    np.testing.assert_array_equal(x.get(), np.full(9, transport.size))
+    np.testing.assert_array_equal(y.get(), np.full(9, 7 * transport.size))
+
+
+@on_device
 def test_memory_is_asked_for_once(transport: Transport, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     plain = gpu.cupy.empty
