@@ -17,6 +17,8 @@ from mpitrain import config as configuration
 from mpitrain.agreement import agreed, ending_together
 from mpitrain.assignments import Work
 from mpitrain.config import Config
+from mpitrain.data.batch import Batch
+from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
 from mpitrain.ending import finish
 from mpitrain.models import Network, warm
@@ -74,7 +76,7 @@ def _shared_config(transport: Transport, options: Options) -> Config:
 
 def _train(transport: Transport, config: Config, options: Options, stop: Stop) -> int:
     device, corpus, network, folder = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
-    _compile(transport, network, config, device)
+    _compile(transport, corpus, network, config, device)
     session = new_session(transport, config, device, corpus, network, stop)
     resume = options.resume is not None
     agreed(transport, lambda: furnish(session, folder, resume), "the run folder")
@@ -95,13 +97,20 @@ def _train(transport: Transport, config: Config, options: Options, stop: Stop) -
     return finish(session, folder, bool(stopped[0]))
 
 
-def _compile(transport: Transport, network: Network, config: Config, device: Cpu) -> None:
+def _compile(transport: Transport, corpus: Corpus, network: Network, config: Config, device: Cpu) -> None:
     """One rank of each node fills the cache of compiled loops, then the others read it."""
+    dtype = np.dtype(config.training.dtype)
+
+    def once() -> None:
+        sample = Batch(np.empty((1, *corpus.shape), dtype), np.empty(1, np.int32))
+        corpus.gather(np.zeros(1, np.int64), sample)
+        warm(network, dtype, device.place)
+
     if transport.leader:
-        warm(network, np.dtype(config.training.dtype), device.place)
+        once()
     transport.local_barrier("the compilation")
     if not transport.leader:
-        warm(network, np.dtype(config.training.dtype), device.place)
+        once()
 
 
 def _share_state(session: Session) -> None:

@@ -53,6 +53,19 @@ def test_every_algorithm_learns_the_digits_by_its_defaults(
         assert told["replicas_identical"] is True
 
 
+def test_loops_are_compiled_before_the_training(
+    launch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, also those that fill minibatches; so a first run is as fast as a second."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
+    ended = launch(3, "--out", "run", "--set", "training.epochs=2")
+    assert ended.status == 0, ended.err
+    began = (tmp_path / "run" / "config.toml").stat().st_mtime_ns
+    compiled = list((tmp_path / "compiled").rglob("*.nbc"))
+    assert [path.name for path in compiled if path.stat().st_mtime_ns > began] == []
+    assert sum("gather_images" in path.name for path in compiled) == 1
+
+
 def test_a_finished_run_that_is_resumed_says_that_nothing_was_trained(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:

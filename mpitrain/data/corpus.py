@@ -147,6 +147,8 @@ class Corpus:
             np.take(self.targets, indices, out=out.targets, mode="clip")
             views = self._views.at(place, len(indices)) if self.kind == "images" else None
             for base, rows, which, places in self._rows.spans(indices, self._context):
+                which = which.view()
+                which.flags.writeable = False  # as an epoch's order is: another type would be compiled apart
                 if views is None:
                     gather_windows(rows, base, self.utterances, which, places, self._context[0], out.inputs)
                 else:
