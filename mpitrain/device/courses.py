@@ -87,9 +87,9 @@ class Courses:
         own = array[shares[self._rank]]
         yield self._settled(self._device.compute)
         if self._rank == root:
-            yield self._messages("begin_send", tag, {rank: array[shares[rank]] for rank in self._others})
+            yield self._sends(tag, {rank: array[shares[rank]] for rank in self._others})
         else:
-            yield self._messages("begin_receive", tag, {root: own})
+            yield self._receives(tag, {root: own})
         yield self._handed(own, array, shares, [rank for rank in self._ranks if rank != root], tag + 1)
 
     def reduced_at(self, root: int, array: Array, out: Array | None) -> Steps:
@@ -121,8 +121,8 @@ class Courses:
         room = self._room(own.size * len(self._others), own.dtype)
         rows = dict(zip(self._others, room.reshape(len(self._others), own.size), strict=True))
         yield self._settled(self._device.compute)
-        sends = self._messages("begin_send", tag, {rank: terms[shares[rank]] for rank in self._others})
-        yield sends + self._messages("begin_receive", tag, rows)
+        sends = self._sends(tag, {rank: terms[shares[rank]] for rank in self._others})
+        yield sends + self._receives(tag, rows)
         with self._device.incoming as stream:  # not behind all that has been given to the compute stream by now
             for row in rows.values():
                 add(term, row, out=own)
@@ -134,14 +134,16 @@ class Courses:
         self, own: Array, out: Array | None, pieces: list[slice], wanting: Collection[int], tag: int
     ) -> list[Any]:
         """Bring every rank's own piece into the `out` of the ranks that want it."""
-        messages = self._messages("begin_send", tag, {rank: own for rank in wanting if rank != self._rank})
+        messages = self._sends(tag, {rank: own for rank in wanting if rank != self._rank})
         if out is not None and self._rank in wanting:
-            messages += self._messages("begin_receive", tag, {rank: out[pieces[rank]] for rank in self._others})
+            messages += self._receives(tag, {rank: out[pieces[rank]] for rank in self._others})
         return messages
 
-    def _messages(self, way: str, tag: int, pieces: dict[int, Array]) -> list[Any]:
-        begin = getattr(self._transport, way)
-        return [begin(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
+    def _sends(self, tag: int, pieces: dict[int, Array]) -> list[Any]:
+        return [self._transport.begin_send(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
+
+    def _receives(self, tag: int, pieces: dict[int, Array]) -> list[Any]:
+        return [self._transport.begin_receive(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
 
     def _settled(self, stream: Any) -> list[Any]:
         """When what has been given to the stream by now has run."""

@@ -187,7 +187,7 @@ class Kept:
         """x̃."""
         self._device.download(self.theta, out)
 
-    def move(self, piece: slice, d: Array) -> None:
+    def add(self, piece: slice, d: Array) -> None:
         """x̃ ← x̃ + d."""
         move_centre(self.theta[piece], d)
 
@@ -208,9 +208,6 @@ class OwnCentre(Kept):
 
     def read(self, piece: slice, out: Array) -> None:
         np.copyto(out, self.theta[piece])
-
-    def add(self, piece: slice, d: Array) -> None:
-        self.move(piece, d)
 
     def progress(self) -> None:
         pass

@@ -158,7 +158,7 @@ class ServingCentre(Kept):
             return False
         if self._device.checksum(d) != note.checksum:
             raise WireError(f"rank {rank} sent a move of the centre that does not match its checksum")
-        self.move(piece, d)
+        self.add(piece, d)
         worker.announced.popleft()
         push.number, push.request = push.number + 1, None
         if push.number == len(self.pieces):
