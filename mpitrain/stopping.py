@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import FrameType
 
 STOPPED = 75  # exit status of a run that a signal ended: sysexits' EX_TEMPFAIL, "try again later"
-ECHO = 2.0  # seconds within which further signals are the first one's echoes
+ECHO = 10.0  # seconds within which further signals are the first one's echoes; Slurm leaves 30 before it kills
+ECHO_OF_INTERRUPT = 2.0  # of SIGINT, which people send
 
 
 @dataclass
@@ -15,7 +16,7 @@ class Stop:
     """Whether a signal has asked for the end. Nothing else happens in the handler; a second signal ends at once.
 
     Batch systems signal the ranks and their launcher, which passes it on, so that one wish comes two or three times:
-    what follows the first within ECHO seconds is no second one.
+    what follows the first within ECHO seconds is no second one, and a busy node passes it on late.
     """
 
     flag: bool = False
@@ -33,6 +34,6 @@ class Stop:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.signal:  # not `flag`: another rank's wish to stop may have come before this rank's own signal
             self.flag, self.signal, self.since = True, number, self.clock()
-        elif self.clock() - self.since > ECHO:
+        elif self.clock() - self.since > (ECHO_OF_INTERRUPT if number == signal.SIGINT else ECHO):
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
