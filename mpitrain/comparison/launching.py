@@ -90,7 +90,7 @@ class Relay:
         while not self.asked and (left := end - time.monotonic()) > 0:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(min(left, 0.5))
-        self._late = not self.asked
+        self._late = not self.asked and process.poll() is None
         if self._late:
             self._pass_on()
         try:
