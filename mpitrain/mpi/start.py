@@ -1,8 +1,11 @@
 """Loading MPI with what it must be told before, and ending the job. mpitrain.mpi alone imports mpi4py."""
 
 import ctypes
+import fcntl
 import os
+import stat
 import sys
+import termios
 import time
 import traceback
 from collections.abc import Callable
@@ -18,7 +21,8 @@ mpi4py.rc.thread_level = "funneled"
 
 from mpi4py import MPI  # noqa: E402
 
-PRINTING = 1.0  # seconds that a rank's last lines are given to reach the launcher
+PRINTING = 1.0  # seconds that a rank's last lines, once its launcher's helper has read them, are given to go further
+READING = 30.0  # seconds that the helper is given to read them
 
 
 def abort_on_exception() -> None:
@@ -36,8 +40,21 @@ def abort(status: int) -> None:
     """End every rank, once what this one has printed is on its way: launchers drop what comes with the abort."""
     sys.stdout.flush()
     sys.stderr.flush()
+    end = time.monotonic() + READING
+    while (_unread(1) or _unread(2)) and time.monotonic() < end:
+        time.sleep(0.01)
     time.sleep(PRINTING)
     MPI.COMM_WORLD.Abort(status)
+
+
+def _unread(descriptor: int) -> int:
+    """Bytes that lie in the pipe of this descriptor; 0 where it is something else, or closed."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return 0
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def library() -> str:
