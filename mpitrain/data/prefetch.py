@@ -17,6 +17,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 
+WAITS = 10  # to a deadline: of the time in which the process was suspended, only one's share counts
 Place = tuple[int, int] | None  #: epoch and position in its order of a minibatch's first sample: see Corpus.gather
 Empty = Callable[[Any, Any], Array]  #: makes an array from shape and dtype
 
@@ -132,12 +133,16 @@ class Prefetcher:
         if self._requested == self._taken:
             raise RuntimeError("take() of a minibatch that nobody asked for")
         with self._change:
-            if not self._change.wait_for(lambda: self._ready or self._error or not self._open, self._deadline):
+            waits = (self._change.wait_for(self._settled, self._deadline / WAITS) for _ in range(WAITS))
+            if not any(waits):
                 raise Overdue(f"reading {self._corpus.part} took longer than {self._deadline:g} s")
             if self._ready:
                 self._taken += 1
                 return self._ready.popleft()
             raise self._error or RuntimeError("take() from a closed loader")
+
+    def _settled(self) -> bool:
+        return bool(self._ready or self._error or not self._open)
 
     def stage(self) -> None:
         pass

@@ -15,6 +15,7 @@ from mpitrain.errors import Overdue
 from mpitrain.mpi.start import MPI
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
+LOOKS = 10  # within a deadline, at least, before it is over
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy neighbour some 30 µs
 
 
@@ -38,6 +39,23 @@ class Traffic:
         return self.bytes_sent + self.bytes_received
 
 
+class WakingClock:
+    """Seconds that this rank has been up and looking: between two looks at most `longest` are counted.
+
+    So a job that was suspended, or a rank that did not get its core, does not take that time for others' silence.
+    """
+
+    def __init__(self, clock: Callable[[], float], longest: float) -> None:
+        self._clock, self._longest = clock, longest
+        self._looked, self._time = clock(), 0.0
+
+    def __call__(self) -> float:
+        now = self._clock()
+        self._time += min(now - self._looked, self._longest)
+        self._looked = now
+        return self._time
+
+
 class Member:
     """This rank in its communicator: who is where, what it has exchanged, its waits.
 
@@ -54,6 +72,7 @@ class Member:
         self.comm = comm if comm is not None else MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
         self.deadline, self.clock, self.sleep = deadline, clock, sleep
+        self.waking = WakingClock(clock, deadline / LOOKS)
         self.traffic = Traffic()
         self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
@@ -106,7 +125,7 @@ class Backoff:
     def pause(self) -> None:
         """Sleep a little. Raises Overdue naming what is waited for."""
         t = self._member
-        now = t.clock()
+        now = t.waking()
         if self._began is None:
             self._began = now
         waited = now - self._began

@@ -25,7 +25,7 @@ class Master:
         self._stopping = self._told = False
         self._rests: list[Work] = []
         self._collection: saving.Collection | None = None
-        self._heard = dict.fromkeys(workers, session.clock())
+        self._heard = dict.fromkeys(workers, session.transport.waking())
         self.monitor.refresh = self.refresh
         if session.saver is not None:
             self.monitor.save = lambda outstanding: self._save()
@@ -77,7 +77,7 @@ class Master:
     def _take(self, sender: int, note: Note) -> None:
         if sender not in self._heard:
             raise WireError(f"rank {sender} is no worker of this master")
-        self._heard[sender] = self.session.clock()
+        self._heard[sender] = self.transport.waking()
         self._stopping |= bool(note.stopping)
         self.monitor.traffic[sender] = note.traffic
         if self.centre.take(sender, note) or (self._collection is not None and self._collection.take(sender, note)):
@@ -112,7 +112,7 @@ class Master:
             self.transport.post(worker, TO_WORKER, note.pack())
 
     def _check_deadlines(self) -> None:
-        now, deadline = self.session.clock(), self.transport.deadline
+        now, deadline = self.transport.waking(), self.transport.deadline
         for worker, heard in self._heard.items():
             if worker not in self._done and now - heard > deadline:
                 raise Overdue(f"rank {worker} reported nothing for {deadline:g} s (run.deadline)")

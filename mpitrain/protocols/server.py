@@ -73,8 +73,7 @@ class Server:
         self.stopped: set[int] = set()
         self._told = False
         self.turn = 0
-        now = session.clock()
-        self.heard = dict.fromkeys(workers, now)
+        self.heard = dict.fromkeys(workers, self.transport.waking())
         self.monitor.outstanding = lambda: list(self.assigned.values())
 
     def serve(self) -> None:
@@ -111,7 +110,7 @@ class Server:
             sender, note = message[0], unpack(message[1], message[0])
             if sender not in self.heard:
                 raise WireError(f"rank {sender} is no worker of this server")
-            self.heard[sender] = self.session.clock()
+            self.heard[sender] = self.transport.waking()
             self.session.stop.flag |= bool(note.stopping)
             self.monitor.traffic[sender] = note.traffic
             taken = True
@@ -224,7 +223,7 @@ class Server:
             raise WireError(f"rank {worker} sent a gradient over samples it was not given")
 
     def _check_deadlines(self) -> None:
-        now, deadline = self.session.clock(), self.transport.deadline
+        now, deadline = self.transport.waking(), self.transport.deadline
         for worker in self.assigned:
             if now - self.heard[worker] > deadline:
                 raise Overdue(f"rank {worker} sent nothing for {deadline:g} s while it had work (run.deadline)")
