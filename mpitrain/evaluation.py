@@ -79,6 +79,10 @@ class Evaluation:
         """The copy that is, or was last, evaluated."""
         return self._parameters
 
+    def is_of(self, parameters: Array) -> bool:
+        """Whether the copy is of these very parameters."""
+        return bool(np.array_equal(on_host(self._parameters), on_host(parameters)))
+
     def begin(self, parameters: Array) -> None:
         """Start over with a copy of these parameters."""
         if type(parameters) is type(self._parameters):

@@ -159,7 +159,9 @@ class Monitor:
         """The last evaluation, unless these very parameters have been evaluated."""
         state.trained = self._trained_before + self.trained_now
         if self.evaluation is not None:
-            if self.evaluation.active or self._evaluated_at != (state.trained, state.index) or not self.results:
+            counted = self.results and self._evaluated_at == (state.trained, state.index)
+            # what workers still have to give at their end moves a centre without being counted
+            if self.evaluation.active or not counted or not self.evaluation.is_of(state.model):
                 self._begin_evaluation(state)
             while self.evaluation.active:
                 self._evaluate_slice()
