@@ -24,7 +24,7 @@ class Time:
 def looks(*times: float) -> Iterator[float]:
     """What a clock of at most 2 s between looks says at these times."""
     read = iter((times[0], *times))
-    clock = WakingClock(lambda: next(read), 2.0)
+    clock = WakingClock(lambda: next(read), lambda: 2.0)
     return (clock() for _ in times)
 
 
@@ -36,7 +36,8 @@ def test_a_clock_that_counts_at_most_so_much_between_two_looks() -> None:
 def test_a_suspended_wait_is_not_overdue() -> None:
     """Not by suspensions that are longer than the deadline, unless there are as many as looks to a deadline."""
     time = Time(*[1000.0] * (LOOKS - 1))
-    member = Member(deadline=5.0, clock=time.clock, sleep=time.sleep)
+    member = Member(clock=time.clock, sleep=time.sleep)
+    member.deadline = 5.0  # as when the configuration has been read
     backoff = member.backoff("nobody")
     for _ in range(LOOKS):
         backoff.pause()

@@ -40,18 +40,18 @@ class Traffic:
 
 
 class WakingClock:
-    """Seconds that this rank has been up and looking: between two looks at most `longest` are counted.
+    """Seconds that this rank has been up and looking: between two looks at most `longest()` are counted.
 
     So a job that was suspended, or a rank that did not get its core, does not take that time for others' silence.
     """
 
-    def __init__(self, clock: Callable[[], float], longest: float) -> None:
+    def __init__(self, clock: Callable[[], float], longest: Callable[[], float]) -> None:
         self._clock, self._longest = clock, longest
         self._looked, self._time = clock(), 0.0
 
     def __call__(self) -> float:
         now = self._clock()
-        self._time += min(now - self._looked, self._longest)
+        self._time += min(now - self._looked, self._longest())
         self._looked = now
         return self._time
 
@@ -72,7 +72,7 @@ class Member:
         self.comm = comm if comm is not None else MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
         self.deadline, self.clock, self.sleep = deadline, clock, sleep
-        self.waking = WakingClock(clock, deadline / LOOKS)
+        self.waking = WakingClock(clock, lambda: self.deadline / LOOKS)
         self.traffic = Traffic()
         self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
