@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = (2, 4, 8)
-SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 2100, 420, 900  # seconds
+SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 2700, 600, 900  # seconds
 
 #: More ranks than cores, and root in containers, are what Open MPI must be told of; MPICH does not read these.
 ENVIRONMENT = {

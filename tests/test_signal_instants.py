@@ -82,7 +82,7 @@ def test_every_instant_leaves_a_whole_checkpoint(tmp_path: Path, request: pytest
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=60 + 10 * instants)
+        out, err = process.communicate(timeout=60 + 30 * instants)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail(f"a training did not end:\n{process.communicate()}")

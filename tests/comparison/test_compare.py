@@ -98,20 +98,20 @@ def test_a_signal_reaches_the_run_which_is_taken_up_again(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize(
-    "program, said",
+    "program, deadline, said",
     [
-        ("import time; time.sleep(600)", "no end within 1 s"),
-        ("import sys; print('mpitrain: because'); print('Abort'); sys.exit(3)", "failed: because"),
-        ("import sys; sys.exit(3)", "exit status 3"),
-        ("pass", "ran on None ranks, not 1"),
+        ("import time; time.sleep(600)", "1", "no end within 1 s"),
+        ("import sys; print('mpitrain: because'); print('Abort'); sys.exit(3)", "60", "failed: because"),
+        ("import sys; sys.exit(3)", "60", "exit status 3"),
+        ("pass", "60", "ran on None ranks, not 1"),
     ],
 )
 def test_a_run_that_comes_to_nothing_is_told(
-    program: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: str, deadline: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "launcher.py").write_text(program)
     launch = f"{shlex.quote(sys.executable)} launcher.py {{ranks}}"
-    assert main(["compare", "msgd", "--target-error", "0.1", "--launch", launch, "--deadline", "1"]) == (1)
+    assert main(["compare", "msgd", "--target-error", "0.1", "--launch", launch, "--deadline", deadline]) == 1
     assert said in capsys.readouterr().out
 
 

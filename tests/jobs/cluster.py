@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,8 @@ class Job:
         """SIGKILL to its ranks, not to their launcher."""
         for number, line in self.processes().items():
             if Path(line.split()[0]).name.startswith("python"):
-                os.kill(number, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # Slurm has ended it, since another one has gone
+                    os.kill(number, signal.SIGKILL)
 
 
 @dataclass

@@ -41,8 +41,8 @@ class Chromium:
         for descriptor in descriptors:
             os.close(descriptor)
         self._session: str | None = None
-        tab = next(t for t in self.do("Target.getTargets")["targetInfos"] if t["type"] == "page")
-        self._session = self.do("Target.attachToTarget", targetId=tab["targetId"], flatten=True)["sessionId"]
+        tab = self.do("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.do("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.do(f"{domain}.enable")
 
