@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import chunks_together
@@ -26,6 +27,9 @@ from mpitrain.monitor import Monitor
 from mpitrain.schedule import Schedule
 from mpitrain.session import Session
 from mpitrain.state import fresh
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")  # on a busy machine any example may take long
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 FAKE = Path(__file__).with_name("fake_cupy") / "cupy" / "__init__.py"

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpitrain.codecs import golomb_rice
@@ -46,7 +46,6 @@ def test_a_quotient_longer_than_a_word():
     assert golomb_rice.decode(code(words, 0), 0, 71, back) and back[0] == 70
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.sets(st.integers(0, 3000), max_size=200), st.integers(0, 30))
 def test_every_parameter_decodes(indices, k):
     words = with_signs(sorted(indices))

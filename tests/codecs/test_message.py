@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpitrain.codecs import message
@@ -73,7 +73,6 @@ def test_adversarial_indices_come_back(codec, name):
     assert header_back == header and words_back.tolist() == words.tolist()
 
 
-@settings(deadline=None)  # the first example compiles
 @given(sparse(), st.sampled_from(list(CODECS)))
 def test_words_come_back(case, codec):
     length, words = case
@@ -131,7 +130,6 @@ def test_every_truncation_and_an_extension_are_seen(codec, elements):
         decoded(np.append(data, np.uint8(0)), 1000)
 
 
-@settings(deadline=None)  # the first example compiles
 @given(
     st.sampled_from(list(CODECS)),
     st.sampled_from([0.01, 0.05, 0.2, 0.9]),
@@ -158,7 +156,6 @@ def test_a_sealed_wrong_message_is_refused_or_means_what_it_says(codec, density,
     assert (guarded[length:] == 0x55555555).all()
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.binary(max_size=200))
 def test_noise_is_no_message(noise):
     with pytest.raises(CorruptMessage):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpitrain.codecs.message import CODECS, Header, capacity, decode, encode
@@ -42,7 +42,6 @@ def replica(initial, sent, order):
     return counts, weights
 
 
-@settings(deadline=None)  # the first example compiles
 @given(
     st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 4), st.sampled_from([np.float32, np.float64]), st.data()
 )

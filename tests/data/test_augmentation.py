@@ -87,7 +87,7 @@ def test_pixels_become_units(tmp_path: Path) -> None:
     assert np.allclose(inputs, images / 255, rtol=0, atol=1e-15)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 3))
 def test_minibatches_and_ranks_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], seed: int

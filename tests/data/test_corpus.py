@@ -48,7 +48,7 @@ def test_windows_repeat_the_edge_frames_of_their_utterance(tmp_path: Path, memor
     assert batch.targets.tolist() == [0, 0, 0, 1, 0, 1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 4), st.integers(0, 4))
 def test_disk_and_memory_give_the_same(
     tmp_path_factory: pytest.TempPathFactory, indices: list[int], left: int, right: int

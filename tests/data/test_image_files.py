@@ -210,7 +210,7 @@ def test_a_damaged_gzip_is_named(tmp_path: Path, spoil: Any) -> None:
         read_idx(path, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_bytes_make_a_parser_fall_over(data: st.DataObject) -> None:
     """Valid files with some bytes changed, cut or added give arrays in range, or a line that names the file."""

@@ -203,7 +203,7 @@ def test_a_script_that_is_no_text(tmp_path: Path) -> None:
 
 
 ARCHIVES = (b"k " + MATRIX + b"l " + MATRIX, b"k " + INTEGERS, b"k  [\n 1 2\n 3 4 ]\nl  [ 1 2 ]\n", b"k 1 2 3\nl 4\n")
-ROUGH = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ROUGH = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @ROUGH

@@ -35,7 +35,7 @@ def images(count: int, shape: tuple[int, int, int] = (2, 3, 1)) -> dict[str, np.
     return {"images": pixels, "targets": rng.integers(0, 5, count).astype(np.int32)}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=8),
     st.integers(1, 30),

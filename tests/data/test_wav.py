@@ -193,7 +193,7 @@ def test_segments_of_a_longer_recording_are_refused(tmp_path: Path, capsys: pyte
     refused(tmp_path / "out", make, "a segment begins at 1 s, the sound ends at 0.1", capsys)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     content=st.one_of(
         st.binary(max_size=40),

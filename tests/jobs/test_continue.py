@@ -12,21 +12,20 @@ from typing import Any
 import pytest
 
 from .cluster import until
+from .gate import Gate
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 RUN = ("--set", "algorithm.name=allreduce", "--set", "run.evaluate_every=0", "--continue", "run")
 
 
-def warned(folder: Path, *arguments: str, after: str) -> int:
-    """The exit status of a run on two ranks that got SIGUSR1 after its `after`-th record of a kind."""
+def warned(folder: Path, *arguments: str, once: Callable[[], bool], **variables: str) -> int:
+    """The exit status of a run on two ranks that got SIGUSR1 once something was so."""
     if not MPIRUN.exists():
         pytest.skip("this environment has no mpirun of its own")
-    log = folder / "run" / "metrics.jsonl"
-    process = subprocess.Popen(
-        [MPIRUN, "-n", "2", sys.executable, "-m", "mpitrain", *arguments], cwd=folder, start_new_session=True
-    )
+    command = [MPIRUN, "-n", "2", sys.executable, "-m", "mpitrain", *arguments]
+    process = subprocess.Popen(command, cwd=folder, env={**os.environ, **variables}, start_new_session=True)
     try:
-        until(lambda: log.exists() and f'"event": "{after}"' in log.read_text(), f"a record of {after}", 120)
+        until(once, "the moment to warn", 120)
         process.send_signal(signal.SIGUSR1)  # mpirun passes it on
         return process.wait(120)
     finally:
@@ -46,8 +45,8 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def test_the_same_words_start_and_resume(tmp_path: Path, launch: Callable[..., Any]) -> None:
     """A warned run ends with status 75, and, started again, with the bits of an uninterrupted one."""
-    words = ("--set", "training.epochs=10", *RUN)
-    assert warned(tmp_path, *words, after="start") == 75
+    words, gate = ("--set", "training.epochs=10", *RUN), Gate(tmp_path)
+    assert warned(tmp_path, *words, once=gate.reached, **gate.variables) == 75
     assert summary(tmp_path)["exit_reason"] == "stopped"
     assert launch(2, *words, deadline=400).status == 0
     assert events(tmp_path).count("start") == 2
@@ -61,7 +60,9 @@ def test_a_stopped_pretraining_starts_over(tmp_path: Path, launch: Callable[...,
     """It leaves no checkpoint; the next start begins with the first layer, and the records of the first are gone."""
     settings = ("model.preset=zhang2013-dnn", "model.width=0.02", "pretraining.method=layerwise", "training.epochs=1")
     words = (*(word for setting in settings for word in ("--set", setting)), *RUN)
-    assert warned(tmp_path, *words, "--set", "pretraining.epochs=3000", after="start") == 75
+    log = tmp_path / "run" / "metrics.jsonl"
+    long = (*words, "--set", "pretraining.epochs=3000")
+    assert warned(tmp_path, *long, once=lambda: log.exists() and '"event": "start"' in log.read_text()) == 75
     assert not list((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
     assert launch(2, *words, "--set", "pretraining.epochs=1", deadline=400).status == 0
     assert events(tmp_path).count("start") == 1 and events(tmp_path).count("pretraining") == 5

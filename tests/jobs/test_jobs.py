@@ -13,10 +13,11 @@ import pytest
 from mpitrain import checkpoint
 
 from .cluster import Cluster, Job, small, until
+from .gate import Gate
 
 ALGORITHMS = ("asgd-zhang2013", "asgd-chan2014", "easgd", "hybrid", "sparse-delta", "allreduce")
 LONG = small(training_epochs=100000, run_evaluate_every=0)
-#: Some seconds of training, with the same bits on any two ranks.
+#: A short training, with the same bits on any two ranks.
 BITS = small(training_epochs=15, run_evaluate_every=5)
 
 
@@ -48,11 +49,11 @@ def test_a_run_cut_twice_ends_with_the_bits_of_an_uninterrupted_one(
     cluster: Cluster, launch: Callable[..., Any], tmp_path: Path
 ) -> None:
     """By its time limit, which comes to ranks that stand still, so that they are not done before."""
-    job = cluster.submit("allreduce", *BITS, options=("--ntasks=2", "--signal=B:USR1@1"))
+    gate = Gate(tmp_path, times=2, stand_still=True)  # SIGCONT comes with the SIGTERM
+    job = cluster.submit("allreduce", *BITS, options=("--ntasks=2", "--signal=B:USR1@1"), **gate.variables)
     for cut in (1, 2):
-        job.started(cut)
+        until(lambda cut=cut: gate.reached(cut), f"start {cut} of {job}")
         cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=1")
-        job.signal("--signal=STOP")  # SIGCONT comes with the SIGTERM
         job.requeued(cut, seconds=200)
         cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=10")
     job.ended()
@@ -114,17 +115,17 @@ def test_an_array_of_comparisons_ends_in_a_report(cluster: Cluster) -> None:
     assert len(runs) == 4
 
 
-def test_an_element_of_a_comparison_is_warned_and_comes_back(cluster: Cluster) -> None:
+def test_an_element_of_a_comparison_is_warned_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
     """It goes on from its checkpoint, the other is left alone, and the job of the table waits for both.
 
     The last of an array, whose own number is that of the array.
     """
-    long = small(training_epochs=80, run_evaluate_every=20)
-    words = ("allreduce", "--workers", "1,2", "--target-error", "0.5", "--out", "runs/warned", *long)
-    cluster.submit("compare", *words).ended()
+    gate = Gate(tmp_path)
+    words = ("allreduce", "--workers", "1,2", "--target-error", "0.5", "--out", "runs/warned", *BITS)
+    cluster.submit("compare", *words, **gate.variables).ended()
     folder = cluster.folder / "runs" / "warned"
     log = folder / "runs" / "allreduce-w2-s1" / "metrics.jsonl"
-    until(lambda: log.exists() and '"train"' in log.read_text(), "the element's training")
+    until(gate.reached, "the element's training")
     (array,) = {name.split("_")[0] for name in cluster.command("squeue", "-hro", "%i").split() if "_" in name}
     cluster.command("scancel", "--batch", "--signal=USR1", f"{array}_1")
     until(lambda: (folder / "report.html").exists(), "the report", 240)

@@ -59,7 +59,7 @@ def test_the_reference_is_the_cpus_pass(threshold: float, dtype: type) -> None:
     np.testing.assert_array_equal(ours, theirs)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(
     hits=st.lists(st.tuples(st.integers(0, 3 * TILE - 1), st.booleans()), max_size=40),
     size=st.integers(1, 3 * TILE),

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,16 +123,37 @@ def test_readers_get_the_server_s_bits(session_of, transport, how: str) -> None:
         assert vectors <= counts[0] <= vectors + 20_000 and vectors <= counts[1] <= vectors + 20_000
 
 
+def wait_for(path: Path) -> None:
+    """Until it is there, 20 s at most."""
+    end = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 @pytest.mark.mpi(min_size=4)
-def test_a_slow_worker_does_not_slow_the_others(session_of, transport, monkeypatch) -> None:
-    """One worker takes ten times as long for a minibatch: it gets a small share, the others take the rest."""
+def test_a_slow_worker_does_not_slow_the_others(session_of, transport, tmp_path) -> None:
+    """One worker is held up in its first minibatch until the others have taken all the rest."""
     session = session_of(transport, "training.minibatch=4", "training.epochs=1", samples=600)
-    plain, pause = session.learner.gradient, 0.02 if transport.rank == 1 else 0.002
-    monkeypatch.setattr(session.learner, "gradient", lambda *a, **k: (time.sleep(pause), plain(*a, **k))[1])
+    folder = Path(transport.broadcast(str(tmp_path).encode(), "the folder").decode())
+    begun, rest = folder / "begun", folder / "rest"
+    gradient, trained = session.learner.gradient, session.monitor.trained
+
+    def held_up(*arguments, **more):
+        if transport.rank == 1:
+            begun.touch()
+        wait_for(rest if transport.rank == 1 else begun)
+        return gradient(*arguments, **more)
+
+    def counted(*arguments):
+        trained(*arguments)
+        if session.monitor.trained_now == 596:
+            rest.touch()
+
+    session.monitor.trained = counted
+    session.learner.gradient = held_up
     PROTOCOLS["server"](session)
-    shares = transport.gather_texts(str(len(session.learner.corpus.gathered)), "the shares")
-    slow, others = int(shares[1]), [int(text) for text in shares[2:]]
-    assert slow < sum(others) / len(others) / 2
+    shares = [int(text) for text in transport.gather_texts(str(len(session.learner.corpus.gathered)), "the shares")]
+    assert shares[1] == 4 and sum(shares) == 600
 
 
 def test_a_non_finite_gradient_is_refused_by_the_server(session_of, transport, monkeypatch) -> None:
@@ -155,16 +177,21 @@ def test_a_non_finite_gradient_is_refused_by_the_server(session_of, transport, m
         assert len(named) == 1 or transport.size > 2  # others may have taken all the work before its second
 
 
-def test_a_stop_asked_of_one_rank_stops_all_and_loses_no_sample(session_of, transport) -> None:
+def test_a_stop_asked_of_one_rank_stops_all_and_loses_no_sample(session_of, transport, tmp_path) -> None:
     """What was in flight is either trained or still to be handed out."""
     session = session_of(transport, "training.epochs=50", "algorithm.minibatches=3", samples=100)
-    plain, last = session.learner.gradient, transport.size - 1
+    heard = Path(transport.broadcast(str(tmp_path).encode(), "the folder").decode()) / "heard"
+    plain, turn, last = session.learner.gradient, session.monitor.turn, transport.size - 1
 
     def gradient(*arguments, **more):
-        session.stop.flag |= transport.rank == last and len(session.learner.corpus.gathered) > 20
+        if len(session.learner.corpus.gathered) > 20:
+            session.stop.flag |= transport.rank == last
+            if transport.rank != last:
+                wait_for(heard)
         return plain(*arguments, **more)
 
     session.learner.gradient = gradient
+    session.monitor.turn = lambda state: (session.stop.flag and heard.touch(), turn(state))[1]
     PROTOCOLS["server"](session)
     if transport.rank == 0:
         ledger = session.state.assignments

@@ -5,7 +5,7 @@ from math import frexp, inf, nan
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -51,7 +51,6 @@ def steps(draw):
     return residual, gradient, draw(st.integers(1, 30)), threshold
 
 
-@settings(deadline=None)  # the first example compiles
 @given(steps())
 def test_each_step_conserves_to_the_bit(case):
     residual, gradient, scale, threshold = case
@@ -95,7 +94,6 @@ def test_divergence_is_reported(bad, at):
         step(np.zeros(100, np.float32), gradient, scale=1, threshold=1.0)
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.floats(2.0**-100, 2.0**100))
 def test_threshold_has_eight_bits(threshold):
     rounded = round_threshold(threshold)
@@ -145,7 +143,6 @@ def test_integer_steps_by_hand():
             integer_step(rate, threshold)
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.floats(1e-6, 1.0))
 def test_least_threshold_is_not_coarse(rate):
     assert integer_step(rate, round_threshold(least_threshold(rate))) >= 16

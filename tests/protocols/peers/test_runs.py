@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,9 +33,10 @@ def test_the_digits_are_learnt_by_the_defaults(launch: Callable[..., Any], tmp_p
     assert told["test_error"] < 0.10 and told["replicas_identical"] is True
     assert (told["ranks"], told["workers"], told["samples"]) == (ranks, ranks, 14380)
     assert told["compression_ratio"] > 20 and told["bits_per_element"] > 0
-    last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-3]
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    last = [record for record in records if "density" in record and record["event"] == "train"][-1]
     keys = {"density", "threshold", "residual_norm", "bytes_per_minibatch", "compression_ratio", "bits_per_element"}
-    assert keys <= set(told) and keys <= set(last) and last["event"] == "train"
+    assert keys <= set(told) and keys <= set(last)
 
 
 def test_a_resumed_round_robin_run_ends_with_the_bits_of_an_uninterrupted_one(
@@ -72,7 +74,7 @@ def test_a_stopped_run_is_taken_up_by_as_many_ranks_or_others(
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     try:
-        _, err = process.communicate(timeout=15)
+        _, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail("still running after 15 s")
@@ -86,8 +88,8 @@ def test_a_stopped_run_is_taken_up_by_as_many_ranks_or_others(
 
 
 FAULTS = {
-    # what rank 1 does, once its 30th message is due; whom the error line names
-    "stops reading": ("time.sleep(60)", "rank 1"),
+    # what rank 1 does, once its 30th message is due; whom the error line names: a regular expression
+    "stops reading": ("time.sleep(120)", r" for .*\branks? .*\b1\b"),
     "flips a bit of a message": ("message[40] ^= 1", "message from rank 1: checksum differs"),
     "sends a message twice": ("self.sequences[self.rank] -= 1; message = plain(self, *a)", "from rank 1"),
     "loses a count": ("self.counts[5] += 1", "the replica of rank 1 has diverged"),
@@ -117,11 +119,11 @@ def test_a_fault_is_one_clear_line_and_no_hang(
     """Status 1, the rank named, no traceback."""
     action, words = FAULTS[fault]
     (tmp_path / "fault.py").write_text(PROGRAM.format(action))
-    seconds = 6 if fault == "stops reading" else 60
+    seconds = 15 if fault == "stops reading" else 60
     settings = (*PEERS, *QUIET, "--set", f"run.deadline={seconds}", "--set", "algorithm.check_every=0.001")
     mode = ("--set", f"algorithm.synchronous={synchronous}", "--set", "training.epochs=1000")
-    ended = launch(3, *settings, *mode, program=("fault.py",), deadline=60)
-    assert ended.status == 1 and words in ended.err and "Traceback" not in ended.err, ended.err
+    ended = launch(3, *settings, *mode, program=("fault.py",))
+    assert ended.status == 1 and re.search(words, ended.err) and "Traceback" not in ended.err, ended.err
 
 
 def test_a_rank_started_with_another_network_is_named(launch: Callable[..., Any], tmp_path: Path) -> None:
