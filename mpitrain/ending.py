@@ -40,7 +40,8 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         monitor.write("end", **fields)
         write_whole(folder / "summary.json", summary_text(fields))
         monitor.progress.close()
-        monitor.progress.table(_closing_rows(fields), str(folder))
+        left = "--resume continues" if session.saver else "it left no checkpoint"
+        monitor.progress.table(_closing_rows(fields, left), str(folder))
     else:
         saving.together(session, [], last=True)
     transport.barrier("the end")
@@ -70,7 +71,7 @@ def _summary(session: Session, seconds: float, counts: list[int], reason: str) -
     }
 
 
-def _closing_rows(fields: dict[str, Any]) -> list[tuple[str, str]]:
+def _closing_rows(fields: dict[str, Any], left: str) -> list[tuple[str, str]]:
     speed = fields["samples_per_second"]
     rate = f", {speed:,.0f} a second" if speed else ""  # none where nothing was left to train
     rows = [
@@ -81,7 +82,7 @@ def _closing_rows(fields: dict[str, Any]) -> list[tuple[str, str]]:
         ("train loss", loss_text(fields["train_loss"])),
     ]
     rows += [(f"{part} error", f"{share:.2%}") for part, share in errors(fields).items()]
-    return rows if fields["exit_reason"] == "finished" else [*rows, ("stopped", "by a signal; --resume continues")]
+    return rows if fields["exit_reason"] == "finished" else [*rows, ("stopped", f"by a signal; {left}")]
 
 
 def _staleness(fields: dict[str, Any]) -> str:

@@ -144,6 +144,7 @@ def furnish(session: Session, folder: Path | None, resume: bool) -> None:
             session.network, corpora, np.dtype(config.training.dtype), session.clock, slices, device=session.device
         )
     if session.transport.size > 1:
+        monitor.sign = session.transport.sign
         monitor.exchanged = partial(_exchanged, session)
     _say_start(session, resume)
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from mpitrain.flat import Array
 from mpitrain.mpi.start import MPI
-from mpitrain.mpi.waiting import Member
+from mpitrain.mpi.waiting import LOOKS, Member
 
-LOOKS = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
+SIGN = 40  # message tag
+PROBES = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
 
 
 class Messages(Member):
@@ -43,9 +44,27 @@ class Messages(Member):
         self.traffic.bytes_received += count
         return status.source, bytes(buffer)
 
+    def sign(self) -> None:
+        """Give the others a sign of life, if it is time for one: who waits for this rank goes on waiting.
+
+        For what may take longer than the deadline, such as an evaluation.
+        """
+        if self.clock() - self._signed < self.deadline / LOOKS:
+            return
+        self._signed = self.clock()
+        for rank in range(self.size):
+            if rank != self.rank:
+                self.post(rank, SIGN, b"")
+
+    def _signs(self) -> bool:
+        found = False
+        while self.poll(SIGN) is not None:
+            found = True
+        return found
+
     def waiting(self, tag: int) -> bool:
         """Whether any message with this tag waits."""
-        return any(self.comm.Iprobe(MPI.ANY_SOURCE, tag) for _ in range(LOOKS))
+        return any(self.comm.Iprobe(MPI.ANY_SOURCE, tag) for _ in range(PROBES))
 
     def send_matched(self, to: int, tag: int, buffer: Any) -> MPI.Request:
         """Start a synchronous-mode send: the request completes once the receiver has taken the message up."""
@@ -95,7 +114,7 @@ class Messages(Member):
 
     def _look(self, source: int, tag: int, status: MPI.Status) -> MPI.Message | None:
         """A waiting message, matched."""
-        for _ in range(LOOKS):
+        for _ in range(PROBES):
             message = self.comm.Improbe(source, tag, status)
             if message is not None:
                 return message

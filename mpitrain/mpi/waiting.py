@@ -76,6 +76,8 @@ class Member:
         self.traffic = Traffic()
         self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
+        self.signs = self._signs  # of the others, for twins too
+        self._signed = clock()  # when this rank last gave one
         self._local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = self._local.rank, self._local.size
         self.leader = bool(self.local_rank == 0)
@@ -103,6 +105,10 @@ class Member:
         while not request.Test():
             backoff.pause()
 
+    def _signs(self) -> bool:
+        """Whether another rank has given a sign of life since this was last asked."""
+        return False
+
     def backoff(self, what: str | Callable[[], str]) -> "Backoff":
         """A pause for polling loops that grows from microseconds to a millisecond and ends at the deadline.
 
@@ -129,6 +135,8 @@ class Backoff:
         if self._began is None:
             self._began = now
         waited = now - self._began
+        if waited > t.deadline and t.signs():
+            self._began, waited = now, 0.0
         if waited > t.deadline:
             what = self._what() if callable(self._what) else self._what
             raise Overdue(f"rank {t.rank}: waited {t.deadline:g} s for {what} (run.deadline)")

@@ -16,8 +16,7 @@ from mpitrain.state import fresh
 
 METHODS: dict[str, ModuleType] = {"layerwise": layerwise, "contrastive-divergence": contrastive_divergence}
 NEWS = 41  # message tag
-AT_WORK, DONE, CUT = b"at work", b"done", b"cut"
-SIGN_EVERY = 1.0  # seconds between signs of life
+DONE, CUT = b"done", b"cut"
 
 
 def require_fit(options: Pretraining, network: Network) -> None:
@@ -36,11 +35,7 @@ def pretrain(session: Session) -> None:
     options, transport, theta = session.config.pretraining, session.transport, session.state.theta
     if options.method == "none":
         return
-    if transport.rank == 0:
-        news = _work(session, options)
-    else:
-        while (news := transport.receive(0, NEWS, "the pre-training by rank 0")) == AT_WORK:
-            pass
+    news = _work(session, options) if transport.rank == 0 else _await(session)
     if news == CUT:
         session.saver = session.monitor.saver = None
     transport.broadcast_array(theta, "the pre-trained weights")
@@ -54,29 +49,36 @@ def _work(session: Session, options: Pretraining) -> bytes:
         corpus = Subset(corpus, options.samples, seed)
     device, theta = session.device, session.device.place(session.state.theta)
     steps = METHODS[options.method].steps(session.network, corpus, theta, options, seed, device)
-    said = session.clock()
     for (layer, layers), same_layer in groupby(steps, lambda step: (step.layer, step.layers)):
         began, loss, samples = session.clock(), 0.0, 0
         for step in same_layer:
             loss, samples = loss + step.loss * step.samples, samples + step.samples
-            if session.clock() - said > SIGN_EVERY:
-                said = session.clock()
-                _tell(session, AT_WORK)
+            session.transport.sign()
+            session.stop.flag |= session.transport.poll(NEWS) is not None
             if session.stop.flag:
                 break
-        _record(session, layer, layers, loss / samples, session.clock() - began)
         if session.stop.flag:
+            session.monitor.progress.line(f"pre-training of layer {layer} of {layers} stopped; nothing of it is kept")
             break
+        _record(session, layer, layers, loss / samples, session.clock() - began)
     if theta is not session.state.theta:
         device.download(theta, session.state.theta)
     news = CUT if session.stop.flag else DONE
-    _tell(session, news)
+    for rank in range(1, session.transport.size):
+        session.transport.post(rank, NEWS, news)
     return news
 
 
-def _tell(session: Session, news: bytes) -> None:
-    for rank in range(1, session.transport.size):
-        session.transport.post(rank, NEWS, news)
+def _await(session: Session) -> bytes:
+    """What has come of it; a wish to stop is told to the first rank."""
+    transport, told = session.transport, False
+    backoff = transport.backoff("the pre-training by rank 0")
+    while (news := transport.poll(NEWS, 0)) is None:
+        if session.stop.flag and not told:
+            transport.post(0, NEWS, CUT)
+            told = True
+        backoff.pause()
+    return news[1]
 
 
 def _record(session: Session, layer: int, layers: int, loss: float, seconds: float) -> None:

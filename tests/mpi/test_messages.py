@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
+from mpitrain.mpi.waiting import WakingClock
 
 MESSAGES, TAG = 40, 9
 
@@ -27,4 +29,31 @@ def test_a_receiver_finds_all_that_waits(tmp_path: Path, transport: Transport) -
             found.append(message)
         assert found == [(1, b"%03d" % number) for number in range(MESSAGES)]
     transport.flush()
+    transport.barrier("the end")
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("signs", [0, 1])
+def test_who_waits_for_a_rank_at_work_goes_on_waiting(transport: Transport, signs: int) -> None:
+    """One sign of life, and one deadline more, on a twin too: in simulated time."""
+    first = Transport(transport.comm.Dup(), deadline=5.0)
+    first._signed -= first.deadline
+    twin = first.twin()
+    if first.rank == 0:
+        for _ in range(signs):
+            first.sign()
+            first.sign()  # too soon for another one
+        for rank in range(1, first.size):
+            first.post(rank, TAG, b"all is sent")
+        first.flush()
+    else:
+        first.receive(0, TAG, "the signs")
+        slept = [0.0]
+        twin.waking = WakingClock(lambda: slept[0], lambda: 0.5)
+        twin.sleep = lambda seconds: slept.__setitem__(0, slept[0] + seconds)
+        backoff = twin.backoff("rank 0")
+        with pytest.raises(Overdue):
+            while slept[0] < 100:
+                backoff.pause()
+        assert slept[0] == pytest.approx(5.0 * (1 + signs), abs=0.1)
     transport.barrier("the end")
