@@ -1,6 +1,7 @@
 """What a training leaves behind: last evaluation, last checkpoint, summary, closing table."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,15 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
         replicas = len(set(digests)) == 1
     if folder is not None:
-        if not stopped:
-            monitor.finish(state)
+        monitor.finish(state, evaluate=not stopped)
         monitor.save = lambda outstanding: saving.together(session, outstanding, last=True)
         monitor.checkpoint(state)
         fields = _summary(session, seconds, counts.tolist(), "stopped" if stopped else "finished")
         if replicas is not None:
             fields["replicas_identical"] = replicas
         monitor.write("end", **fields)
-        write_whole(folder / "summary.json", summary_text(fields))
+        if not _adds_nothing(fields, folder / "summary.json"):
+            write_whole(folder / "summary.json", summary_text(fields))
         monitor.progress.close()
         left = "--resume continues" if session.saver else "it left no checkpoint"
         monitor.progress.table(_closing_rows(fields, left), str(folder))
@@ -46,6 +47,17 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         saving.together(session, [], last=True)
     transport.barrier("the end")
     return STOPPED if stopped else 0
+
+
+def _adds_nothing(fields: dict[str, Any], path: Path) -> bool:
+    """Whether a finished run was resumed, and nothing was left to train: its summary tells more."""
+    if fields["samples"] > fields["resumed_samples"]:
+        return False
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return all(before.get(key) == fields[key] for key in ("exit_reason", "parameters_sha256"))
 
 
 def _summary(session: Session, seconds: float, counts: list[int], reason: str) -> dict[str, Any]:
@@ -58,15 +70,16 @@ def _summary(session: Session, seconds: float, counts: list[int], reason: str) -
         "samples": state.trained,
         "seconds": seconds,
         "samples_per_second": trained_now / max(seconds - monitor.seconds_before, 1e-9),
-        "train_loss": monitor.train_loss,
-        "test_loss": monitor.results.get("test_loss"),
-        "test_error": monitor.results.get("test_error"),
-        **{key: value for key, value in monitor.results.items() if key not in ("test_loss", "test_error")},
+        "train_loss": monitor.last_loss,
+        **dict.fromkeys(("test_loss", "test_error", *monitor.results)),
+        **(monitor.results if monitor.evaluated(state) else {}),
         "bytes_sent": counts[0],
         "bytes_received": counts[1],
         "messages_sent": counts[2],
         **monitor.summary(),
         "parameters_sha256": hashlib.sha256(state.little_endian()).hexdigest(),
+        "resumed_samples": monitor.samples_before,
+        "resumed_seconds": monitor.seconds_before,
         "exit_reason": reason,
     }
 
@@ -74,11 +87,13 @@ def _summary(session: Session, seconds: float, counts: list[int], reason: str) -
 def _closing_rows(fields: dict[str, Any], left: str) -> list[tuple[str, str]]:
     speed = fields["samples_per_second"]
     rate = f", {speed:,.0f} a second" if speed else ""  # none where nothing was left to train
+    since = " since the resume" if fields["resumed_samples"] else ""
+    exchanged = fields["bytes_sent"] + fields["bytes_received"]
     rows = [
         ("algorithm", f"{fields['algorithm']}, {some(fields['workers'], 'worker')}"),
         ("samples", f"{fields['samples']:,} in {fields['seconds']:.1f} s{rate}"),
-        ("updates", f"{fields['updates']:,}" + _staleness(fields)),
-        ("exchanged", f"{(fields['bytes_sent'] + fields['bytes_received']) / 1e6:,.1f} MB ({fields['exchange']})"),
+        ("updates", f"{fields['updates']:,}{since}" + _staleness(fields)),
+        ("exchanged", f"{exchanged / 1e6:,.1f} MB{since} ({fields['exchange']})"),
         ("train loss", loss_text(fields["train_loss"])),
     ]
     rows += [(f"{part} error", f"{share:.2%}") for part, share in errors(fields).items()]

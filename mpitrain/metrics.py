@@ -54,9 +54,11 @@ def _finite(value: Any) -> Any:
 
 
 def errors(results: dict[str, Any]) -> dict[str, float]:
-    """The errors by part, for a reader: "test", "dev", …; the unnamed test is left out where named ones stand."""
+    """The errors by part, for a reader: "test", "dev", …; "test" is left out where it stands for "test …"."""
     named = {
         key.removesuffix("_error").replace("_", " "): value for key, value in results.items() if key.endswith("_error")
     }
-    several = any(name.startswith("test ") for name in named)
-    return {name: value for name, value in named.items() if value is not None and not (several and name == "test")}
+    elsewhere = [value for name, value in named.items() if name.startswith("test ")]
+    if named.get("test") in elsewhere:
+        del named["test"]
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,6 +1,6 @@
 """What the master keeps count of and when it evaluates, saves and reports. The other ranks have one that is idle."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +48,14 @@ class Monitor:
         self.trained_now = 0
         self._loss, self._loss_samples = 0.0, 0
         self.train_loss: float | None = None  # None before anything has been trained
+        self._last: deque[tuple[int, float]] = deque()  # samples and losses of the last epoch
+        self._last_samples = 0
         self._began = clock()
         self._recorded = self._saved = self._began
         self._saving: dict[str, dict[str, Any]] = {}  # of the checkpoints that are being written, by name
         self.resume(state)
         self._evaluated_at: tuple[int, int] = (0, 0)
+        self._evaluated_after = 0.0  # seconds of training
 
     def resume(self, state: State) -> None:
         """Count from this state on."""
@@ -67,6 +70,11 @@ class Monitor:
         self.trained_now += count
         self._loss, self._loss_samples = self._loss + loss, self._loss_samples + count
         self.busy += busy
+        if count:
+            self._last.append((count, loss))
+            self._last_samples += count
+            while self._last_samples - self._last[0][0] >= self.samples:
+                self._last_samples -= self._last.popleft()[0]
 
     def updated(self, staleness: int = 0, count: int = 1) -> None:
         """An update was applied, or `count` that are not stale or of unknown staleness."""
@@ -156,13 +164,22 @@ class Monitor:
             else:
                 self.write("checkpoint", **place, name=path.name)
 
-    def finish(self, state: State) -> None:
-        """The last evaluation, unless these very parameters have been evaluated."""
+    @property
+    def last_loss(self) -> float | None:
+        """The mean training loss over this start's last epoch, or all of it; None where nothing was trained."""
+        return sum(loss for _, loss in self._last) / self._last_samples if self._last_samples else None
+
+    def evaluated(self, state: State) -> bool:
+        """Whether the results are of these very parameters."""
+        if self.evaluation is None or self.evaluation.active or not self.results:
+            return False
+        return self._evaluated_at == (state.trained, state.index) and self.evaluation.is_of(state.model)
+
+    def finish(self, state: State, evaluate: bool) -> None:
+        """The last record, after the last evaluation, unless these very parameters have been evaluated."""
         state.trained = self._trained_before + self.trained_now
-        if self.evaluation is not None:
-            counted = self.results and self._evaluated_at == (state.trained, state.index)
-            # what workers still have to give at their end moves a centre without being counted
-            if self.evaluation.active or not counted or not self.evaluation.is_of(state.model):
+        if self.evaluation is not None and evaluate:
+            if not self.evaluated(state):  # or workers' last moves, which are not counted, have changed the centre
                 self._begin_evaluation(state)
             while self.evaluation.active:
                 self._evaluate_slice()
@@ -182,6 +199,11 @@ class Monitor:
         """A record, where this rank keeps any."""
         if self.metrics is not None:
             self.metrics.write(event, **fields)
+
+    @property
+    def samples_before(self) -> int:
+        """Samples trained on before this start."""
+        return self._trained_before
 
     def summary(self) -> dict[str, Any]:
         """The counts for summary.json."""
@@ -212,7 +234,7 @@ class Monitor:
     def _begin_evaluation(self, state: State) -> None:
         assert self.evaluation is not None
         self.refresh()
-        self._evaluated_at = (state.trained, state.index)
+        self._evaluated_at, self._evaluated_after = (state.trained, state.index), self.seconds
         self.evaluation.begin(state.model)
 
     def _evaluate_slice(self) -> None:
@@ -229,12 +251,12 @@ class Monitor:
                 step=index,
                 samples=trained,
                 epoch=trained / self.samples,
-                seconds=self.seconds,
+                seconds=self._evaluated_after,
                 train_loss=self.train_loss,
                 **self._bytes(),
                 **results,
             )
-            self.progress.evaluated(trained / self.samples, self.seconds, self.train_loss, results)
+            self.progress.evaluated(trained / self.samples, self._evaluated_after, self.train_loss, results)
 
     def _offer_best(self, results: dict[str, float], trained: int) -> None:
         error = results.get("dev_error", results.get("test_error"))

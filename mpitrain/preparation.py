@@ -72,7 +72,8 @@ def _run_folder(config: Config, options: Options) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=options.out is None)
         if options.continued:  # what a start left that came to no checkpoint
-            (folder / "metrics.jsonl").unlink(missing_ok=True)
+            for left in (folder / "metrics.jsonl", *folder.glob("events.out.tfevents.*")):
+                left.unlink(missing_ok=True)
     except FileExistsError:
         raise BadInput(f"{folder}: is there already; --resume continues a run") from None
     except OSError as error:

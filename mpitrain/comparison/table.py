@@ -25,11 +25,6 @@ class Reached:
         """Of those that reached it."""
         return Spread([value for value in self.seconds if value is not None])
 
-    @property
-    def by_all(self) -> bool:
-        """Whether every finished run came there; else the mean would leave out the slowest."""
-        return bool(self.seconds) and None not in self.seconds
-
 
 @dataclass
 class Row:
@@ -43,6 +38,10 @@ class Row:
     error: Spread
     speed: Spread
     reached: dict[float, Reached] = field(default_factory=dict)
+
+    def by_all(self, target: float) -> bool:
+        """Whether every seed came there; else the mean would leave out the slowest."""
+        return len(self.runs) == len(self.seeds) and None not in self.reached[target].seconds
 
 
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
@@ -76,7 +75,7 @@ def _compare(found: list[Row], baseline: str) -> None:
         base = min((other for other in found if other.configuration == (baseline or row.configuration)), key=_workers)
         for target, reached in row.reached.items():
             first = base.reached[target]
-            if reached.by_all and first.by_all and reached.spread.mean and first.spread.mean:
+            if row.by_all(target) and base.by_all(target) and reached.spread.mean and first.spread.mean:
                 of_base, own = (first.spread.mean, base.workers), (reached.spread.mean, row.workers)
                 reached.speed_up, reached.efficiency = speed_up(*of_base, *own)
 
@@ -99,7 +98,7 @@ def _line(row: Row) -> list[str]:
     runs = f"{len(row.runs)}" if len(row.runs) == len(row.seeds) else f"{len(row.runs)} of {len(row.seeds)}"
     line = [row.configuration, str(row.workers), str(row.ranks), runs]
     for reached in row.reached.values():
-        line.append(_time(reached))
+        line.append(_time(reached, len(row.seeds)))
         faster, share = reached.speed_up, reached.efficiency
         line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
     speed, error = row.speed.mean, row.error
@@ -109,14 +108,14 @@ def _line(row: Row) -> list[str]:
     return line
 
 
-def _time(reached: Reached) -> str:
+def _time(reached: Reached, seeds: int) -> str:
     mean, times = reached.spread.mean, reached.spread
     if not reached.seconds:
         return "–"
     if mean is None:
         return "not reached"
     text = duration(mean) + (f" ± {duration(times.deviation)}" if len(times.values) > 1 else "")
-    return text if reached.by_all else f"{text}, {len(times.values)} of {len(reached.seconds)}"
+    return text if len(times.values) == seeds else f"{text}, {len(times.values)} of {seeds}"
 
 
 def markdown(found: list[Row]) -> str:

@@ -142,13 +142,13 @@ class Server:
         note = self.gradients.pop(worker)
         self._check(note, worker)
         gradient = self.vectors.gradient(worker, note)
-        if self.updates.accepts(gradient, note, worker):
+        if accepted := self.updates.accepts(gradient, note, worker):
             with self.centre.writing(self.state.index + 1):
                 self.updates.apply(gradient, note, worker)
                 self.vectors.show()
         given = self.assigned.pop(worker)
         self.state.assignments.give_back(given.rest(note.count))
-        self.monitor.trained(note.count, note.loss, self.session.clock() - began)
+        self.monitor.trained(*(note.count, note.loss) if accepted else (0, 0.0), self.session.clock() - began)
         self._assign(worker)
         return True
 

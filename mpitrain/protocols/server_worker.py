@@ -164,8 +164,8 @@ def alone(session: Session) -> None:
         if updates.accepts(centre.gradient, note, 0):
             updates.apply(centre.gradient, note, 0)
             centre.index = state.index
+            monitor.trained(note.count, note.loss)
         state.assignments.give_back(given.rest(note.count))
-        monitor.trained(note.count, note.loss, 0.0)
         while monitor.turn(state):
             pass
 

@@ -136,12 +136,17 @@ def _rows(runs: list[Run], key: str, form: str) -> list[tuple[int, str, float, s
 def _total(run: Run, key: str) -> float | None:
     summary = run.summary or {}
     if key == "bytes_per_sample":
-        sent, samples = summary.get("bytes_sent"), summary.get("samples")
+        sent, samples = summary.get("bytes_sent"), _since_start(summary, "samples")
         return sent / samples if sent is not None and samples else None
     if key == "server_share":
-        busy, seconds = summary.get("server_busy_seconds"), summary.get("seconds")
+        busy, seconds = summary.get("server_busy_seconds"), _since_start(summary, "seconds")
         return busy / seconds if busy and seconds else None
     return summary.get(key)
+
+
+def _since_start(summary: dict[str, Any], key: str) -> float:
+    """Of the last start, as the counts are."""
+    return (summary.get(key) or 0) - (summary.get(f"resumed_{key}") or 0)
 
 
 def _by_kind(number: int, run: Run) -> str:

@@ -87,6 +87,7 @@ def test_what_is_missing_is_said(elements: list[Element]) -> None:
     _, lines = cells(rows(elements, [0.3], "test", ""))
     assert lines[0][3] == "1 of 2" and lines[1][3] == "0 of 2" and lines[1][4:] == ["–"] * 4
     assert elements[2].state() == "unfinished" and elements[3].state() == "missing"
+    assert lines[0][4].endswith(", 1 of 2") and lines[0][5] == "–"  # no speed-up of the seeds that happen to be there
 
 
 def test_a_test_set_that_was_not_evaluated_is_named(elements: list[Element]) -> None:

@@ -63,12 +63,12 @@ def _train(peer: Peer, turn: Turn, following: Turn | None) -> None:
 
 def _round(peer: Peer, now: Round) -> bool:
     """A minibatch of every rank that has one; whether somebody wishes to meet. Those without send nothing but that."""
-    exchange, words = peer.exchange, peer.emission.nothing
-    if peer.number < len(now.works):
+    exchange, words, has_work = peer.exchange, peer.emission.nothing, peer.number < len(now.works)
+    if has_work:
         words = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
     exchange.wish = peer.meetings.reason() is not None
     await_window(peer)
-    peer.send(words, exchange.wish)
+    peer.send(words, exchange.wish, has_work)
     for member in exchange.peers:
         exchange.until(
             lambda: exchange.take_from(member),  # noqa: B023

@@ -55,10 +55,10 @@ class Peer:
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
         return words
 
-    def send(self, words: Array, wish: bool = False) -> None:
-        """Send the words of the last minibatch to all."""
+    def send(self, words: Array, wish: bool = False, of_work: bool = True) -> None:
+        """Send the words of the last minibatch to all; those of a rank without `of_work` are none."""
         nbytes = self.exchange.send(words, self.emission.step, self.emission.threshold, wish)
-        self._count(messages=1, elements=words.size, nbytes=nbytes)
+        self._count(messages=int(of_work), elements=words.size, nbytes=nbytes)
 
     def enter_stage(self, turn: Turn) -> None:
         """The master tells those whose stage begins."""

@@ -1,0 +1,105 @@
+"""What a run tells of itself: which samples a loss is over, which parameters an error is of, and when."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitrain import config as configuration
+from mpitrain.assignments import Assignments
+from mpitrain.metrics import errors
+from mpitrain.monitor import Monitor
+from mpitrain.state import State
+
+
+class Evaluation:
+    """One slice, which takes ten seconds; the error is the parameters' mean."""
+
+    def __init__(self, pass_time: Callable[[float], None]) -> None:
+        self.active, self.parameters, self._pass_time = False, np.zeros(0), pass_time
+
+    def begin(self, parameters: np.ndarray) -> None:
+        self.active, self.parameters = True, parameters.copy()
+
+    def is_of(self, parameters: np.ndarray) -> bool:
+        return np.array_equal(self.parameters, parameters)
+
+    def step(self) -> dict[str, float]:
+        self.active = False
+        self._pass_time(10.0)
+        return {"test_loss": 1.0, "test_error": float(self.parameters.mean())}
+
+
+class Written(list):
+    """Records in place of metrics.jsonl."""
+
+    def write(self, event: str, **fields: Any) -> None:
+        self.append({"event": event, **fields})
+
+
+class Run:
+    """A monitor of epochs of 10 samples, its state, and its clock."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.state = State(np.zeros(3), Assignments(10, 1000))
+        self.monitor = Monitor(configuration.load(None, []), lambda: self.now, self.state, 10)
+        self.monitor.metrics = self.records = Written()  # type: ignore[assignment]
+        self.monitor.evaluation = Evaluation(self.pass_time)  # type: ignore[assignment]
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["event"] == "evaluate"]
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def test_the_training_loss_of_a_run_is_that_of_its_last_epoch(run: Run) -> None:
+    """Minibatches of 4: the last three hold an epoch of 10 samples; the records between do not matter."""
+    assert run.monitor.last_loss is None
+    run.monitor.trained(4, 4 * 8.0)
+    assert run.monitor.last_loss == 8.0
+    for loss in (5.0, 3.0, 2.0, 1.0):
+        run.monitor.trained(4, 4 * loss)
+        run.pass_time(2.0)
+        run.monitor.turn(run.state)
+    run.monitor.trained(0, 0.0, busy=1.0)  # a refused gradient
+    assert run.monitor.last_loss == pytest.approx((3.0 + 2.0 + 1.0) / 3)
+
+
+def test_an_evaluation_is_of_the_moment_when_it_began(run: Run) -> None:
+    """Its parameters are copied then; what it takes itself is no training."""
+    run.monitor.trained(10, 1.0)
+    run.pass_time(5.0)
+    run.monitor.turn(run.state, whole=True)
+    (record,) = run.evaluations()
+    assert (record["samples"], record["seconds"]) == (10, 5.0)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_results_at_the_end_are_of_the_last_parameters(run: Run, moved: bool, stopped: bool) -> None:
+    """Those that changed uncounted are evaluated again; a stopped run has no time to, and knows that it has not."""
+    run.monitor.trained(10, 1.0)
+    run.monitor.turn(run.state, whole=True)
+    if moved:
+        run.state.theta += 0.5
+    run.monitor.finish(run.state, evaluate=not stopped)
+    assert run.monitor.evaluated(run.state) == (not moved or not stopped)
+    assert len(run.evaluations()) == 1 + (moved and not stopped)
+    assert run.monitor.results["test_error"] == (0.5 if moved and not stopped else 0.0)
+    assert run.records[-1]["event"] == "train"
+
+
+def test_an_unnamed_test_set_is_told_once() -> None:
+    """Where it stands for the first named one; a part "test" of its own beside named ones is one more."""
+    assert errors({"test_error": 0.1, "test_loss": 2.0, "dev_error": 0.3}) == {"test": 0.1, "dev": 0.3}
+    assert errors({"test_error": 0.1, "test_noisy_error": 0.1}) == {"test noisy": 0.1}
+    assert errors({"test_error": 0.1, "test_noisy_error": 0.2}) == {"test": 0.1, "test noisy": 0.2}
+    assert errors({"test_error": None}) == {}
