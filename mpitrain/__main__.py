@@ -1,6 +1,8 @@
 """`python -m mpitrain COMMAND ...`; `train` when nothing is said."""
 
 import argparse
+import io
+import os
 import sys
 from itertools import chain
 from pathlib import Path
@@ -24,6 +26,7 @@ COMMANDS = ("train", *chain(*ADDED), "info")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit status: 0 done, 2 bad input (one line on standard error), 1 a failed training."""
+    _prepare_output()
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] not in (*COMMANDS, "-h", "--help", "--version"):
         words = ["train", *words]
@@ -36,6 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mpitrain: interrupted", file=sys.stderr)
         return 130
+
+
+def _prepare_output() -> None:
+    """Have both streams take everything: where they are closed, and names that the locale has no letters for."""
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def parser(command: str = "--help") -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from mpitrain.mpi import Transport, abort
 from mpitrain.mpi.start import PRINTING
 
 T = TypeVar("T")
-ALONE = PRINTING + 4.0  # seconds for rank 0 to say why and to end the job, on machines with more ranks than cores too
+ALONE = PRINTING + 4.0  # seconds for a rank to say why and to end the job, on machines with more ranks than cores too
 
 
 def ending_together(transport: Transport, action: Callable[[], int]) -> int:
@@ -46,9 +46,8 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
 
 
 def _end(transport: Transport, line: str, status: int) -> None:
-    """Say why and end the job. Where all ranks see the same fault, rank 0 is given the time to say it alone."""
-    if transport.rank:
-        time.sleep(ALONE)
+    """Say why and end the job. Where several ranks see the same fault, the first is given the time to say it alone."""
+    time.sleep(ALONE * min(transport.rank, 4))
     print(f"mpitrain: {line}", file=sys.stderr, flush=True)
     if transport.size > 1:
         abort(status)

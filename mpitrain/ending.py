@@ -32,6 +32,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         replicas = len(set(digests)) == 1
     if folder is not None:
         monitor.finish(state, evaluate=not stopped)
+        stopped |= session.stop.flag and not monitor.evaluated(state)
         monitor.save = lambda outstanding: saving.together(session, outstanding, last=True)
         monitor.checkpoint(state)
         fields = _summary(session, seconds, counts.tolist(), "stopped" if stopped else "finished")
@@ -45,8 +46,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         monitor.progress.table(_closing_rows(fields, left), str(folder))
     else:
         saving.together(session, [], last=True)
-    transport.barrier("the end")
-    return STOPPED if stopped else 0
+    return STOPPED if transport.broadcast(b"stopped" if stopped else b"", "the end") == b"stopped" else 0
 
 
 def _adds_nothing(fields: dict[str, Any], path: Path) -> bool:

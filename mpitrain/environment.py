@@ -1,15 +1,37 @@
 """What must be set before NumPy loads its BLAS."""
 
 import os
+import tempfile
 from pathlib import Path
 
 
 def prepare() -> None:
-    """Choose OpenBLAS's kernels where its own choice is the slower one; what the user has set stays."""
+    """Choose OpenBLAS's kernels where its own choice is the slower one, and where compiled loops are kept; what the
+    user has set stays."""
     if _is_zen_4():
         # Zen 4 executes an AVX-512 instruction in two halves: the AVX2 kernels are 3 to 10 % quicker there
         # (benchmarks/compute).
         os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
+    beside = Path(__file__).parent / "ops" / "__pycache__"
+    own = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
+    if not _writable(beside) and not _writable(own):
+        os.environ.setdefault("NUMBA_CACHE_DIR", _own_folder())
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made there, the folder itself if need be."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _own_folder() -> str:
+    """A temporary folder of this user alone, for Numba has neither the package's nor the home folder to write in."""
+    folder = Path(tempfile.gettempdir()) / f"mpitrain-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        return tempfile.mkdtemp(prefix="mpitrain-")
+    return str(folder)
 
 
 def _is_zen_4() -> bool:

@@ -1,36 +1,61 @@
 """The record of a run: one JSON object a line in metrics.jsonl, and summary.json at the end."""
 
+import errno
+import io
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from mpitrain.errors import BadInput
 from mpitrain.tensorboard import EventFile
 
+LONGEST_LINE = 1 << 20  # bytes
+
 
 class Metrics:
-    """Appends records to a file; each is on disk's way as soon as it is written. `events` gets them too."""
+    """Appends records to a file; each is on disk's way as soon as it is written. `events` gets them too.
 
-    def __init__(self, path: Path, events: EventFile | None = None) -> None:
-        self._path, self._events = path, events
+    A record that the disk refuses is lost, and said to `warn`, the first of several; the training is worth more.
+    """
+
+    def __init__(self, path: Path, events: EventFile | None = None, warn: Callable[[str], None] = print) -> None:
+        self._path, self._events, self._warn = path, events, warn
+        self._refused = False
         try:
-            self._file: TextIO = path.open("a", encoding="utf-8")
+            self._file = path.open("ab+", buffering=0)
+            _drop_cut_line(self._file)
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from error
 
     def write(self, event: str, **fields: Any) -> None:
         """One record. Numbers that JSON has not (nan, inf) are written as null."""
         fields = {key: _finite(value) for key, value in fields.items()}
-        record = {"event": event, **fields}
+        line = json.dumps({"event": event, **fields}).encode() + b"\n"
         try:
-            self._file.write(json.dumps(record) + "\n")
-            self._file.flush()
+            self._append(line)
+            if self._events is not None:
+                self._events.write(event, fields)
+            self._refused = False
         except OSError as error:
-            raise BadInput(f"{self._path}: {error.strerror}") from error
-        if self._events is not None:
-            self._events.write(event, fields)
+            if not self._refused:
+                self._warn(f"warning: {self._path}: {error.strerror}; the training goes on without these records")
+            self._refused = True
+
+    def _append(self, line: bytes) -> None:
+        size = self._file.seek(0, os.SEEK_END)
+        if self._file.write(line) != len(line):
+            self._file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _drop_cut_line(file: io.FileIO) -> None:
+    """Drop a last line without an end, which a kill has left."""
+    first = max(file.seek(0, os.SEEK_END) - LONGEST_LINE, 0)
+    file.seek(first)
+    file.truncate(first + file.readall().rfind(b"\n") + 1)
 
 
 def write_whole(path: Path, text: str) -> None:

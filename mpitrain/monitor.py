@@ -176,12 +176,13 @@ class Monitor:
         return self._evaluated_at == (state.trained, state.index) and self.evaluation.is_of(state.model)
 
     def finish(self, state: State, evaluate: bool) -> None:
-        """The last record, after the last evaluation, unless these very parameters have been evaluated."""
+        """The last record, after the last evaluation, unless these very parameters have been evaluated; a signal cuts
+        it short."""
         state.trained = self._trained_before + self.trained_now
         if self.evaluation is not None and evaluate:
             if not self.evaluated(state):  # or workers' last moves, which are not counted, have changed the centre
                 self._begin_evaluation(state)
-            while self.evaluation.active:
+            while self.evaluation.active and not self.stopping():
                 self._evaluate_slice()
         self._record(state, self.clock())
         self.progress.close()

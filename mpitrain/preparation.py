@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -46,7 +47,7 @@ class Options:
     print_config: bool = False
 
 
-def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu, Corpus, Network, Path | None]:
+def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]:
     """Everything that depends on the user's files and keys and needs no other rank."""
     if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
@@ -61,10 +62,10 @@ def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu
     pretraining.require_fit(config.pretraining, network)
     if config.run.tensorboard:
         tensorboard.require()
-    return device, corpus, network, _run_folder(config, options) if transport.rank == 0 else None
+    return device, corpus, network
 
 
-def _run_folder(config: Config, options: Options) -> Path:
+def run_folder(config: Config, options: Options) -> Path:
     if options.resume:
         return options.resume
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
@@ -114,10 +115,20 @@ def has_server(config: Config) -> bool:
 
 
 def furnish(session: Session, folder: Path | None, resume: bool) -> None:
-    """Rank 0's monitor gets its files, the held-out parts and, on a resume, the newest whole checkpoint."""
-    config, monitor, state = session.config, session.monitor, session.state
+    """Rank 0's monitor gets its files, the held-out parts and, on a resume, the newest whole checkpoint. Bad input
+    leaves the folder as it was."""
     if folder is None:
         return
+    try:
+        _furnish(session, folder, resume)
+    except BadInput:
+        with suppress(OSError):
+            folder.rmdir()  # where it is new, nothing lies in it
+        raise
+
+
+def _furnish(session: Session, folder: Path, resume: bool) -> None:
+    config, monitor, state = session.config, session.monitor, session.state
     monitor.saver = session.saver = Saver.of(config.run, folder / "checkpoints", session.network.layout)
     monitor.progress = Progress(config.run.progress, session.schedule.total)
     if resume:
@@ -129,14 +140,15 @@ def furnish(session: Session, folder: Path | None, resume: bool) -> None:
         checkpoint.load_state(found, state, session.network.layout)
         session.resumed = found
         monitor.resume(state)
-    write_whole(folder / "config.toml", configuration.to_toml(config))
-    events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
-    monitor.metrics = Metrics(folder / "metrics.jsonl", events)
-    monitor.save = lambda outstanding: saving.save_state(session, outstanding)
     path = data_path(config)
     trained_on = origin.of_part(path)
-    write_whole(folder / origin.NAME, origin.text(trained_on))
     corpora: dict[str, Any] = {part: open_held_out(config, path, part, trained_on) for part in held_out(path)}
+    # nothing is written before all that can be bad input has been read
+    write_whole(folder / "config.toml", configuration.to_toml(config))
+    write_whole(folder / origin.NAME, origin.text(trained_on))
+    events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
+    monitor.metrics = Metrics(folder / "metrics.jsonl", events, monitor.progress.line)
+    monitor.save = lambda outstanding: saving.save_state(session, outstanding)
     if config.run.train_subset:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:

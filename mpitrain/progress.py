@@ -17,11 +17,27 @@ PLAIN_EVERY = 10.0  # seconds without a plain line before there is one
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "prte")
 
 
+class Output(Console):
+    """Standard output, which falls silent when nobody reads it any more, or its disk is full: a training goes on."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # or the interpreter would complain at its end
+        os.close(nowhere)
+
+
 def open_console(live: bool = True, quiet: bool = False) -> Console:
     """Standard output; `is_terminal` where `live` lines are wanted and work. A `quiet` one says nothing."""
     terminal = _terminal() if live else None
     width = _size(terminal).columns if terminal is not None else None
-    return Console(file=sys.stdout, highlight=False, force_terminal=terminal is not None, width=width, quiet=quiet)
+    return Output(file=sys.stdout, highlight=False, force_terminal=terminal is not None, width=width, quiet=quiet)
 
 
 class Progress:

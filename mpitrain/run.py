@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
+import xxhash
 from threadpoolctl import threadpool_limits
 
 from mpitrain import checkpoint, saving
@@ -21,9 +22,10 @@ from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
 from mpitrain.ending import finish
+from mpitrain.errors import BadInput
 from mpitrain.models import Network, warm
 from mpitrain.mpi import Transport
-from mpitrain.preparation import Options, furnish, new_session, prepare, threads
+from mpitrain.preparation import Options, furnish, new_session, prepare, run_folder, threads
 from mpitrain.pretraining import pretrain
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.standby import dismiss, stand_by
@@ -56,8 +58,18 @@ def _started_or_resumed(transport: Transport, options: Options) -> Options:
     """What `continued` means: to resume where there is a whole checkpoint, else to start."""
     if options.continued is None:
         return options
-    found = transport.rank == 0 and checkpoint.newest(options.continued / "checkpoints")[0] is not None
-    resume = transport.broadcast(b"resume" if found else b"", "the run folder") == b"resume"
+
+    def found() -> bool:
+        if transport.rank:
+            return False
+        folder = options.continued / "checkpoints"  # type: ignore[operator]
+        newest, torn = checkpoint.newest(folder)
+        if torn and newest is None:
+            raise BadInput(f"{folder}: no whole checkpoint ({torn[0]}); to start afresh, remove the folder")
+        return newest is not None
+
+    here = agreed(transport, found, "the run folder")
+    resume = transport.broadcast(b"resume" if here else b"", "the run folder") == b"resume"
     return replace(options, resume=options.continued if resume else None)
 
 
@@ -75,7 +87,9 @@ def _shared_config(transport: Transport, options: Options) -> Config:
 
 
 def _train(transport: Transport, config: Config, options: Options, stop: Stop) -> int:
-    device, corpus, network, folder = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
+    device, corpus, network = agreed(transport, lambda: prepare(transport, config), "the preparation")
+    agreed(transport, lambda: _require_same_data(transport, corpus), "the data")
+    folder = agreed(transport, lambda: None if transport.rank else run_folder(config, options), "the run folder")
     _compile(transport, corpus, network, config, device)
     session = new_session(transport, config, device, corpus, network, stop)
     resume = options.resume is not None
@@ -95,6 +109,19 @@ def _train(transport: Transport, config: Config, options: Options, stop: Stop) -
     stopped = np.array([int(stop.flag)])
     transport.sum(stopped, "the end")
     return finish(session, folder, bool(stopped[0]))
+
+
+def _require_same_data(transport: Transport, corpus: Corpus) -> None:
+    """Raise BadInput naming a rank whose training part is not the first one's, as of a copy on its node's own disk."""
+    shape = " x ".join(map(str, corpus.shape))
+    mine = f"{corpus.samples:,} samples of {shape} in {corpus.classes} classes"
+    of_targets = xxhash.xxh3_64_hexdigest(np.ascontiguousarray(corpus.targets).tobytes())
+    texts = [text.split("\n") for text in transport.gather_texts(f"{mine}\n{of_targets}", "the data")]
+    odd = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+    if odd is not None:
+        found, first = texts[odd][0], texts[0][0]
+        same = ", others than rank 0" if found == first else f", rank 0 {first}"
+        raise BadInput(f"data.path: rank {odd} has {found}{same}")
 
 
 def _compile(transport: Transport, corpus: Corpus, network: Network, config: Config, device: Cpu) -> None:

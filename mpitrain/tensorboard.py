@@ -34,14 +34,11 @@ class EventFile:
             self._writer.write_event(Event(wall_time=time.time(), step=after + 1, session_log=start))
 
     def write(self, event: str, fields: dict[str, Any]) -> None:
-        """A record; at an evaluation, a checkpoint and the end everything goes to the disk."""
-        try:
-            if event in ("train", "evaluate"):
-                self._writer.write_event(self._scalars(event, fields))
-            if event in ("evaluate", "checkpoint", "end"):
-                self._writer.flush()
-        except OSError as error:
-            raise BadInput(f"{self._folder}: {error.strerror}") from error
+        """A record; at an evaluation, a checkpoint and the end everything goes to the disk. Raises OSError."""
+        if event in ("train", "evaluate"):
+            self._writer.write_event(self._scalars(event, fields))
+        if event in ("evaluate", "checkpoint", "end"):
+            self._writer.flush()
 
     def _scalars(self, event: str, fields: dict[str, Any]) -> Any:
         record = self._event(wall_time=time.time(), step=fields["samples"])

@@ -153,6 +153,51 @@ def test_a_damaged_shard_is_named(launch: Callable[..., Any], tmp_path: Path, da
     assert ("train" if damage == "missing" else path.name) in lines[0]
 
 
+def test_bad_input_in_a_held_out_part_leaves_run_folders_as_they_were(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A new one is gone, so that the corrected command can be given; that of a run still resumes."""
+    good, bad = shards(tmp_path / "good"), shards(tmp_path / "bad")
+    next(bad.glob("test-*")).write_bytes(b"nothing")
+    data = [("--set", f"data.path={folder.name}") for folder in (good, bad)]
+    assert launch(2, *SHORT, *data[1]).status == 2 and not (tmp_path / "run").exists()
+    assert launch(2, *SHORT, *data[0]).status == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    more = ("--resume", "run", "--set", "training.epochs=3")
+    assert launch(2, *more, *data[1]).status == 2
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert launch(2, *more).status == 0
+
+
+@pytest.mark.parametrize("change", ["targets = corpus.targets[::-1]", "samples = 1000"])
+def test_ranks_with_different_data_are_named(launch: Callable[..., Any], tmp_path: Path, change: str) -> None:
+    """As where each node has a copy, and one is an older one: status 2, one line."""
+    (tmp_path / "other.py").write_text(
+        "import sys\nimport mpitrain.run as run\nfrom mpitrain.mpi import MPI\nfrom mpitrain.__main__ import main\n"
+        "plain = run.prepare\n"
+        "def prepare(*arguments):\n"
+        "    device, corpus, network = plain(*arguments)\n"
+        f"    if MPI.COMM_WORLD.rank == 2:\n        corpus.{change}\n"
+        "    return device, corpus, network\n"
+        "run.prepare = prepare\nsys.exit(main())\n"
+    )
+    ended = launch(4, "--out", "run", program=("other.py",))
+    lines = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
+    assert ended.status == 2 and len(lines) == 1 and "data.path: rank 2 has " in lines[0], ended.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path: Path) -> None:
+    """As in `... | head -1`: status 0, and the run folder is whole."""
+    command = [sys.executable, "-m", "mpitrain", "--set", "algorithm.name=msgd", *SHORT]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe)
+    assert process.stdout is not None and process.stdout.readline().startswith(b"mpitrain ")
+    process.stdout.close()
+    assert process.stderr is not None and process.stderr.read() == b"" and process.wait(60) == 0
+    assert summary(tmp_path / "run")["exit_reason"] == "finished"
+
+
 @pytest.mark.parametrize("name", ["sgd", "allreduce", "asgd"])
 def test_a_diverging_training_ends_with_a_clear_line(launch: Callable[..., Any], name: str) -> None:
     """Status 1, what to change, no rank left hanging, no traceback."""

@@ -1,6 +1,9 @@
 """What a run tells of itself: which samples a loss is over, which parameters an error is of, and when."""
 
+import errno
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.assignments import Assignments
-from mpitrain.metrics import errors
+from mpitrain.metrics import Metrics, errors
 from mpitrain.monitor import Monitor
 from mpitrain.state import State
 
@@ -103,3 +106,43 @@ def test_an_unnamed_test_set_is_told_once() -> None:
     assert errors({"test_error": 0.1, "test_noisy_error": 0.1}) == {"test noisy": 0.1}
     assert errors({"test_error": 0.1, "test_noisy_error": 0.2}) == {"test": 0.1, "test noisy": 0.2}
     assert errors({"test_error": None}) == {}
+
+
+def test_a_record_that_was_cut_is_dropped(tmp_path: Path) -> None:
+    """By a kill: the next start's records are whole lines."""
+    path = tmp_path / "metrics.jsonl"
+    Metrics(path).write("start", samples=0)
+    with path.open("a") as file:
+        file.write('{"event": "tra')
+    Metrics(path).write("start", samples=5)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"event": "start", "samples": samples} for samples in (0, 5)
+    ]
+
+
+class Full:
+    """A file on a disk that takes so many bytes, then none, then all."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self._file, self.room = file, room
+        self.seek, self.truncate = file.seek, file.truncate
+
+    def write(self, line: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = line[: self.room]
+        self.room -= len(taken)
+        return int(self._file.write(taken))
+
+
+def test_a_full_disk_costs_records_and_nothing_else(tmp_path: Path) -> None:
+    """It is said once; what is in the file are whole lines."""
+    path, said = tmp_path / "metrics.jsonl", list[str]()
+    metrics = Metrics(path, warn=said.append)
+    metrics._file = full = Full(metrics._file, 50)  # type: ignore[assignment]
+    for step in range(5):
+        metrics.write("train", step=step)
+    assert len(said) == 1 and "No space left on device; the training goes on" in said[0]
+    full.room = 1000
+    metrics.write("end", step=5)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 5]

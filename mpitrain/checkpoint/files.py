@@ -8,6 +8,7 @@ from typing import Any
 
 import xxhash
 
+from mpitrain.errors import BadInput
 from mpitrain.flat import Layout
 
 FORMAT = 1
@@ -88,7 +89,12 @@ def digest(path: Path) -> dict[str, Any]:
 
 def folders(folder: Path) -> list[Path]:
     """The checkpoints of a run by samples; one that is being replaced stands before what replaces it."""
-    named = [path for path in folder.glob("[0-9]*") if path.is_dir()] if folder.is_dir() else []
+    try:
+        named = [path for path in folder.iterdir() if path.name[0].isdigit() and path.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}") from error
     return sorted(named, key=order)
 
 

@@ -49,10 +49,14 @@ def folder_parts(folder: Path) -> dict[str, list[Path]]:
     Raises BadInput naming the folder that has none, or several sets of one part.
     """
     if not folder.is_dir():
-        raise BadInput(f"{folder}: no such folder")
+        raise BadInput(f"{folder}: no such folder; `mpitrain prepare` makes such folders")
     counts: dict[str, set[int]] = {}
-    for path in folder.iterdir():
-        if match := _NAME.fullmatch(path.name):
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}") from error
+    for name in names:
+        if match := _NAME.fullmatch(name):
             counts.setdefault(match["part"], set()).add(int(match["count"]))
     if not counts:
         raise BadInput(f"{folder}: holds no shards such as {shard_name('train', 0, 8)}")

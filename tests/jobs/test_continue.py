@@ -68,6 +68,18 @@ def test_a_stopped_pretraining_starts_over(tmp_path: Path, launch: Callable[...,
     assert events(tmp_path).count("start") == 1 and events(tmp_path).count("pretraining") == 5
 
 
+def test_torn_checkpoints_are_not_taken_for_none(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """A start afresh would overwrite what can perhaps be saved: status 2, the checkpoint named, nothing touched."""
+    words = ("--set", "training.epochs=1", *RUN)
+    assert launch(1, *words).status == 0
+    for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*/state.h5"):
+        path.write_bytes(path.read_bytes()[:1000])
+    before = events(tmp_path)
+    ended = launch(2, *words)
+    assert ended.status == 2 and "000000001438" in ended.err and "Traceback" not in ended.err
+    assert events(tmp_path) == before
+
+
 def test_a_run_has_one_folder(launch: Callable[..., Any]) -> None:
     """--out, --resume and --continue exclude each other: status 2."""
     assert launch(1, "--out", "a", "--continue", "b").status == 2
