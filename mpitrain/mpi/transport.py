@@ -2,6 +2,8 @@
 
 import copy
 import itertools
+import os
+from math import inf
 
 import numpy as np
 
@@ -23,6 +25,13 @@ class Transport(Messages, Collectives):
     def local_barrier(self, what: str) -> None:
         """Wait for the ranks of this node."""
         self.wait(self._local.Ibarrier(), what)
+
+    def has_shared_memory(self, nbytes: int) -> bool:
+        """Whether every node has room for so many bytes of shared memory; containers are often given 64 MB. An MPI that
+        finds none may end without a word. Collective."""
+        lacking = np.array([nbytes > _shared_memory_left()], dtype=np.int64)
+        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, lacking, MPI.MAX), "the room in shared memory")
+        return not lacking[0]
 
     def shared_segments(self, size: int) -> SharedSegments:
         """Memory that the ranks of the one node address directly. Collective."""
@@ -49,3 +58,12 @@ class Transport(Messages, Collectives):
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, taken, MPI.MAX), "the probe of passive progress")
         memory.close()
         return bool(taken[0] < nap / 2)
+
+
+def _shared_memory_left() -> float:
+    """Bytes."""
+    try:
+        left = os.statvfs("/dev/shm")
+    except OSError:
+        return inf
+    return left.f_bavail * left.f_frsize

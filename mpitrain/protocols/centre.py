@@ -44,14 +44,15 @@ class Centre(Protocol):
         """Collective, at a clean end."""
 
 
-def choose(transport: "Transport", wanted: str, direct: bool) -> str:
+def choose(transport: "Transport", wanted: str, direct: bool, shared: int = 0) -> str:
     """The way to exchange vectors: `run.exchange`, or for "auto" what the ranks' places and the probe allow.
 
-    `direct`: MPI takes them from GPU memory, of which windows would need a copy on the host.
+    `direct`: MPI takes them from GPU memory, of which windows would need a copy on the host. `shared`: the bytes that
+    windows would take of this node's shared memory. Collective.
     """
     if wanted != "auto":
         return wanted
-    if direct:
+    if direct or not transport.has_shared_memory(shared):
         return "messages"
     if transport.nodes == 1:
         return "shared"

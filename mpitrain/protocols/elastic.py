@@ -73,10 +73,12 @@ def _options(session: Session) -> Elastic:
 def _way(session: Session) -> str:
     """ "one-sided" or "messages": on one node shared memory and one-sided access are the same thing."""
     sharded = _options(session).centre == "sharded"
-    how = choose(session.transport, session.config.run.exchange, session.device.direct and not sharded)
+    direct = session.device.direct and not sharded
+    how = choose(session.transport, session.config.run.exchange, direct, session.state.theta.nbytes)
     if how == "messages" and sharded:
         raise BadInput(
-            "algorithm.centre = 'sharded': needs one-sided access, which this MPI does not serve across these nodes"
+            "algorithm.centre = 'sharded': needs one-sided access, which this MPI does not serve across these nodes, "
+            "or more room in /dev/shm"
         )
     return "messages" if how == "messages" else "one-sided"
 

@@ -28,7 +28,8 @@ def run(session: Session) -> None:
     if not workers:
         alone(session)
         return
-    how = choose(transport, session.config.run.exchange, session.device.direct)
+    vectors = transport.local_size * state.theta.nbytes  # Θ, and every worker's gradient
+    how = choose(transport, session.config.run.exchange, session.device.direct, vectors)
     session.say_exchange(how)
     centre = open_centre(transport, how, state.theta.size, state.theta.dtype, master, session.device)
     if transport.rank == master:

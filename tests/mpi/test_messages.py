@@ -8,6 +8,7 @@ import pytest
 from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
 from mpitrain.mpi.waiting import WakingClock
+from mpitrain.protocols.centre import choose
 
 MESSAGES, TAG = 40, 9
 
@@ -57,3 +58,15 @@ def test_who_waits_for_a_rank_at_work_goes_on_waiting(transport: Transport, sign
                 backoff.pause()
         assert slept[0] == pytest.approx(5.0 * (1 + signs), abs=0.1)
     transport.barrier("the end")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_vectors_go_by_message_where_a_node_lacks_shared_memory(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks agree, though one alone has seen it; 64 MB are what containers have by default."""
+    left = 64e6 if transport.rank == transport.size - 1 else 1e12
+    monkeypatch.setattr("mpitrain.mpi.transport._shared_memory_left", lambda: left)
+    assert choose(transport, "auto", False, 60_000_000) == "shared"
+    assert choose(transport, "auto", False, 70_000_000) == "messages"
+    assert choose(transport, "shared", False, 70_000_000) == "shared"
