@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_info
 from mpitrain import __version__
 from mpitrain.device import available, describe, why_staged
 from mpitrain.mpi import Transport, cuda_aware, library
+from mpitrain.preparation import some, threads
 
 #: What a CUDA-aware MPI takes from GPU memory.
 DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"
@@ -17,9 +18,10 @@ DIRECT = "collectives, and the messages of the server's and the elastic algorith
 def info() -> int:
     """Print versions, the MPI library, where the ranks are and how they would exchange vectors."""
     transport = Transport(deadline=60.0)
+    each = some(threads(0, transport), "thread")
     places = transport.gather_texts(
         f"{platform.node()} local rank {transport.local_rank} of {transport.local_size}, "
-        f"{len(os.sched_getaffinity(0))} cores",
+        f"{some(len(os.sched_getaffinity(0)), 'core')}, {each} in a training",
         "the ranks' places",
     )
     passive = transport.progresses_passively() if transport.size > 1 else True
@@ -38,7 +40,7 @@ def _facts(transport: Transport, passive: bool, staged: str) -> list[tuple[str, 
     blas = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), None)
     return [
         ("mpitrain", f"{__version__}, Python {platform.python_version()}, NumPy {np.__version__}"),
-        ("BLAS", f"{blas['internal_api']} {blas['version']}, {blas['num_threads']} threads" if blas else "unknown"),
+        ("BLAS", f"{blas['internal_api']} {blas['version']}" if blas else "unknown"),
         ("MPI", library()),
         ("ranks", f"{transport.size} on {transport.nodes} node{'s' if transport.nodes != 1 else ''}"),
         ("one-sided reads", "served while the target computes" if passive else "wait until the target enters MPI"),

@@ -177,7 +177,7 @@ def _say_start(session: Session, resume: bool) -> None:
     monitor.progress.line(
         f"mpitrain {__version__}: {name_of(config.algorithm)} on {some(ranks, 'rank')} "
         f"({server}{some(workers, 'worker')}{idle}), {some(transport.nodes, 'node')}, "
-        f"{some(threads(config, transport), 'thread')} a rank, {session.device}"
+        f"{some(threads(config.run.threads, transport), 'thread')} a rank, {session.device}"
         + (f" ({session.device.why})" if session.device.why else "")
     )
     monitor.progress.line(
@@ -193,7 +193,7 @@ def some(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def threads(config: Config, transport: Transport) -> int:
-    """Threads a rank may use: as told, else by SLURM_CPUS_PER_TASK, else the node's cores divided by its ranks."""
-    asked = config.run.threads or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
+def threads(told: int, transport: Transport) -> int:
+    """Threads a rank may use: run.threads, else SLURM_CPUS_PER_TASK, else the node's cores over its ranks."""
+    asked = told or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
     return asked or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)

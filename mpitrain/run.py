@@ -50,7 +50,7 @@ def _configured(transport: Transport, options: Options, stop: Stop) -> int:
         return 0
     transport.deadline = config.run.deadline
     # What overflows is found where it matters: in the loss, and in the gradient that reaches the server.
-    with threadpool_limits(threads(config, transport)), np.errstate(over="ignore", invalid="ignore"):
+    with threadpool_limits(threads(config.run.threads, transport)), np.errstate(over="ignore", invalid="ignore"):
         return _train(transport, config, options, stop)
 
 

@@ -216,5 +216,5 @@ def _check(condition: bool, message: str) -> None:
 def _lookup(key: str, name: str, table: dict[str, Any]) -> Any:
     if name not in table:
         near = get_close_matches(name, table, 1, 0.0)
-        raise BadInput(f"{key}: unknown {name!r}; the nearest is {near[0]!r}")
+        raise BadInput(f"{key}: unknown {name!r}; the nearest is {near[0]!r} of {', '.join(table)}")
     return table[name]

@@ -59,7 +59,7 @@ def _unread(descriptor: int) -> int:
 
 def library() -> str:
     """Vendor and version of the MPI library, one line."""
-    return MPI.Get_library_version().splitlines()[0].strip("\0 ,").replace("\t", " ")
+    return " ".join(MPI.Get_library_version().splitlines()[0].strip("\0 ,").split())
 
 
 def cuda_aware(wanted: str = "auto") -> tuple[bool, str]:

@@ -24,8 +24,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Writes the files and prints their paths. Raises BadInput naming the folder or file."""
-    runs = read_runs(options.folders)
-    out = options.out or (options.folders[0] if len(runs) == 1 else Path()) / "report.html"
+    folders = [folder for folder in options.folders if len(options.folders) == 1 or not _left_out(folder)]
+    if not folders:
+        raise BadInput("none of these is a run folder")
+    runs = read_runs(folders)
+    out = options.out or (folders[0] if len(options.folders) == 1 else Path()) / "report.html"
     if not out.parent.is_dir():
         raise BadInput(f"--out: {out.parent}: no such folder")
     title = options.title or (
@@ -37,3 +40,11 @@ def run(options: argparse.Namespace) -> None:
     write_whole(out, page(runs, title))
     for path in [out, *drawn]:
         print(path)
+
+
+def _left_out(folder: Path) -> bool:
+    """One of several folders, as of `runs/*`, that no run has made."""
+    left_out = folder.is_dir() and not (folder / "config.toml").exists() and not (folder / "metrics.jsonl").exists()
+    if left_out:
+        print(f"{folder}: left out, not a run folder")
+    return left_out

@@ -89,7 +89,7 @@ def _data(runs: list[Run], shown: list[Plot]) -> str:
             {
                 "title": plot.kind.title,
                 "form": plot.kind.form,
-                "log": plot.kind.log,
+                "log": plot.log,
                 "axis": plot.axis,
                 "curves": [{"run": run, **_columns(thin(curve))} for run, curve in plot.curves.items()],
             }

@@ -32,7 +32,7 @@ def draw(runs: list[Run], folder: Path, form: str) -> list[Path]:
 
 def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     against = (plot.axis,) if plot.axis else ("seconds", "epochs")
     figure = Figure(figsize=(5 * len(against), 3.4), dpi=150, layout="constrained")
@@ -42,14 +42,20 @@ def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
             values = [point.value for point in curve]
             style = {"color": COLOURS[number % 6], "linestyle": DASHES[number // 6 % 3], "linewidth": 1.4}
             axes.plot(place, values, label=runs[number].name, **style)
-        axes.set(xlabel=by, yscale="log" if plot.kind.log else "linear")
+        axes.set(xlabel=by, yscale="log" if plot.log else "linear")
         axes.grid(alpha=0.3)
         if plot.kind.form == "percent":
-            axes.yaxis.set_major_formatter(PercentFormatter(1))
-            axes.yaxis.set_minor_formatter(PercentFormatter(1))
+            axes.yaxis.set_major_formatter(FuncFormatter(_percent))
+            axes.yaxis.set_minor_formatter(FuncFormatter(_percent))
+        if plot.log:
+            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     figure.suptitle(plot.kind.title)
     figure.get_axes()[0].legend(fontsize=8)
     figure.savefig(path)
+
+
+def _percent(share: float, place: int) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _epoch(run: Run, by: str) -> float:

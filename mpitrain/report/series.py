@@ -38,6 +38,11 @@ class Plot:
     curves: dict[int, list[Point]]
     axis: str = ""
 
+    @property
+    def log(self) -> bool:
+        """Whether it is first drawn on a logarithmic scale, which has no place for a zero."""
+        return self.kind.log and all(point.value > 0 for curve in self.curves.values() for point in curve)
+
 
 EXCHANGE = (
     Kind("density", "Share of elements sent", "percent", log=True),

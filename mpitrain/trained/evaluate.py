@@ -34,7 +34,7 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     model, corpora = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline
     shares = {part: Share(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
-    with threadpool_limits(threads(model.config, transport)):
+    with threadpool_limits(threads(model.config.run.threads, transport)):
         evaluation = Evaluation(
             model.network,
             shares,

@@ -37,7 +37,7 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
     transport.deadline = model.config.run.deadline
     compute = computing(model, corpus, options.output, priors)
     parts, classes = pieces(corpus.samples, TOGETHER), corpus.classes
-    with threadpool_limits(threads(model.config, transport)):
+    with threadpool_limits(threads(model.config.run.threads, transport)):
         if transport.rank == 0:
             with open_writer(options.out, content(model, corpus, options)) as writer:
                 for rows in lead(transport, parts, classes, compute):

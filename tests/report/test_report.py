@@ -281,3 +281,32 @@ def test_bytes_so_far_become_those_of_the_summary(launch: Callable[..., Any], tm
     curve = [point.value for point in series.exchanged(run)]
     assert curve == sorted(curve) and run.summary is not None
     assert curve[-1] == pytest.approx(run.summary["bytes_sent"] + run.summary["bytes_received"], rel=0.2)
+
+
+def test_a_curve_that_comes_to_zero_is_not_drawn_on_a_logarithmic_scale(tmp_path: Path) -> None:
+    """It would have no end there: the best run of all would not be seen."""
+    perfect = curve(3)
+    perfect[-1] |= {"test_noisy_error": 0.0}
+    drawn = {
+        plot.kind.key: plot.log for plot in series.plots(read_runs([write_run(tmp_path / "run", records=perfect)]))
+    }
+    assert drawn["test_noisy_error"] is False and drawn["test_clean_error"] is True
+
+
+def test_counts_since_a_resume_are_of_the_samples_since_then(tmp_path: Path) -> None:
+    """5 MB over the last 2000 of 8000 samples; 3 of the last 20 s."""
+    records = curve(8)
+    before = {"resumed_samples": 6000, "resumed_seconds": 60.0, "server_busy_seconds": 3.0}
+    (run,) = read_runs([write_run(tmp_path / "run", records=records, summary=ended(records, **before))])
+    text = tables.totals([run])
+    assert show(2500.0, "bytes") in text and show(3.0 / 20, "percent") in text
+
+
+def test_what_no_run_has_made_is_left_out_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `compare --out runs/compare` is of `report runs/*`."""
+    write_run(tmp_path / "run")
+    (tmp_path / "compare").mkdir()
+    words = ["report", str(tmp_path / "compare"), str(tmp_path / "run"), "--out", str(tmp_path / "all.html")]
+    assert main(words) == 0 and (tmp_path / "all.html").exists()
+    assert "compare: left out, not a run folder" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "compare")]) == 2

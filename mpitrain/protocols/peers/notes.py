@@ -20,7 +20,7 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     elements: int = 0
     nbytes: int = 0  # of messages, each counted once, however many peers it goes to
     threshold: float = 0.0
-    residual: float = 0.0  # its norm, a few seconds old
+    residual: float | None = None  # its norm, a second old; None before it has been measured
 
 
 class Reached(msgspec.Struct, frozen=True, tag="reached"):

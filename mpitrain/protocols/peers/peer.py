@@ -16,7 +16,7 @@ from mpitrain.rules.sparse_delta import COARSE
 from mpitrain.schedule import Settings
 from mpitrain.session import Session
 
-REPORT_EVERY, NORM_EVERY = 0.2, 5.0  # seconds
+REPORT_EVERY, NORM_EVERY = 0.2, 1.0  # seconds
 
 
 class Peer:
@@ -72,7 +72,7 @@ class Peer:
         if self.options.check_every and now - self._checked >= self.options.check_every:
             self.exchange.replica.check()
             self._checked = self.session.clock()
-        if now - self._measured >= NORM_EVERY:
+        if self.report.minibatches and now - self._measured >= NORM_EVERY:
             self._measured = now
             self.measure()
         if self.number and now - self._reported >= REPORT_EVERY and self.exchange.told():

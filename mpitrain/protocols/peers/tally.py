@@ -42,10 +42,9 @@ class Tally:
             for name in ("samples", "loss", "minibatches", "messages", "elements", "nbytes")
         }
         ranks = [report for report in reports if report.minibatches] or [Report()]
-        means = {
-            name: sum(getattr(report, name) for report in ranks) / len(ranks) for name in ("threshold", "residual")
-        }
-        return Report(**sums, **means)
+        norms = [report.residual for report in ranks if report.residual is not None]
+        threshold = sum(report.threshold for report in ranks) / len(ranks)
+        return Report(**sums, threshold=threshold, residual=sum(norms) / len(norms) if norms else None)
 
     def _describe(self, now: Report, before: Report) -> dict[str, Any]:
         minibatches = now.minibatches - before.minibatches
