@@ -75,3 +75,19 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = = 1")
     with pytest.raises(BadInput, match=r"bad\.toml"):
         configuration.load(tmp_path / "bad.toml", [])
+
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+
+
+def keys() -> set[str]:
+    """Every key of every section, and of `[algorithm]` whatever the algorithm."""
+    sections = [configuration.Data, configuration.Model, configuration.Training, configuration.Pretraining]
+    sections += [configuration.Run, configuration.Stage, *ALGORITHMS.values()]
+    return {field for section in sections for field in section.__struct_fields__}
+
+
+def test_every_key_is_explained() -> None:
+    """In the README's chapter on them."""
+    chapter = README.read_text().split("## Every key")[1].split("\n## ")[0]
+    assert sorted(key for key in keys() if f"`{key}`" not in chapter) == []
