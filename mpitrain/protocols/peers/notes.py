@@ -20,7 +20,7 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     elements: int = 0
     nbytes: int = 0  # of messages, each counted once, however many peers it goes to
     threshold: float = 0.0
-    residual: float | None = None  # its norm, a second old; None before it has been measured
+    residual: float | None = None  # its norm, 5 s old at most; None before it was measured
 
 
 class Reached(msgspec.Struct, frozen=True, tag="reached"):

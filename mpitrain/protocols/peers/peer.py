@@ -16,7 +16,7 @@ from mpitrain.rules.sparse_delta import COARSE
 from mpitrain.schedule import Settings
 from mpitrain.session import Session
 
-REPORT_EVERY, NORM_EVERY = 0.2, 1.0  # seconds
+REPORT_EVERY, NORM_EVERY = 0.2, 5.0  # seconds
 
 
 class Peer:
@@ -39,7 +39,7 @@ class Peer:
         self.patience = options.patience  # minibatches that may yet be trained on with a full window
         self._index, self._workers = self.state.index, 0
         self._reported = self._checked = session.clock()
-        self._measured = self._reported - NORM_EVERY
+        self._began = self._measured = self._reported
         if self.number == 0:
             session.monitor.statistics = self.exchange.tally.recent
             self._warn_of_coarse_steps()
@@ -72,7 +72,7 @@ class Peer:
         if self.options.check_every and now - self._checked >= self.options.check_every:
             self.exchange.replica.check()
             self._checked = self.session.clock()
-        if self.report.minibatches and now - self._measured >= NORM_EVERY:
+        if self.report.minibatches and now - self._measured >= min(NORM_EVERY, (now - self._began) / 2):
             self._measured = now
             self.measure()
         if self.number and now - self._reported >= REPORT_EVERY and self.exchange.told():
