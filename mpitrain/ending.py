@@ -46,7 +46,9 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         monitor.progress.table(_closing_rows(fields, left), str(folder))
     else:
         saving.together(session, [], last=True)
-    return STOPPED if transport.broadcast(b"stopped" if stopped else b"", "the end") == b"stopped" else 0
+    stopped = transport.broadcast(b"stopped" if stopped else b"", "the end") == b"stopped"
+    transport.hear_out()
+    return STOPPED if stopped else 0
 
 
 def _adds_nothing(fields: dict[str, Any], path: Path) -> bool:

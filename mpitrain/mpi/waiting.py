@@ -78,6 +78,7 @@ class Member:
         self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
         self.signs = self._signs  # of the others, for twins too
         self._signed = clock()  # when this rank last gave one
+        self._given = self._heard = 0  # how many it gave each of the others, how many it took from them
         self._local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = self._local.rank, self._local.size
         self.leader = bool(self.local_rank == 0)

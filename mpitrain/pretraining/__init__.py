@@ -16,7 +16,7 @@ from mpitrain.state import fresh
 
 METHODS: dict[str, ModuleType] = {"layerwise": layerwise, "contrastive-divergence": contrastive_divergence}
 NEWS = 41  # message tag
-DONE, CUT = b"done", b"cut"
+DONE, CUT, HEARD = b"done", b"cut", b"heard"
 
 
 def require_fit(options: Pretraining, network: Network) -> None:
@@ -64,8 +64,12 @@ def _work(session: Session, options: Pretraining) -> bytes:
     if theta is not session.state.theta:
         device.download(theta, session.state.theta)
     news = CUT if session.stop.flag else DONE
-    for rank in range(1, session.transport.size):
+    others = range(1, session.transport.size)
+    for rank in others:
         session.transport.post(rank, NEWS, news)
+    for rank in others:  # no wish to stop that came too late stays behind
+        while session.transport.receive(rank, NEWS, "the end of the pre-training") != HEARD:
+            pass
     return news
 
 
@@ -78,6 +82,7 @@ def _await(session: Session) -> bytes:
             transport.post(0, NEWS, CUT)
             told = True
         backoff.pause()
+    transport.post(0, NEWS, HEARD)
     return news[1]
 
 

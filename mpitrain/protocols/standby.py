@@ -3,6 +3,7 @@
 from mpitrain.session import Session
 
 TO_MASTER, TO_IDLE = 51, 52  # message tags
+OVER = b"over"
 NAP = 0.05  # seconds between two looks
 
 
@@ -19,12 +20,16 @@ def stand_by(session: Session) -> None:
             transport.post(master, TO_MASTER, b"stop")
             told = True
         transport.sleep(NAP)
+    transport.post(master, TO_MASTER, OVER)
 
 
 def dismiss(session: Session) -> None:
     """The master's: let the idle ranks go."""
     for rank in idle_ranks(session):
-        session.transport.post(rank, TO_IDLE, b"over")
+        session.transport.post(rank, TO_IDLE, OVER)
+    for rank in idle_ranks(session):  # no wish to stop that came too late stays behind
+        while session.transport.receive(rank, TO_MASTER, "the end of an idle rank") != OVER:
+            pass
     session.transport.flush()
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
+from mpitrain.mpi.messages import SIGN
 from mpitrain.mpi.waiting import WakingClock
 from mpitrain.protocols.centre import choose
 
@@ -57,7 +58,7 @@ def test_who_waits_for_a_rank_at_work_goes_on_waiting(transport: Transport, sign
             while slept[0] < 100:
                 backoff.pause()
         assert slept[0] == pytest.approx(5.0 * (1 + signs), abs=0.1)
-    transport.barrier("the end")
+    first.hear_out()
 
 
 @pytest.mark.mpi(min_size=2)
@@ -70,3 +71,15 @@ def test_vectors_go_by_message_where_a_node_lacks_shared_memory(
     assert choose(transport, "auto", False, 60_000_000) == "shared"
     assert choose(transport, "auto", False, 70_000_000) == "messages"
     assert choose(transport, "shared", False, 70_000_000) == "shared"
+
+
+@pytest.mark.mpi(min_size=2)
+def test_signs_that_nobody_waited_for_are_taken(transport: Transport) -> None:
+    """From any rank; no message is left when MPI ends, and none is waited for twice."""
+    mine = Transport(transport.comm.Dup(), deadline=30.0)
+    for _ in range(1 + mine.rank % 3):
+        mine._signed -= mine.deadline
+        mine.sign()
+    mine.hear_out()
+    assert mine.poll(SIGN) is None
+    mine.hear_out()
