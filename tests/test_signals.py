@@ -119,3 +119,45 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, name: str) -> None:
     tell(tmp_path, 0, signal.SIGINT)
     ended_within(process, 60)
     assert process.returncode != 0
+
+
+#: The first slice of an evaluation, which is the last one of the run, waits for a signal.
+EVALUATING = """
+import sys, time
+from pathlib import Path
+from mpitrain.__main__ import main
+from mpitrain.evaluation import Evaluation
+from mpitrain.stopping import Stop
+handle, plain = Stop._handle, Evaluation.step
+def heard(*arguments):
+    handle(*arguments)
+    Path("heard").touch()
+def step(self):
+    Path("evaluates").touch()
+    while not Path("heard").exists():
+        time.sleep(0.01)
+    return plain(self)
+Stop._handle, Evaluation.step = heard, step
+sys.exit(main())
+"""
+
+
+def test_a_signal_in_the_last_evaluation_ends_it(tmp_path: Path) -> None:
+    """All is trained and saved, but not evaluated, and said to be so; a resume evaluates it."""
+    (tmp_path / "evaluating.py").write_text(EVALUATING)
+    sets = [word for each in ("training.epochs=1", "run.evaluate_every=0") for word in ("--set", each)]
+    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, "evaluating.py"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [*command, *sets, "--out", "run"], cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+    await_file(tmp_path / "evaluates", process)
+    process.send_signal(signal.SIGTERM)
+    err = ended_within(process, 60)
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert process.returncode == STOPPED, err
+    assert (told["samples"], told["exit_reason"], told["test_error"]) == (1438, "stopped", None)
+    again = [*command, "--resume", "run"]
+    assert subprocess.run(again, cwd=tmp_path, capture_output=True, timeout=120).returncode == 0
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["exit_reason"] == "finished" and told["test_error"] < 0.9

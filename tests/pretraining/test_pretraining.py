@@ -17,6 +17,7 @@ from mpitrain.models import build
 from mpitrain.pretraining import contrastive_divergence, layerwise, require_fit
 from mpitrain.pretraining.growing import depth, grown, kept
 from mpitrain.rules import contrastive_divergence as rule
+from mpitrain.stopping import STOPPED
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +157,32 @@ def test_a_run_starts_from_the_pretrained_weights(launch: Callable[..., Any], tm
         events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [event["layer"] for event in events if event["event"] == "pretraining"] == [1, 2]
     assert len(hashes) == 1
+
+
+WISHING = """
+import sys
+from mpitrain import pretraining
+from mpitrain.__main__ import main
+plain = pretraining._await
+def wishing(session):
+    session.stop.flag = session.transport.rank == 1
+    return plain(session)
+pretraining._await = wishing
+sys.exit(main())
+"""
+
+
+def test_a_signal_to_any_rank_ends_it(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """In the middle of a layer, of which nothing is told; there is no checkpoint, and none is promised."""
+    (tmp_path / "wishing.py").write_text(WISHING)
+    keys = (
+        "model.preset=zhang2013-dnn",
+        "model.width=0.02",
+        "pretraining.method=layerwise",
+        "pretraining.epochs=100000",
+    )
+    ended = launch(3, *(word for key in keys for word in ("--set", key)), "--out", "run", program=("wishing.py",))
+    assert ended.status == STOPPED, ended.err
+    assert "layer 1 of 5 stopped" in ended.out and "left no checkpoint" in ended.out and "--resume" not in ended.out
+    assert '"pretraining"' not in (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert not (tmp_path / "run" / "checkpoints").exists()
