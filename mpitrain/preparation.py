@@ -66,6 +66,7 @@ def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]
 
 
 def run_folder(config: Config, options: Options) -> Path:
+    """The folder of the run, made unless the run is resumed. Raises BadInput naming it when it cannot be."""
     if options.resume:
         return options.resume
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,8 @@ def started(tmp_path: Path, ranks: int, *arguments: str) -> "subprocess.Popen[st
     log, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
     while not (log.exists() and '"train"' in log.read_text()):
         if time.monotonic() > end or process.poll() is not None:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             pytest.fail(f"does not train:\n{process.communicate()}")
         time.sleep(0.1)
     return process

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,8 @@ def await_file(path: Path, process: "subprocess.Popen[str]") -> None:
     end = time.monotonic() + 90
     while not path.exists():
         if time.monotonic() > end or process.poll() is not None:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             pytest.fail(f"no {path.name}:\n{process.communicate()}")
         time.sleep(0.05)
 
