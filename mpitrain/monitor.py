@@ -1,14 +1,13 @@
 """What the master keeps count of and when it evaluates, saves and reports. The other ranks have one that is idle."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from mpitrain.assignments import Work
 from mpitrain.config import Config
 from mpitrain.evaluation import Evaluation
+from mpitrain.means import Mean
 from mpitrain.metrics import Metrics
 from mpitrain.progress import Progress
 from mpitrain.state import State
@@ -43,19 +42,18 @@ class Monitor:
         self.exchanged: Callable[[], float] | None = None  # by all ranks since the start; None with one
         self.counted: dict[str, Any] = {}  # what else a protocol counted, for summary.json
         self._stalenesses: Counter[int] = Counter()
-        self._zeros: list[float] = []
-        self._cosines: list[float] = []
+        self._zeros, self._cosines = Mean(), Mean()
         self.trained_now = 0
-        self._loss, self._loss_samples = 0.0, 0
-        self.train_loss: float | None = None  # None before anything has been trained
-        self._last: deque[tuple[int, float]] = deque()  # samples and losses of the last epoch
-        self._last_samples = 0
+        self._losses = state.losses
+        self._recent = Mean()  # loss since the last "train" record
+        self._recent_loss: float | None = None  # of the last "train" record; None before anything has been trained
         self._began = clock()
         self._recorded = self._saved = self._began
         self._saving: dict[str, dict[str, Any]] = {}  # of the checkpoints that are being written, by name
         self.resume(state)
         self._evaluated_at: tuple[int, int] = (0, 0)
         self._evaluated_after = 0.0  # seconds of training
+        self._evaluated_loss: float | None = None
 
     def resume(self, state: State) -> None:
         """Count from this state on."""
@@ -68,13 +66,9 @@ class Monitor:
     def trained(self, count: int, loss: float, busy: float = 0.0) -> None:
         """`count` samples with this summed loss have been trained on; the server was busy for so many seconds."""
         self.trained_now += count
-        self._loss, self._loss_samples = self._loss + loss, self._loss_samples + count
         self.busy += busy
-        if count:
-            self._last.append((count, loss))
-            self._last_samples += count
-            while self._last_samples - self._last[0][0] >= self.samples:
-                self._last_samples -= self._last.popleft()[0]
+        self._recent.add(loss, count)
+        self._losses.add(count, loss)
 
     def updated(self, staleness: int = 0, count: int = 1) -> None:
         """An update was applied, or `count` that are not stale or of unknown staleness."""
@@ -91,9 +85,9 @@ class Monitor:
 
     def gradient_statistics(self, zeros: float, cosine: float | None) -> None:
         """Share of exact zeros in a gradient, cosine between two workers' (Chan & Lane §3.4)."""
-        self._zeros.append(zeros)
+        self._zeros.add(zeros)
         if cosine is not None:
-            self._cosines.append(cosine)
+            self._cosines.add(cosine)
 
     # ---- what is due
 
@@ -104,9 +98,17 @@ class Monitor:
         evaluate = self._trained_before + self.trained_now + coming >= self._next_evaluation
         return (self.evaluation is not None and evaluate) or self.save_due(coming)
 
-    def turn(self, state: State, whole: bool = False, parameters: bool = True, saves: bool = True) -> bool:
-        """Do what is due; whether there was anything. `whole` evaluations are not cut into slices; without
-        `parameters`, which lie elsewhere, nothing is evaluated or saved. `saves`: unless the protocol sees to that."""
+    def turn(
+        self,
+        state: State,
+        whole: bool = False,
+        parameters: bool = True,
+        saves: bool = True,
+        punctual: bool = False,
+    ) -> bool:
+        """Do what is due; whether there was anything. `whole` evaluations are not cut into slices; `punctual` ones
+        begin when they are due, even where the one before has to be finished first; without `parameters`, which lie
+        elsewhere, nothing is evaluated or saved. `saves`: unless the protocol sees to that."""
         if self.metrics is None:
             return False
         state.trained = self._trained_before + self.trained_now
@@ -115,7 +117,10 @@ class Monitor:
             if now - self._recorded >= RECORD_EVERY:
                 self._record(state, now)
             return False
-        if self.evaluation is not None and not self.evaluation.active and state.trained >= self._next_evaluation:
+        due = state.trained >= self._next_evaluation
+        while due and punctual and self.evaluation is not None and self.evaluation.active and not self.stopping():
+            self._evaluate_slice()
+        if due and self.evaluation is not None and not self.evaluation.active:
             self._next_evaluation = self._evaluation_after(state.trained)
             self._begin_evaluation(state)
         if self.evaluation is not None and self.evaluation.active and not self.stopping():
@@ -166,8 +171,8 @@ class Monitor:
 
     @property
     def last_loss(self) -> float | None:
-        """The mean training loss over this start's last epoch, or all of it; None where nothing was trained."""
-        return sum(loss for _, loss in self._last) / self._last_samples if self._last_samples else None
+        """The mean training loss over the last epoch, or over all before its end; None where nothing was trained."""
+        return self._losses.mean(self.samples)
 
     def evaluated(self, state: State) -> bool:
         """Whether the results are of these very parameters."""
@@ -218,9 +223,9 @@ class Monitor:
         }
         if self.staleness_max:
             counted["staleness_histogram"] = {str(age): self._stalenesses[age] for age in sorted(self._stalenesses)}
-        if self._zeros:
-            counted["gradient_zeros_mean"] = float(np.mean(self._zeros))
-            counted["gradient_cosine_mean"] = float(np.mean(self._cosines)) if self._cosines else None
+        if self._zeros.count:
+            counted["gradient_zeros_mean"] = self._zeros.value
+            counted["gradient_cosine_mean"] = self._cosines.value
         return counted
 
     def _staleness(self) -> dict[str, float | None]:
@@ -232,10 +237,16 @@ class Monitor:
         every = self.config.run.evaluate_every * self.samples
         return (trained // every + 1) * every if every else float("inf")
 
+    @property
+    def _loss_window(self) -> int:
+        """Samples that an evaluation's training loss is over: those between two evaluations, at most an epoch's."""
+        return max(round(min(self.config.run.evaluate_every or 1.0, 1.0) * self.samples), 1)
+
     def _begin_evaluation(self, state: State) -> None:
         assert self.evaluation is not None
         self.refresh()
         self._evaluated_at, self._evaluated_after = (state.trained, state.index), self.seconds
+        self._evaluated_loss = self._losses.mean(self._loss_window)
         self.evaluation.begin(state.model)
 
     def _evaluate_slice(self) -> None:
@@ -246,18 +257,17 @@ class Monitor:
             self.results = results
             trained, index = self._evaluated_at
             self._offer_best(results, trained)
-            self._roll_loss()
             self.write(
                 "evaluate",
                 step=index,
                 samples=trained,
                 epoch=trained / self.samples,
                 seconds=self._evaluated_after,
-                train_loss=self.train_loss,
+                train_loss=self._evaluated_loss,
                 **self._bytes(),
                 **results,
             )
-            self.progress.evaluated(trained / self.samples, self._evaluated_after, self.train_loss, results)
+            self.progress.evaluated(trained / self.samples, self._evaluated_after, self._evaluated_loss, results)
 
     def _offer_best(self, results: dict[str, float], trained: int) -> None:
         error = results.get("dev_error", results.get("test_error"))
@@ -266,7 +276,8 @@ class Monitor:
             self.saver.offer_best(error, self.evaluation.parameters, trained)
 
     def _record(self, state: State, now: float) -> None:
-        self._roll_loss()
+        if self._recent.count:  # else that of the record before still tells most
+            self._recent_loss, self._recent = self._recent.value, Mean()
         self._recorded = now
         self.write(
             "train",
@@ -274,20 +285,14 @@ class Monitor:
             samples=state.trained,
             epoch=state.trained / self.samples,
             seconds=self.seconds,
-            train_loss=self.train_loss,
+            train_loss=self._recent_loss,
             updates=self.updates,
             **self._staleness(),
             **self._bytes(),
             **self.statistics(),
         )
         rate = self.trained_now / max(self.seconds - self.seconds_before, 1e-9)
-        self.progress.update(state.trained, rate, self.train_loss, self.results.get("test_error"))
+        self.progress.update(state.trained, rate, self._recent_loss, self.results.get("test_error"))
 
     def _bytes(self) -> dict[str, int]:
         return {} if self.exchanged is None else {"bytes_exchanged": int(self.exchanged())}
-
-    def _roll_loss(self) -> None:
-        """The mean loss of the minibatches since the last record is the training loss."""
-        if self._loss_samples:
-            self.train_loss = self._loss / self._loss_samples
-            self._loss, self._loss_samples = 0.0, 0

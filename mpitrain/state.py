@@ -8,6 +8,7 @@ import numpy as np
 from mpitrain.algorithms import Adownpour, Algorithm, Averaged, Mdownpour, MovingAverage, Mvadownpour, SparseDelta
 from mpitrain.assignments import Assignments
 from mpitrain.flat import Array, on_host
+from mpitrain.means import Losses
 from mpitrain.rules.sgd import look_ahead
 from mpitrain.rules.sparse_delta import round_weights
 
@@ -33,6 +34,10 @@ class State:
     trained: int = 0  # samples whose gradients were applied
     local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
     local_numbers: dict[str, Any] = field(default_factory=dict)
+    losses: Losses = field(init=False)  # of the samples trained last
+
+    def __post_init__(self) -> None:
+        self.losses = Losses(self.assignments.samples)
 
     def vectors(self) -> dict[str, Array]:
         """The vectors by name, without those that the algorithm has none of."""
@@ -49,12 +54,13 @@ class State:
         """The counters of a checkpoint; `restore` takes them up again."""
         position, samples = self.assignments.position, self.assignments.samples
         counted = {"index": self.index, "trained": self.trained, "seconds": self.seconds}
-        return {**counted, "position": position, "samples": samples}
+        return {**counted, "position": position, "samples": samples, "losses": self.losses.numbers()}
 
     def restore(self, numbers: dict[str, Any]) -> None:
         """Take up the counters of a checkpoint."""
         self.index, self.trained, self.seconds = numbers["index"], numbers["trained"], numbers["seconds"]
         self.assignments.position = numbers["position"]
+        self.losses.restore(numbers.get("losses", ()), self.trained)
 
     @property
     def model(self) -> Array:

@@ -11,6 +11,7 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.assignments import Assignments
+from mpitrain.means import Losses
 from mpitrain.metrics import Metrics, errors
 from mpitrain.monitor import Monitor
 from mpitrain.state import State
@@ -44,10 +45,10 @@ class Written(list):
 class Run:
     """A monitor of epochs of 10 samples, its state, and its clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *settings: str) -> None:
         self.now = 100.0
         self.state = State(np.zeros(3), Assignments(10, 1000))
-        self.monitor = Monitor(configuration.load(None, []), lambda: self.now, self.state, 10)
+        self.monitor = Monitor(configuration.load(None, list(settings)), lambda: self.now, self.state, 10)
         self.monitor.metrics = self.records = Written()  # type: ignore[assignment]
         self.monitor.evaluation = Evaluation(self.pass_time)  # type: ignore[assignment]
 
@@ -64,7 +65,7 @@ def run() -> Run:
 
 
 def test_the_training_loss_of_a_run_is_that_of_its_last_epoch(run: Run) -> None:
-    """Minibatches of 4: the last three hold an epoch of 10 samples; the records between do not matter."""
+    """Minibatches of 4 that reach over its begin count in proportion; the records between do not matter."""
     assert run.monitor.last_loss is None
     run.monitor.trained(4, 4 * 8.0)
     assert run.monitor.last_loss == 8.0
@@ -73,7 +74,74 @@ def test_the_training_loss_of_a_run_is_that_of_its_last_epoch(run: Run) -> None:
         run.pass_time(2.0)
         run.monitor.turn(run.state)
     run.monitor.trained(0, 0.0, busy=1.0)  # a refused gradient
-    assert run.monitor.last_loss == pytest.approx((3.0 + 2.0 + 1.0) / 3)
+    assert run.monitor.last_loss == pytest.approx((2 * 3.0 + 4 * 2.0 + 4 * 1.0) / 10)
+
+
+def train(run: Run, losses: list[float], seconds: float) -> None:
+    """Minibatches of 5 with these mean losses, each so many seconds long."""
+    for loss in losses:
+        run.monitor.trained(5, 5 * loss)
+        run.pass_time(seconds)
+        while run.monitor.turn(run.state):
+            pass
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 3.0])
+def test_an_epoch_s_loss_does_not_depend_on_the_clock(run: Run, seconds: float) -> None:
+    """Two minibatches an epoch, with and without records of seconds between them; those tell the recent loss."""
+    train(run, [8.0, 6.0, 5.0, 3.0, 2.0, 1.0], seconds)
+    assert [(record["samples"], record["train_loss"]) for record in run.evaluations()] == [(10, 7), (20, 4), (30, 1.5)]
+    assert run.monitor.last_loss == 1.5
+    recent = [record["train_loss"] for record in run.records if record["event"] == "train"]
+    assert seconds < 3 or recent == [8.0, 6.0, 5.0, 3.0, 2.0, 1.0]
+
+
+def test_an_epoch_s_loss_is_that_of_the_moment_when_its_evaluation_began(run: Run) -> None:
+    """What is trained while slices are evaluated belongs to the next line."""
+    run.monitor.trained(10, 10 * 4.0)
+    run.monitor.evaluation.step = lambda: None  # type: ignore[union-attr,method-assign]
+    run.monitor.turn(run.state)
+    run.monitor.trained(5, 5 * 1.0)
+    del run.monitor.evaluation.step  # type: ignore[union-attr]
+    run.monitor.turn(run.state)
+    (record,) = run.evaluations()
+    assert (record["samples"], record["train_loss"]) == (10, 4.0)
+
+
+@pytest.mark.parametrize(("every", "losses"), [(0.5, [8, 6, 5, 3]), (2.0, [4]), (0.0, [4])])
+def test_an_evaluation_s_loss_is_over_what_lies_between_two_but_at_most_an_epoch(
+    every: float, losses: list[float]
+) -> None:
+    """Several an epoch, or one every few epochs, or one at the end."""
+    run = Run(f"run.evaluate_every={every}")
+    train(run, [8.0, 6.0, 5.0, 3.0], 0.1)
+    run.monitor.finish(run.state, evaluate=True)
+    assert [record["train_loss"] for record in run.evaluations()] == losses
+
+
+def test_a_resumed_epoch_s_loss_is_that_of_all_of_it(run: Run) -> None:
+    """A checkpoint keeps what has been counted of it; older ones do not, and then it is of the rest."""
+    train(run, [8.0, 6.0, 5.0], 0.1)
+    numbers = json.loads(json.dumps(run.state.numbers()))
+    for kept, wanted in ((numbers, 4.0), ({key: numbers[key] for key in numbers if key != "losses"}, 3.0)):
+        resumed = Run()
+        resumed.state.restore(kept)
+        resumed.monitor.resume(resumed.state)
+        train(resumed, [3.0], 0.1)
+        (record,) = resumed.evaluations()
+        assert (record["samples"], record["train_loss"]) == (20, wanted)
+
+
+def test_a_long_epoch_s_losses_are_kept_in_few_numbers() -> None:
+    """In chunks that none of the epochs shares with another: their means are whole."""
+    losses, rng = Losses(100_001), np.random.default_rng(3)
+    for _ in range(3):
+        epoch = rng.uniform(1, 2, 100_001)
+        for loss in epoch:
+            losses.add(1, loss)
+        assert losses.mean(100_001) == pytest.approx(epoch.mean(), rel=1e-12)
+        assert len(losses.numbers()) < 600
+    assert losses.mean(1000) == pytest.approx(epoch[-1000:].mean(), rel=1e-2)
 
 
 def test_an_evaluation_is_of_the_moment_when_it_began(run: Run) -> None:

@@ -87,7 +87,7 @@ class Server:
                 busy |= self.grant()
             busy |= self.greet()
             busy |= self.vectors.answer()
-            busy |= self.monitor.turn(self.state)
+            busy |= self.monitor.turn(self.state, punctual=self.in_order)
             if busy:
                 backoff.reset()
             else:

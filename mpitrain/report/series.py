@@ -80,8 +80,9 @@ def parts(runs: list[Run]) -> list[str]:
 
 
 def train_loss(run: Run) -> list[Point]:
-    """Each record has the mean since the one before it."""
-    return _points(run.events("train", "evaluate"), "train_loss")
+    """An evaluation's is the mean over the epoch before it; of a run with fewer than two of these, each second's."""
+    epochs = _points(run.events("evaluate"), "train_loss")
+    return epochs if len(epochs) > 1 else _points(run.events("train"), "train_loss") or epochs
 
 
 def throughput(run: Run) -> list[Point]:

@@ -1,0 +1,59 @@
+"""The training loss that a run tells is that of its samples, however long they took."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SLOW = """
+import random, runpy, time
+from mpitrain.learner import Learner
+plain = Learner.gradient
+def gradient(*arguments, **more):
+    time.sleep(random.uniform(0, 0.02))
+    return plain(*arguments, **more)
+Learner.gradient = gradient
+runpy.run_module("mpitrain", run_name="__main__", alter_sys=True)
+"""
+
+
+def losses(folder: Path) -> list[Any]:
+    """Samples, loss and error of every evaluation; the loss in the summary must be that of the last one."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    keys = ("samples", "train_loss", "test_error")  # the rounding of test_loss is that of the evaluation's slices
+    found = [tuple(record[key] for key in keys) for record in records if record["event"] == "evaluate"]
+    assert json.loads((folder / "summary.json").read_text())["train_loss"] == found[-1][1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings"),
+    [(1, "algorithm.name=msgd"), (2, "algorithm.name=allreduce"), (3, "algorithm.order=round-robin")],
+    ids=["msgd", "allreduce", "asgd in turn"],
+)
+def test_a_deterministic_run_tells_the_same_losses_at_any_speed(
+    launch: Callable[..., Any], tmp_path: Path, ranks: int, settings: str
+) -> None:
+    """To the bit, although one of two runs is held up so that records of seconds fall between its epochs."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    told = []
+    for folder, program in (("fast", ("-m", "mpitrain")), ("slow", (str(tmp_path / "slow.py"),))):
+        keys = (settings, "training.epochs=4", "training.minibatch=16")
+        words = ["train", "--out", folder, *(word for key in keys for word in ("--set", key))]
+        ended = launch(ranks, *words, program=program)
+        assert ended.status == 0, ended.err
+        told.append(losses(tmp_path / folder))
+    assert told[0] == told[1] and len(told[0]) == 4
+
+
+@pytest.mark.parametrize("name", ["asgd", "easgd", "sparse-delta"])
+def test_free_running_ranks_too_tell_one_loss_for_the_last_epoch(
+    launch: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    """In the epoch's record and in the summary, although counts come in lumps."""
+    ended = launch(3, "--out", "run", "--set", f"algorithm.name={name}", "--set", "training.epochs=3")
+    assert ended.status == 0, ended.err
+    last = losses(tmp_path / "run")[-1]
+    assert last[0] == 3 * 1438
