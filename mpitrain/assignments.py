@@ -74,3 +74,30 @@ class Assignments:
     def exhausted(self) -> bool:
         """Whether everything has been handed out."""
         return not self.returned and self.position >= self.total
+
+
+class Unused:
+    """What free-running workers have taken and not trained on: the one record of it.
+
+    A worker names its unused ranges one by one and then closes the list, perhaps several times: for a checkpoint, and
+    when it ends. Each closed list replaces the worker's last one, so that no range is recorded twice or dropped,
+    whichever of them comes first.
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[int, list[Work]] = {}
+        self._closed: dict[int, list[Work]] = {}
+
+    def name(self, worker: int, work: Work) -> None:
+        """A range of the worker's next list."""
+        self._named.setdefault(worker, []).append(work)
+
+    def close(self, worker: int) -> None:
+        """The worker's list is complete."""
+        self._closed[worker] = self._named.pop(worker, [])
+
+    @property
+    def ranges(self) -> list[Work]:
+        """Everything in the newest lists. They are of one moment when every worker has closed its own since it last
+        took or used samples."""
+        return [work for worker in sorted(self._closed) for work in self._closed[worker]]

@@ -114,7 +114,6 @@ class Collection:
 
     def __init__(self, session: "Session", workers: list[int], tag: int) -> None:
         self.session, self.workers, self._tag = session, workers, tag
-        self.outstanding: list[Work] = []
         self._sizes: dict[int, int] = {}
         self._post(Note(Kind.SAVE))
 
@@ -123,19 +122,15 @@ class Collection:
         """Whether every rank has copied its piece and waits."""
         return len(self._sizes) == len(self.workers)
 
-    def take(self, sender: int, note: Note) -> bool:
-        """Whether the note is part of this conversation; then it has been dealt with."""
-        if note.kind == Kind.REST:
-            self.outstanding.append(note.work)
-        elif note.kind == Kind.COPIED:
-            self._sizes[sender] = note.nbytes
-        return note.kind in (Kind.REST, Kind.COPIED)
+    def copied(self, sender: int, nbytes: int) -> None:
+        """A rank has copied its piece, which is so large, and waits."""
+        self._sizes[sender] = nbytes
 
-    def release(self, state: State) -> None:
-        """Copy the master's part, let the ranks go on, and start writing."""
+    def release(self, state: State, unused: list[Work]) -> None:
+        """Copy the master's part, let the ranks go on, and start writing. `unused`: samples that the ranks hold."""
         saver, rank = self.session.saver, self.session.transport.rank
         assert saver is not None
-        own, whole = saver.copy_own(state), saver.copy_state(state, self.outstanding)
+        own, whole = saver.copy_own(state), saver.copy_state(state, unused)
         nbytes = whole.nbytes + (own.nbytes if own else 0) + sum(self._sizes.values())
         begun = _begun(saver, state.trained, nbytes, last=False)
         self._post(Note(Kind.RESUME, count=state.trained if begun else REFUSED))

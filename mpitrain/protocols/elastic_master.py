@@ -3,7 +3,7 @@
 from typing import Any
 
 from mpitrain import saving
-from mpitrain.assignments import Work
+from mpitrain.assignments import Unused
 from mpitrain.errors import Overdue, WireError
 from mpitrain.protocols.elastic_centre import MastersCentre
 from mpitrain.protocols.orders import TO_MASTER, TO_WORKER
@@ -23,7 +23,7 @@ class Master:
         self._before = session.state.trained
         self._done: set[int] = set()
         self._stopping = self._told = False
-        self._rests: list[Work] = []
+        self._unused = Unused()
         self._collection: saving.Collection | None = None
         self._heard = dict.fromkeys(workers, session.transport.waking())
         self.monitor.refresh = self.refresh
@@ -41,7 +41,7 @@ class Master:
                 self._idle(backoff)
         self._post(Note(Kind.STOP, stopping=1))
         self.refresh()
-        self.state.assignments.returned += self._rests
+        self.state.assignments.returned += self._unused.ranges
 
     def _idle(self, backoff: Any) -> None:
         """Sleep until a note waits. Where workers serve themselves, seldom looking: they need the cores."""
@@ -80,7 +80,7 @@ class Master:
         self._heard[sender] = self.transport.waking()
         self._stopping |= bool(note.stopping)
         self.monitor.traffic[sender] = note.traffic
-        if self.centre.take(sender, note) or (self._collection is not None and self._collection.take(sender, note)):
+        if self.centre.take(sender, note):
             return
         match note.kind:
             case Kind.REPORT:
@@ -88,8 +88,12 @@ class Master:
                 self.monitor.updated(count=note.index)
                 self.state.index += note.index
             case Kind.REST:
-                self._rests.append(note.work)
+                self._unused.name(sender, note.work)
+            case Kind.COPIED if self._collection is not None:
+                self._unused.close(sender)
+                self._collection.copied(sender, note.nbytes)
             case Kind.DONE:
+                self._unused.close(sender)
                 self._done.add(sender)
             case _:
                 raise WireError(f"rank {sender} sent a note of kind {note.kind}, which no worker sends")
@@ -105,7 +109,7 @@ class Master:
                 backoff.pause()
         self.refresh()
         collection, self._collection = self._collection, None
-        collection.release(self.state)
+        collection.release(self.state, self._unused.ranges)
 
     def _post(self, note: Note) -> None:
         for worker in self.workers:

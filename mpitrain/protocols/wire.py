@@ -34,7 +34,7 @@ class Kind(IntEnum):
     SNAPSHOT = 9  # server: here it is, or a piece of it
     PULLED = 10  # worker: I have Θ
     SAVE = 11  # master: copy your piece of a checkpoint
-    REST = 12  # worker: these samples I was given and have not used
+    REST = 12  # worker: these samples I was given and have not used; COPIED or DONE ends the list
     COPIED = 13  # worker: it is copied, so large, and I wait
     RESUME = 14  # master: go on, and write it under this name
     DONE = 15  # worker: I shall train no more
