@@ -83,9 +83,10 @@ class Monitor:
         self.progress.line(f"rank {worker}: its gradient from update {index} is not finite; rejected")
         self.write("refused", worker=worker, index=index, loss=loss)
 
-    def gradient_statistics(self, zeros: float, cosine: float | None) -> None:
-        """Share of exact zeros in a gradient, cosine between two workers' (Chan & Lane §3.4)."""
-        self._zeros.add(zeros)
+    def gradient_statistics(self, zeros: float, minibatches: int, cosine: float | None) -> None:
+        """Mean share of exact zeros in these minibatches' gradients, cosine between two workers' sums (Chan & Lane
+        §3.4)."""
+        self._zeros.add(zeros * minibatches, minibatches)
         if cosine is not None:
             self._cosines.add(cosine)
 

@@ -53,7 +53,7 @@ class Updates:
         state.index += 1
 
     def _compare(self, gradient: Array, note: Note, worker: int) -> None:
-        """Chan & Lane §3.4: share of exact zeros, cosine between the gradients of two workers."""
+        """Chan & Lane §3.4: share of exact zeros in a minibatch's gradient, cosine between what two workers sent."""
         previous, cosine = self._previous, None
         assert previous is not None
         if self._previous_from not in (-1, worker):
@@ -61,4 +61,4 @@ class Updates:
             cosine = float(np.dot(gradient, previous) / norms) if norms else None
         np.copyto(previous, gradient)
         self._previous_from = worker
-        self.monitor.gradient_statistics(note.zeros, cosine)
+        self.monitor.gradient_statistics(note.zeros, note.minibatches, cosine)

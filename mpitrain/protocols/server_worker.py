@@ -10,6 +10,7 @@ from mpitrain.algorithms import Asgd
 from mpitrain.device.cpu import InPlace
 from mpitrain.errors import WireError
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
+from mpitrain.means import Mean
 from mpitrain.protocols.centre import Centre
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, unpack
@@ -33,6 +34,7 @@ class Worker:
         self._total = np.empty_like(self.theta) if apart else centre.gradient
         self._outgoing = device.outgoing(self._total, centre.gradient) if apart else InPlace()
         self._scratch, self._sgd = scratch_for(self.theta), device.fast(sgd)
+        self._counts_zeros = session.config.run.gradient_statistics
 
     def ask(self, note: Note, what: str) -> Note:
         """Send a note and wait for the answer."""
@@ -77,7 +79,7 @@ class Worker:
         index = self.pull(order.index)
         if self.options.order == "round-robin":
             self.tell(Note(Kind.PULLED))
-        total, eta, samples, loss = self._total, order.learning_rate, 0, 0.0
+        total, eta, samples, loss, zeros = self._total, order.learning_rate, 0, 0.0, Mean()
         minibatches = list(order.work.minibatches())
         self.session.learner.expect(minibatches)
         for number, minibatch in enumerate(minibatches, start=1):
@@ -86,13 +88,14 @@ class Worker:
             step, known = partial(self._step, target, total, None if last else eta), last
             loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
             samples += minibatch.count
+            if self._counts_zeros:
+                zeros.add(self._zeros(target))
             if last or self.session.stop.flag or self._granted(ask=number == self.options.minibatches):
                 break
         if not known:  # the last minibatch was not known to be it
             self._outgoing.start(slice(0, total.size))
-        zeros = self._zeros(total) if self.session.config.run.gradient_statistics else 0.0
         note = Note(Kind.GRADIENT, index, order.epoch, order.start, samples, order.minibatch, number)
-        return replace(note, learning_rate=eta, loss=loss, zeros=zeros)
+        return replace(note, learning_rate=eta, loss=loss, zeros=zeros.value or 0.0)
 
     def _step(self, g: Array, total: Array, eta: float | None, part: slice) -> None:
         """s ← s + g and θ ← θ − ηg on a part whose gradient has just been computed, while it is in cache.

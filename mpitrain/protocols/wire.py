@@ -60,7 +60,7 @@ class Note:
     nbytes: int = 0
     learning_rate: float = 0.0
     loss: float = 0.0  # summed over samples
-    zeros: float = 0.0  # share of exact zeros in the gradient
+    zeros: float = 0.0  # mean share of exact zeros in the minibatches' gradients
     traffic: float = 0.0  # bytes that the worker has sent and received so far
     checksum: int = 0
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.server_updates import Updates
@@ -85,7 +86,39 @@ def test_gradient_statistics(session_of) -> None:
     """Chan & Lane §3.4: zeros are the worker's, the cosine is between the gradients of two workers only."""
     updates = Updates(session_of(one_rank(), "run.gradient_statistics=true"))
     for worker, gradient in ((1, [1.0, 0, 0, 0, 0]), (2, [1.0, 1.0, 0, 0, 0]), (2, [0, 0, 0, 0, 1.0])):
-        updates.apply(np.array(gradient), Note(Kind.GRADIENT, index=updates.state.index, zeros=0.25), worker)
+        note = Note(Kind.GRADIENT, index=updates.state.index, minibatches=worker, zeros=worker / 4)
+        updates.apply(np.array(gradient), note, worker)
     summary = updates.monitor.summary()
-    assert summary["gradient_zeros_mean"] == 0.25
+    assert summary["gradient_zeros_mean"] == (0.25 + 4 * 0.5) / 5
     assert summary["gradient_cosine_mean"] == pytest.approx(0.5**0.5)
+
+
+class OneElement:
+    """A "network" whose gradient is zero but for one element, another one at each minibatch."""
+
+    layout, input_shape, classes, split = Layout([Parameter("x", (5,), ("constant", 1.0))]), (1,), 2, 0
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def initial(self, seed: int, dtype: type = np.float64) -> np.ndarray:
+        """All ones."""
+        return np.ones(5, dtype)
+
+    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None):
+        """The loss 1; the gradient of the next element."""
+        gradient[:] = 0
+        gradient[self.calls % len(gradient)] = 1
+        self.calls += 1
+        if on_ready:
+            on_ready(slice(0, len(gradient)))
+        return 1.0
+
+
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_the_share_of_zeros_is_that_of_a_minibatch_s_gradient(session_of, minibatches: int) -> None:
+    """Four of five are zero in each, though not in their sum."""
+    settings = ("run.gradient_statistics=true", "training.epochs=1", f"algorithm.minibatches={minibatches}")
+    session = session_of(one_rank(), *settings, "training.minibatch=4", network=OneElement())
+    PROTOCOLS["server"](session)
+    assert session.monitor.summary()["gradient_zeros_mean"] == pytest.approx(0.8)

@@ -191,7 +191,7 @@ def test_a_stop_asked_of_one_rank_stops_all_and_loses_no_sample(session_of, tran
         return plain(*arguments, **more)
 
     session.learner.gradient = gradient
-    session.monitor.turn = lambda state: (session.stop.flag and heard.touch(), turn(state))[1]
+    session.monitor.turn = lambda *now, **how: (session.stop.flag and heard.touch(), turn(*now, **how))[1]
     PROTOCOLS["server"](session)
     if transport.rank == 0:
         ledger = session.state.assignments
