@@ -13,11 +13,26 @@ import msgspec
 import tomli_w
 
 from mpitrain.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, defaults_of
+from mpitrain.algorithms.table import (
+    Amount,
+    AmountOrNone,
+    Count,
+    Few,
+    Fraction,
+    Handful,
+    Large,
+    NotNegative,
+    Number,
+    Positive,
+    Text,
+)
 from mpitrain.errors import BadInput
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
+#: What msgspec says, and what a user can read.
+PLAIN = {
+    "Expected `array`": "expected one or two numbers in brackets, such as [5,5]",
+    "Expected `str` matching regex": "holds a NUL character",
+}
 
 
 class Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -27,11 +42,11 @@ class Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class Data(Section, frozen=True):
     """Where the shards are and how they are read."""
 
-    path: str = ""  # empty: the embedded digits
-    context: list[Annotated[int, msgspec.Meta(ge=0)]] = []  # frames left and right of the centre frame
-    memory_limit_gb: Positive = 4.0  # larger parts are read from disk as training goes
+    path: Text = ""  # empty: the embedded digits
+    context: Annotated[list[Few], msgspec.Meta(max_length=2)] = []  # frames left and right of the centre frame
+    memory_limit_gb: Amount = 4.0  # larger parts are read from disk as training goes
     normalise: Literal["corpus", "speaker", "utterance", "unit", "none"] = "corpus"  # whose mean and deviation
-    crop: Annotated[int, msgspec.Meta(ge=0)] = 0  # pixels of the square cut from an image: anywhere, or its centre
+    crop: Number = 0  # pixels of the square cut from an image: anywhere, or its centre
     flip: bool = False  # reflect every other training image
     colour_shift: NotNegative = 0.0  # standard deviation of Krizhevsky's α; 0: none
 
@@ -39,22 +54,22 @@ class Data(Section, frozen=True):
 class Model(Section, frozen=True):
     """The network: a preset, scaled. What is not given is as the preset has it."""
 
-    preset: str = "digits-cnn"
-    width: Positive = 1.0
-    hidden_layers: Count | None = None
+    preset: Text = "digits-cnn"
+    width: Annotated[float, msgspec.Meta(gt=0, le=1e4)] = 1.0
+    hidden_layers: Handful | None = None
     output: Literal["softmax", "logistic"] | None = None
     l2: NotNegative | None = None
-    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+    dropout: Fraction | None = None
 
 
 class Training(Section, frozen=True):
     """How long, how fast, and from which random numbers."""
 
-    epochs: Positive = 10.0
+    epochs: Amount = 10.0
     minibatch: Count = 32  # samples a worker treats between two steps
     learning_rate: Positive = 0.05
     rate_per: Literal["minibatch", "sample"] = "minibatch"  # whether it multiplies the mean or the sum
-    seed: Annotated[int, msgspec.Meta(ge=0)] = 1
+    seed: Large = 1
     dtype: Literal["float32", "float64"] = "float32"
 
 
@@ -62,27 +77,27 @@ class Pretraining(Section, frozen=True):
     """What rank 0 does to the initial weights before the training."""
 
     method: Literal["none", "layerwise", "contrastive-divergence"] = "none"
-    epochs: Positive = 1.0  # for each layer
+    epochs: Amount = 1.0  # for each layer
     minibatch: Count = 64
     learning_rate: Positive = 0.05  # multiplies means
-    samples: Annotated[int, msgspec.Meta(ge=0)] = 0  # of the training part; 0: all of it
+    samples: Large = 0  # of the training part; 0: all of it
 
 
 class Run(Section, frozen=True):
     """Where and how the program runs."""
 
-    out: str = "runs"
+    out: Text = "runs"
     device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU where there is one
     matmul: Literal["float32", "tf32", "bf16"] = "float32"  # of a GPU's products; weights and sums stay float32
     cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI takes GPU memory; auto: what it says of itself
-    threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # per rank; 0: cores of the node divided by its ranks
-    evaluate_every: NotNegative = 1.0  # epochs between evaluations; 0: only at the end
-    train_subset: Annotated[int, msgspec.Meta(ge=0)] = 0  # training samples that are evaluated as well
-    checkpoint_every: NotNegative = 5.0  # minutes between checkpoints; 0: none by the clock
-    checkpoint_samples: Annotated[int, msgspec.Meta(ge=0)] = 0  # samples between checkpoints; 0: none by samples
+    threads: Few = 0  # per rank; 0: cores of the node divided by its ranks
+    evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
+    train_subset: Number = 0  # training samples that are evaluated as well
+    checkpoint_every: AmountOrNone = 5.0  # minutes between checkpoints; 0: none by the clock
+    checkpoint_samples: Large = 0  # samples between checkpoints; 0: none by samples
     checkpoints_kept: Count = 3  # the newest; there is always one at the end and on a signal
     checkpoint_best: bool = True  # keep the model with the smallest error on dev, or else test, as well
-    deadline: Positive = 300.0  # seconds that a silent rank is waited for
+    deadline: Amount = 300.0  # seconds that a silent rank is waited for
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"
     nonfinite_limit: Count = 10  # non-finite gradients in a row after which the run stops
     gradient_statistics: bool = False  # share of exact zeros in a minibatch's gradient, cosine between workers' (Chan & Lane §3.4)
@@ -93,7 +108,7 @@ class Run(Section, frozen=True):
 class Stage(Section, frozen=True, kw_only=True):
     """From `at` on (epochs, or "25%" of the training) these values hold instead of the ones of [training]."""
 
-    at: float | str
+    at: AmountOrNone | Text
     minibatch: Count | None = None
     learning_rate: Positive | None = None
     rate_factor: Positive | None = None  # multiplies the rate that held before
@@ -141,8 +156,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # TOML's own, UTF-8's, and that of whole numbers of more than 4300 digits
         raise BadInput(f"{path}: not TOML: {error}") from error
+    except RecursionError:
+        raise BadInput(f"{path}: brackets are nested too deeply") from None
 
 
 def set_key(table: dict[str, Any], override: str) -> None:
@@ -150,10 +167,14 @@ def set_key(table: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise BadInput(f"--set {override}: expected key=value")
+    if any("\ud800" <= letter <= "\udfff" for letter in override):  # what Python makes of other bytes
+        raise BadInput(f"--set {override}: not UTF-8")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         value = text
+    except RecursionError:
+        raise BadInput(f"--set {key.strip()}: brackets are nested too deeply") from None
     *parents, last = key.strip().split(".")
     for name in parents:
         table = table.setdefault(name, {})
@@ -188,7 +209,8 @@ def _without_none(value: Any) -> Any:
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(under)
     for key, value in over.items():
-        merged[key] = _merge(merged[key], value) if isinstance(value, dict) and key in merged else value
+        under_it = merged.get(key)
+        merged[key] = _merge(under_it, value) if isinstance(value, dict) and isinstance(under_it, dict) else value
     return merged
 
 
@@ -201,11 +223,13 @@ def _check_names(table: dict[str, Any]) -> None:
     if not isinstance(algorithm, dict):
         raise BadInput("algorithm: expected a table")
     name = algorithm.get("name", "asgd")
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise BadInput(f"algorithm.name = {name!r}: unknown{nearest(str(name), list(ALGORITHMS))}")
     _check_fields(algorithm, ALGORITHMS[name], "algorithm.")
     stages = table.get("stages", [])
-    for number, stage in enumerate(stages if isinstance(stages, list) else []):
+    if not isinstance(stages, list):
+        raise BadInput("stages: expected tables, each under a line [[stages]]")
+    for number, stage in enumerate(stages):
         _check_fields(stage, Stage, f"stages[{number}].")
 
 
@@ -228,4 +252,7 @@ def nearest(word: str, known: list[str], prefix: str = "") -> str:
 
 def _readable(error: msgspec.ValidationError) -> str:
     message, _, where = str(error).partition(" - at `$")
+    for said, plain in PLAIN.items():
+        if message.startswith(said):
+            message = plain
     return f"{where.rstrip('`').lstrip('.') or 'configuration'}: {message}"

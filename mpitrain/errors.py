@@ -9,6 +9,10 @@ class BadInput(ValueError):
 
     agreed = False
 
+    def __init__(self, line: str) -> None:
+        """`line` stays one line whatever names it quotes: control characters are shown as Python writes them."""
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
+
 
 class TrainingFailed(RuntimeError):
     """A training that cannot go on, such as one whose gradients are no longer finite: one line, exit status 1."""

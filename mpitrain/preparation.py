@@ -54,6 +54,8 @@ def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]
     device = choose(config.run, transport.local_rank)
     corpus = open_corpus(data_path(config), "train", **reading(config))
     network = network_of(config, corpus.shape, corpus.classes, device.workspace())
+    _require_whole_samples(config, corpus.samples)
+    _require_memory(config, network)
     wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
     config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
     if wanted > there:
@@ -63,6 +65,29 @@ def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]
     if config.run.tensorboard:
         tensorboard.require()
     return device, corpus, network
+
+
+def _require_whole_samples(config: Config, samples: int) -> None:
+    """Raise BadInput naming a length in epochs that is less than one of the samples."""
+    lengths = {"training.epochs": config.training.epochs, "run.evaluate_every": config.run.evaluate_every}
+    if config.pretraining.method != "none":
+        lengths["pretraining.epochs"] = config.pretraining.epochs
+    for key, epochs in lengths.items():
+        if epochs and round(epochs * samples) == 0:
+            raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
+
+
+def _require_memory(config: Config, network: Network) -> None:
+    """Raise BadInput for a network whose parameters and gradient do not fit this node: filling them would end in a
+    kill that nobody explains."""
+    needed = 2 * network.layout.size * np.dtype(config.training.dtype).itemsize
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise BadInput(
+            f"model.preset, model.width: {config.model.preset} of width {config.model.width:g} has "
+            f"{network.layout.size:,} parameters; with their gradient they take {needed / 1e9:,.0f} GB, "
+            f"this node has {there / 1e9:,.0f} GB"
+        )
 
 
 def run_folder(config: Config, options: Options) -> Path:

@@ -1,7 +1,7 @@
 """What holds when: minibatch, learning rate and number of workers as functions of the samples served."""
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from mpitrain.config import Config, Stage
 from mpitrain.errors import BadInput
@@ -70,7 +70,7 @@ class Schedule:
                 position = fraction * self.total
             else:
                 position = stage.at * self.samples
-            if not position >= 0:
+            if not 0 <= position < inf:
                 raise ValueError
         except ValueError:
             raise BadInput(f'stages[{number}].at = {stage.at!r}: expected epochs, or a share such as "25%"') from None

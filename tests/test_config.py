@@ -1,15 +1,19 @@
 """The configuration: what it accepts, what it refuses and how it says so."""
 
+import datetime
 import tomllib
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS
 from mpitrain.errors import BadInput
+from mpitrain.schedule import Schedule
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -91,3 +95,110 @@ def test_every_key_is_explained() -> None:
     """In the README's chapter on them."""
     chapter = README.read_text().split("## Every key")[1].split("\n## ")[0]
     assert sorted(key for key in keys() if f"`{key}`" not in chapter) == []
+
+
+SECTIONS = {"data": configuration.Data, "model": configuration.Model, "training": configuration.Training}
+SECTIONS |= {"pretraining": configuration.Pretraining, "run": configuration.Run}
+
+
+def tables() -> list[tuple[str, str, str]]:
+    """Section, key and algorithm of every key that there is."""
+    found = [(section, key, "asgd") for section, kind in SECTIONS.items() for key in kind.__struct_fields__]
+    found += [("stages", key, "asgd") for key in configuration.Stage.__struct_fields__]
+    found += [("algorithm", key, name) for name, kind in ALGORITHMS.items() for key in kind.__struct_fields__]
+    return [*found, ("algorithm", "name", "asgd"), ("training", "learning_rate", "sparse-delta")]
+
+
+def accept_or_name(section: str, key: str, algorithm: str, value: Any) -> None:
+    """A value is taken, and what is made of the configuration alone works; or one line names its key."""
+    table: dict[str, Any] = {"algorithm": {"name": algorithm}}
+    if section == "stages":
+        table["stages"] = [{"at": 0.5} | {key: value}]
+    else:
+        table[section] = table.get(section, {}) | {key: value}
+    try:
+        config = configuration.resolve(table)
+        assert Schedule(config, 1438).total < 2**60
+    except BadInput as refusal:
+        said = str(refusal)
+        named = key in said or (key == "learning_rate" and "learning rate" in said)
+        assert named and said.isprintable(), said
+        return
+    assert configuration.resolve(tomllib.loads(configuration.to_toml(config))) == config
+    assert configuration.to_toml(config).encode()
+    assert int(config.data.memory_limit_gb * 1e9) < 2**63 and "\0" not in config.run.out + config.data.path
+    numbers = [number for number in vars_of(config) if isinstance(number, int | float)]
+    assert all(abs(number) <= 1e30 for number in numbers)
+
+
+def vars_of(config: configuration.Config) -> list[Any]:
+    """All values of all tables."""
+    parts = (config.data, config.model, config.training, config.pretraining, config.algorithm, config.run)
+    return [getattr(part, name) for part in (*parts, *config.stages) for name in part.__struct_fields__]
+
+
+AWKWARD = (
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    1e300,
+    1e-300,
+    5e-324,
+    -1,
+    -0.5,
+    0,
+    10**30,
+    10**400,
+    2**63,
+    2**64,
+    True,
+)
+AWKWARD_TEXTS = ("", "\0", "a\nb", "1e400%", "nan%", "inf%", "-1%", "1e308%", "%", "9" * 5000)
+
+
+def test_awkward_values_of_every_key() -> None:
+    """Infinite, tiny, negative and huge numbers, texts with NUL, other types."""
+    others: tuple[Any, ...] = ([], {}, [1], [{}], {"name": 1}, [float("inf"), 10**30], datetime.date(2020, 1, 1))
+    for (section, key, algorithm), value in product(tables(), (*AWKWARD, *AWKWARD_TEXTS, *others)):
+        accept_or_name(section, key, algorithm, value)
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.datetimes(), st.sampled_from(AWKWARD)
+    ),
+    lambda values: st.one_of(st.lists(values, max_size=3), st.dictionaries(st.text(max_size=8), values, max_size=3)),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=600)
+@given(key=st.sampled_from(tables()), value=VALUES)
+def test_any_value_of_any_key_is_taken_or_refused_in_one_line(key: tuple[str, str, str], value: Any) -> None:
+    """Whatever TOML can say."""
+    accept_or_name(*key, value)
+
+
+@pytest.mark.parametrize("opening", ["[", "{a="])
+@pytest.mark.parametrize("depth", [150, 10_000])
+def test_nested_brackets_are_refused(tmp_path: Path, opening: str, depth: int) -> None:
+    """On the command line and in a file, closed or not, deeper than Python's own stack or not."""
+    for closing in ("", "1" + {"[": "]", "{a=": "}"}[opening] * depth):
+        with pytest.raises(BadInput) as refusal:
+            configuration.load(None, [f"training.epochs={opening * depth}{closing}"])
+        assert "training.epochs" in str(refusal.value) and len(str(refusal.value)) < 200
+        (tmp_path / "deep.toml").write_text(f"[training]\nepochs = {opening * depth}{closing}\n")
+        with pytest.raises(BadInput, match=r"deep\.toml|training\.epochs"):
+            configuration.load(tmp_path / "deep.toml", [])
+
+
+def test_bytes_that_are_not_text_are_refused() -> None:
+    """As in a path of another locale: config.toml could not hold them."""
+    with pytest.raises(BadInput, match=r"--set run\.out=a\\udcff: not UTF-8"):
+        configuration.load(None, ["run.out=a\udcff"])
+
+
+def test_a_list_without_brackets_is_shown_with_them() -> None:
+    """What users write for it: 5,5."""
+    with pytest.raises(BadInput, match=r"data\.context: .*\[5,5\]"):
+        configuration.load(None, ["data.context=5,5"])

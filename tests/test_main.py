@@ -122,6 +122,9 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "too many workers": (("--set", "stages=[{at=0, workers=9}]"), "9 workers"),
     "nothing to resume": (("--resume", "nothing"), "nothing"),
     "unknown network": (("--set", "model.preset=digit-cnn"), "digits-cnn"),
+    "less than a sample": (("--set", "run.evaluate_every=1e-300"), "run.evaluate_every"),
+    "NUL in a path": (("--set", 'run.out="a\\u0000b"'), "run.out"),
+    "network beyond all memory": (("--set", "model.width=10000"), "model.width"),
     "folder that cannot be made": (("--out", "/proc/nothing"), "/proc/nothing"),
 }
 

@@ -76,7 +76,7 @@ def defaults_of(table: dict[str, Any]) -> dict[str, Any]:
     name = table.get("name", "asgd")
     kind = ALGORITHMS[name]
     preset = table.get("preset", "")
-    if kind.presets and preset not in kind.presets:
+    if kind.presets and (not isinstance(preset, str) or preset not in kind.presets):
         raise BadInput(f"algorithm.preset = {preset!r}: unknown; known: {', '.join(filter(None, kind.presets))}")
     recipe = kind.recipes.get(preset, {})
     training = {**kind.training, **recipe.get("training", {})}

@@ -1,10 +1,8 @@
 """Algorithms with a centre that workers of their own go to: EASGD's family, DOWNPOUR, ADMM."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import msgspec
-
-from mpitrain.algorithms.table import Algorithm, Count, Momentum, NotNegative
+from mpitrain.algorithms.table import Algorithm, Count, Fraction, NotNegative, Number
 from mpitrain.errors import BadInput
 from mpitrain.rules import elastic
 
@@ -18,7 +16,7 @@ class Elastic(Algorithm, frozen=True):
     protocol = "elastic"
     tau: Count = 10  # τ: minibatches between two exchanges
     rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
-    plateau: Annotated[int, msgspec.Meta(ge=0)] = 0  # minibatches of a window of rules/plateau.py; 0: no falls
+    plateau: Number = 0  # minibatches of a window of rules/plateau.py; 0: no falls
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
     loaders: Count = 4  # k of "chunked": chunks shuffled together
     order: Literal["free", "round-robin"] = "free"
@@ -68,7 +66,7 @@ class Eamsgd(Pulled, frozen=True, tag_field="name", tag="eamsgd"):
     """Asynchronous EAMSGD (Algorithm 2)."""
 
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
-    delta: Momentum = 0.9  # δ; the paper's networks take 0.99
+    delta: Fraction = 0.9  # δ; the paper's networks take 0.99
 
 
 class _InStep(Pulled, frozen=True):
@@ -97,7 +95,7 @@ class EamsgdSync(_InStep, frozen=True, tag_field="name", tag="eamsgd-sync"):
     """Synchronous EAMSGD (equations 7 and 6)."""
 
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
-    delta: Momentum = 0.9
+    delta: Fraction = 0.9
 
 
 class Downpour(Elastic, frozen=True, tag_field="name", tag="downpour"):
@@ -112,7 +110,7 @@ class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
 
     training: ClassVar = {"learning_rate": 0.05, "epochs": 20.0}
     rho: NotNegative = 1.0
-    delta: Momentum = 0.0  # of the momentum variant
+    delta: Fraction = 0.0  # of the momentum variant
     start: Literal["same", "different"] = "same"
 
     def check(self, config: "Config") -> None:

@@ -1,10 +1,8 @@
 """Data-parallel convolutions with model-parallel fully connected layers."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import msgspec
-
-from mpitrain.algorithms.table import Algorithm, Count, Momentum, NotNegative, Positive
+from mpitrain.algorithms.table import Algorithm, Count, Fraction, NotNegative, Number, Positive
 from mpitrain.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,10 +16,10 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     protocol = "hybrid"
     training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
     scheme: Literal["a", "b", "c"] = "b"
-    group: Annotated[int, msgspec.Meta(ge=0)] = 0  # ranks that share a round of scheme c; 0: all of them
+    group: Number = 0  # ranks that share a round of scheme c; 0: all of them
     fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update a minibatch, or one a round
     batch: Literal["local", "global"] = "local"  # whether training.minibatch is a rank's share or the whole
-    momentum: Momentum = 0.9
+    momentum: Fraction = 0.9
     weight_decay: NotNegative = 0.0005  # of weights; model.l2 is added to it
     bias_rate: Positive = 2.0  # of biases, in learning rates
     scaling: Literal["linear", "theory", "none"] = "linear"  # of the rate with k = batch / base_batch: k, √k, 1

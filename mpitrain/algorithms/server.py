@@ -1,10 +1,8 @@
 """Algorithms whose master computes: the parameter server, and DOWNPOUR's relatives that need one."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import msgspec
-
-from mpitrain.algorithms.table import Algorithm, Count, Momentum, Share
+from mpitrain.algorithms.table import Algorithm, Count, Fraction, Number, Share
 from mpitrain.errors import BadInput
 
 
@@ -25,11 +23,11 @@ class Asgd(Algorithm, frozen=True, tag_field="name", tag="asgd"):
         },
     }
     preset: Literal["", "zhang2013", "chan2014"] = ""
-    momentum: Momentum = 0.0  # the master's (Chan & Lane eq 3)
+    momentum: Fraction = 0.0  # the master's (Chan & Lane eq 3)
     gradient_decay: Share = 1.0  # β of α = β^(i−j) (Chan & Lane eq 5)
     minibatches: Count = 1  # n between two exchanges, at the least when until_free
     until_free: bool = False  # compute on until the master grants the exchange
-    minibatches_most: Annotated[int, msgspec.Meta(ge=0)] = 0  # bound of until_free; 0: 10 n
+    minibatches_most: Number = 0  # bound of until_free; 0: 10 n
     sampling: Literal["dispensed", "independent"] = "dispensed"
     order: Literal["free", "round-robin"] = "free"
 
@@ -77,7 +75,7 @@ class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
     """Momentum DOWNPOUR, τ = 1: the master keeps the velocity."""
 
     training: ClassVar = {"learning_rate": 0.003, "epochs": 20.0}
-    delta: Momentum = 0.9
+    delta: Fraction = 0.9
 
 
 class Adownpour(Served, frozen=True, tag_field="name", tag="adownpour"):

@@ -1,11 +1,9 @@
 """Peers that exchange sparse 1-bit deltas."""
 
 import warnings
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import msgspec
-
-from mpitrain.algorithms.table import Algorithm, Count, NotNegative, Positive
+from mpitrain.algorithms.table import Algorithm, Fraction, Handful, NotNegative, Number, Positive
 from mpitrain.errors import BadInput
 
 if TYPE_CHECKING:
@@ -33,23 +31,24 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     preset: Literal["", "strom2015"] = ""
     threshold: Positive = 1.0  # of the residual of summed gradients; with a target density, where it starts
     codec: Literal["packed", "golomb-rice", "auto"] = "packed"
-    target_density: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0  # share of elements to send; 0: fixed threshold
+    target_density: Fraction = 0.0  # share of elements to send; 0: fixed threshold
     clip: NotNegative = 0.0  # of the residual, in thresholds; 0: none
-    window: Count = 4  # messages on their way to a peer
-    patience: Annotated[int, msgspec.Meta(ge=0)] = 2  # minibatches trained on while a peer's window is full
+    window: Handful = 4  # messages on their way to a peer
+    patience: Number = 2  # minibatches trained on while a peer's window is full
     synchronous: bool = False  # every rank waits for every minibatch's messages
     order: Literal["free", "round-robin"] = "free"  # the latter: synchronous, messages applied by rank
     check_every: NotNegative = 10.0  # seconds between checks of the replica; 0: none
 
     def check(self, config: "Config") -> None:
-        from mpitrain.rules.sparse_delta import integer_step
+        from mpitrain.rules.sparse_delta import integer_step, round_threshold
         from mpitrain.schedule import Schedule
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for settings in Schedule(config, 1).all:
                 try:
-                    integer_step(self.rate(config, settings.learning_rate, settings.minibatch), self.threshold)
+                    threshold = round_threshold(self.threshold)
+                    integer_step(self.rate(config, settings.learning_rate, settings.minibatch), threshold)
                 except BadInput as error:
                     raise BadInput(f"algorithm.threshold: {error}") from None
 

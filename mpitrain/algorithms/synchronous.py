@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from mpitrain.algorithms.table import Algorithm, Momentum, Positive, Share
+from mpitrain.algorithms.table import Algorithm, Amount, Fraction, Share
 
 
 class Sgd(Algorithm, frozen=True, tag_field="name", tag="sgd"):
@@ -16,7 +16,7 @@ class Msgd(Algorithm, frozen=True, tag_field="name", tag="msgd"):
 
     protocol = "synchronous"
     training: ClassVar = {"learning_rate": 0.01}
-    momentum: Momentum = 0.9
+    momentum: Fraction = 0.9
     nesterov: bool = True  # else classical
 
 
@@ -38,10 +38,10 @@ class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
 
     protocol = "synchronous"
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.02}
-    momentum: Momentum = 0.9
+    momentum: Fraction = 0.9
     nesterov: bool = True
     batch: Literal["local", "global"] = "local"  # whether training.minibatch is a rank's share or the whole
-    bucket_mb: Positive = 4.0
+    bucket_mb: Amount = 4.0
 
     def workers(self, ranks: int) -> int:
         return ranks

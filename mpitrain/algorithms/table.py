@@ -8,11 +8,20 @@ if TYPE_CHECKING:
     from mpitrain.config import Config
     from mpitrain.models import Network
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+# What a value of the configuration can be: every key has one of these types, a Literal or bool. The upper bounds lie
+# beyond all use: they keep infinity out, and everything that is reckoned from several keys within int64 and float64.
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+Large = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Few = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
+Handful = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Momentum = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Amount = Annotated[float, msgspec.Meta(gt=0, le=1e9)]  # epochs, seconds, gigabytes
+AmountOrNone = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]  # no NUL, which files' names cannot hold
 
 
 class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

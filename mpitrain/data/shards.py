@@ -48,11 +48,11 @@ def folder_parts(folder: Path) -> dict[str, list[Path]]:
 
     Raises BadInput naming the folder that has none, or several sets of one part.
     """
-    if not folder.is_dir():
-        raise BadInput(f"{folder}: no such folder; `mpitrain prepare` makes such folders")
     counts: dict[str, set[int]] = {}
     try:
         names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadInput(f"{folder}: no such folder; `mpitrain prepare` makes such folders") from None
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from error
     for name in names:
