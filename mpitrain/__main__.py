@@ -9,7 +9,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from mpitrain import __version__, environment
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 
 environment.prepare()  # before anything loads NumPy
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(options.run(options) or 0)
     except BadInput as error:
-        print(f"mpitrain: {error}", file=sys.stderr)
+        print(f"mpitrain: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("mpitrain: interrupted", file=sys.stderr)

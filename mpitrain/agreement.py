@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
+from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, printable
 from mpitrain.mpi import Transport, abort
 from mpitrain.mpi.start import PRINTING
 
@@ -32,7 +32,7 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
     try:
         result = action()
     except BadInput as error:
-        fault = str(error) or "bad input"
+        fault = printable(str(error)) or "bad input"
     faults = transport.gather_texts(fault, what)
     first = next((rank for rank, text in enumerate(faults) if text), None)
     if first is None:
@@ -48,6 +48,6 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
 def _end(transport: Transport, line: str, status: int) -> None:
     """Say why and end the job. Where several ranks see the same fault, the first is given the time to say it alone."""
     time.sleep(ALONE * min(transport.rank, 4))
-    print(f"mpitrain: {line}", file=sys.stderr, flush=True)
+    print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
     if transport.size > 1:
         abort(status)

@@ -31,6 +31,14 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def printable(text: str, keep: str = "") -> str:
+    """The text with whatever a terminal or a page would not show as a letter written out, such as \\x1b; but `keep`."""
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
 def missing(error: Exception, module: str) -> bool:
     """Whether it is that this module is not installed, rather than that it fails."""
     return isinstance(error, ModuleNotFoundError) and error.name == module

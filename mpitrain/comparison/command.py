@@ -5,14 +5,13 @@ import json
 import math
 import os
 import sys
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from mpitrain.comparison import launching
 from mpitrain.comparison import table as tables
 from mpitrain.comparison.matrix import Element, matrix
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.metrics import write_whole
 from mpitrain.report.html import table
 from mpitrain.report.page import page, section
@@ -58,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--baseline: {options.baseline} is none of the configurations")
     if options.list:
         for number, element in enumerate(elements):
-            print(number, element.name, element.ranks, element.state(), sep="\t")
+            print(number, element.shown, element.ranks, element.state(), sep="\t")
         return 0
     if options.element is not None and not 0 <= options.element < len(elements):
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
@@ -77,18 +76,18 @@ def _run_all(elements: list[Element], launch: str, deadline: float) -> bool:
     states = [element.state() for element in elements]  # a folder of another configuration is refused before any run
     with relay.listening():
         for number, (element, state) in enumerate(zip(elements, states, strict=True), 1):
-            place = f"{number} of {len(elements)}  {element.name}"
+            place = f"{number} of {len(elements)}  {element.shown}"
             if state == "finished":
                 print(f"{place}: finished before", flush=True)
                 continue
             if relay.asked:
                 return True
             print(f"{place}: {element.ranks} {'rank' if element.ranks == 1 else 'ranks'} …", flush=True)
-            fault = launching.run(element, how, deadline, relay)
+            fault, log = printable(launching.run(element, how, deadline, relay)), printable(str(element.log))
             if relay.asked and element.state() != "finished":
-                print(f"{place}: stopped: {fault} (see {element.log})", flush=True)
+                print(f"{place}: stopped: {fault} (see {log})", flush=True)
                 return True
-            print(f"{place}: {f'failed: {fault} (see {element.log})' if fault else _outcome(element)}", flush=True)
+            print(f"{place}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
     return False
 
 
@@ -96,17 +95,17 @@ def _outcome(element: Element) -> str:
     run = element.read()
     results = run.results if run else {}
     error = results.get("test_error")
-    return f"{results.get('seconds', 0):.1f} s" + ("" if error is None else f", test error {error:.2%}")
+    return f"{results.get('seconds') or 0:.1f} s" + ("" if error is None else f", test error {error:.2%}")
 
 
 def _write_table(elements: list[Element], targets: list[float], options: argparse.Namespace) -> None:
     found = tables.rows(elements, targets, options.test_set, options.baseline)
-    states = {element.name: element.state() for element in elements}
+    states = {element.shown: element.state() for element in elements}
     text, note = tables.markdown(found), _note(states, options)
     title = "Comparison of " + ", ".join(dict.fromkeys(element.configuration for element in elements))
     runs = [run for element in elements if (run := element.read())]
     header, lines = tables.cells(found)
-    shown = table(note, header, [[escape(cell) for cell in line] for line in lines], "results")
+    shown = table(note, header, lines, "results")
     told = {"targets": targets, "test_set": options.test_set, "baseline": options.baseline, "runs": states}
     options.out.mkdir(parents=True, exist_ok=True)
     written = {
@@ -118,7 +117,7 @@ def _write_table(elements: list[Element], targets: list[float], options: argpars
     for name, content in written.items():
         write_whole(options.out / name, content)
     print(f"\n{text}\n{note}")
-    print(*(options.out / name for name in written), sep="\n")
+    print(*(printable(str(options.out / name)) for name in written), sep="\n")
 
 
 def _note(states: dict[str, str], options: argparse.Namespace) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mpitrain.algorithms import ALGORITHMS, Algorithm
 from mpitrain.config import Config, load, nearest, to_toml
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.report.runs import Run, flat, read_run
 
 
@@ -27,6 +27,11 @@ class Element:
     def name(self) -> str:
         """The name of its run folder."""
         return f"{self.configuration}-w{self.workers}-s{self.seed}"
+
+    @property
+    def shown(self) -> str:
+        """The name without what a terminal would not show as a letter: it may be that of any file."""
+        return printable(self.name)
 
     @property
     def folder(self) -> Path:

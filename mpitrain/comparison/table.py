@@ -7,7 +7,7 @@ from typing import Any
 
 from mpitrain.comparison.matrix import Element
 from mpitrain.comparison.timing import Spread, speed_up, time_to
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.report.html import duration
 from mpitrain.report.runs import Run
 
@@ -62,7 +62,7 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
             [element.seed for element in own],
             runs,
             Spread([run.results[key] for run in runs if run.results[key] is not None]),
-            Spread([run.results["samples_per_second"] for run in runs]),
+            Spread([speed for run in runs if (speed := run.results.get("samples_per_second")) is not None]),
         )
         row.reached = {to: Reached([time_to(run.events("evaluate"), key, to) for run in runs]) for to in targets}
         found.append(row)
@@ -96,7 +96,7 @@ def cells(found: list[Row]) -> tuple[list[str], list[list[str]]]:
 
 def _line(row: Row) -> list[str]:
     runs = f"{len(row.runs)}" if len(row.runs) == len(row.seeds) else f"{len(row.runs)} of {len(row.seeds)}"
-    line = [row.configuration, str(row.workers), str(row.ranks), runs]
+    line = [printable(row.configuration), str(row.workers), str(row.ranks), runs]
     for reached in row.reached.values():
         line.append(_time(reached, len(row.seeds)))
         faster, share = reached.speed_up, reached.efficiency
@@ -121,6 +121,7 @@ def _time(reached: Reached, seeds: int) -> str:
 def markdown(found: list[Row]) -> str:
     """The table with its columns in line."""
     header, lines = cells(found)
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     every = [header, ["-" * width for width in widths], *lines]
     return "".join(
@@ -133,7 +134,7 @@ def values(found: list[Row]) -> list[dict[str, Any]]:
     """Every number of the table, for compare.json."""
     return [
         {
-            "configuration": row.configuration,
+            "configuration": printable(row.configuration),
             "workers": row.workers,
             "ranks": row.ranks,
             "seeds": row.seeds,

@@ -10,7 +10,7 @@ def time_to(records: Sequence[dict[str, Any]], key: str, target: float) -> float
     """Seconds at which `key` first came down to `target`: between two evaluations on the line that joins them."""
     before: tuple[float, float] | None = None
     for record in records:
-        if record.get(key) is None:
+        if record.get(key) is None or record.get("seconds") is None:
             continue
         seconds, value = float(record["seconds"]), float(record[key])
         if value <= target:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.metrics import write_whole
 from mpitrain.report.page import page
 from mpitrain.report.pictures import FORMATS, draw
@@ -39,12 +39,12 @@ def run(options: argparse.Namespace) -> None:
     drawn = draw(runs, options.plots, options.format) if options.plots else []
     write_whole(out, page(runs, title))
     for path in [out, *drawn]:
-        print(path)
+        print(printable(str(path)))
 
 
 def _left_out(folder: Path) -> bool:
     """One of several folders, as of `runs/*`, that no run has made."""
     left_out = folder.is_dir() and not (folder / "config.toml").exists() and not (folder / "metrics.jsonl").exists()
     if left_out:
-        print(f"{folder}: left out, not a run folder")
+        print(f"{printable(str(folder))}: left out, not a run folder")
     return left_out

@@ -1,10 +1,31 @@
-"""Tables and bars as HTML, and numbers as readers want them."""
+"""Tables and bars as HTML, and numbers as readers want them.
 
-from collections.abc import Sequence
+Whatever is put into them is escaped, unless it is Html already: names and values come from files that anybody wrote.
+"""
+
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from mpitrain.errors import printable
+
 STYLES = 18  # line styles in page.css and page.js: six colours, each solid, dashed and dotted
+
+
+class Html(str):
+    """A text that is HTML, made here: it goes into a page as it is."""
+
+    __slots__ = ()
+
+
+def safe(text: str, keep: str = "") -> Html:
+    """The text as HTML, for elements and quoted attributes; control characters but `keep` are written out."""
+    return text if isinstance(text, Html) else Html(escape(printable(text, keep)))
+
+
+def join(parts: Iterable[str]) -> Html:
+    """One after another."""
+    return Html("".join(map(safe, parts)))
 
 
 def show(value: Any, form: str = "number") -> str:
@@ -37,40 +58,48 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
     return f"{value if abs(value) >= 0.05 else 0:.3g} {units[place]}"
 
 
-def swatch(style: int) -> str:
+def swatch(style: int) -> Html:
     """A piece of the line that a run is drawn with."""
-    return (
+    return Html(
         f'<svg class="swatch s{style % STYLES}" width="26" height="10" aria-hidden="true">'
         '<path d="M1 5H25"/></svg>'
     )  # fmt: skip
 
 
-def run_name(style: int, name: str, marks: Sequence[str] = ()) -> str:
+def run_name(style: int, name: str, marks: Sequence[str] = ()) -> Html:
     """A run's swatch, name and marks."""
-    badges = "".join(f' <span class="mark">{escape(mark)}</span>' for mark in marks)
-    return f'<span class="run">{swatch(style)}<span class="name">{escape(name)}</span></span>{badges}'
+    badges = "".join(f' <span class="mark">{safe(mark)}</span>' for mark in marks)
+    return Html(f'<span class="run">{swatch(style)}<span class="name">{safe(name)}</span></span>{badges}')
 
 
-def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    """A table whose cells are HTML already; the first of each row heads it. It scrolls in a frame of its own."""
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
-    body = "".join(f'<tr><th scope="row">{first}</th>{"".join(map(_cell, rest))}</tr>' for first, *rest in rows)
-    return (
-        f'<div class="frame" tabindex="0" role="group" aria-label="{escape(caption)}"><table class="{kind}">'
-        f"<caption><span>{escape(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> Html:
+    """A table; the first of each row heads it. It scrolls in a frame of its own."""
+    head = "".join(f'<th scope="col">{safe(cell)}</th>' for cell in header)
+    body = "".join(f'<tr><th scope="row">{safe(first)}</th>{"".join(map(_cell, rest))}</tr>' for first, *rest in rows)
+    return Html(
+        f'<div class="frame" tabindex="0" role="group" aria-label="{safe(caption)}"><table class="{kind}">'
+        f"<caption><span>{safe(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _cell(content: str) -> str:
-    return content if content.startswith("<td") else f"<td>{content}</td>"
+def _cell(content: str) -> Html:
+    html = safe(content)
+    return html if html.startswith("<td") else Html(f"<td>{html}</td>")
 
 
-def bars(title: str, rows: Sequence[tuple[int, str, float, str]], most: float = 0.0) -> str:
-    """Horizontal bars from (style, name as HTML, value, value as text), drawn to `most`, or to the greatest."""
+def bars(title: str, rows: Sequence[tuple[int, str, float, str]], most: float = 0.0) -> Html:
+    """Horizontal bars from (style, name, value, value as text), drawn to `most`, or to the greatest."""
     most = most or max((value for _, _, value, _ in rows), default=0) or 1
     body = "".join(
-        f'<tr class="s{style % STYLES}"><th scope="row">{name}</th>'
-        f'<td class="bar"><span style="width:{100 * value / most:.1f}%"></span></td><td>{escape(text)}</td></tr>'
+        f'<tr class="s{style % STYLES}"><th scope="row">{safe(name)}</th>'
+        f'<td class="bar"><svg aria-hidden="true"><rect width="{_percent(value / most)}"/></svg></td>'
+        f"<td>{safe(text)}</td></tr>"
         for style, name, value, text in rows
     )
-    return f'<figure class="bars"><figcaption>{escape(title)}</figcaption><table><tbody>{body}</tbody></table></figure>'
+    return Html(
+        f'<figure class="bars"><figcaption>{safe(title)}</figcaption><table><tbody>{body}</tbody></table></figure>'
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(max(share, 0.0), 1.0):.1f}%"

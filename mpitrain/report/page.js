@@ -40,9 +40,9 @@
     return power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
   };
   const linearTicks = (low, high, wanted, least = 0) => {
-    const by = Math.max(step(high - low || 1, wanted), least), ticks = [];
-    for (let i = Math.ceil(low / by - 1e-9); i * by <= high + by * 1e-9; i++) ticks.push(i * by);
-    return ticks;
+    const by = Math.max(step(high - low || 1, wanted), least);
+    const first = Math.ceil(low / by - 1e-9), more = Math.min(Math.floor(high / by + 1e-9) - first, 20);
+    return Array.from({ length: more + 1 || 0 }, (_, i) => (first + i) * by);
   };
   const logTicks = (low, high, wanted) => {
     const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high)), ticks = [];
@@ -53,7 +53,7 @@
   };
   const scaleOf = (values, log, from, to) => {
     let low = Math.min(...values), high = Math.max(...values);
-    if (log) { low *= 0.93; high *= 1.07; } else { low = Math.min(0, low); if (high === low) high = low + 1; }
+    if (log) { low *= 0.93; high *= 1.07; } else { low = Math.min(0, low); if (high === low) high = low + (Math.abs(low) || 1); }
     const f = log ? Math.log : (v) => v;
     const place = (v) => from + (to - from) * (f(v) - f(low)) / (f(high) - f(low));
     return { low, high, place };

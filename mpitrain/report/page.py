@@ -1,36 +1,43 @@
-"""The report as one HTML page that needs nothing else: style, script and data are in it."""
+"""The report as one HTML page that needs nothing else: style, script and data are in it.
 
+Its content security policy names style and script by their hashes: nothing else in the page runs or styles it.
+"""
+
+import hashlib
 import json
+from base64 import b64encode
 from datetime import datetime
-from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from mpitrain import __version__
+from mpitrain.errors import printable
 from mpitrain.report import tables
-from mpitrain.report.html import run_name, show, table
+from mpitrain.report.html import Html, join, run_name, safe, show, table
 from mpitrain.report.runs import Run
 from mpitrain.report.series import Plot, Point, plots, thin
 
 
-def page(runs: list[Run], title: str, before: str = "") -> str:
-    """The whole page; `before` is HTML that comes first."""
+def page(runs: list[Run], title: str, before: Html | None = None) -> str:
+    """The whole page; `before` comes first."""
     shown = plots(runs)
     parts = {
-        "title": escape(title),
+        "title": safe(title),
         "lead": f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, read {datetime.now():%Y-%m-%d %H:%M} "
         f"by mpitrain {__version__}",
         "style": _asset("page.css"),
         "script": _asset("page.js"),
-        "before": before,
+        "style_hash": _hash(_asset("page.css")),
+        "script_hash": _hash(_asset("page.js")),
+        "before": before or "",
         "results": tables.results(runs),
         "legend": "".join(
             f'<li><button type="button" aria-pressed="true" data-run="{number}">'
             f"{run_name(number, run.name, run.marks)}</button></li>"
             for number, run in enumerate(runs)
         ),
-        "plots": "".join(_figure(number, plot, runs) for number, plot in enumerate(shown)),
+        "plots": join(_figure(number, plot, runs) for number, plot in enumerate(shown)),
         "totals": section("Totals", tables.totals(runs), "bars-grid"),
         "configuration": section("Configuration", tables.configuration(runs)),
         "warnings": section("Warnings", tables.warnings(runs)),
@@ -39,25 +46,30 @@ def page(runs: list[Run], title: str, before: str = "") -> str:
     return Template(_asset("page.html")).substitute(parts)
 
 
-def section(heading: str, content: str, kind: str = "") -> str:
+def section(heading: str, content: Html, kind: str = "") -> Html:
     """A section of the page, or nothing when there is nothing in it."""
-    return f'<section><h2>{escape(heading)}</h2><div class="{kind}">{content}</div></section>' if content else ""
+    return Html(f'<section><h2>{safe(heading)}</h2><div class="{kind}">{content}</div></section>' if content else "")
 
 
 def _asset(name: str) -> str:
     return (files("mpitrain.report") / name).read_text(encoding="utf-8")
 
 
-def _figure(number: int, plot: Plot, runs: list[Run]) -> str:
+def _hash(text: str) -> str:
+    """What a content security policy calls an element with this text."""
+    return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _figure(number: int, plot: Plot, runs: list[Run]) -> Html:
     """The frame that page.js draws in, with the same curves in figures for who cannot see them."""
     form = plot.kind.form
     rows = [
-        [run_name(run, runs[run].name), *(escape(show(value, form)) for value in _ends(curve))]
+        [run_name(run, runs[run].name), *(show(value, form) for value in _ends(curve))]
         for run, curve in plot.curves.items()
     ]
-    title = escape(plot.kind.title)
+    title = safe(plot.kind.title)
     values = table(plot.kind.title, ["Run", "first", "least", "greatest", "last"], rows)
-    return (
+    return Html(
         f'<figure class="plot" data-plot="{number}"><figcaption>{title}</figcaption>'
         f'<button type="button" class="scale" aria-pressed="false">log</button><div class="drawing"></div>'
         f"<details><summary>In figures</summary>{values}</details></figure>"
@@ -78,16 +90,16 @@ def _data(runs: list[Run], shown: list[Plot]) -> str:
                 "whole": run.finished,
                 "epoch": run.samples_of_epoch,
                 "resumed": [
-                    [record.get("seconds"), record.get("samples")]
+                    [record["seconds"], record["samples"]]
                     for record in run.events("start")
-                    if record.get("resumed")
+                    if record.get("resumed") and None not in (record.get("seconds"), record.get("samples"))
                 ],
             }
             for run in runs
         ],
         "plots": [
             {
-                "title": plot.kind.title,
+                "title": printable(plot.kind.title),
                 "form": plot.kind.form,
                 "log": plot.log,
                 "axis": plot.axis,
@@ -96,7 +108,8 @@ def _data(runs: list[Run], shown: list[Plot]) -> str:
             for plot in shown
         ],
     }
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)  # in ASCII: U+2028 and others are escaped
+    return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
 
 
 def _columns(curve: list[Point]) -> dict[str, Any]:

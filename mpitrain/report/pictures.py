@@ -1,8 +1,9 @@
 """The plots of a report as files, for papers and slides; through matplotlib, an optional dependency."""
 
+import re
 from pathlib import Path
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.report.runs import Run
 from mpitrain.report.series import Plot, plots
 
@@ -21,13 +22,23 @@ def draw(runs: list[Run], folder: Path, form: str) -> list[Path]:
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        names: set[str] = set()
         for plot in plots(runs):
-            path = folder / f"{plot.kind.key}.{form}"
+            path = folder / f"{_file_name(plot.kind.key, names)}.{form}"
             _draw(plot, runs, path)
             written.append(path)
     except OSError as error:
         raise BadInput(f"--plots: {error.filename or folder}: {error.strerror}") from error
     return written
+
+
+def _file_name(key: str, taken: set[str]) -> str:
+    """A name from a key that anybody may have written: no path, and none that is taken."""
+    name = re.sub(r"[^\w-]", "_", key, flags=re.ASCII)[:100]
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
@@ -41,7 +52,7 @@ def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
             place = [point.seconds if by == "seconds" else point.samples / _epoch(runs[number], by) for point in curve]
             values = [point.value for point in curve]
             style = {"color": COLOURS[number % 6], "linestyle": DASHES[number // 6 % 3], "linewidth": 1.4}
-            axes.plot(place, values, label=runs[number].name, **style)
+            axes.plot(place, values, label=_plain(runs[number].name), **style)
         axes.set(xlabel=by, yscale="log" if plot.log else "linear")
         axes.grid(alpha=0.3)
         if plot.kind.form == "percent":
@@ -49,9 +60,15 @@ def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
             axes.yaxis.set_minor_formatter(FuncFormatter(_percent))
         if plot.log:
             axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-    figure.suptitle(plot.kind.title)
+    figure.suptitle(_plain(plot.kind.title))
     figure.get_axes()[0].legend(fontsize=8)
     figure.savefig(path)
+
+
+def _plain(name: str) -> str:
+    """So that matplotlib neither takes it for a formula nor leaves it out of the legend."""
+    text = printable(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _percent(share: float, place: int) -> str:

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.config import read_toml
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
+from mpitrain.report.values import fault
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it is on disk. `name` tells it from the others beside it."""
+    """A run as it is on disk. `name` tells it from the others beside it; every letter of it can be shown."""
 
     folder: Path
     name: str
@@ -45,8 +46,9 @@ class Run:
     def samples_of_epoch(self) -> float:
         """The size of the training part; 1 when no record tells it."""
         for record in self.events("train", "evaluate"):
-            if record.get("epoch"):
-                return float(record["samples"] / record["epoch"])
+            samples, epoch = record.get("samples"), record.get("epoch")
+            if samples and epoch and 0 < samples / epoch < float("inf"):
+                return float(samples / epoch)
         return 1.0
 
 
@@ -65,16 +67,33 @@ def read_run(folder: Path, name: str) -> Run:
         raise BadInput(f"{folder}: no such folder")
     if not (folder / "metrics.jsonl").is_file():
         raise BadInput(f"{folder}: not a run folder, it has no metrics.jsonl")
-    records, broken = read_records(folder / "metrics.jsonl")
+    records, marks = read_records(folder / "metrics.jsonl")
     summary = read_summary(folder)
     if summary is not None and not _ended(records):
         summary = None  # that of an earlier part: the run was taken up again
-    config = flat(read_toml(folder / "config.toml"))
-    return Run(folder, name, config, valid(records), summary, _marks(records, summary, broken))
+    config = read_config(folder / "config.toml")
+    return Run(folder, printable(name), config, valid(records), summary, [*_marks(records, summary), *marks])
 
 
-def read_records(path: Path) -> tuple[list[Record], int]:
-    """The records of a metrics.jsonl and the number of lines that are none, such as one that a kill cut short."""
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration as it is written, "training.epochs" → value. Raises BadInput naming file and key."""
+    try:
+        config = flat(read_toml(path))
+    except BadInput:
+        raise
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or nested too deeply
+        raise BadInput(f"{path}: not TOML: {error}") from None
+    for key, value in config.items():
+        try:
+            str(value)
+        except ValueError:  # Python writes out no integer of more than 4300 digits
+            raise BadInput(f"{path}: {key}: expected a number of 64 bits, found a huge one") from None
+    return config
+
+
+def read_records(path: Path) -> tuple[list[Record], list[str]]:
+    """The records of a metrics.jsonl, and what is wrong with it: lines that are none, such as one that a kill cut
+    short, and values that are not what they should be, which are left out."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -82,11 +101,19 @@ def read_records(path: Path) -> tuple[list[Record], int]:
     records = [record for record in map(_record, lines) if record is not None]
     if lines and not records:
         raise BadInput(f"{path}: no line of it is a record")
-    return records, len(lines) - len(records)
+    broken, wrong = len(lines) - len(records), list[str]()
+    for record in records:
+        faults = {key: said for key, value in record.items() if (said := fault(key, value))}
+        for key, said in faults.items():
+            wrong.append(said)
+            del record[key]
+    marks = [f"{broken} unreadable {'line' if broken == 1 else 'lines'}"] if broken else []
+    more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return records, [*marks, *(f"{path.name}: {said}{more}" for said in wrong[:1])]
 
 
 def read_summary(folder: Path) -> Record | None:
-    """summary.json, if it is there."""
+    """summary.json, if it is there. Raises BadInput naming the file, and the key whose value is none of its kind."""
     path = folder / "summary.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -94,10 +121,13 @@ def read_summary(folder: Path) -> Record | None:
         return None
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON: {error}") from error
     if not isinstance(found, dict):
         raise BadInput(f"{path}: not a JSON object")
+    for key, value in found.items():
+        if said := fault(key, value):
+            raise BadInput(f"{path}: {said}")
     return found
 
 
@@ -106,7 +136,7 @@ def valid(records: list[Record]) -> list[Record]:
     kept: list[Record] = []
     for record in records:
         if record["event"] == "start" and record.get("resumed"):
-            trained = record.get("samples", float("inf"))
+            trained = float("inf") if record.get("samples") is None else record["samples"]
             kept = [earlier for earlier in kept if (earlier.get("samples") or 0) <= trained]
         kept.append(record)
     return kept
@@ -122,13 +152,13 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def config_text(run: Run) -> str:
     """The configuration as the run folder has it."""
-    return (run.folder / "config.toml").read_text(encoding="utf-8")
+    return printable((run.folder / "config.toml").read_text(encoding="utf-8"), keep="\n\t")
 
 
 def _record(line: str) -> Record | None:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
 
@@ -138,7 +168,7 @@ def _ended(records: list[Record]) -> bool:
     return bool(ends) and ends[-1] == "end"
 
 
-def _marks(records: list[Record], summary: Record | None, broken: int) -> list[str]:
+def _marks(records: list[Record], summary: Record | None) -> list[str]:
     marks = []
     if summary is None:
         marks.append("unfinished")
@@ -147,8 +177,6 @@ def _marks(records: list[Record], summary: Record | None, broken: int) -> list[s
     resumes = sum(record["event"] == "start" and bool(record.get("resumed")) for record in records)
     if resumes:
         marks.append("resumed" if resumes == 1 else f"resumed {resumes} times")
-    if broken:
-        marks.append(f"{broken} unreadable {'line' if broken == 1 else 'lines'}")
     return marks
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 from mpitrain.metrics import errors
 from mpitrain.report.runs import Record, Run
+from mpitrain.report.values import is_number
 
 MOST = 240  # points of a curve that are kept; a plot is not wider than this in hairlines
 PIECES = 25  # pieces of a run whose mean speed is shown
+DRAWN = 1e200  # numbers further from zero than this, or nearer than its inverse, have no place on an axis
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def plots(runs: list[Run]) -> list[Plot]:
     """Every plot that at least one run has something for."""
     found = [Plot(Kind("train_loss", "Training loss", log=True), _each(runs, train_loss))]
     for part in parts(runs):
-        key, title = part.replace(" ", "_"), part[0].upper() + part[1:]
+        key, title = part.replace(" ", "_"), titled(part)
         found.append(Plot(Kind(f"{key}_error", f"{title} error", "percent", log=True), _recorded(runs, f"{key}_error")))
         found.append(Plot(Kind(f"{key}_loss", f"{title} loss", log=True), _recorded(runs, f"{key}_loss")))
     found.append(Plot(Kind("samples_per_second", "Samples a second"), _each(runs, throughput)))
@@ -77,6 +79,11 @@ def parts(runs: list[Run]) -> list[str]:
         for record in run.events("evaluate")[-1:]:
             found |= dict.fromkeys(errors(record))
     return list(found)
+
+
+def titled(part: str) -> str:
+    """A part's name at the beginning of a title."""
+    return part[:1].upper() + part[1:]
 
 
 def train_loss(run: Run) -> list[Point]:
@@ -98,8 +105,9 @@ def throughput(run: Run) -> list[Point]:
             continue
         if record["event"] == "start":
             before = seconds, samples
-        elif seconds - before[0] >= piece and samples > before[1]:
-            found.append(Point(seconds, samples, (samples - before[1]) / (seconds - before[0])))
+        elif seconds > before[0] and seconds - before[0] >= piece and samples > before[1]:
+            speed = (samples - before[1]) / (seconds - before[0])
+            found += [Point(seconds, samples, speed)] if speed < DRAWN else []
             before = seconds, samples
     return found
 
@@ -138,8 +146,9 @@ def ages_of_updates(run: Run) -> list[Point]:
     counts = run.results.get("staleness_histogram")
     if not isinstance(counts, dict) or not counts:
         return []
-    whole, oldest = sum(counts.values()), max(map(int, counts))
-    return [Point(age, age, counts.get(str(age), 0) / whole) for age in range(oldest + 1)]
+    by_age = {int(age): count for age, count in counts.items()}
+    whole = sum(by_age.values())
+    return [Point(age, age, by_age.get(age, 0) / whole) for age in range(max(by_age) + 1)] if whole else []
 
 
 def thin(curve: list[Point], most: int = MOST) -> list[Point]:
@@ -180,5 +189,6 @@ def _points(records: list[Record], key: str) -> list[Point]:
 
 def _number(record: Record, key: str) -> float | None:
     value = record.get(key)
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if usable else None
+    if not is_number(value) or abs(value) > DRAWN:  # type: ignore[arg-type]
+        return None
+    return value if abs(value) >= 1 / DRAWN else 0.0  # type: ignore[arg-type]

@@ -1,12 +1,11 @@
 """The tables of a report: results with the best marked, keys that differ, totals as bars, warnings."""
 
 from collections.abc import Callable
-from html import escape
 from typing import Any
 
-from mpitrain.report.html import bars, run_name, show, table
+from mpitrain.report.html import Html, bars, join, run_name, safe, show, table
 from mpitrain.report.runs import Run, config_text
-from mpitrain.report.series import parts
+from mpitrain.report.series import parts, titled
 
 Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, title, form, which value is best
 
@@ -23,7 +22,7 @@ def columns(runs: list[Run]) -> list[Column]:
         ("train_loss", "Train loss", "number", min),
     ]
     for part in parts(runs):
-        key, title = part.replace(" ", "_"), part[0].upper() + part[1:]
+        key, title = part.replace(" ", "_"), titled(part)
         found += [(f"{key}_error", f"{title} error", "percent", min), (f"{key}_loss", f"{title} loss", "number", min)]
     found += [
         ("staleness_mean", "Staleness", "number", None),
@@ -33,19 +32,20 @@ def columns(runs: list[Run]) -> list[Column]:
     return found
 
 
-def results(runs: list[Run]) -> str:
+def results(runs: list[Run]) -> Html:
     """A row for each run. The best value of the finished runs is marked where there are several."""
     wanted = columns(runs)
     values = [results_of(run) for run in runs]
     best = {key: _best(runs, values, key, choose) for key, _, _, choose in wanted if choose}
     rows = []
     for number, (run, of_run) in enumerate(zip(runs, values, strict=True)):
-        cells = [run_name(number, run.name, run.marks)]
+        cells: list[str] = [run_name(number, run.name, run.marks)]
         for key, _, form, _ in wanted:
             value = of_run.get(key)
             winner = run.finished and value is not None and value == best.get(key)
-            text = escape(show(value, form))
-            cells.append(f'<td class="best">{text}<span class="said"> best</span></td>' if winner else text)
+            text = show(value, form)
+            best_cell = Html(f'<td class="best">{safe(text)}<span class="said"> best</span></td>')
+            cells.append(best_cell if winner else text)
         rows.append(cells)
     caption = "Final results" + ("; the best of the finished runs are marked" if any(best.values()) else "")
     return table(caption, ["Run", *(title for _, title, _, _ in wanted)], rows, "results")
@@ -65,30 +65,31 @@ def differences(runs: list[Run]) -> list[tuple[str, list[Any]]]:
     return [(key, values) for key, values in rows if any(value != values[0] for value in values)]
 
 
-def configuration(runs: list[Run]) -> str:
+def configuration(runs: list[Run]) -> Html:
     """The differences, those in options that only some algorithms have folded up, as is each whole configuration."""
     found = differences(runs)
     common = [row for row in found if None not in row[1]]
     special = [row for row in found if None in row[1]]
-    text = _keys(runs, "Keys that differ", common) if common else ""
+    parts = [_keys(runs, "Keys that differ", common)] if common else []
     if special:
         lines = _keys(runs, "Keys that only some of the runs have", special)
-        text += f"<details><summary>{len(special)} keys that only some of the runs have</summary>{lines}</details>"
+        summary = f"{len(special)} keys that only some of the runs have"
+        parts.append(Html(f"<details><summary>{summary}</summary>{lines}</details>"))
     elif not common and len(runs) > 1:
-        text = "<p>All runs have the same configuration.</p>"
+        parts.append(Html("<p>All runs have the same configuration.</p>"))
     for number, run in enumerate(runs):
-        name = run_name(number, run.name)
-        text += f"<details><summary>{name}: all keys</summary><pre>{escape(config_text(run))}</pre></details>"
-    return text
+        name, text = run_name(number, run.name), safe(config_text(run), keep="\n\t")
+        parts.append(Html(f"<details><summary>{name}: all keys</summary><pre>{text}</pre></details>"))
+    return join(parts)
 
 
-def _keys(runs: list[Run], caption: str, rows: list[tuple[str, list[Any]]]) -> str:
+def _keys(runs: list[Run], caption: str, rows: list[tuple[str, list[Any]]]) -> Html:
     header = ["Key", *(run_name(number, run.name) for number, run in enumerate(runs))]
-    cells = [[_code(key), *(escape(_toml(value)) for value in values)] for key, values in rows]
+    cells = [[_code(key), *(_toml(value) for value in values)] for key, values in rows]
     return table(caption, header, cells, "keys")
 
 
-def totals(runs: list[Run]) -> str:
+def totals(runs: list[Run]) -> Html:
     """Bars for what is counted over a whole run. Unfinished runs have none."""
     figures = [
         bars(title, rows, 1.0 if form == "percent" else 0.0)
@@ -103,18 +104,18 @@ def totals(runs: list[Run]) -> str:
         )
         if (rows := _rows(runs, key, form))
     ]
-    return "".join(figures) + "".join(_by_kind(number, run) for number, run in enumerate(runs))
+    return join([*figures, *(_by_kind(number, run) for number, run in enumerate(runs))])
 
 
-def warnings(runs: list[Run]) -> str:
+def warnings(runs: list[Run]) -> Html:
     """What the runs warned of, and gradients they refused."""
     rows = []
     for number, run in enumerate(runs):
         said = [str(record.get("text")) for record in run.events("warning")]
         refused = len(run.events("refused"))
         said += [f"{refused} gradients were not finite and were refused"] if refused else []
-        rows += [[run_name(number, run.name), escape(text)] for text in dict.fromkeys(said)]
-    return table("Warnings", ["Run", "Said"], rows, "text") if rows else ""
+        rows += [[run_name(number, run.name), text] for text in dict.fromkeys(said)]
+    return table("Warnings", ["Run", "Said"], rows, "text") if rows else Html("")
 
 
 def _best(runs: list[Run], values: list[dict[str, Any]], key: str, choose: Callable[[list[float]], float]) -> Any:
@@ -129,7 +130,7 @@ def _rows(runs: list[Run], key: str, form: str) -> list[tuple[int, str, float, s
     for number, run in enumerate(runs):
         value = _total(run, key)
         if value is not None:
-            found.append((number, escape(run.name), float(value), show(value, form)))
+            found.append((number, run.name, float(value), show(value, form)))
     return found if any(value for _, _, value, _ in found) else []
 
 
@@ -149,19 +150,17 @@ def _since_start(summary: dict[str, Any], key: str) -> float:
     return (summary.get(key) or 0) - (summary.get(f"resumed_{key}") or 0)
 
 
-def _by_kind(number: int, run: Run) -> str:
+def _by_kind(number: int, run: Run) -> Html:
     kinds = (run.summary or {}).get("bytes_by_kind")
     if not isinstance(kinds, dict):
-        return ""
-    rows = [
-        (number, escape(kind.replace("_", " ")), float(count), show(count, "bytes")) for kind, count in kinds.items()
-    ]
+        return Html("")
+    rows = [(number, kind.replace("_", " "), float(count), show(count, "bytes")) for kind, count in kinds.items()]
     return bars(f"Bytes received by kind: {run.name}", rows)
 
 
-def _code(key: str) -> str:
+def _code(key: str) -> Html:
     """A key, which may be broken after a dot."""
-    return f"<code>{escape(key).replace('.', '.<wbr>')}</code>"
+    return Html(f"<code>{safe(key).replace('.', '.<wbr>')}</code>")
 
 
 def _toml(value: Any) -> str:

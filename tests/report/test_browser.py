@@ -13,7 +13,7 @@ from mpitrain.report.runs import read_runs
 from mpitrain.report.series import plots
 
 from .chromium import CHROMIUM, Chromium
-from .folders import every_kind
+from .folders import curve, every_kind, write_run
 
 WINDOWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 
@@ -145,6 +145,19 @@ def test_a_run_can_be_hidden(browser: Chromium, report: tuple[Path, dict[str, in
     assert browser.evaluate("document.querySelector('#legend button').getAttribute('aria-pressed')") == "false"
     browser.evaluate("document.querySelector('#legend button').click()")
     assert browser.evaluate(count) == 5
+
+
+@needs_chromium
+def test_extreme_values_are_drawn(browser: Chromium, tmp_path: Path) -> None:
+    """Axes have few ticks even where numbers are too coarse for the steps between them: the page once never ended."""
+    records = curve(4, train_loss=-1e20)
+    records[3]["train_loss"] -= 16384
+    records = [{**record, "test_clean_loss": 10.0 ** (40 * k - 150)} for k, record in enumerate(records)]
+    (tmp_path / "report.html").write_text(page(read_runs([write_run(tmp_path / "run", records=records)]), "extreme"))
+    browser.complaints.clear()
+    browser.open(tmp_path / "report.html", 1280)
+    assert browser.evaluate("Math.max(...[...document.querySelectorAll('svg')].map(s => s.children.length))") < 100
+    assert browser.complaints == []
 
 
 #: Linear RGB as protanopes, deuteranopes and tritanopes see it (Machado, Oliveira & Fernandes 2009, severity 1).

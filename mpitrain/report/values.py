@@ -1,0 +1,56 @@
+"""What the values of a summary and of records must be for a report to calculate with them, and what is wrong if not."""
+
+import json
+import math
+from typing import Any
+
+from mpitrain.errors import printable
+
+#: Keys that a report draws, compares or calculates with, beside those that end in one of SUFFIXES.
+NUMBERS = frozenset(
+    {
+        *("ranks", "workers", "epoch", "seconds", "samples", "samples_per_second", "updates", "server_busy_seconds"),
+        *("staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "bytes_exchanged", "messages_sent"),
+        *("resumed_samples", "resumed_seconds", "communication_hidden", "compression_ratio", "density", "threshold"),
+        *("residual_norm", "bytes_per_minibatch", "bits_per_element"),
+    }
+)
+SUFFIXES = ("_loss", "_error")
+TEXTS = frozenset({"algorithm", "exit_reason"})
+COUNTS = {"staleness_histogram": "ages", "bytes_by_kind": "kinds"}  # tables of counts, and what their keys are
+LARGEST = 1 << 63  # a whole number from there on was not counted by this program
+OLDEST = 6  # digits of a staleness
+
+
+def fault(key: str, value: Any) -> str:
+    """What is wrong with a value, such as `seconds = "x": expected a number`; "" when nothing is, as of null."""
+    if value is None:
+        return ""
+    expected = ""
+    if (key in NUMBERS or key.endswith(SUFFIXES)) and not is_number(value):
+        expected = "a number"
+    elif key in TEXTS and not isinstance(value, str):
+        expected = "a text"
+    elif key in COUNTS and not (isinstance(value, dict) and all(_counted(key, *item) for item in value.items())):
+        expected = f"a table of {COUNTS[key]} and counts"
+    return f"{printable(key)} = {_short(value)}: expected {expected}" if expected else ""
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number; True and False are none."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _counted(key: str, name: str, count: Any) -> bool:
+    age = key != "staleness_histogram" or (name.isascii() and name.isdigit() and len(name) <= OLDEST)
+    return age and is_number(count) and count >= 0
+
+
+def _short(value: Any) -> str:
+    try:
+        text = json.dumps(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or deeply nested
+        return f"a huge {type(value).__name__}"
+    return text if len(text) <= 40 else f"{text[:40]}…"
