@@ -100,7 +100,7 @@ class Run(Section, frozen=True):
     deadline: Amount = 300.0  # seconds that a silent rank is waited for
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"
     nonfinite_limit: Count = 10  # non-finite gradients in a row after which the run stops
-    gradient_statistics: bool = False  # share of exact zeros in a minibatch's gradient, cosine between workers' (Chan & Lane §3.4)
+    gradient_statistics: bool = False  # exact zeros in a minibatch's gradient, workers' cosine (Chan & Lane §3.4)
     progress: Literal["auto", "plain", "none"] = "auto"
     tensorboard: bool = False  # event files for TensorBoard beside metrics.jsonl
 

@@ -44,7 +44,6 @@ class Monitor:
         self._stalenesses: Counter[int] = Counter()
         self._zeros, self._cosines = Mean(), Mean()
         self.trained_now = 0
-        self._losses = state.losses
         self._recent = Mean()  # loss since the last "train" record
         self._recent_loss: float | None = None  # of the last "train" record; None before anything has been trained
         self._began = clock()
@@ -57,6 +56,7 @@ class Monitor:
 
     def resume(self, state: State) -> None:
         """Count from this state on."""
+        self._losses = state.losses
         self.seconds_before, self._trained_before = state.seconds, state.trained
         self._saved_at = state.trained
         self._next_evaluation = self._evaluation_after(state.trained)

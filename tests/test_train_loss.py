@@ -57,3 +57,21 @@ def test_free_running_ranks_too_tell_one_loss_for_the_last_epoch(
     assert ended.status == 0, ended.err
     last = losses(tmp_path / "run")[-1]
     assert last[0] == 3 * 1438
+
+
+@pytest.mark.parametrize("method", ["none", "layerwise"])
+def test_a_resumed_run_knows_the_losses_before_its_checkpoint(
+    launch: Callable[..., Any], tmp_path: Path, method: str
+) -> None:
+    """Half of the last epoch was trained before it, half after: the summary's is over both, after pre-training too."""
+    model = ("model.preset=zhang2013-dnn", "model.width=0.01", "training.learning_rate=0.5")
+    for place, epochs in (("--out", 1.5), ("--resume", 2)):
+        keys = (f"training.epochs={epochs}", "run.evaluate_every=0.5", f"pretraining.method={method}", *model)
+        ended = launch(1, place, "run", *(word for key in ("algorithm.name=sgd", *keys) for word in ("--set", key)))
+        assert ended.status == 0, ended.err
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    halves = {
+        record["samples"]: record["train_loss"] for record in map(json.loads, lines) if record["event"] == "evaluate"
+    }
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())["train_loss"]
+    assert told == pytest.approx((halves[719 * 3] + halves[719 * 4]) / 2, rel=1e-12)

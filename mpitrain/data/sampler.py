@@ -22,7 +22,7 @@ def epoch_indices(seed: int, epoch: int, samples: int) -> Array:
 
 def independent_indices(seed: int, epoch: int, start: int, count: int, samples: int) -> Array:
     """`count` draws from range(samples), int64, with replacement, keyed by the minibatch's position (Chan & Lane 2014,
-    §3: workers sample the data set independently)."""
+    §4.1: workers sample the data set independently)."""
     return stream(seed, "independent", epoch, start).integers(samples, size=count)
 
 

@@ -83,7 +83,7 @@ def sigmoid_dnn(units: int, classes: int, o: Options) -> list[Layer]:
 
 
 def zhang2013_dnn(classes: int, o: Options) -> list[Layer]:
-    """Zhang et al. 2013 §5.1: 11 frames x 42, 5 x 2048 sigmoid, 10217 softmax."""
+    """Zhang et al. 2013 §4.1: 11 frames x 42, 5 x 2048 sigmoid, 10217 softmax."""
     return sigmoid_dnn(2048, classes, o)
 
 

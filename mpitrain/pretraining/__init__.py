@@ -41,6 +41,7 @@ def pretrain(session: Session) -> None:
     transport.broadcast_array(theta, "the pre-trained weights")
     transport.flush()
     session.state = fresh(session.config.algorithm, theta, session.state.assignments)
+    session.monitor.resume(session.state)
 
 
 def _work(session: Session, options: Pretraining) -> bytes:
