@@ -16,14 +16,24 @@ ALONE = PRINTING + 4.0  # seconds for a rank to say why and to end the job, on m
 def ending_together(transport: Transport, action: Callable[[], int]) -> int:
     """What `action` returns, or the exit status for what it raises: 2 for bad input, 1 for a failure."""
     try:
+        status = _status(transport, action)
+        transport.leave()
+    except Overdue as error:
+        _end(transport, str(error), 1, _others_see(transport, error))
+        return 1
+    except (TrainingFailed, WireError) as error:
+        _end(transport, str(error), 1, transport.rank)
+        return 1
+    return status
+
+
+def _status(transport: Transport, action: Callable[[], int]) -> int:
+    try:
         return action()
     except BadInput as error:
         if not error.agreed:  # one rank alone met it: the others are waiting for it
-            _end(transport, str(error), 2)
+            _end(transport, str(error), 2, transport.rank)
         return 2
-    except (TrainingFailed, Overdue, WireError) as error:
-        _end(transport, str(error), 1)
-        return 1
 
 
 def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
@@ -45,9 +55,15 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
     raise known
 
 
-def _end(transport: Transport, line: str, status: int) -> None:
-    """Say why and end the job. Where several ranks see the same fault, the first is given the time to say it alone."""
-    time.sleep(ALONE * min(transport.rank, 4))
+def _others_see(transport: Transport, error: Overdue) -> int:
+    """How many ranks before this one wait for the same ranks, and will say so."""
+    return sum(transport.heartbeats.waits(rank) for rank in range(transport.rank) if rank not in error.silent)
+
+
+def _end(transport: Transport, line: str, status: int, before: int) -> None:
+    """Say why and end the job. Where several ranks see the same fault, the first is given the time to say it alone;
+    this one comes after so many."""
+    time.sleep(ALONE * min(before, 4))
     print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
     if transport.size > 1:
         abort(status)

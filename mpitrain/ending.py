@@ -47,7 +47,6 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
     else:
         saving.together(session, [], last=True)
     stopped = transport.broadcast(b"stopped" if stopped else b"", "the end") == b"stopped"
-    transport.hear_out()
     return STOPPED if stopped else 0
 
 

@@ -1,5 +1,7 @@
 """Errors a user can mend, and what others' say."""
 
+from collections.abc import Sequence
+
 
 class BadInput(ValueError):
     """Input that cannot be used: one line that names the file or the key.
@@ -19,7 +21,16 @@ class TrainingFailed(RuntimeError):
 
 
 class Overdue(RuntimeError):
-    """A rank that was waited for stayed silent longer than the deadline."""
+    """What was waited for did not come within the deadline. `silent`: the ranks that gave no sign of life meanwhile."""
+
+    def __init__(self, line: str, silent: Sequence[int] = ()) -> None:
+        super().__init__(line)
+        self.silent = tuple(silent)
+
+
+def named(ranks: Sequence[int]) -> str:
+    """ "rank 3" or "ranks 1, 2"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 class WireError(RuntimeError):

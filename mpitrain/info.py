@@ -32,7 +32,7 @@ def info() -> int:
             print(f"{name:<18} {value}")
         for rank, place in enumerate(places):
             print(f"{f'rank {rank}':<18} {place}")
-    transport.barrier("the end")
+    transport.leave()
     return 0
 
 

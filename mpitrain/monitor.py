@@ -29,7 +29,7 @@ class Monitor:
         self.save: Callable[[list[Work]], None] = lambda outstanding: None  # starts a checkpoint; see preparation.py
         self.refresh: Callable[[], None] = lambda: None  # brings `state` up to date before it is evaluated or saved
         self.stopping: Callable[[], bool] = lambda: False  # then there is no time to evaluate
-        self.sign: Callable[[], None] = lambda: None  # that this rank is at work, to others that may wait for it
+        self.heartbeat: Callable[[], None] = lambda: None  # tells others, who may wait, that this rank is at work
         self.statistics: Callable[[], dict[str, Any]] = dict  # what else a protocol tells of the time since a record
         self.metrics: Metrics | None = None
         self.evaluation: Evaluation | None = None
@@ -253,7 +253,7 @@ class Monitor:
     def _evaluate_slice(self) -> None:
         assert self.evaluation is not None
         results = self.evaluation.step()
-        self.sign()
+        self.heartbeat()
         if results is not None:
             self.results = results
             trained, index = self._evaluated_at

@@ -183,7 +183,7 @@ def _furnish(session: Session, folder: Path, resume: bool) -> None:
             session.network, corpora, np.dtype(config.training.dtype), session.clock, slices, device=session.device
         )
     if session.transport.size > 1:
-        monitor.sign = session.transport.sign
+        monitor.heartbeat = session.transport.heartbeat
         monitor.exchanged = partial(_exchanged, session)
     _say_start(session, resume)
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,11 +217,13 @@ def session_of() -> Callable[..., Session]:
 
 
 @pytest.fixture
-def transport() -> Any:
+def transport() -> Iterator[Any]:
     """All ranks of this test run, with a short deadline."""
     from mpitrain.mpi import Transport
 
-    return Transport(deadline=30.0)
+    transport = Transport(deadline=30.0)
+    yield transport
+    transport.leave()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,16 +1,13 @@
 """Messages between two ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from mpitrain.flat import Array
+from mpitrain.mpi.heartbeats import PROBES, look
 from mpitrain.mpi.start import MPI
-from mpitrain.mpi.waiting import LOOKS, Member
-
-SIGN = 40  # message tag
-PROBES = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
+from mpitrain.mpi.waiting import Member, overdue
 
 
 class Messages(Member):
@@ -35,7 +32,7 @@ class Messages(Member):
     def poll(self, tag: int, source: int = MPI.ANY_SOURCE, most: int = 1 << 16) -> tuple[int, bytes] | None:
         """A waiting message as (sender, bytes), or None. Raises ValueError for one longer than `most` bytes."""
         status = MPI.Status()
-        message = self._look(source, tag, status)
+        message = look(self.comm, source, tag, status)
         if message is None:
             return None
         count = status.Get_count(MPI.BYTE)
@@ -44,36 +41,41 @@ class Messages(Member):
         buffer = bytearray(count)
         message.Recv([buffer, MPI.BYTE])
         self.traffic.bytes_received += count
+        self.heartbeats.heard(status.source, self.waking.last)
         return status.source, bytes(buffer)
 
-    def sign(self) -> None:
-        """Give the others a sign of life, if it is time for one: who waits for this rank goes on waiting.
+    def heartbeat(self, working: bool = True) -> None:
+        """Tell the others that this rank lives, if it is time to: who waits for it goes on waiting.
 
-        For what may take longer than the deadline, such as an evaluation.
+        For loops between whose turns a rank works, such as over minibatches, slices of an evaluation, or pieces of a
+        file. While `watching`, raises Overdue naming ranks that should have said the same and have not.
         """
-        if self.clock() - self._signed < self.deadline / LOOKS:
-            return
-        self._signed = self.clock()
-        self._given += 1
-        for rank in range(self.size):
-            if rank != self.rank:
-                self.post(rank, SIGN, b"")
+        now, beats = self.waking(), self.heartbeats
+        if beats.attend(now, self.deadline, working) and (silent := beats.missing(now, self.deadline)):
+            raise overdue(self, self.deadline, silent, "a heartbeat")
 
-    def hear_out(self) -> None:
-        """Take the signs that nobody has waited for: MPICH kills a job that ends before its messages. Collective."""
-        given = np.array([self._given], dtype=np.int64)
-        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, given), "the number of signs of life")
-        backoff = self.backoff("signs of life")
-        while self._heard < given[0] - self._given:
-            if not self._signs():
-                backoff.pause()
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Context in which every rank waits or calls `heartbeat` at all times, so that one that is silent is found
+        by all others, whatever they do."""
+        self.heartbeats.watch(self.waking())
+        yield
+        self.heartbeats.watch(None)
+
+    def leave(self) -> None:
+        """Take the others' last heartbeats: MPICH kills a job that ends before its messages. Collective."""
+        beats, what = self.heartbeats, "the end of the program"
         self.flush()
-
-    def _signs(self) -> bool:
-        before = self._heard
-        while self.poll(SIGN) is not None:
-            self._heard += 1
-        return self._heard > before
+        beats.hush()
+        backoff = self.backoff(what, [])
+        while not beats.settle():
+            backoff.pause()
+        beats.leave()
+        backoff = self.backoff(what, beats.staying)
+        while beats.staying() or not beats.settle():
+            beats.listen(self.waking())
+            backoff.pause()
+        beats.hush(False)
 
     def waiting(self, tag: int) -> bool:
         """Whether any message with this tag waits."""
@@ -87,17 +89,18 @@ class Messages(Member):
     def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, MPI.Request, Array] | None:
         """Start receiving a waiting message into `allot(sender, bytes)`, uint8: sender, request, that memory."""
         status = MPI.Status()
-        message = self._look(MPI.ANY_SOURCE, tag, status)
+        message = look(self.comm, MPI.ANY_SOURCE, tag, status)
         if message is None:
             return None
         count = status.Get_count(MPI.BYTE)
         memory = allot(status.source, count)[:count]
         self.traffic.bytes_received += count
+        self.heartbeats.heard(status.source, self.waking.last)
         return status.source, message.Irecv([memory, MPI.BYTE]), memory
 
     def receive(self, source: int, tag: int, what: str) -> bytes:
         """Wait for a small message from one rank."""
-        backoff = self.backoff(what)
+        backoff = self.backoff(what, [source])
         while (answer := self.poll(tag, source)) is None:
             backoff.pause()
         return answer[1]
@@ -105,7 +108,7 @@ class Messages(Member):
     def receive_into(self, source: int, tag: int, buffer: Array, what: str) -> None:
         """Wait for a message of exactly the buffer's length. Raises ValueError when it has another."""
         request, status = self.comm.Irecv([buffer, MPI.BYTE], source, tag), MPI.Status()
-        backoff = self.backoff(what)
+        backoff = self.backoff(what, [source])
         while not request.Test(status):
             backoff.pause()
         if status.Get_count(MPI.BYTE) != buffer.nbytes:
@@ -124,11 +127,3 @@ class Messages(Member):
     def begin_receive(self, source: int, tag: int, buffer: Array) -> MPI.Request:
         """As `start_receive`, uncounted."""
         return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
-
-    def _look(self, source: int, tag: int, status: MPI.Status) -> MPI.Message | None:
-        """A waiting message, matched."""
-        for _ in range(PROBES):
-            message = self.comm.Improbe(source, tag, status)
-            if message is not None:
-                return message
-        return None

@@ -6,12 +6,13 @@ So signals are seen, and ranks that share a core make room for each other.
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mpitrain.errors import Overdue
+from mpitrain.errors import Overdue, named
+from mpitrain.mpi.heartbeats import BEATS, Heartbeats
 from mpitrain.mpi.start import MPI
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
@@ -49,6 +50,11 @@ class WakingClock:
         self._clock, self._longest = clock, longest
         self._looked, self._time = clock(), 0.0
 
+    @property
+    def last(self) -> float:
+        """What it said when this rank last looked."""
+        return self._time
+
     def __call__(self) -> float:
         now = self._clock()
         self._time += min(now - self._looked, self._longest())
@@ -76,19 +82,19 @@ class Member:
         self.traffic = Traffic()
         self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
-        self.signs = self._signs  # of the others, for twins too
-        self._signed = clock()  # when this rank last gave one
-        self._given = self._heard = 0  # how many it gave each of the others, how many it took from them
+        self.heartbeats = Heartbeats(self.comm, self.waking())  # of twins too
+        self.yielding = 0.0
+        self.wait(self.comm.Ibarrier(), "the start of the program")
         self._local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = self._local.rank, self._local.size
         self.leader = bool(self.local_rank == 0)
         self.yielding = YIELDING if self.local_size <= (os.cpu_count() or 1) else 0.0
         leaders = np.array([self.leader], dtype=np.int64)
-        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, leaders), "the start")
+        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, leaders), "the start of the program")
         self.nodes = int(leaders[0])
 
-    def wait(self, request: MPI.Request, what: str, yielding: float = 0.0) -> None:
-        """Wait for a request. Raises Overdue naming `what`.
+    def wait(self, request: MPI.Request, what: str, yielding: float = 0.0, whom: Sequence[int] | None = None) -> None:
+        """Wait for a request, which needs the ranks `whom`, by default all. Raises Overdue naming the silent ones.
 
         For the first `yielding` seconds the rank does not sleep but lets others have the core: 8 ranks on 2 cores sum
         64 numbers in 0.1 ms so, and in 1.6 ms with sleeps between the steps. A rank that has a core of its own does so
@@ -102,27 +108,32 @@ class Member:
             os.sched_yield()
             if request.Test():
                 return
-        backoff = self.backoff(what)
+        backoff = self.backoff(what, whom)
         while not request.Test():
             backoff.pause()
 
-    def _signs(self) -> bool:
-        """Whether another rank has given a sign of life since this was last asked."""
-        return False
-
-    def backoff(self, what: str | Callable[[], str]) -> "Backoff":
+    def backoff(self, what: str, whom: "Whom" = None) -> "Backoff":
         """A pause for polling loops that grows from microseconds to a millisecond and ends at the deadline.
 
-        `what` is waited for; a function says it when it has come to that.
+        `what` is waited for from the ranks `whom`, those that a function gives in time, or (None) all.
         """
-        return Backoff(self, what)
+        return Backoff(self, what, whom)
+
+
+Whom = Sequence[int] | Callable[[], Sequence[int]] | None
+
+
+def overdue(member: Member, seconds: float, silent: Sequence[int], what: str) -> Overdue:
+    """The error of a wait."""
+    whom = f"{named(silent)} ({what})" if silent else what
+    return Overdue(f"rank {member.rank}: waited {seconds:g} s for {whom}; run.deadline sets the seconds", silent)
 
 
 class Backoff:
     """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
 
-    def __init__(self, member: Member, what: str | Callable[[], str]) -> None:
-        self._member, self._what = member, what
+    def __init__(self, member: Member, what: str, whom: Whom = None) -> None:
+        self._member, self._what, self._whom = member, what, whom
         self.reset()
 
     def reset(self) -> None:
@@ -130,15 +141,24 @@ class Backoff:
         self._began: float | None = None
 
     def pause(self) -> None:
-        """Sleep a little. Raises Overdue naming what is waited for."""
+        """Sleep a little. Raises Overdue naming what is waited for, and of whom nothing has been heard."""
         t = self._member
         now = t.waking()
         if self._began is None:
             self._began = now
         waited = now - self._began
-        if waited > t.deadline and t.signs():
-            self._began, waited = now, 0.0
-        if waited > t.deadline:
-            what = self._what() if callable(self._what) else self._what
-            raise Overdue(f"rank {t.rank}: waited {t.deadline:g} s for {what} (run.deadline)")
+        if waited > t.deadline / BEATS / 2 and t.heartbeats.attend(now, t.deadline, working=False):
+            self._require_life(self._began, now)
         t.sleep(min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP))
+
+    def _require_life(self, began: float, now: float) -> None:
+        """A wait is overdue when somebody who is waited for is silent. Where all are heard and yet wait themselves, as
+        for somebody whom they will name, it is when nobody works, twice as late."""
+        t, beats, deadline = self._member, self._member.heartbeats, self._member.deadline
+        whom = self._whom() if callable(self._whom) else self._whom
+        silent = beats.silent(beats.others if whom is None else whom, began, now, deadline)
+        if silent := silent or beats.missing(now, deadline):
+            raise overdue(t, deadline, silent, self._what)
+        patience = 2 * deadline if beats.others else deadline
+        if now - beats.worked(began) > patience:
+            raise overdue(t, patience, (), self._what)

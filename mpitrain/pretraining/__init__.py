@@ -29,7 +29,7 @@ def require_fit(options: Pretraining, network: Network) -> None:
 def pretrain(session: Session) -> None:
     """Pre-train the initial weights of a fresh session as its configuration says. Collective.
 
-    The other ranks wait for as long as the first one gives signs of life. A stop ends it, and then the training, which
+    The other ranks wait for as long as the first one gives heartbeats. A stop ends it, and then the training, which
     leaves no checkpoint: weights that are half pre-trained are none to resume from.
     """
     options, transport, theta = session.config.pretraining, session.transport, session.state.theta
@@ -54,7 +54,7 @@ def _work(session: Session, options: Pretraining) -> bytes:
         began, loss, samples = session.clock(), 0.0, 0
         for step in same_layer:
             loss, samples = loss + step.loss * step.samples, samples + step.samples
-            session.transport.sign()
+            session.transport.heartbeat()
             session.stop.flag |= session.transport.poll(NEWS) is not None
             if session.stop.flag:
                 break
@@ -77,7 +77,7 @@ def _work(session: Session, options: Pretraining) -> bytes:
 def _await(session: Session) -> bytes:
     """What has come of it; a wish to stop is told to the first rank."""
     transport, told = session.transport, False
-    backoff = transport.backoff("the pre-training by rank 0")
+    backoff = transport.backoff("the pre-training by rank 0", [0])
     while (news := transport.poll(NEWS, 0)) is None:
         if session.stop.flag and not told:
             transport.post(0, NEWS, CUT)

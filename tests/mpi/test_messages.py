@@ -7,7 +7,7 @@ import pytest
 
 from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
-from mpitrain.mpi.messages import SIGN
+from mpitrain.mpi.heartbeats import TAG as HEARTBEAT
 from mpitrain.mpi.waiting import WakingClock
 from mpitrain.protocols.centre import choose
 
@@ -35,30 +35,28 @@ def test_a_receiver_finds_all_that_waits(tmp_path: Path, transport: Transport) -
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("signs", [0, 1])
-def test_who_waits_for_a_rank_at_work_goes_on_waiting(transport: Transport, signs: int) -> None:
-    """One sign of life, and one deadline more, on a twin too: in simulated time."""
+@pytest.mark.parametrize("beats", [0, 1])
+def test_who_waits_for_a_rank_at_work_goes_on_waiting(transport: Transport, beats: int) -> None:
+    """A deadline from its last heartbeat on: in simulated time. The rank that is silent is named."""
     first = Transport(transport.comm.Dup(), deadline=5.0)
-    first._signed -= first.deadline
-    twin = first.twin()
     if first.rank == 0:
-        for _ in range(signs):
-            first.sign()
-            first.sign()  # too soon for another one
+        for beat in range(beats):
+            first.heartbeats.attend(first.waking() + 100.0 * (1 + beat), first.deadline, working=True)
         for rank in range(1, first.size):
             first.post(rank, TAG, b"all is sent")
         first.flush()
     else:
-        first.receive(0, TAG, "the signs")
-        slept = [0.0]
-        twin.waking = WakingClock(lambda: slept[0], lambda: 0.5)
-        twin.sleep = lambda seconds: slept.__setitem__(0, slept[0] + seconds)
-        backoff = twin.backoff("rank 0")
-        with pytest.raises(Overdue):
+        first.receive(0, TAG, "the heartbeats")
+        slept, now = [0.0], first.waking()
+        first.waking = WakingClock(lambda: slept[0], lambda: 0.5)
+        first.waking._time = now
+        first.sleep = lambda seconds: slept.__setitem__(0, slept[0] + seconds)
+        backoff = first.backoff("an answer", [0])
+        with pytest.raises(Overdue, match=r"waited 5 s for rank 0 \(an answer\)"):
             while slept[0] < 100:
                 backoff.pause()
-        assert slept[0] == pytest.approx(5.0 * (1 + signs), abs=0.1)
-    first.hear_out()
+        assert slept[0] == pytest.approx(5.0 + 0.25 * beats, abs=0.6)
+    transport.barrier("the end")
 
 
 @pytest.mark.mpi(min_size=2)
@@ -74,12 +72,13 @@ def test_vectors_go_by_message_where_a_node_lacks_shared_memory(
 
 
 @pytest.mark.mpi(min_size=2)
-def test_signs_that_nobody_waited_for_are_taken(transport: Transport) -> None:
+def test_heartbeats_that_nobody_waited_for_are_taken(transport: Transport) -> None:
     """From any rank; no message is left when MPI ends, and none is waited for twice."""
     mine = Transport(transport.comm.Dup(), deadline=30.0)
-    for _ in range(1 + mine.rank % 3):
-        mine._signed -= mine.deadline
-        mine.sign()
-    mine.hear_out()
-    assert mine.poll(SIGN) is None
-    mine.hear_out()
+    now = mine.waking()
+    for beat in range(1 + mine.rank % 3):
+        mine.heartbeats.attend(now + 100.0 * (1 + beat), mine.deadline, working=True)
+    mine.leave()
+    mine.leave()
+    transport.barrier("all to have left")
+    assert mine.poll(HEARTBEAT) is None

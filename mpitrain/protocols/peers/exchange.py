@@ -78,12 +78,18 @@ class Exchange:
         self.inbox.done(peer)
         return True
 
-    def until(self, happened: Callable[[], bool], what: Callable[[], str], any_sign: bool = True) -> None:
-        """Receive until something happens.
+    def until(
+        self,
+        happened: Callable[[], bool],
+        what: str,
+        whom: Callable[[], list[int]] | None = None,
+        any_sign: bool = True,
+    ) -> None:
+        """Receive until something happens that needs `whom`, by default all peers.
 
-        Raises Overdue naming `what` after the deadline, which begins anew with `any_sign` of life.
+        Raises Overdue naming those that are silent after the deadline, which begins anew with `any_sign` of life.
         """
-        backoff = self._transport.backoff(what)
+        backoff = self._transport.backoff(what, whom or self.peers)
         while not happened():
             if self.receive() and any_sign:
                 backoff.reset()
@@ -108,8 +114,3 @@ class Exchange:
                     self.called = max(self.called, note.number)
                 elif sender == self.master:
                     self.reached = END
-
-
-def named(ranks: list[int]) -> str:
-    """ "rank 3" or "ranks 1, 2"."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

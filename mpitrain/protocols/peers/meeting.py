@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mpitrain import saving
-from mpitrain.errors import TrainingFailed
+from mpitrain.errors import TrainingFailed, named
 from mpitrain.protocols.peers import notes
-from mpitrain.protocols.peers.exchange import named
 from mpitrain.protocols.peers.replica import odd_ones
 from mpitrain.protocols.peers.rounds import END
 
@@ -82,17 +81,18 @@ class Meetings:
         """Own sends taken up, then a barrier, receiving and applying all the while: then nothing is on its way."""
         exchange = self._exchange
         exchange.tell(exchange.peers, notes.Meeting(exchange.meeting, reason))
-        exchange.until(lambda: exchange.told() and not exchange.outbox.on_their_way(), self._who_is_missing)
+        coming = "the end of its minibatch"
+        exchange.until(lambda: exchange.told() and not exchange.outbox.on_their_way(), coming, self._missing)
         barrier = self._peer.transport.start_barrier()
-        exchange.until(lambda: bool(barrier.Test()), self._who_is_missing)
+        exchange.until(lambda: bool(barrier.Test()), coming)
         exchange.receive()
-        exchange.until(lambda: not exchange.inbox.held, lambda: "the last messages to arrive")
+        exchange.until(lambda: not exchange.inbox.held, "the last messages to arrive")
         exchange.meeting += 1
 
-    def _who_is_missing(self) -> str:
+    def _missing(self) -> list[int]:
         exchange = self._exchange
         missing = [peer for peer in exchange.peers if exchange.there.get(peer, -1) < exchange.meeting]
-        return f"{named(missing or exchange.peers)} to come to the end of a minibatch"
+        return missing or exchange.peers
 
     def _gather(self, mine: notes.Standing) -> list[notes.Standing]:
         texts = self._peer.transport.gather_texts(notes.pack(mine).decode(), "the meeting of all ranks")

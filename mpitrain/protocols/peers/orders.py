@@ -1,6 +1,5 @@
 """The two orders in which peers train: each at its own speed, or round by round."""
 
-from mpitrain.protocols.peers.exchange import named
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.rounds import END, Round, Turn
 
@@ -43,7 +42,8 @@ def _await_stage(peer: Peer, turn: Turn) -> None:
     """Apply what comes until the master has reached the stage in which this rank trains."""
     peer.exchange.until(
         lambda: _may_start(peer, turn) or peer.meetings.reason() is not None,
-        lambda: f"rank {peer.members[0]} to begin a later stage",
+        "the beginning of a later stage",
+        lambda: [peer.members[0]],
     )
 
 
@@ -72,7 +72,8 @@ def _round(peer: Peer, now: Round) -> bool:
     for member in exchange.peers:
         exchange.until(
             lambda: exchange.take_from(member),  # noqa: B023
-            lambda: f"the message of rank {member} for this round",  # noqa: B023
+            "its message of this round",
+            lambda: [member],  # noqa: B023
             any_sign=False,
         )
     return exchange.wish
@@ -81,6 +82,4 @@ def _round(peer: Peer, now: Round) -> bool:
 def await_window(peer: Peer) -> None:
     """Receive until the next message may be sent. Raises Overdue naming the peers that do not take theirs."""
     outbox = peer.exchange.outbox
-    peer.exchange.until(
-        lambda: not outbox.awaited(), lambda: f"{named(outbox.awaited())} to take messages", any_sign=False
-    )
+    peer.exchange.until(lambda: not outbox.awaited(), "it to take messages", outbox.awaited, any_sign=False)

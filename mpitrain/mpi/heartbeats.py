@@ -1,0 +1,116 @@
+"""Heartbeats: who was heard of and when, so that a wait that is overdue can name who is silent.
+
+A rank tells all others that it lives, a few times a deadline: while it waits, and while it works wherever
+`Transport.heartbeat` is called (between minibatches, in an evaluation, in writing). No other message is needed to find
+a frozen rank: it is the one that says nothing, in whichever collective the others wait for it.
+"""
+
+from collections.abc import Iterable
+
+from mpitrain.mpi.start import MPI
+
+TAG = 40  # message tag
+WORKING, WAITING, LEAVING = b"w", b"i", b"l"
+BEATS = 10  # in a deadline
+LISTENING = 1.0  # seconds between two looks, at most
+PROBES = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
+
+
+def look(comm: MPI.Intracomm, source: int, tag: int, status: MPI.Status) -> MPI.Message | None:
+    """A waiting message, matched."""
+    for _ in range(PROBES):
+        message = comm.Improbe(source, tag, status)
+        if message is not None:
+            return message
+    return None
+
+
+class Heartbeats:
+    """What this rank knows of the others. Times are those of the clock that waits are measured by."""
+
+    def __init__(self, comm: MPI.Intracomm, now: float) -> None:
+        self._comm, self.rank = comm, comm.rank
+        self.others = [rank for rank in range(comm.size) if rank != comm.rank]
+        self._heard = [now] * comm.size
+        self._worked = now  # when any of the others was last heard to be at work
+        self._state = [WORKING] * comm.size
+        self._sending: dict[int, MPI.Request] = {}
+        self._beaten, self._due = now - 1e9, now
+        self._watched_since: float | None = None
+        self._leaving, self._left = 0, [0] * comm.size  # how often this rank, and each of the others, has left
+        self._quiet = False
+        self._byte = bytearray(1)
+
+    def heard(self, rank: int, now: float) -> None:
+        """Something has come from a rank: it lives."""
+        self._heard[rank] = now
+
+    def attend(self, now: float, deadline: float, working: bool) -> bool:
+        """Say that this rank lives and listen to the others, if it is time for either; whether it was."""
+        if now < self._due:
+            return False
+        self._due = now + min(deadline / BEATS / 2, LISTENING)
+        if self.others:
+            self.listen(now)
+        if now - self._beaten >= deadline / BEATS and not self._quiet:
+            self._beaten = now
+            self._say(WORKING if working else WAITING)
+        return True
+
+    def listen(self, now: float) -> bool:
+        """Take the heartbeats that have come; whether any have."""
+        status, any_came = MPI.Status(), False
+        while (message := look(self._comm, MPI.ANY_SOURCE, TAG, status)) is not None:
+            message.Recv([self._byte, MPI.BYTE])
+            sender, any_came = status.source, True
+            self._state[sender], self._heard[sender] = bytes(self._byte), now
+            if self._byte == WORKING:
+                self._worked = now
+            self._left[sender] += self._byte == LEAVING
+        return any_came
+
+    def silent(self, ranks: Iterable[int], since: float, now: float, deadline: float) -> list[int]:
+        """Those of the ranks that have said nothing for a deadline that began at `since` or when they last did."""
+        return [rank for rank in ranks if now - max(since, self._heard[rank]) > deadline]
+
+    def worked(self, since: float) -> float:
+        """When any other rank was last at work; `since` if not after that."""
+        return max(since, self._worked)
+
+    def waits(self, rank: int) -> bool:
+        """Whether a rank was waiting when it was last heard of."""
+        return self._state[rank] == WAITING
+
+    def watch(self, now: float | None) -> None:
+        """From now on every rank gives heartbeats at all times; no longer so with None."""
+        self._watched_since = now
+
+    def missing(self, now: float, deadline: float) -> list[int]:
+        """The ranks that owe a heartbeat since longer than the deadline."""
+        since = self._watched_since
+        return [] if since is None else self.silent(self.others, since, now, deadline)
+
+    def hush(self, quiet: bool = True) -> None:
+        """Give no heartbeats for a while."""
+        self._quiet = quiet
+
+    def leave(self) -> None:
+        """Say that no more heartbeats will come from this rank until all have said so."""
+        self._leaving += 1
+        self._say(LEAVING)
+
+    def staying(self) -> list[int]:
+        """The ranks whose last heartbeat has not come."""
+        return [rank for rank in self.others if self._left[rank] < self._leaving]
+
+    def settle(self) -> bool:
+        """Whether all that was sent has left."""
+        self._sending = {rank: request for rank, request in self._sending.items() if not request.Test()}
+        return not self._sending
+
+    def _say(self, state: bytes) -> None:
+        """To each of the others, but for those that have not taken the one before."""
+        self.settle()
+        for rank in self.others:
+            if rank not in self._sending:
+                self._sending[rank] = self._comm.Isend([state, MPI.BYTE], rank, TAG)
