@@ -29,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     _prepare_output()
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] not in (*COMMANDS, "-h", "--help", "--version"):
+        if words and _is_misspelled(words[0]):
+            return _refuse(words[0])
         words = ["train", *words]
     options = parser(words[0]).parse_args(words)
     try:
@@ -39,6 +41,25 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mpitrain: interrupted", file=sys.stderr)
         return 130
+
+
+def _is_misspelled(word: str) -> bool:
+    """Whether a first word that is no command cannot be a configuration either."""
+    path = Path(word)
+    return not (word.startswith("-") or path.suffix or path.name != word or path.exists())
+
+
+def _refuse(word: str) -> int:
+    """Say once, however many ranks were started, that there is no such command."""
+    from mpitrain.agreement import agreed, ending_together
+    from mpitrain.config import nearest
+    from mpitrain.mpi import Transport
+
+    def fail() -> int:
+        raise BadInput(f"{word}: neither a command nor a configuration file{nearest(word, list(COMMANDS))}")
+
+    transport = Transport()
+    return ending_together(transport, lambda: agreed(transport, fail, "the command"))
 
 
 def _prepare_output() -> None:

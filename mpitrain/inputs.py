@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from mpitrain import origin as origins
 from mpitrain.config import Config
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
+from mpitrain.errors import BadInput
 from mpitrain.models import Network, build
 from mpitrain.models.workspace import Workspace
 from mpitrain.origin import Origin
@@ -15,6 +19,31 @@ from mpitrain.origin import Origin
 def data_path(config: Config) -> Path:
     """The shard folder."""
     return Path(config.data.path) if config.data.path else embedded()
+
+
+def path_of_run(config: Config, run: Path) -> Path:
+    """The shard folder of a run: a relative data.path is one from where the run began, or else from here.
+
+    Raises BadInput naming both places when it is in neither.
+    """
+    path = data_path(config)
+    told = None if path.is_absolute() else origins.read(run)
+    if told is None or told.folder is None or told.folder == str(path.absolute()):
+        return path
+    began = Path(told.folder)
+    if began.is_dir():
+        return began
+    if not path.is_dir():
+        raise BadInput(f"data.path = {path}: neither {began}, where the run began, nor {path.absolute()} is a folder")
+    return path
+
+
+def at_home(config: Config, run: Path) -> Config:
+    """The configuration of a run that is resumed here: `data.path` leads where it led when the run began."""
+    path = path_of_run(config, run)
+    if path == data_path(config):
+        return config
+    return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, path=str(path)))
 
 
 def reading(config: Config) -> dict[str, Any]:

@@ -17,7 +17,8 @@ NAME = "corpus.json"
 
 class Origin(msgspec.Struct, frozen=True):
     """The training part: `shape` of a sample as it lies in the shards ([dims] of frames, [h, w, c] of images), how many
-    samples of each class, and the mean and standard deviation that normalise it, where it has them."""
+    samples of each class, and the mean and standard deviation that normalise it, where it has them. `folder`: where the
+    shards were, as an absolute path."""
 
     kind: str
     shape: list[int]
@@ -25,6 +26,7 @@ class Origin(msgspec.Struct, frozen=True):
     class_counts: list[int]
     mean: list[float] | None = None
     standard_deviation: list[float] | None = None
+    folder: str | None = None
 
     @property
     def statistics(self) -> dict[str, Array]:
@@ -62,7 +64,7 @@ def of_part(path: Path, part: str = "train") -> Origin:
     statistics = {
         name: np.atleast_1d(attributes[name]).tolist() for name in ("mean", "standard_deviation") if name in attributes
     }
-    return Origin(kind, list(shape), classes, counts.tolist(), **statistics)
+    return Origin(kind, list(shape), classes, counts.tolist(), folder=str(path.absolute()), **statistics)
 
 
 def text(origin: Origin) -> str:

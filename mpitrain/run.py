@@ -23,6 +23,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
 from mpitrain.ending import finish
 from mpitrain.errors import BadInput
+from mpitrain.inputs import at_home
 from mpitrain.models import Network, warm
 from mpitrain.mpi import Transport
 from mpitrain.preparation import Options, furnish, new_session, prepare, run_folder, threads
@@ -80,7 +81,10 @@ def _shared_config(transport: Transport, options: Options) -> Config:
         if transport.rank:
             return ""
         path = options.resume / "config.toml" if options.resume else options.config
-        return configuration.to_toml(configuration.load(path, list(options.overrides), options.resume is not None))
+        config = configuration.load(path, list(options.overrides), options.resume is not None)
+        if options.resume and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
+            config = at_home(config, options.resume)
+        return configuration.to_toml(config)
 
     text = agreed(transport, read, "the configuration")
     return configuration.resolve(tomllib.loads(transport.broadcast(text.encode(), "the configuration").decode()))

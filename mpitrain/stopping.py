@@ -1,6 +1,7 @@
 """The signals that ask a training or an import to end."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,12 @@ class Stop:
     clock: Callable[[], float] = time.monotonic
 
     def install(self) -> None:
-        """Listen to what users, launchers and batch systems send to end a job or to warn of its end."""
+        """Listen to what users, launchers and batch systems send to end a job or to warn of its end.
+
+        Python lets only its main thread do so: in another one signals stay with whoever started that thread.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
         for number in numbers:
             signal.signal(number, self._handle)

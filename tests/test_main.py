@@ -114,6 +114,37 @@ def shards(folder: Path) -> Path:
     return folder
 
 
+ELSEWHERE = ("-c", "import os, sys; from mpitrain.__main__ import main; os.chdir('elsewhere'); sys.exit(main())")
+
+
+def test_a_relative_data_path_is_found_from_elsewhere(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """Where the run began, else here; where neither has it, both are named. One that is given is of here."""
+    shards(tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    settings = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1")
+    assert launch(1, *settings, "--set", "data.path=data", "--out", "run").status == 0
+    assert launch(1, "evaluate", "../run", program=ELSEWHERE).status == 0
+    (tmp_path / "data").rename(tmp_path / "elsewhere" / "moved")
+    lost = launch(2, "evaluate", "../run", program=ELSEWHERE)
+    assert lost.status == 2 and lost.err.count("mpitrain: ") == 1
+    assert f"neither {tmp_path}/data, where the run began, nor {tmp_path}/elsewhere/data is" in lost.err
+    more = ("--resume", "../run", "--set", "training.epochs=2", "--set", "data.path=moved")
+    assert launch(1, *more, program=ELSEWHERE).status == 0
+    ended = launch(2, "--resume", "run", "--set", "training.epochs=3")
+    assert ended.status == 0 and summary(tmp_path / "run")["samples"] == 3 * 1438, ended.err
+
+
+def test_a_training_off_the_main_thread(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """Where Python lets nobody listen to signals: as a part of another program."""
+    (tmp_path / "program.py").write_text(
+        "import sys, threading\nfrom mpitrain.__main__ import main\nends = []\n"
+        "thread = threading.Thread(target=lambda: ends.append(main(sys.argv[1:])))\n"
+        "thread.start()\nthread.join()\nsys.exit(ends[0] if ends else 3)\n"
+    )
+    ended = launch(1, "train", "--set", "algorithm.name=msgd", *SHORT, program=("program.py",))
+    assert ended.status == 0 and summary(tmp_path / "run")["exit_reason"] == "finished", ended.err
+
+
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown key": (("--set", "training.learnin_rate=1"), "training.learning_rate"),
     "value out of range": (("--set", "training.learning_rate=0"), "training.learning_rate"),
@@ -125,6 +156,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "less than a sample": (("--set", "run.evaluate_every=1e-300"), "run.evaluate_every"),
     "NUL in a path": (("--set", 'run.out="a\\u0000b"'), "run.out"),
     "network beyond all memory": (("--set", "model.width=10000"), "model.width"),
+    "misspelled command": (("evalute", "run", "data"), "the nearest known is evaluate"),
     "folder that cannot be made": (("--out", "/proc/nothing"), "/proc/nothing"),
 }
 

@@ -61,23 +61,27 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.element is not None and not 0 <= options.element < len(elements):
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
-    chosen = elements if options.element is None else [elements[options.element]]
-    if not options.table and _run_all(chosen, options.launch, options.deadline):
+    chosen = dict(enumerate(elements)) if options.element is None else {options.element: elements[options.element]}
+    if not options.table and _run_all(chosen, len(elements), options.launch, options.deadline):
         print("mpitrain: stopped by a signal; the same command goes on", file=sys.stderr)
         return STOPPED
     if options.element is None:
         _write_table(elements, targets, options)
-    return 0 if all(element.state() == "finished" for element in chosen) else 1
+    return 0 if all(element.state() == "finished" for element in chosen.values()) else 1
 
 
-def _run_all(elements: list[Element], launch: str, deadline: float) -> bool:
-    """Those not finished, one after the other; a failure is told and the next one run. Whether a signal stopped it."""
+def _run_all(elements: dict[int, Element], count: int, launch: str, deadline: float) -> bool:
+    """Those not finished, one after the other; a failure is told and the next one run. Whether a signal stopped it.
+
+    They are told by their numbers in the list of `count`, as --list and --run have them.
+    """
     how, relay = launching.launcher(launch), launching.Relay()
-    states = [element.state() for element in elements]  # a folder of another configuration is refused before any run
+    # A folder of another configuration is refused before any run.
+    states = {number: element.state() for number, element in elements.items()}
     with relay.listening():
-        for number, (element, state) in enumerate(zip(elements, states, strict=True), 1):
-            place = f"{number} of {len(elements)}  {element.shown}"
-            if state == "finished":
+        for number, element in elements.items():
+            place = f"run {number} of 0 to {count - 1}  {element.shown}"
+            if states[number] == "finished":
                 print(f"{place}: finished before", flush=True)
                 continue
             if relay.asked:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -73,7 +74,10 @@ class Relay:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Within, signals come here."""
+        """Within, signals come here, if this is Python's main thread: others may not ask for them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
         before = [signal.signal(number, self._handle) for number in numbers]
         try:

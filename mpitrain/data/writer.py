@@ -36,21 +36,27 @@ class ShardWriter:
         self._inputs: list[Array] = []
         self._targets: list[Array] = []
         self._speakers: list[int] = []
+        self._keys: list[str] = []
         self._bytes = self._shards = self.done = 0
         while (path := self._provisional(self._shards)).exists():
             self._resume(path)
 
-    def add(self, inputs: Array, targets: Array, speaker: int | None = None) -> None:
+    def add(self, inputs: Array, targets: Array, speaker: int | None = None, key: str | None = None) -> None:
         """Add one utterance (features [frames, dims]) or some images [n, h, w, c], with their targets [n].
 
-        `speaker` is the number of an utterance's speaker, given for all of a part or for none.
+        `speaker` is the number of an utterance's speaker, `key` its name, which `predict` writes beside its posteriors:
+        each given for all utterances of a part or for none. Raises BadInput for either of images.
         """
+        if self._kind != "frames" and (speaker, key) != (None, None):
+            raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have no speakers or keys")
         if self._bytes and self._bytes + inputs.nbytes > self._limit:
             self._write()
         self._inputs.append(inputs)
         self._targets.append(targets)
         if speaker is not None:
             self._speakers.append(speaker)
+        if key is not None:
+            self._keys.append(key)
         self._bytes += inputs.nbytes
 
     def finish(self) -> int:
@@ -70,9 +76,11 @@ class ShardWriter:
             arrays["utterances"] = np.cumsum([0, *map(len, self._inputs)], dtype=np.int64)
         if self._speakers:
             arrays["speakers"] = np.array(self._speakers, np.int32)
+        if self._keys:
+            arrays["keys"] = np.char.encode(self._keys, "utf-8")
         write_shard(self._provisional(self._shards), self._kind, arrays, self._attributes)
         self._shards += 1
-        self._inputs, self._targets, self._speakers, self._bytes = [], [], [], 0
+        self._inputs, self._targets, self._speakers, self._keys, self._bytes = [], [], [], [], 0
 
     def _provisional(self, number: int) -> Path:
         return self._folder / f".{self._part}-{number:05d}.h5"

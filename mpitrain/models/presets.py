@@ -156,17 +156,19 @@ class Preset:
     l2: float = 0.0
     #: Whether `hidden_layers` may be given.
     depth: bool = False
+    #: Whether it was made for windows of frames, not for images.
+    frames: bool = False
 
 
 PRESETS = {
     "digits-cnn": Preset(digits_cnn),
-    "chan2014-cnn": Preset(chan2014_cnn),
-    "chan2014-dnn": Preset(chan2014_dnn, depth=True),
-    "zhang2013-dnn": Preset(zhang2013_dnn, depth=True),
+    "chan2014-cnn": Preset(chan2014_cnn, frames=True),
+    "chan2014-dnn": Preset(chan2014_dnn, depth=True, frames=True),
+    "zhang2013-dnn": Preset(zhang2013_dnn, depth=True, frames=True),
     "easgd-cifar": Preset(easgd_cifar, l2=1e-4),
     "easgd-imagenet": Preset(easgd_imagenet, l2=1e-5),
     "krizhevsky2014": Preset(krizhevsky2014, output="logistic"),
-    "strom2015-dnn": Preset(strom2015_dnn, depth=True),
+    "strom2015-dnn": Preset(strom2015_dnn, depth=True, frames=True),
 }
 
 
@@ -185,7 +187,7 @@ def build(
     """The network of a preset. None means the paper's number, or for `workspace` the CPU's.
 
     `input_shape` is of one example: (h, w, c), or frames (window, dims), which convolutions see as one channel.
-    Raises BadInput for an unknown name (naming the nearest), a number out of range, an input too small.
+    Raises BadInput for an unknown name (naming the known), a number out of range, an input too small.
     """
     known = _lookup("model.preset", preset, PRESETS)
     loss = _lookup("model.output", known.output if output is None else output, LOSSES)
@@ -205,7 +207,9 @@ def build(
     try:
         return Network(layers, shape, loss(), l2=known.l2 if l2 is None else l2, workspace=workspace)
     except BadInput as error:
-        raise BadInput(f"model.preset: {preset} does not fit inputs of {input_shape}: {error}") from None
+        raise BadInput(
+            f"model.preset: {preset} does not fit {_described(input_shape)}: {error}{_better(input_shape, known)}"
+        ) from None
 
 
 def _check(condition: bool, message: str) -> None:
@@ -215,6 +219,20 @@ def _check(condition: bool, message: str) -> None:
 
 def _lookup(key: str, name: str, table: dict[str, Any]) -> Any:
     if name not in table:
-        near = get_close_matches(name, table, 1, 0.0)
-        raise BadInput(f"{key}: unknown {name!r}; the nearest is {near[0]!r} of {', '.join(table)}")
+        near = get_close_matches(name, table, 1, 0.75)
+        nearest = f"the nearest is {near[0]!r} of" if near else "known:"
+        raise BadInput(f"{key}: unknown {name!r}; {nearest} {', '.join(table)}")
     return table[name]
+
+
+def _described(shape: Shape) -> str:
+    """Inputs for a reader."""
+    kind = "windows of frames" if len(shape) == 2 else "images" if len(shape) == 3 else "inputs"
+    return f"{kind} of {' x '.join(map(str, shape))}"
+
+
+def _better(shape: Shape, known: Preset) -> str:
+    """The presets that were made for frames, where inputs are windows of these and the network was made for images."""
+    if len(shape) != 2 or known.frames:
+        return ""
+    return f"; for frames: {', '.join(name for name, preset in PRESETS.items() if preset.frames)}"

@@ -43,6 +43,7 @@ def metadata(model: Model) -> dict[str, str]:
     text = configuration.to_toml(model.config)
     origin = msgspec.to_builtins(model.origin)
     counts = origin.pop("class_counts")
+    del origin["folder"]  # where the data were is nobody's business but the run folder's
     return {
         "program": f"mpitrain {__version__}",
         "preset": model.config.model.preset,
@@ -99,7 +100,7 @@ def _onnx(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
 
 def _require_plain(options: argparse.Namespace) -> None:
     for name in ("opset", "input", "check", "data", "priors", "smoothing"):
-        if getattr(options, name) is not None:
+        if getattr(options, name) not in (None, False):  # --no-check: nothing is checked
             raise BadInput(f"--{name}: only for --format onnx")
     if options.output != "posteriors":
         raise BadInput(f"--output {options.output}: only for --format onnx; {options.format} holds the parameters")

@@ -46,7 +46,7 @@ class Model:
 
     def folder(self, path: Path | None) -> Path:
         """The shard folder, the run's own for None."""
-        return inputs.data_path(self.config) if path is None else path
+        return inputs.path_of_run(self.config, self.run) if path is None else path
 
     def described(self) -> dict[str, Any]:
         """What tells this model from others, for whatever is made with it."""

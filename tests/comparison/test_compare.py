@@ -50,7 +50,7 @@ def test_a_matrix_is_run_once_and_one_failure_loses_nothing(tmp_path: Path, caps
     assert "allreduce-w2-s1" in (tmp_path / "out/report.html").read_text()
     written = (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns
     assert main(["compare", *words, "--run", "1"]) == 0
-    assert "finished before" in capsys.readouterr().out
+    assert "run 1 of 0 to 1  allreduce-w2-s1: finished before" in capsys.readouterr().out  # as --list counts
     assert (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns == written
     assert main(["compare", *words, "--set", "training.minibatch=16"]) == 2
     assert "training.minibatch = " in capsys.readouterr().err

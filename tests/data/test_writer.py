@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain.data.corpus import parts
+from mpitrain.data.corpus import open_corpus, parts
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
 
+README = Path(__file__).resolve().parents[2] / "README.md"
 UTTERANCES = [np.full((length, 2), length, np.float32) for length in (3, 1, 4, 1, 5, 9, 2, 6)]
 
 
@@ -48,6 +49,41 @@ def test_an_interrupted_writer_goes_on(tmp_path: Path) -> None:
     _add(writer, UTTERANCES[writer.done :])
     writer.finish()
     assert _content(broken) == _content(whole)
+
+
+def test_utterances_keep_their_names(tmp_path: Path) -> None:
+    """Over several shards, also after an interruption; all have one, or none, and images never."""
+    _add_named(_writer(tmp_path), 5)
+    writer = _writer(tmp_path)
+    _add_named(writer, len(UTTERANCES), writer.done)
+    writer.finish()
+    assert open_corpus(tmp_path, "train").keys == [f"süd-{number}" for number in range(len(UTTERANCES))]
+    half = ShardWriter(tmp_path, "dev", "frames", {"classes": 10})
+    half.add(UTTERANCES[0], np.zeros(3, np.int32), key="one")
+    half.add(UTTERANCES[0], np.zeros(3, np.int32))
+    with pytest.raises(BadInput, match="keys must name each of 2 utterances"):
+        half.finish()
+    with pytest.raises(BadInput, match="images have no speakers or keys"):
+        images = ShardWriter(tmp_path, "test", "images", {"classes": 10})
+        images.add(np.zeros((1, 4, 4, 3), np.uint8), np.zeros(1, np.int32), key="one")
+
+
+def _add_named(writer: ShardWriter, stop: int, start: int = 0) -> None:
+    for number in range(start, stop):
+        features = UTTERANCES[number]
+        writer.add(features, features[:, 0].astype(np.int32), key=f"süd-{number}")
+
+
+def test_the_example_in_the_readme_makes_shards_that_can_be_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it stands there."""
+    monkeypatch.chdir(tmp_path)
+    chapter = README.read_text().split("## Shards of your own")[1].split("\n## ")[0]
+    exec(chapter.split("```python\n")[1].split("```")[0], {})
+    assert parts(Path("shards/own")) == ["train", "test"]
+    corpus = open_corpus(Path("shards/own"), "test", context=[5, 5])
+    assert corpus.shape == (11, 40) and corpus.keys is not None and corpus.keys[0] == "test-000"
 
 
 def test_other_attributes_do_not_mix(tmp_path: Path) -> None:

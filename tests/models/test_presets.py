@@ -117,6 +117,11 @@ def test_a_hundredth_of_a_percent_of_the_width_leaves_one_unit(preset: str) -> N
     ("arguments", "message"),
     [
         ({"preset": "easgd-cifer"}, "'easgd-cifar'"),
+        ({"preset": "resnet"}, "unknown 'resnet'; known: digits-cnn, .*, krizhevsky2014"),
+        (
+            {"preset": "digits-cnn", "input_shape": (1, 40)},
+            "windows of frames of 1 x 40: .*; for frames: chan2014-cnn, ",
+        ),
         ({"output": "softmacs"}, "'softmax'"),
         ({"width": 0.0}, "model.width"),
         ({"width": float("nan")}, "model.width"),
