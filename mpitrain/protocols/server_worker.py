@@ -77,7 +77,7 @@ class Worker:
     def round(self, order: Note) -> Note:
         """One round of gradients from Θ_j; the note that announces their sum, which lies in `centre.gradient`."""
         index = self.pull(order.index)
-        if self.options.order == "round-robin":
+        if self.options.order == "round-robin" and self.transport.rank != self.master:  # alone, nobody waits for it
             self.tell(Note(Kind.PULLED))
         total, eta, samples, loss, zeros = self._total, order.learning_rate, 0, 0.0, Mean()
         minibatches = list(order.work.minibatches())

@@ -122,3 +122,13 @@ def test_the_share_of_zeros_is_that_of_a_minibatch_s_gradient(session_of, miniba
     session = session_of(one_rank(), *settings, "training.minibatch=4", network=OneElement())
     PROTOCOLS["server"](session)
     assert session.monitor.summary()["gradient_zeros_mean"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("name", ["asgd", "mdownpour", "adownpour", "mvadownpour"])
+def test_one_rank_in_round_robin_order_leaves_no_message(session_of, name: str) -> None:
+    """A note to itself would never be taken, and the end would wait for it."""
+    transport = one_rank()
+    session = session_of(transport, f"algorithm.name={name}", "algorithm.order=round-robin", "training.epochs=1")
+    PROTOCOLS["server"](session)
+    assert transport.traffic.messages_sent == 0
+    transport.flush()
