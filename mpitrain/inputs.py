@@ -63,22 +63,39 @@ def held_out(path: Path) -> list[str]:
     return sorted((part for part in parts(path) if part != "train"), key=lambda part: (part[:4] != "test", part))
 
 
-def open_held_out(config: Config, path: Path, part: str, origin: Origin, **changes: Any) -> Corpus:
+def open_held_out(config: Config, path: Path, part: str, known: Origin, **changes: Any) -> Corpus:
     """A part as the network saw its training part: window, centre crop, the training part's own mean and deviation.
 
     `changes` replace arguments of `open_corpus`. Raises BadInput naming the folder that does not fit the network.
     """
-    origin.require(path, part)
-    how = reading(config) | {"augmentation": Augmentation(config.data.crop), "statistics": origin.statistics}
+    known.require(path, part)
+    how = reading(config) | {"augmentation": Augmentation(config.data.crop), "statistics": known.statistics}
     return open_corpus(path, part, **how | changes)
 
 
-def seen_shape(config: Config, origin: Origin) -> tuple[int, ...]:
+def trained_on(config: Config, earlier: Origin | None) -> Origin:
+    """The training part, and how the run reads it; `earlier`: what a resumed run has been trained on so far.
+
+    Raises BadInput naming the folder that does not fit that, or the key of [data] that reads it in another way.
+    """
+    path, context = data_path(config), config.data.context
+    found = origins.of_part(path)
+    how: dict[str, Any] = {"data.normalise": config.data.normalise}
+    if found.kind == "frames":
+        how["data.context"] = [context[0], context[-1]] if context else [0, 0]
+    found = msgspec.structs.replace(found, preparation={**found.preparation, **how})
+    if earlier is None:
+        return found
+    earlier.require_like(found, path, "train")
+    return earlier.continued(found)
+
+
+def seen_shape(config: Config, known: Origin) -> tuple[int, ...]:
     """The shape of a sample as the network sees it: [window, dims], or [h, w, c] after the crop."""
-    if origin.kind == "frames":
+    if known.kind == "frames":
         context = config.data.context
-        return (sum((context[0], context[-1])) + 1 if context else 1, *origin.shape)
-    return Augmentation(config.data.crop).shape(tuple(origin.shape))
+        return (sum((context[0], context[-1])) + 1 if context else 1, *known.shape)
+    return Augmentation(config.data.crop).shape(tuple(known.shape))
 
 
 def network_of(config: Config, shape: tuple[int, ...], classes: int, workspace: Workspace | None = None) -> Network:

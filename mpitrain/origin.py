@@ -1,4 +1,8 @@
-"""What a run was trained on, kept in its folder as corpus.json: the network can be used where the data are not."""
+"""What a run was trained on, kept in its folder as corpus.json: the network can be used where the data are not.
+
+Other data are an input of the network only if they agree with it: in kind, shape and classes, and in the classes' names
+and the preparation as far as both tell them.
+"""
 
 import json
 from pathlib import Path
@@ -6,7 +10,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
+from mpitrain.data.described import class_names, names_apart, preparation, preparations_apart
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
@@ -17,8 +23,8 @@ NAME = "corpus.json"
 
 class Origin(msgspec.Struct, frozen=True):
     """The training part: `shape` of a sample as it lies in the shards ([dims] of frames, [h, w, c] of images), how many
-    samples of each class, and the mean and standard deviation that normalise it, where it has them. `folder`: where the
-    shards were, as an absolute path."""
+    samples of each class, and the mean and standard deviation that normalise it, where it has them; the classes' names
+    and how it was prepared and is read, where that is known. `folder`: where the shards were, as an absolute path."""
 
     kind: str
     shape: list[int]
@@ -27,6 +33,8 @@ class Origin(msgspec.Struct, frozen=True):
     mean: list[float] | None = None
     standard_deviation: list[float] | None = None
     folder: str | None = None
+    class_names: list[str] | None = None
+    preparation: dict[str, Any] = {}
 
     @property
     def statistics(self) -> dict[str, Array]:
@@ -37,7 +45,10 @@ class Origin(msgspec.Struct, frozen=True):
 
     def require(self, path: Path, part: str) -> None:
         """Raises BadInput naming the folder whose part is no input of a network that was trained on this."""
-        other = of_part(path, part)
+        self.require_like(of_part(path, part), path, part)
+
+    def require_like(self, other: "Origin", path: Path, part: str) -> None:
+        """The same of a part that has been read."""
         if other.kind != self.kind:
             raise BadInput(f"{path}: part {part} holds {other.kind}, the network was trained on {self.kind}")
         if other.shape != self.shape:
@@ -48,6 +59,15 @@ class Origin(msgspec.Struct, frozen=True):
             raise BadInput(
                 f"{path}: part {part} has {other.classes} classes, the network was trained on {self.classes}"
             )
+        names = names_apart(other.class_names, self.class_names)
+        if apart := names or preparations_apart(other.preparation, self.preparation):
+            raise BadInput(f"{path}: part {part}: {apart}")
+
+    def continued(self, now: "Origin") -> "Origin":
+        """`now` with what only this tells of names and preparation: a resumed run goes on with other shards."""
+        return replace(
+            now, class_names=now.class_names or self.class_names, preparation={**self.preparation, **now.preparation}
+        )
 
 
 def of_part(path: Path, part: str = "train") -> Origin:
@@ -64,7 +84,16 @@ def of_part(path: Path, part: str = "train") -> Origin:
     statistics = {
         name: np.atleast_1d(attributes[name]).tolist() for name in ("mean", "standard_deviation") if name in attributes
     }
-    return Origin(kind, list(shape), classes, counts.tolist(), folder=str(path.absolute()), **statistics)
+    return Origin(
+        kind,
+        list(shape),
+        classes,
+        counts.tolist(),
+        **statistics,
+        folder=str(path.absolute()),
+        class_names=class_names(attributes),
+        preparation=preparation(attributes),
+    )
 
 
 def text(origin: Origin) -> str:

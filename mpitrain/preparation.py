@@ -21,7 +21,7 @@ from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.errors import BadInput
 from mpitrain.evaluation import Evaluation, Subset
-from mpitrain.inputs import data_path, held_out, network_of, open_held_out, reading
+from mpitrain.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
 from mpitrain.learner import Learner
 from mpitrain.metrics import Metrics, write_whole
 from mpitrain.models import Network
@@ -166,12 +166,11 @@ def _furnish(session: Session, folder: Path, resume: bool) -> None:
         checkpoint.load_state(found, state, session.network.layout)
         session.resumed = found
         monitor.resume(state)
-    path = data_path(config)
-    trained_on = origin.of_part(path)
-    corpora: dict[str, Any] = {part: open_held_out(config, path, part, trained_on) for part in held_out(path)}
+    path, told = data_path(config), trained_on(config, origin.read(folder) if resume else None)
+    corpora: dict[str, Any] = {part: open_held_out(config, path, part, told) for part in held_out(path)}
     # nothing is written before all that can be bad input has been read
     write_whole(folder / "config.toml", configuration.to_toml(config))
-    write_whole(folder / origin.NAME, origin.text(trained_on))
+    write_whole(folder / origin.NAME, origin.text(told))
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     monitor.metrics = Metrics(folder / "metrics.jsonl", events, monitor.progress.line)
     monitor.save = lambda outstanding: saving.save_state(session, outstanding)

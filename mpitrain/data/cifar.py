@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpitrain.data.described import NAMES, named
 from mpitrain.data.pickles import read_pickle
 from mpitrain.data.plan import Plan
 from mpitrain.errors import BadInput
@@ -61,7 +62,7 @@ def plan(path: Path, name: str) -> Plan:
         if file not in there:
             raise BadInput(f"{path}: has no {file}, which is a part of {labels.source}")
     names = class_names(_read(path, there[names_file]), labels, bool(ending), path / names_file)
-    attributes = {"source": labels.source, "classes": labels.classes, "class_names": " ".join(names)}
+    attributes = {"source": labels.source, "classes": labels.classes, NAMES: named(names)}
     chunks = {part: [there[file] for file in files] for part, files in parts.items()}
     return Plan("images", attributes, chunks, partial(_batch, path, labels))
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.batch import Batch
+from mpitrain.data.described import NAMES, PREPARATION, class_names, preparation
 from mpitrain.data.gather import gather_images, gather_windows
 from mpitrain.data.normalising import FrameNormaliser, of_pixels, stored
 from mpitrain.data.reader import ShardFile
@@ -189,6 +190,11 @@ def _check_alike(files: list[ShardFile]) -> None:
             not np.array_equal(file.attributes.get(name, 0), first.attributes.get(name, 0)) for name in names
         ):
             raise BadInput(f"{file.path}: another kind, shape, classes or normalisation than {first.path.name}")
+    for name, read in ((NAMES, class_names), (PREPARATION, preparation)):
+        told = [(file.path, value) for file in files if (value := read(file.attributes))]
+        for path, value in told[1:]:
+            if value != told[0][1]:
+                raise BadInput(f"{path}: another {name} than {told[0][0].name}")
 
 
 def _joined(offsets: list[Array | None]) -> Array:

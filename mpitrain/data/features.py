@@ -1,11 +1,19 @@
 """Log-mel filter banks and their time derivatives."""
 
+from typing import Any
+
 import numpy as np
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
 WINDOW, SHIFT = 0.025, 0.010  # seconds
+
+
+def preparation(rate: int, bins: int, deltas: bool) -> dict[str, Any]:
+    """What tells these features from others, by the keys that importers share."""
+    shape = {"features": "log-mel", "sample_rate": rate, "bins": bins, "deltas": deltas}
+    return {**shape, "window": WINDOW, "shift": SHIFT, "cmvn": "none", "norm_vars": False}
 
 
 def frame_centres(count: int, rate: int) -> Array:

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mpitrain.agreement import agreed
+from mpitrain.data.described import PREPARATION, prepared
 from mpitrain.data.moments import statistics
 from mpitrain.data.plan import Plan, Task
 from mpitrain.data.processes import processes, unbroken
@@ -180,7 +181,9 @@ def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
                 shapes = " and ".join(f"{_shape(of)} in {part}" for part, of in (first, (task.part, file.inputs[1:])))
                 raise BadInput(f"{plan.attributes['source']}: inputs of {shapes}")
     known = next((attributes for _, attributes in found if "mean" in attributes), None)
-    common = {"classes": max(int(attributes["classes"]) for _, attributes in found)}
+    common: dict[str, Any] = {"classes": max(int(attributes["classes"]) for _, attributes in found)}
+    if plan.preparation:
+        common[PREPARATION] = prepared(plan.preparation)
     if "mean" in plan.attributes or "train" not in plan.chunks:
         return common
     if known:  # an import that was interrupted when it had all it needed

@@ -67,8 +67,9 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
     attributes: dict[str, Any] = {"source": f"Kaldi features of {sources['train']}"}
     if how.classes is not None:
         attributes["classes"] = how.classes
+    prepared = {"cmvn": how.cmvn, "norm_vars": how.variance}
     shards = chunks(parts, 4 * dims, _files, whole_speakers=how.cmvn == "speaker")
-    return Plan("frames", attributes, shards, partial(_shard, how, dims), (how, dims), notes)
+    return Plan("frames", attributes, shards, partial(_shard, how, dims), (how, dims), notes, prepared)
 
 
 def _utterances(

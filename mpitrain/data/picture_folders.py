@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpitrain.data.described import NAMES, named
 from mpitrain.data.pictures import load_picture, suffixes
 from mpitrain.data.plan import Plan, shard_lengths
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
 from mpitrain.streams import stream
 
@@ -57,7 +58,7 @@ def plan(folder: Path, look: Look, split: Split) -> Plan:
     attributes = {
         "source": f"pictures of {folder.resolve().name}",
         "classes": len(names),
-        "class_names": " ".join("_".join(name.split()) for name in names),
+        NAMES: named([printable("_".join(name.split())) for name in names]),
     }
     notes = (f"left out {left:,} files that are not named as pictures are",) if left else ()
     return Plan("images", attributes, chunks, partial(_shard, folder, look, shape), (look, shape), notes)

@@ -4,7 +4,7 @@ Nothing here knows of other processes or ranks: this module is what they load.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ class Plan:
     `make` turns a chunk into the arrays of a shard of this `kind`. It runs in other processes, so both must pickle, and
     raises BadInput naming the source. A shard is told from that of another import by `attributes`, and by the reprs of
     its chunk and of `options`, which are whatever else `make` depends on. `attributes` holds `source`, and `classes`
-    where they are known; mean and deviation of the training part, if missing, are worked out. `notes` are lines for the
-    user.
+    where they are known; mean and deviation of the training part, if missing, are worked out. `preparation`: what the
+    shards are to say of their features, see `described`. `notes` are lines for the user.
     """
 
     kind: str
@@ -38,6 +38,7 @@ class Plan:
     make: Callable[[Any], dict[str, Array]]
     options: Any = None
     notes: tuple[str, ...] = ()
+    preparation: dict[str, Any] = field(default_factory=dict)
 
     def tasks(self, folder: Path) -> list["Task"]:
         """One for every shard."""

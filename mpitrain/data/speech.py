@@ -19,7 +19,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mpitrain.data.features import SHIFT
+from mpitrain.data.described import NAMES, PREPARATION, named, prepared
+from mpitrain.data.espeak import RATE
+from mpitrain.data.features import SHIFT, preparation
 from mpitrain.data.phone_states import choose
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.shards import refusals
@@ -98,7 +100,8 @@ def _make_room(folder: Path) -> None:
 def _attributes(recipe: Recipe, names: list[str], train: Spoken) -> dict[str, Any]:
     return {
         "classes": len(names),
-        "class_names": " ".join(names),
+        NAMES: named(names),
+        PREPARATION: prepared(preparation(RATE, recipe.bins, recipe.deltas)),
         **train.normalisation(),
         "source": f"espeak-ng, spoken by rule: {recipe}",
     }

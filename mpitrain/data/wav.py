@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpitrain.data.features import SHIFT, frame_centres, log_mel, with_deltas
+from mpitrain.data.described import NAMES, named
+from mpitrain.data.features import SHIFT, frame_centres, log_mel, preparation, with_deltas
 from mpitrain.data.kaldi_archive import script
 from mpitrain.data.labels import Labels, Numbering, read_frames, read_segments
 from mpitrain.data.plan import Plan
@@ -64,9 +65,11 @@ def plan(
     if how.classes is not None or names:
         attributes |= {"classes": how.classes or len(names)}
     if names:
-        attributes["class_names"] = " ".join(names)
+        attributes[NAMES] = named(names)
     shards = chunks(split_off(parts, held_out, seed), 4 * dims, lambda each: (each.where.path, each.where.label_file))
-    return Plan("frames", attributes, shards, partial(_shard, how), how, notes)
+    return Plan(
+        "frames", attributes, shards, partial(_shard, how), how, notes, preparation(how.rate, how.bins, how.deltas)
+    )
 
 
 def _labels(path: Path, segments: bool, background: str | None) -> tuple[dict[str, Labels], list[str], int | None]:

@@ -42,7 +42,7 @@ def metadata(model: Model) -> dict[str, str]:
     """What a user of the file may want to know, all of it text: structures are JSON, the configuration TOML."""
     text = configuration.to_toml(model.config)
     origin = msgspec.to_builtins(model.origin)
-    counts = origin.pop("class_counts")
+    apart = {key: json.dumps(origin.pop(key)) for key in ("class_counts", "class_names", "preparation")}
     del origin["folder"]  # where the data were is nobody's business but the run folder's
     return {
         "program": f"mpitrain {__version__}",
@@ -53,7 +53,7 @@ def metadata(model: Model) -> dict[str, str]:
         "context": json.dumps(model.config.data.context),
         "crop": str(model.config.data.crop),
         "input": json.dumps(origin),
-        "class_counts": json.dumps(counts),
+        **apart,
         "input_shape": json.dumps(list(inputs.seen_shape(model.config, model.origin))),
         **{name: str(value) for name, value in model.described().items()},
         "config": text,

@@ -8,6 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain.agreement import agreed, ending_together
 from mpitrain.data.corpus import Corpus
+from mpitrain.data.described import class_names
 from mpitrain.evaluation import TOGETHER
 from mpitrain.flat import Array
 from mpitrain.inputs import held_out
@@ -54,9 +55,9 @@ def content(model: Model, corpus: Corpus, options: argparse.Namespace) -> Conten
     offsets = np.arange(corpus.samples + 1) if corpus.utterances is None else corpus.utterances
     keys = corpus.keys or numbered(corpus.part, len(offsets) - 1)
     about = {**model.described(), "data": str(Path(options.data)), "part": corpus.part, "output": options.output}
-    return Content(
-        options.output.replace("-", "_"), corpus.classes, corpus.targets, offsets.astype(np.int64), keys, about
-    )
+    names = model.origin.class_names or class_names(corpus.attributes)
+    kind, offsets = options.output.replace("-", "_"), offsets.astype(np.int64)
+    return Content(kind, corpus.classes, corpus.targets, offsets, keys, about, names)
 
 
 def numbered(part: str, count: int) -> list[str]:

@@ -28,7 +28,7 @@ class Content:
     """What will be written: float32 rows [samples, classes] called `name`, the samples' targets int32, and `about`.
 
     Of frames, `utterances` int64 [n+1] are the offsets where utterances begin, `keys` their names; of images, offsets
-    of one sample each.
+    of one sample each. `class_names`: of the classes from 0 on, where they have any.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Content:
     utterances: Array
     keys: Sequence[str]
     about: dict[str, Any]
+    class_names: Sequence[str] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -167,18 +168,22 @@ class _Ark:
 
 @contextmanager
 def _ark(path: Path, content: Content) -> Iterator[Writer]:
-    scp = path.with_suffix(".scp")
+    table = [path.with_suffix(".classes")] if content.class_names else []
     with (
-        replacing(path, scp) as temporary,
+        replacing(path, path.with_suffix(".scp"), *table) as temporary,
         temporary[0].open("wb") as rows,
         temporary[1].open("w", encoding="utf-8") as index,
     ):
+        for symbols in temporary[2:]:  # as Kaldi's symbol tables: a name and its number on a line
+            lines = (f"{name} {number}\n" for number, name in enumerate(content.class_names or ()))
+            symbols.write_text("".join(lines), encoding="utf-8")
         yield _Ark(rows, index, path, content)
 
 
 def _small(content: Content) -> dict[str, Array]:
-    keys = np.char.encode(np.asarray(content.keys, np.str_), "utf-8")
-    return {"targets": content.targets, "utterances": content.utterances, "keys": keys}
+    texts = {"keys": content.keys, "class_names": content.class_names}
+    encoded = {name: np.char.encode(np.asarray(text, np.str_), "utf-8") for name, text in texts.items() if text}
+    return {"targets": content.targets, "utterances": content.utterances, **encoded}
 
 
 def _kaldiio() -> Any:

@@ -1,5 +1,6 @@
 """`prepare kaldi`: the same numbers out as in, CMVN by hand, parts, what is left out, what is refused."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from mpitrain.data import plan as planning
 from mpitrain.data import recorded
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.kaldi import How, normalise, plan, sums_of
+from mpitrain.data.shards import with_attributes, write_whole
 from mpitrain.errors import BadInput
 
 from .alone import imported, read, refused
@@ -83,6 +85,17 @@ def test_the_same_numbers_come_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert np.allclose(part["mean"], features.mean(0)) and np.allclose(part["standard_deviation"], features.std(0))
     opened = open_corpus(tmp_path / "out", "train", context=2, normalise="speaker")
     assert opened.keys == list(corpus) and opened.shape == (5, DIMS)
+
+
+def test_shards_tell_their_cmvn_and_old_ones_are_not_made_again(tmp_path: Path) -> None:
+    """The preparation is no part of what tells one import from another: shards of before that are whole stay."""
+    _corpus(tmp_path)
+    make = lambda: _plan(tmp_path, How(cmvn="speaker", variance=True))  # noqa: E731
+    part = imported(tmp_path / "out", make)["train"]
+    assert json.loads(part["preparation"]) == {"cmvn": "speaker", "norm_vars": True}
+    (shard,) = (tmp_path / "out").glob("*.h5")
+    write_whole(shard, with_attributes(shard, {"preparation": None}))
+    assert "preparation" not in imported(tmp_path / "out", make)["train"]
 
 
 def test_an_archive_without_script_or_speakers(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`prepare wav`: features of what the files hold, labels by frames and segments, what is refused."""
 
+import json
 import wave
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,9 @@ def test_features_are_those_of_the_samples(tmp_path: Path, monkeypatch: pytest.M
     assert part["targets"].tolist() == [3, 0, 5] * 36 and part["classes"] == 6 and "class_names" not in part
     assert part["speakers"].tolist() == [int(key[1]) for key in keys]
     assert np.allclose(part["mean"], part["features"].astype(float).mean(0))
+    how = json.loads(part["preparation"])
+    assert (how["bins"], how["deltas"], how["sample_rate"], how["cmvn"]) == (10, deltas, RATE, "none")
+    assert (how["features"], how["window"], how["shift"]) == ("log-mel", 0.025, 0.01)
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 44100, 48000])
