@@ -18,9 +18,10 @@ class Learner:
     """Computes minibatch gradients of a network on a corpus.
 
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
-    drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order; `loaders`: that
-    order shuffles so many chunks of neighbours together (EASGD's prefetch), 0 for the whole corpus. A corpus on disk is
-    read ahead by as much as `expect` has announced. Minibatches, θ and gradients lie on `device`, as the network does.
+    drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order; `loaders`:
+    that order shuffles so many chunks of neighbours together (EASGD's prefetch), 0 for the whole corpus. A corpus on
+    disk is read ahead by as much as `expect` has announced. Minibatches, θ and gradients lie on `device`, as the
+    network does.
     """
 
     def __init__(
