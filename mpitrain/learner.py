@@ -8,6 +8,7 @@ import numpy as np
 
 from mpitrain.assignments import Work
 from mpitrain.data.batch import Batch
+from mpitrain.data.prefetch import DEADLINE
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices
@@ -20,8 +21,8 @@ class Learner:
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
     drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order; `loaders`:
     that order shuffles so many chunks of neighbours together (EASGD's prefetch), 0 for the whole corpus. A corpus on
-    disk is read ahead by as much as `expect` has announced. Minibatches, θ and gradients lie on `device`, as the
-    network does.
+    disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
+    gradients lie on `device`, as the network does.
     """
 
     def __init__(
@@ -35,10 +36,11 @@ class Learner:
         independent: bool = False,
         loaders: int = 0,
         device: Cpu = CPU,
+        deadline: float = DEADLINE,
     ) -> None:
         self.network, self.corpus = network, corpus
         self.seed, self.per_sample, self.independent, self.loaders = seed, per_sample, independent, loaders
-        self.loader = device.open_loader(corpus, np.dtype(dtype))
+        self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
         self._asked: deque[Work] = deque()
         self._expected: deque[Work] = deque()
 

@@ -128,6 +128,7 @@ def new_session(
         independent=getattr(config.algorithm, "sampling", "") == "independent",
         loaders=chunks_together(config.algorithm),
         device=device,
+        deadline=config.run.deadline,
     )
     members = list(range(transport.size if config.algorithm.workers(transport.size) > 1 or has_server(config) else 1))
     monitor = Monitor(config, time.monotonic, state, corpus.samples)

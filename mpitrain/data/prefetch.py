@@ -17,6 +17,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 
+DEADLINE = 300.0  # seconds, where nobody says
 WAITS = 10  # to a deadline: of the time in which the process was suspended, only one's share counts
 Place = tuple[int, int] | None  #: epoch and position in its order of a minibatch's first sample: see Corpus.gather
 Empty = Callable[[Any, Any], Array]  #: makes an array from shape and dtype
@@ -45,7 +46,7 @@ class Loader(Protocol):
 
 
 def open_loader(
-    corpus: Corpus, dtype: np.dtype, *, ahead: int = 2, deadline: float = 300.0, empty: Empty = np.empty
+    corpus: Corpus, dtype: np.dtype, *, ahead: int = 2, deadline: float = DEADLINE, empty: Empty = np.empty
 ) -> Loader:
     """The loader that suits the corpus. `ahead`: minibatches asked for before they are needed; `deadline`: seconds;
     `empty` makes the buffers."""
@@ -135,7 +136,7 @@ class Prefetcher:
         with self._change:
             waits = (self._change.wait_for(self._settled, self._deadline / WAITS) for _ in range(WAITS))
             if not any(waits):
-                raise Overdue(f"reading {self._corpus.part} took longer than {self._deadline:g} s")
+                raise Overdue(f"reading {self._corpus.part} took longer than {self._deadline:g} s (run.deadline)")
             if self._ready:
                 self._taken += 1
                 return self._ready.popleft()

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from mpitrain.codecs import replica
-from mpitrain.data.prefetch import Loader, open_loader
+from mpitrain.data.prefetch import DEADLINE, Loader, open_loader
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.ops.residual import accumulate
@@ -37,9 +37,9 @@ class Cpu:
         """Buffers and array functions for a network."""
         return Workspace()
 
-    def open_loader(self, corpus: Any, dtype: np.dtype) -> Loader:
+    def open_loader(self, corpus: Any, dtype: np.dtype, deadline: float = DEADLINE) -> Loader:
         """Minibatches on the device, copied ahead of use."""
-        return open_loader(corpus, dtype)
+        return open_loader(corpus, dtype, deadline=deadline)
 
     def transport(self, transport: Any) -> Any:
         """The transport, taking the device's arrays in collectives, and if `direct` in messages."""

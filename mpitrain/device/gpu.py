@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.data.prefetch import open_loader
+from mpitrain.data.prefetch import DEADLINE, open_loader
 from mpitrain.device.batches import Uploading
 from mpitrain.device.collectives import StagedTransport
 from mpitrain.device.cpu import Cpu, Rule
@@ -49,8 +49,8 @@ class Gpu(Cpu):
     def workspace(self) -> Workspace:
         return GpuWorkspace(self)
 
-    def open_loader(self, corpus: Any, dtype: np.dtype) -> "Uploading":
-        return Uploading(self, open_loader(corpus, dtype, empty=self.pinned))
+    def open_loader(self, corpus: Any, dtype: np.dtype, deadline: float = DEADLINE) -> "Uploading":
+        return Uploading(self, open_loader(corpus, dtype, deadline=deadline, empty=self.pinned))
 
     def transport(self, transport: Any) -> Any:
         return (DirectTransport if self.direct and transport.size > 1 else StagedTransport)(transport, self)

@@ -49,7 +49,8 @@ def _work(session: Session, options: Pretraining) -> bytes:
     if options.samples:
         corpus = Subset(corpus, options.samples, seed)
     device, theta = session.device, session.device.place(session.state.theta)
-    steps = METHODS[options.method].steps(session.network, corpus, theta, options, seed, device)
+    deadline = session.config.run.deadline
+    steps = METHODS[options.method].steps(session.network, corpus, theta, options, seed, device, deadline)
     for (layer, layers), same_layer in groupby(steps, lambda step: (step.layer, step.layers)):
         began, loss, samples = session.clock(), 0.0, 0
         for step in same_layer:

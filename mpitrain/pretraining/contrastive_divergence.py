@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.config import Pretraining
+from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
@@ -37,7 +38,13 @@ def fits(network: Network) -> str:
 
 
 def steps(
-    network: Network, corpus: Any, theta: Array, options: Pretraining, seed: int, device: Cpu = CPU
+    network: Network,
+    corpus: Any,
+    theta: Array,
+    options: Pretraining,
+    seed: int,
+    device: Cpu = CPU,
+    deadline: float = DEADLINE,
 ) -> Iterator[Step]:
     """Pre-train the initial parameters `theta`, which lies on the device, in place, a minibatch at each step; its loss
     is the squared error of the reconstruction.
@@ -49,7 +56,7 @@ def steps(
         weights, hidden = views[f"fc{layer}.weights"], views[f"fc{layer}.bias"]
         machine = rule.Machine(weights, hidden, np.zeros_like(weights[:, 0]))
         below = _Below(network, views, layer - 1)
-        learner = learner_of(network, corpus, seed, layer, theta.dtype, device)
+        learner = learner_of(network, corpus, seed, layer, theta.dtype, device, deadline)
         for number, work in enumerate(minibatches(options, corpus.samples)):
             visible = below(learner.load(work).inputs)
             draws = stream(seed, "hidden units", layer, number).random((len(visible), hidden.size), np.float32)

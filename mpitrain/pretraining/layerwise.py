@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.config import Pretraining
+from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
@@ -26,7 +27,13 @@ def fits(network: Network) -> str:
 
 
 def steps(
-    network: Network, corpus: Any, theta: Array, options: Pretraining, seed: int, device: Cpu = CPU
+    network: Network,
+    corpus: Any,
+    theta: Array,
+    options: Pretraining,
+    seed: int,
+    device: Cpu = CPU,
+    deadline: float = DEADLINE,
 ) -> Iterator[Step]:
     """Pre-train the initial parameters `theta`, which lies on the device, in place, a minibatch at each step.
 
@@ -37,7 +44,7 @@ def steps(
         stage = grown(network, layer)
         vector = theta if layer == layers else device.place(stage.initial(seed, theta.dtype))
         vector[kept(network, layer)] = theta[kept(network, layer)]
-        learner = learner_of(stage, corpus, seed, layer, theta.dtype, device)
+        learner = learner_of(stage, corpus, seed, layer, theta.dtype, device, deadline)
         gradient, scratch = np.empty_like(vector), np.empty_like(vector)
         for work in minibatches(options, corpus.samples):
             loss = learner.gradient(vector, gradient, work)

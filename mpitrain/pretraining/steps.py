@@ -7,6 +7,7 @@ import numpy as np
 
 from mpitrain.assignments import Assignments, Work
 from mpitrain.config import Pretraining
+from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.learner import Learner
 from mpitrain.streams import stream
@@ -21,10 +22,18 @@ class Step(NamedTuple):
     loss: float
 
 
-def learner_of(network: Any, corpus: Any, seed: int, layer: int, dtype: np.dtype, device: Cpu = CPU) -> Learner:
+def learner_of(
+    network: Any,
+    corpus: Any,
+    seed: int,
+    layer: int,
+    dtype: np.dtype,
+    device: Cpu = CPU,
+    deadline: float = DEADLINE,
+) -> Learner:
     """Minibatches in an order that is the layer's own."""
     own = int(stream(seed, "pretraining", layer).integers(2**31))
-    return Learner(network, corpus, seed=own, dtype=str(dtype), device=device)
+    return Learner(network, corpus, seed=own, dtype=str(dtype), device=device, deadline=deadline)
 
 
 def minibatches(options: Pretraining, samples: int) -> Iterator[Work]:
