@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.data.plan import Plan
-from mpitrain.data.sources import add_common
+from mpitrain.data.sources import add_common, check_classes
 from mpitrain.errors import BadInput
 
 Subparsers = Any  # argparse keeps the type of add_subparsers() to itself
@@ -78,7 +78,7 @@ def _add_matching(parser: argparse.ArgumentParser) -> None:
 def _kaldi(options: argparse.Namespace) -> Plan:
     from mpitrain.data import kaldi
 
-    _require_least(options, classes=1, tolerance=0, seed=0)
+    _require_least(options, tolerance=0, seed=0)
     if options.norm_vars and options.cmvn == "none":
         raise BadInput("--norm-vars: goes with --cmvn")
     how = kaldi.How(options.cmvn, options.norm_vars, options.tolerance, options.classes)
@@ -89,7 +89,7 @@ def _kaldi(options: argparse.Namespace) -> Plan:
 def _wav(options: argparse.Namespace) -> Plan:
     from mpitrain.data import wav
 
-    _require_least(options, classes=1, tolerance=0, seed=0, bins=3)
+    _require_least(options, tolerance=0, seed=0, bins=3)
     if options.background is not None and not options.segments:
         raise BadInput("--background: goes with --segments")
     how = wav.How(options.bins, options.deltas, options.tolerance, options.classes)
@@ -106,6 +106,7 @@ def _wav(options: argparse.Namespace) -> Plan:
 
 
 def _require_least(options: argparse.Namespace, **least: int) -> None:
+    check_classes(options)
     for name, value in least.items():
         given = getattr(options, name)
         if given is not None and given < value:

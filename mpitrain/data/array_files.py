@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from zipfile import ZipInfo
 
 import h5py
 import numpy as np
 
+from mpitrain.data.hdf5 import EXPANSION, data_set
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -26,6 +28,7 @@ def opened(path: Path) -> Iterator[Mapping[str, Any]]:
                 yield _DataSets(hdf5)
         elif begins.startswith(ZIP):
             with np.load(path, allow_pickle=False) as archive:
+                _require_room(archive.zip.infolist(), path)
                 yield {name: _Member(path, name) for name in archive.files}
         else:
             raise BadInput(f"{path}: {'neither npz nor HDF5' if begins else 'is empty'}")
@@ -50,6 +53,14 @@ def require(arrays: Mapping[str, Any], name: str, path: Path) -> Any:
     return arrays[name]
 
 
+def _require_room(members: list[ZipInfo], path: Path) -> None:
+    """Raises ValueError for a member that unpacks to more than so large an archive holds."""
+    most = path.stat().st_size * EXPANSION
+    for member in members:
+        if member.file_size > most:
+            raise ValueError(f"{member.filename} would take {member.file_size:,} bytes")
+
+
 class _DataSets(Mapping[str, Any]):
     """The data sets of an HDF5 file, those in groups too, as group/name."""
 
@@ -58,10 +69,7 @@ class _DataSets(Mapping[str, Any]):
         file.visititems(lambda name, item: self._names.append(name) if isinstance(item, h5py.Dataset) else None)
 
     def __getitem__(self, name: str) -> Any:
-        return self._file[name]
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and isinstance(self._file.get(name), h5py.Dataset)
+        return data_set(self._file, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

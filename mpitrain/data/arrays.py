@@ -10,6 +10,7 @@ import numpy as np
 
 from mpitrain.data.array_files import opened, require
 from mpitrain.data.plan import LARGEST, SMALLEST, Plan, shard_lengths
+from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -122,7 +123,7 @@ def _offsets(arrays: Mapping[str, Any], names: Names, frames: int, path: Path) -
     offsets = np.asarray(found[:]).astype(np.int64)
     if names.lengths:
         offsets = np.cumsum([0, *offsets])
-    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (np.diff(offsets) <= 0).any():
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (offsets[1:] <= offsets[:-1]).any():
         raise BadInput(f"{path}: {name} does not divide {frames:,} frames into utterances")
     return offsets
 
@@ -131,7 +132,7 @@ def _shard(classes: int | None, chunk: Chunk) -> dict[str, Array]:
     path, names, rows = Path(chunk.path), chunk.names, slice(chunk.start, chunk.stop)
     with opened(path) as arrays:
         inputs, targets = np.asarray(arrays[names.inputs][rows]), np.asarray(arrays[names.targets][rows]).reshape(-1)
-        low, high, limit = int(targets.min()), int(targets.max()), classes or 2**31
+        low, high, limit = int(targets.min()), int(targets.max()), classes or CLASSES
         if low < 0 or high >= limit:
             raise BadInput(f"{path}: {names.targets} holds {low if low < 0 else high}; classes are 0 to {limit - 1:,}")
         targets = targets.astype(np.int32)

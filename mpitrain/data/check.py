@@ -1,12 +1,13 @@
 """Verifying a shard folder: every byte of every shard is read."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mpitrain.data.reader import Shard, read_shard
+from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
 
@@ -16,10 +17,10 @@ def check(folder: Path) -> None:
     table = Table("part", "shards", "samples", "utterances", "input", "classes", "size", box=None, pad_edge=False)
     faults: list[BadInput] = []
     for part, paths in folder_parts(folder).items():
-        shards = [shard for path in paths if (shard := _sound(path, faults))]
-        if shards:
+        found = [figures for path in paths if (figures := _figures(path, faults))]
+        if found:
             size = sum(path.stat().st_size for path in paths if path.exists())
-            table.add_row(part, f"{len(shards)} of {len(paths)}", *_figures(shards), f"{size / 1e6:,.2f} MB")
+            table.add_row(part, f"{len(found)} of {len(paths)}", *_row(found), f"{size / 1e6:,.2f} MB")
     console = Console()
     console.print(table)
     for fault in faults:
@@ -29,21 +30,29 @@ def check(folder: Path) -> None:
     console.print("every checksum matches")
 
 
-def _sound(path: Path, faults: list[BadInput]) -> Shard | None:
+class Figures(NamedTuple):
+    """What is told of a shard, which is not kept."""
+
+    samples: int
+    utterances: int
+    shape: str
+    classes: int
+
+
+def _figures(path: Path, faults: list[BadInput]) -> Figures | None:
     try:
-        return read_shard(path)
+        shard = read_shard(path)
     except BadInput as fault:
         faults.append(fault)
         return None
+    inputs = next(iter(shard.arrays.values()))
+    utterances = len(shard.arrays["utterances"]) - 1 if shard.kind == "frames" else 0
+    shape = " x ".join(map(str, inputs.shape[1:])) + f" {inputs.dtype}"
+    return Figures(len(inputs), utterances, shape, shard.attributes["classes"])
 
 
-def _figures(shards: list[Shard]) -> tuple[str, ...]:
+def _row(found: list[Figures]) -> tuple[str, ...]:
     """Samples, utterances, shape of one input, classes."""
-    inputs = [next(iter(shard.arrays.values())) for shard in shards]
-    utterances = sum(len(shard.arrays["utterances"]) - 1 for shard in shards if shard.kind == "frames")
-    return (
-        f"{sum(map(len, inputs)):,}",
-        f"{utterances:,}" if utterances else "",
-        " x ".join(map(str, inputs[0].shape[1:])) + f" {inputs[0].dtype}",
-        str(shards[0].attributes["classes"]),
-    )
+    utterances = sum(each.utterances for each in found)
+    counts = f"{sum(each.samples for each in found):,}", f"{utterances:,}" if utterances else ""
+    return (*counts, found[0].shape, str(found[0].classes))

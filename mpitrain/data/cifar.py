@@ -4,9 +4,7 @@ The python archive holds pickled dictionaries of `data` uint8 [n, 3072] and labe
 (one byte; CIFAR-100: coarse, then fine) and 3072 bytes: the red plane of 32 rows, then green and blue.
 """
 
-import lzma
 import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +21,7 @@ from mpitrain.flat import Array
 
 SIDE, PLANES = 32, 3
 PIXELS = PLANES * SIDE * SIDE
+LARGEST_FILE, LARGEST_ARCHIVE = 1 << 28, 1 << 30  # bytes, unpacked; those published have 1.5e8 and 1.9e8
 
 
 class Labels(NamedTuple):
@@ -80,7 +79,17 @@ def _listed(path: Path) -> dict[str, str]:
         found = [file for pattern in ("*/*", "*") for file in sorted(path.glob(pattern)) if file.is_file()]
         return {file.name: str(file.relative_to(path)) for file in found}
     with _opened(path) as archive:
-        return {Path(member.name).name: member.name for member in archive if member.isfile()}
+        return {Path(member.name).name: member.name for member in _members(archive) if member.isfile()}
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members, as long as they are such as can be read: a packed archive may claim any size."""
+    total = 0
+    for member in archive:
+        total += member.size
+        if not 0 <= member.size <= LARGEST_FILE or total > LARGEST_ARCHIVE:
+            raise tarfile.TarError(f"{member.name} would take {member.size:,} bytes")
+        yield member
 
 
 def _read(path: Path, member: str) -> bytes:
@@ -91,8 +100,9 @@ def _read(path: Path, member: str) -> bytes:
         except OSError as error:
             raise BadInput(f"{path / member}: {error.strerror}") from error
     with _opened(path) as archive:
-        file = archive.extractfile(member)
-        assert file is not None  # a regular one: _listed has looked
+        found = [each for each in _members(archive) if each.isfile() and each.name == member]  # _listed knows it
+        file = archive.extractfile(found[-1])
+        assert file is not None  # a regular one
         return file.read()
 
 
@@ -102,7 +112,9 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(path) as archive:
             yield archive
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, KeyError) as error:
+    except BadInput:
+        raise
+    except Exception as error:  # tarfile and the decompressors raise all sorts of things at damaged files
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise BadInput(f"{path}: not a whole tar archive: {reason}") from error
 
@@ -137,7 +149,8 @@ def class_names(content: bytes, labels: Labels, binary: bool, path: Path) -> lis
         names = content.decode(errors="replace").split()
     else:
         found = read_pickle(content, path).get(labels.names_key)
-        names = [_text(name) for name in found] if isinstance(found, list) else []
+        found = found if isinstance(found, list) else []
+        names = [_text(name) for name in found if isinstance(name, bytes | str)]
     if len(names) != labels.classes:
         raise BadInput(f"{path}: {len(names)} names of {labels.classes} classes")
     return names
@@ -155,5 +168,5 @@ def _targets(numbers: list[int], labels: Labels, path: Path) -> Array:
     return np.array(numbers, np.int32)
 
 
-def _text(name: object) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+def _text(name: bytes | str) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else name

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.data.acoustic_sources import add_acoustic_sources
-from mpitrain.data.sources import add_sources
+from mpitrain.data.sources import add_sources, check_classes
 from mpitrain.errors import BadInput
 
 Subparsers = Any  # argparse keeps the type of add_subparsers() to itself
@@ -57,6 +57,7 @@ def _speech(options: argparse.Namespace) -> int:
         value = getattr(options, name)
         if value is not None and value < least:
             raise BadInput(f"--{name} {value}: at least {least}")
+    check_classes(options)
     recipe = Recipe(options.language, options.bins, options.deltas, options.noise, options.seed)
     return _alone(lambda: prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs))
 

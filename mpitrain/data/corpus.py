@@ -16,9 +16,10 @@ from mpitrain.data.batch import Batch
 from mpitrain.data.described import NAMES, PREPARATION, class_names, preparation
 from mpitrain.data.gather import gather_images, gather_windows
 from mpitrain.data.normalising import FrameNormaliser, of_pixels, stored
-from mpitrain.data.reader import ShardFile
+from mpitrain.data.reader import OpenFiles, ShardFile
 from mpitrain.data.rows import MemoryRows, Rows, ShardRows
 from mpitrain.data.shards import folder_parts
+from mpitrain.data.validation import validate_range
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -53,8 +54,11 @@ def open_corpus(
     found = folder_parts(path)
     if part not in found:
         raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
-    files = [ShardFile(file) for file in found[part]]
+    together = OpenFiles()
+    files = [ShardFile(file, together) for file in found[part]]
     _check_alike(files)
+    if part == "train":
+        validate_range(path, files[0].classes, sum(file.inputs[0] for file in files))
     reading = augmentation or Augmentation(), normalise, memory_limit, statistics
     corpus = Corpus(part, files, _both_sides(context), np.dtype(dtype), *reading)
     if corpus.in_memory:

@@ -24,6 +24,7 @@ from mpitrain.data.plan import Plan, Task
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import refusals
+from mpitrain.data.validation import validate_range
 from mpitrain.errors import BadInput
 from mpitrain.progress import PLAIN_EVERY, open_console
 from mpitrain.stopping import Stop
@@ -172,10 +173,11 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
     """The attributes that the whole corpus knows, from those of its shards."""
-    found, first = [], None
+    found, samples, first = [], [], None
     for task in tasks:
         with ShardFile(task.final if task.final.exists() else task.provisional) as file:
             found.append((task.part, file.attributes))
+            samples += [file.inputs[0]] if task.part == "train" else []
             first = first or (task.part, file.inputs[1:])
             if file.inputs[1:] != first[1]:
                 shapes = " and ".join(f"{_shape(of)} in {part}" for part, of in (first, (task.part, file.inputs[1:])))
@@ -184,6 +186,8 @@ def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
     common: dict[str, Any] = {"classes": max(int(attributes["classes"]) for _, attributes in found)}
     if plan.preparation:
         common[PREPARATION] = prepared(plan.preparation)
+    if samples:
+        validate_range(plan.attributes["source"], common["classes"], sum(samples))
     if "mean" in plan.attributes or "train" not in plan.chunks:
         return common
     if known:  # an import that was interrupted when it had all it needed

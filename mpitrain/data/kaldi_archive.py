@@ -18,6 +18,7 @@ from mpitrain.flat import Array
 
 OPEN = 16  # archives kept open at a time
 KEY = 4096  # bytes of a key, at most
+DIGITS = 100  # of an offset, at most: int() takes no more than some thousands
 
 _POINTER = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?:\[(?P<cut>[\d:, ]*)\])?")
 
@@ -63,7 +64,7 @@ def script(path: Path) -> Iterator[tuple[str, Place]]:
             raise BadInput(
                 f"{path}, line {number}: {key} is a command, which is not run; copy the output to an ark first"
             )
-        if match is None:
+        if match is None or len(match["offset"] or "") > DIGITS:
             raise BadInput(f"{path}, line {number}: expected a key and where it lies")
         yield key, Place(match["path"], int(match["offset"] or 0), match["cut"] or "")
 
@@ -73,6 +74,8 @@ def table(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
+                if "\0" in line:
+                    raise BadInput(f"{path}, line {number}: not text")
                 if words := line.split():
                     yield number, words
     except OSError as error:
@@ -93,7 +96,9 @@ class Archives:
     def matrix(self, place: Place, dtype: type = np.float32) -> Array:
         """[rows, columns]."""
         with _naming(place):
-            return _cut(read_matrix(self._at(place)), place.cut).astype(dtype)
+            matrix = _cut(read_matrix(self._at(place)), place.cut)
+            with np.errstate(over="ignore"):  # what is infinite then is refused as that
+                return matrix.astype(dtype)
 
     def integers(self, place: Place) -> Array:
         """int32 [n]."""
@@ -176,7 +181,10 @@ def _key(file: BinaryIO) -> str:
 
 def _cut(array: Array, cut: str) -> Array:
     """What "first:last,first:last" leaves of rows and columns, both included."""
-    for axis, ends in enumerate(cut.replace(" ", "").split(",") if cut else []):
+    pieces = cut.replace(" ", "").split(",") if cut else []
+    if len(pieces) > array.ndim:
+        raise ValueError(f"[{cut}] of an object of shape {array.shape}")
+    for axis, ends in enumerate(pieces):
         if not ends or ends == ":":
             continue
         first, last = (int(end) for end in ends.split(":"))

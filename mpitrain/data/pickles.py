@@ -6,6 +6,7 @@ that remember what they were given: nothing of NumPy runs before the array's typ
 
 import io
 import pickle
+import pickletools
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,14 @@ _ALLOWED = {
 }
 
 
+BITS = 128  # of a number, at most
+MEMO = 1 << 10  # by which an index of the memo may run ahead of the entries
+_REFUSED = {"DUP", "FROZENSET", "PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"}
+#: What makes an object that may stand in several places.
+_TEXTS = ("STRING", "UNICODE", "BINSTRING", "BINUNICODE", "BINBYTES", "BYTEARRAY", "SHORT_BIN")
+_SHARED = (*_TEXTS, "GLOBAL", "STACK_GLOBAL", "REDUCE")
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Nothing but the stand-ins."""
@@ -79,17 +88,47 @@ def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
     if not content:
         raise BadInput(f"{path}: is empty")
     try:
+        _scan(content)
         found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         if not isinstance(found, dict):
             raise pickle.UnpicklingError(f"it holds a {type(found).__name__}, not a dictionary")
-        return {_text(key): _array(value) if isinstance(value, _Raw) else value for key, value in found.items()}
+        return {_name(key): _array(value) if isinstance(value, _Raw) else value for key, value in found.items()}
     except Exception as error:  # what a damaged pickle raises is anybody's guess
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BadInput(f"{path}: not a pickle of arrays: {reason}") from error
 
 
-def _text(key: Any) -> str:
-    return key.decode() if isinstance(key, bytes) else str(key)
+def _scan(content: bytes) -> None:
+    """Refuse what no array needs and what makes a small pickle large or slow.
+
+    A memo is an array as long as its greatest index; a tuple of tuples that each stand in the file but once is looked
+    through once for every way that leads to them, which may be forever.
+    """
+    before, kept, fixed = "", 0, set[int]()
+    for opcode, argument, _ in pickletools.genops(content):
+        name = opcode.name
+        if isinstance(argument, int) and argument.bit_length() > BITS:
+            raise pickle.UnpicklingError(f"a number of {argument.bit_length():,} bits")
+        if name in _REFUSED:
+            raise pickle.UnpicklingError(f"{name}, which no array needs")
+        if name == "MEMOIZE" or "PUT" in name:
+            index = kept if name == "MEMOIZE" else int(argument or 0)
+            if index > kept + MEMO:
+                raise pickle.UnpicklingError(f"a memo of {index:,} entries")
+            if not before.startswith(_SHARED):
+                fixed.add(index)
+            kept += 1
+        elif "GET" in name and int(argument or 0) in fixed:
+            raise pickle.UnpicklingError("a tuple twice, which no array needs")
+        before = before if name == "FRAME" else name
+
+
+def _name(key: Any) -> str:
+    if isinstance(key, bytes):
+        return key.decode()
+    if not isinstance(key, str):
+        raise pickle.UnpicklingError(f"a key that is a {type(key).__name__}, not text")
+    return key
 
 
 def _array(raw: _Raw) -> Array:

@@ -1,5 +1,6 @@
 """Picture files as arrays: upright, of one number of channels, resized by the shorter side, the middle cut out."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MARGIN = 2  # a JPEG may be decoded at a coarser scale that is still so many times larger than wanted
+PIXELS = 1 << 26  # of a picture, at most
 UNEVEN = ("I", "F")  # modes whose range nobody knows
 
 
@@ -29,7 +31,15 @@ def suffixes() -> set[str]:
     require_pillow()
     from PIL import Image
 
-    return {name for name, form in Image.registered_extensions().items() if form in Image.OPEN}
+    return {name for name, form in Image.registered_extensions().items() if form in _formats()}
+
+
+def _formats() -> list[str]:
+    """The formats that Pillow decodes by itself: for PostScript it would run the program in the file."""
+    from PIL import Image
+
+    Image.init()
+    return [form for form in Image.OPEN if form != "EPS"]
 
 
 def load_picture(path: Path, size: int, grey: bool) -> Array:
@@ -44,7 +54,9 @@ def load_picture(path: Path, size: int, grey: bool) -> Array:
     try:
         if not path.stat().st_size:
             raise BadInput(f"{path}: is empty")
-        with Image.open(path) as picture:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_formats()) as picture:
+            if picture.width * picture.height > PIXELS:
+                raise ValueError(f"{picture.width:,} x {picture.height:,} pixels, more than {PIXELS:,}")
             return _pixels(picture, size, grey)
     except BadInput:
         raise

@@ -1,18 +1,25 @@
 """Reading a shard: every fault of the file becomes one BadInput line that names it."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import h5py
 import numpy as np
 
+from mpitrain.data.hdf5 import data_set, has
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
-from mpitrain.data.validation import KINDS, OPTIONAL, validate, validate_finite
+from mpitrain.data.validation import KINDS, OPTIONAL, validate, validate_finite, validate_shapes
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+
+SHARE = 8  # part of the files that a process may open
+LEAST, MOST = 4, 4096  # open shards
 
 
 @contextmanager
@@ -39,25 +46,65 @@ class Shard(NamedTuple):
     attributes: dict[str, Any]
 
 
-class ShardFile:
-    """An open shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
+class OpenFiles:
+    """The shards that are open, up to `most`: then the one that nobody has read for longest is closed.
 
+    By default a SHARE of the files that a process may open, since it reads several parts and MPI takes its own.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        allowed = getrlimit(RLIMIT_NOFILE)[0]
+        self._most = most or (MOST if allowed == RLIM_INFINITY else min(max(allowed // SHARE, LEAST), MOST))
+        self._files = WeakKeyDictionary[ShardFile, None]()  # the one used last at the end
+
+    def use(self, file: "ShardFile") -> None:
+        """This one is read now."""
+        self._files.pop(file, None)
+        self._files[file] = None
+        if len(self._files) > self._most:
+            next(iter(self._files)).close()
+
+    def forget(self, file: "ShardFile") -> None:
+        """This one is closed."""
+        self._files.pop(file, None)
+
+
+class ShardFile:
+    """A shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
+
+    It is opened when it is read, and stays so until close(), or until `files` needs room for others.
     `inputs`: shape of the data set of inputs. `targets`, `utterances` (None for images), `speakers` and `keys`
     (None where they are not known): whole arrays. Raises BadInput naming the file.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, files: OpenFiles | None = None) -> None:
+        self.path, self._files = path, files or OpenFiles()
+        self._file: h5py.File | None = None
+        self._version: tuple[int, ...] = ()
         with naming(path):
-            self._file = h5py.File(path, "r")
             try:
-                self._check()
+                self._check(self._opened())
             except BaseException:
                 self.close()
                 raise
 
-    def _check(self) -> None:
-        self.attributes = {name: _plain(value) for name, value in self._file.attrs.items()}
+    def _opened(self) -> h5py.File:
+        """The file. Raises BadInput where another one has taken its place since it was checked."""
+        if self._file is None:
+            self._files.use(self)  # first: there must be room
+            self._file = h5py.File(self.path, "r")
+            found = os.fstat(self._file.id.get_vfd_handle())
+            version = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+            if (self._version or version) != version:
+                raise BadInput(f"{self.path}: has changed while it was in use")
+            self._version = version
+            self._data: h5py.Dataset | None = None
+        else:
+            self._files.use(self)
+        return self._file
+
+    def _check(self, file: h5py.File) -> None:
+        self.attributes = {name: _plain(value) for name, value in file.attrs.items()}
         if self.attributes.get("format", FORMAT) != FORMAT:
             raise BadInput(f"{self.path}: not a shard of format {FORMAT}")
         if "xxh3" in self.attributes and self.attributes["xxh3"] != attributes_digest(self.attributes):
@@ -65,13 +112,15 @@ class ShardFile:
         self.kind = str(self.attributes.get("kind"))
         if self.kind not in KINDS:
             raise BadInput(f"{self.path}: unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
-        headers = {name: self._file[name] for name in KINDS[self.kind]}
-        headers |= {name: self._file[name] for name in OPTIONAL[self.kind] if name in self._file}
+        optional = [name for name in OPTIONAL[self.kind] if has(file, name)]
+        headers = {name: data_set(file, name) for name in (*KINDS[self.kind], *optional)}
         for name, dataset in headers.items():
-            if not isinstance(dataset, h5py.Dataset) or not dataset.fletcher32:
+            if not dataset.fletcher32:
                 raise BadInput(f"{self.path}: {name} has no checksums; write it with fletcher32")
-        self._inputs = headers[next(iter(headers))]
-        self.inputs: tuple[int, ...] = self._inputs.shape
+        validate_shapes(self.path, self.kind, headers)
+        self._name = next(iter(headers))
+        self.inputs: tuple[int, ...] = headers[self._name].shape
+        self.inputs_bytes = prod(self.inputs) * headers[self._name].dtype.itemsize  #: in memory
         self.targets = self.read("targets")
         self.utterances = self.read("utterances") if self.kind == "frames" else None
         self.speakers = self.read("speakers") if "speakers" in headers else None
@@ -84,11 +133,6 @@ class ShardFile:
         return {name: array for name, array in arrays.items() if array is not None}
 
     @property
-    def inputs_bytes(self) -> int:
-        """Size of the inputs in memory."""
-        return prod(self.inputs) * self._inputs.dtype.itemsize
-
-    @property
     def classes(self) -> int:
         """Number of classes."""
         return int(self.attributes["classes"])
@@ -96,7 +140,7 @@ class ShardFile:
     def read(self, name: str, out: Array | None = None) -> Array:
         """A whole array, into `out` when given, its checksum verified."""
         with naming(self.path):
-            dataset = self._file[name]
+            dataset = self._opened()[name]
             array = np.empty(dataset.shape, dataset.dtype) if out is None else out
             if array.size:
                 dataset.read_direct(array)
@@ -107,14 +151,17 @@ class ShardFile:
 
     def read_inputs(self, out: Array | None = None) -> Array:
         """All inputs, verified and finite."""
-        array = self.read(self._inputs.name[1:], out)
+        array = self.read(self._name, out)
         self._finite(array)
         return array
 
     def read_rows(self, start: int, stop: int, out: Array) -> None:
         """Inputs [start, stop) into out [stop − start, ...]. Only HDF5's checksums guard these."""
         with naming(self.path):
-            self._inputs.read_direct(out, np.s_[start:stop])
+            file = self._opened()
+            if self._data is None:
+                self._data = file[self._name]
+            self._data.read_direct(out, np.s_[start:stop])
             self._finite(out)
 
     def _finite(self, array: Array) -> None:
@@ -122,8 +169,11 @@ class ShardFile:
             validate_finite(self.path, array)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. What is read later opens it again."""
+        self._files.forget(self)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __enter__(self) -> "ShardFile":
         return self

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpitrain.data.kaldi_archive import table
 from mpitrain.data.plan import LARGEST, PIECES, SMALLEST
+from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.streams import stream
@@ -159,10 +160,10 @@ def alike(features: Array, targets: Array, tolerance: int, classes: int | None, 
     features, targets = features[:frames], targets[:frames]
     if not np.isfinite(features).all():
         raise BadInput(f"{where}: features that are not finite numbers")
-    if targets.min() < 0 or (classes is not None and targets.max() >= classes):
+    limit = classes or CLASSES
+    if targets.min() < 0 or targets.max() >= limit:
         worst = targets.min() if targets.min() < 0 else targets.max()
-        last = f" to {classes - 1}" if classes else ""
-        raise BadInput(f"{where}: a label {worst}, but classes are numbered from 0{last}")
+        raise BadInput(f"{where}: a label {worst}, but classes are numbered from 0 to {limit - 1}")
     return features, targets
 
 

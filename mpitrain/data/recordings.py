@@ -1,5 +1,7 @@
 """Audio files, through soundfile: WAV, FLAC, Ogg, MP3, AIFF, NIST SPHERE and others."""
 
+from typing import Any
+
 import numpy as np
 
 from mpitrain.errors import BadInput
@@ -7,6 +9,10 @@ from mpitrain.flat import Array
 
 ENDINGS = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph", ".nist"}
 FULL_SCALE = 32768  # samples are in units of int16, as Kaldi's
+SLOWEST, FASTEST = 1_000, 1_000_000  # samples a second
+LOUDEST = 2.0**31  # sample of a floating point file, in which 1 is full scale, but some have those of whole numbers
+SHORT, DENSEST = 1 << 26, 256  # samples: so many, or so many a byte of the file; Opus comes to 64 a byte
+BLOCK = 1 << 20  # samples read at a time
 
 
 def about(path: str) -> tuple[int, int]:
@@ -26,6 +32,11 @@ def about(path: str) -> tuple[int, int]:
         raise BadInput(f"{path}: truncated: {told:,} bytes by its head, there are {size:,}")
     if found.channels != 1:
         raise BadInput(f"{path}: {found.channels} channels, expected one")
+    if not SLOWEST <= found.samplerate <= FASTEST:
+        rate = f"{found.samplerate:,} samples a second"
+        raise BadInput(f"{path}: {rate}, expected {SLOWEST:,} to {FASTEST:,}")
+    if found.frames > max(SHORT, DENSEST * size):
+        raise BadInput(f"{path}: {found.frames:,} samples by its head, in a file of {size:,} bytes")
     return found.samplerate, found.frames
 
 
@@ -34,14 +45,25 @@ def read_samples(path: str) -> Array:
     soundfile = _soundfile()
     try:
         with soundfile.SoundFile(path) as file:
-            samples = file.read(dtype="float32")
+            samples = _read_all(file)
             if len(samples) != file.frames:
                 raise BadInput(f"{path}: truncated: {len(samples):,} of {file.frames:,} samples")
     except soundfile.SoundFileError as error:
         raise BadInput(f"{path}: not a recording: {_reason(error)}") from error
     if not np.isfinite(samples).all():
         raise BadInput(f"{path}: samples that are not finite numbers")
-    return samples * np.float32(FULL_SCALE)
+    if (loudest := np.abs(samples).max(initial=0)) > LOUDEST:
+        raise BadInput(f"{path}: a sample of {loudest:g}, where 1 is full scale")
+    samples *= np.float32(FULL_SCALE)
+    return samples
+
+
+def _read_all(file: Any) -> Array:
+    """What the file really holds, block by block: its head may promise more than the memory has room for."""
+    blocks = [np.empty(0, np.float32)]
+    while len(block := file.read(BLOCK, dtype="float32")):
+        blocks.append(block)
+    return np.concatenate(blocks)
 
 
 def _reason(error: Exception) -> str:

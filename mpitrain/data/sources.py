@@ -77,6 +77,14 @@ def check_jobs(options: argparse.Namespace) -> None:
         raise BadInput(f"--jobs {options.jobs}: at least 1")
 
 
+def check_classes(options: argparse.Namespace) -> None:
+    """Raises BadInput naming --classes where that is more than a corpus may have."""
+    from mpitrain.data.validation import CLASSES
+
+    if options.classes is not None and not 1 <= options.classes <= CLASSES:
+        raise BadInput(f"--classes {options.classes}: at least 1, at most {CLASSES:,}")
+
+
 def run_import(options: argparse.Namespace) -> int:
     """Import in all ranks; the exit status."""
     check_jobs(options)
@@ -103,6 +111,7 @@ def _cifar(options: argparse.Namespace) -> Plan:
 def _mnist(options: argparse.Namespace) -> Plan:
     from mpitrain.data import mnist
 
+    check_classes(options)
     return mnist.plan(options.source, options.classes)
 
 
@@ -120,8 +129,7 @@ def _arrays(options: argparse.Namespace) -> Plan:
     from mpitrain.data import arrays
 
     kind = "images" if options.images else "frames"
-    if options.classes is not None and options.classes < 1:
-        raise BadInput(f"--classes {options.classes}: at least 1")
+    check_classes(options)
     if options.channels_first and kind == "frames":
         raise BadInput("--channels-first: features have no channels")
     said = [name for name in ("utterances", "lengths", "speakers") if getattr(options, name)]

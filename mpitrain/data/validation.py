@@ -19,6 +19,11 @@ KINDS: dict[str, dict[str, tuple[str, int]]] = {
 OPTIONAL: dict[str, dict[str, tuple[str, int]]] = {"frames": {"speakers": ("int32", 1), "keys": ("S", 1)}, "images": {}}
 
 
+CLASSES = 1 << 24  #: of a corpus, at most
+USUAL = 1 << 16  #: classes that a corpus of any size may have; more only as many as it has samples
+GREATEST = 1e30  # size of a mean, and of a deviation or 1 ÷ that: float32 holds them
+
+
 def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> None:
     """Raises BadInput naming `path` unless the arrays and attributes make a shard that can be trained on.
 
@@ -26,6 +31,18 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Map
     """
     if kind not in KINDS:
         raise BadInput(f"{path}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
+    validate_shapes(path, kind, arrays)
+    inputs = arrays[next(iter(KINDS[kind]))]
+    validate_attributes(path, inputs.shape[-1], attributes)
+    validate_targets(path, arrays["targets"], int(attributes["classes"]))
+    if kind == "frames":
+        validate_offsets(path, arrays["utterances"], len(inputs))
+        validate_speakers(path, arrays.get("speakers"), len(arrays["utterances"]) - 1)
+        validate_keys(path, arrays.get("keys"), len(arrays["utterances"]) - 1)
+
+
+def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Any]) -> None:
+    """Raises BadInput unless the arrays, which may be unread, have the types and shapes of this kind."""
     for name, (dtype, axes) in (KINDS[kind] | OPTIONAL[kind]).items():
         if name not in arrays and name in OPTIONAL[kind]:
             continue
@@ -34,29 +51,40 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Map
         found, found_axes = arrays[name].dtype, len(arrays[name].shape)
         if (found.kind if dtype == "S" else found) != dtype or found_axes != axes:
             raise BadInput(f"{path}: {name} is {found} of {found_axes} axes, not {dtype} of {axes}")
-    inputs = arrays[next(iter(KINDS[kind]))]
-    validate_attributes(path, inputs.shape[-1], attributes)
-    if len(inputs) != len(arrays["targets"]):
-        raise BadInput(f"{path}: {len(inputs)} samples but {len(arrays['targets'])} targets")
-    validate_targets(path, arrays["targets"], int(attributes["classes"]))
-    if kind == "frames":
-        validate_offsets(path, arrays["utterances"], len(inputs))
-        validate_speakers(path, arrays.get("speakers"), len(arrays["utterances"]) - 1)
-        validate_keys(path, arrays.get("keys"), len(arrays["utterances"]) - 1)
+    name = next(iter(KINDS[kind]))
+    samples, *shape = arrays[name].shape
+    if samples != len(arrays["targets"]):
+        raise BadInput(f"{path}: {samples} samples but {len(arrays['targets'])} targets")
+    if 0 in shape:
+        raise BadInput(f"{path}: {name} is of shape {(samples, *shape)}: samples of no values")
 
 
 def validate_attributes(path: Path, channels: int, attributes: Mapping[str, Any]) -> None:
     """Raises BadInput unless `classes` and the normalisation can be used with inputs of so many channels."""
-    if not isinstance(attributes.get("classes"), int | np.integer) or attributes["classes"] < 1:
-        raise BadInput(f"{path}: attribute classes = {attributes.get('classes')!r}: expected a number of classes")
+    classes = attributes.get("classes")
+    if not isinstance(classes, int | np.integer) or not 1 <= classes <= CLASSES:
+        raise BadInput(f"{path}: attribute classes = {classes!r}: expected a number of classes up to {CLASSES:,}")
     if ("mean" in attributes) != ("standard_deviation" in attributes):
         raise BadInput(f"{path}: attributes mean and standard_deviation come together")
     for name in {"mean", "standard_deviation"} & set(attributes):
         values = np.atleast_1d(attributes[name])
-        if values.shape not in ((1,), (channels,)) or not np.issubdtype(values.dtype, np.number):
+        if values.shape not in ((1,), (channels,)) or values.dtype.kind not in "fiu":
             raise BadInput(f"{path}: attribute {name} has shape {values.shape} for {channels} channels")
-        if not np.isfinite(values).all() or (name == "standard_deviation" and (values <= 0).any()):
+        least, most = (1 / GREATEST, GREATEST) if name == "standard_deviation" else (-GREATEST, GREATEST)
+        if not ((least <= values) & (values <= most)).all():
             raise BadInput(f"{path}: attribute {name} holds values that cannot normalise anything")
+
+
+def validate_range(source: object, classes: int, samples: int) -> None:
+    """Raises BadInput for so many classes that a training part of so many samples cannot teach them.
+
+    A single absurd label would otherwise make an output layer that fills the memory.
+    """
+    if classes > max(USUAL, samples):
+        raise BadInput(
+            f"{source}: {classes:,} classes in a training part of {samples:,} samples; "
+            f"above {USUAL:,} there may be one a sample"
+        )
 
 
 def validate_targets(path: Path, targets: Array, classes: int) -> None:
@@ -70,7 +98,7 @@ def validate_targets(path: Path, targets: Array, classes: int) -> None:
 
 def validate_offsets(path: Path, offsets: Array, frames: int) -> None:
     """Raises BadInput unless utterances cover the frames from the first to the last, none of them empty."""
-    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (np.diff(offsets) <= 0).any():
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (offsets[1:] <= offsets[:-1]).any():
         raise BadInput(f"{path}: utterances must rise from 0 to {frames} frames")
 
 

@@ -1,0 +1,69 @@
+"""Data sets of HDF5 files from anywhere: nothing outside the file is read, and nothing is read that it does not hold.
+
+HDF5 follows links, virtual data sets and external storage into any file that the process may open, and makes up values
+that were never stored, so that a file of a few kilobytes can fill the memory.
+"""
+
+from math import prod
+
+import h5py
+
+EXPANSION = 1032  # bytes that deflate can make of one, at most
+LARGEST_CHUNK = 1 << 28  # bytes: HDF5 holds a whole chunk in memory
+HOPS = 16  # soft links on the way to a data set
+
+
+def data_set(file: h5py.File, name: str) -> h5py.Dataset:
+    """The data set of that name. Raises KeyError where there is none, ValueError saying what is wrong with it."""
+    found = file[_hard_path(file, name)]
+    if not isinstance(found, h5py.Dataset):
+        raise KeyError(f"{name} is not a data set")
+    if found.is_virtual or found.external:
+        raise ValueError(f"the values of {name} lie in other files")
+    if found.shape is None:
+        raise ValueError(f"{name} has no values")
+    _require_stored(found, name, file.id.get_filesize())
+    return found
+
+
+def has(group: h5py.Group, name: str) -> bool:
+    """Whether the group has a link of that name, wherever it leads."""
+    return bool(group.id.links.exists(name.encode()))
+
+
+def _hard_path(file: h5py.File, name: str) -> str:
+    """The path without soft links. Raises ValueError for one that leaves the file or does not end."""
+    left, path, hops = name.split("/")[::-1], "", 0
+    while left:
+        if (step := left.pop()) in ("", "."):
+            continue
+        group = file[path or "/"]
+        if not isinstance(group, h5py.Group) or not has(group, step):
+            raise KeyError(f"no data set {name}")
+        kind = group.id.links.get_info(step.encode()).type
+        if kind == h5py.h5l.TYPE_HARD:
+            path += f"/{step}"
+            continue
+        if kind != h5py.h5l.TYPE_SOFT:
+            raise ValueError(f"{name} is a link into another file")
+        if (hops := hops + 1) > HOPS:
+            raise ValueError(f"{name} is a link that does not end")
+        to = group.id.links.get_val(step.encode()).decode()
+        path = "" if to.startswith("/") else path
+        left += to.split("/")[::-1]
+    return path or "/"
+
+
+def _require_stored(found: h5py.Dataset, name: str, file_bytes: int) -> None:
+    """Raises ValueError unless all values are stored, by what their number and the file's size allow."""
+    values, stored = prod(found.shape) * found.dtype.itemsize, found.id.get_storage_size()
+    told = f"{name} would take {values:,} bytes, the file holds {stored:,} for it"
+    if stored > file_bytes or values > stored * (EXPANSION if found.chunks else 1):
+        raise ValueError(told)
+    if not found.chunks:
+        return
+    if (chunk := prod(found.chunks) * found.dtype.itemsize) > LARGEST_CHUNK:
+        raise ValueError(f"{name} is stored in chunks of {chunk:,} bytes, at most {LARGEST_CHUNK:,} can be read")
+    wanted = prod(-(-size // side) for size, side in zip(found.shape, found.chunks, strict=True))
+    if wanted > file_bytes or found.id.get_num_chunks() < wanted:
+        raise ValueError(f"{told}: chunks are missing")
