@@ -19,10 +19,10 @@ def ending_together(transport: Transport, action: Callable[[], int]) -> int:
         status = _status(transport, action)
         transport.leave()
     except Overdue as error:
-        _end(transport, str(error), 1, _others_see(transport, error))
+        _end(transport, str(error), 1, PRINTING * min(_others_see(transport, error), 2))
         return 1
     except (TrainingFailed, WireError) as error:
-        _end(transport, str(error), 1, transport.rank)
+        _end(transport, str(error), 1, ALONE * min(transport.rank, 4))
         return 1
     return status
 
@@ -32,7 +32,7 @@ def _status(transport: Transport, action: Callable[[], int]) -> int:
         return action()
     except BadInput as error:
         if not error.agreed:  # one rank alone met it: the others are waiting for it
-            _end(transport, str(error), 2, transport.rank)
+            _end(transport, str(error), 2, ALONE * min(transport.rank, 4))
         return 2
 
 
@@ -56,14 +56,15 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
 
 
 def _others_see(transport: Transport, error: Overdue) -> int:
-    """How many ranks before this one wait for the same ranks, and will say so."""
-    return sum(transport.heartbeats.waits(rank) for rank in range(transport.rank) if rank not in error.silent)
+    """How many ranks before this one are about to say the same."""
+    beats = transport.heartbeats
+    return sum(beats.watches or beats.waits(rank) for rank in range(transport.rank) if rank not in error.silent)
 
 
-def _end(transport: Transport, line: str, status: int, before: int) -> None:
+def _end(transport: Transport, line: str, status: int, later: float) -> None:
     """Say why and end the job. Where several ranks see the same fault, the first is given the time to say it alone;
-    this one comes after so many."""
-    time.sleep(ALONE * min(before, 4))
+    this one comes so many seconds `later`."""
+    time.sleep(later)
     print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
     if transport.size > 1:
         abort(status)

@@ -7,6 +7,7 @@ all leave with status 2.
 import sys
 import tomllib
 from dataclasses import replace
+from math import inf
 
 import msgspec
 import numpy as np
@@ -38,8 +39,18 @@ def train(options: Options) -> int:
     """Train as told; the exit status. Every rank calls this."""
     stop = Stop()
     stop.install()
-    transport = Transport()
+    transport = Transport(deadline=_first_deadline(options.overrides))
     return ending_together(transport, lambda: _configured(transport, options, stop))
+
+
+def _first_deadline(overrides: tuple[str, ...]) -> float:
+    """run.deadline until the configuration is read: as the command line sets it. What is wrong with it is said then."""
+    told = [value for key, _, value in (each.partition("=") for each in overrides) if key.strip() == "run.deadline"]
+    try:
+        deadline = float(told[-1])
+    except (IndexError, ValueError):
+        deadline = 0.0
+    return deadline if 0 < deadline < inf else configuration.Run().deadline
 
 
 def _configured(transport: Transport, options: Options, stop: Stop) -> int:
@@ -101,15 +112,16 @@ def _train(transport: Transport, config: Config, options: Options, stop: Stop) -
     saving.share(session)
     if resume:
         _share_state(session)
-    else:
-        pretrain(session)
-    session.monitor.start_clock()
-    if transport.rank in session.members:
-        PROTOCOLS[config.algorithm.protocol](session)
-    else:
-        stand_by(session)
-    if transport.rank == session.members[0]:
-        dismiss(session)
+    with transport.watching():
+        if not resume:
+            pretrain(session)
+        session.monitor.start_clock()
+        if transport.rank in session.members:
+            PROTOCOLS[config.algorithm.protocol](session)
+        else:
+            stand_by(session)
+        if transport.rank == session.members[0]:
+            dismiss(session)
     stopped = np.array([int(stop.flag)])
     transport.sum(stopped, "the end")
     return finish(session, folder, bool(stopped[0]))

@@ -85,6 +85,11 @@ class Heartbeats:
         """From now on every rank gives heartbeats at all times; no longer so with None."""
         self._watched_since = now
 
+    @property
+    def watches(self) -> bool:
+        """Whether every rank is to give heartbeats at all times."""
+        return self._watched_since is not None
+
     def missing(self, now: float, deadline: float) -> list[int]:
         """The ranks that owe a heartbeat since longer than the deadline."""
         since = self._watched_since

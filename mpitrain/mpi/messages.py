@@ -6,7 +6,7 @@ from typing import Any
 
 from mpitrain.flat import Array
 from mpitrain.mpi.heartbeats import PROBES, look
-from mpitrain.mpi.start import MPI
+from mpitrain.mpi.start import MPI, finalize_within
 from mpitrain.mpi.waiting import Member, overdue
 
 
@@ -59,7 +59,7 @@ class Messages(Member):
         """Context in which every rank waits or calls `heartbeat` at all times, so that one that is silent is found
         by all others, whatever they do."""
         self.heartbeats.watch(self.waking())
-        yield
+        yield  # what raises ends the job
         self.heartbeats.watch(None)
 
     def leave(self) -> None:
@@ -76,6 +76,7 @@ class Messages(Member):
             beats.listen(self.waking())
             backoff.pause()
         beats.hush(False)
+        finalize_within(self.deadline)
 
     def waiting(self, tag: int) -> bool:
         """Whether any message with this tag waits."""

@@ -1,5 +1,6 @@
 """Loading MPI with what it must be told before, and ending the job. mpitrain.mpi alone imports mpi4py."""
 
+import atexit
 import ctypes
 import fcntl
 import os
@@ -14,12 +15,18 @@ from types import TracebackType
 
 import mpi4py
 
+from mpitrain.errors import Overdue
+from mpitrain.mpi import segments
+from mpitrain.mpi.watchdog import Blocking, Watchdog
+
 if not Path("/sys/class/infiniband").exists():
     # Without such a network Open MPI's UCX windows fail in every rank with a line on standard error, then step aside.
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 mpi4py.rc.thread_level = "funneled"
 
 from mpi4py import MPI  # noqa: E402
+
+segments.note()
 
 PRINTING = 1.0  # seconds that a rank's last lines, once its launcher's helper has read them, are given to go further
 READING = 30.0  # seconds that the helper is given to read them
@@ -29,8 +36,11 @@ def abort_on_exception() -> None:
     """Make an uncaught exception end the whole job with its traceback; without it the other ranks would hang."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        lines = traceback.format_exception(kind, error, trace)
-        sys.stderr.write(f"rank {MPI.COMM_WORLD.rank}:\n{''.join(lines)}")
+        if isinstance(error, Overdue):  # at the start, before there is anything to end together
+            sys.stderr.write(f"mpitrain: {error}\n")
+        else:
+            lines = traceback.format_exception(kind, error, trace)
+            sys.stderr.write(f"rank {MPI.COMM_WORLD.rank}:\n{''.join(lines)}")
         abort(1)
 
     sys.excepthook = hook
@@ -38,13 +48,51 @@ def abort_on_exception() -> None:
 
 def abort(status: int) -> None:
     """End every rank, once what this one has printed is on its way: launchers drop what comes with the abort."""
+    _print_out()
+    segments.remove_own()
+    MPI.COMM_WORLD.Abort(status)
+
+
+def _print_out() -> None:
+    """Wait until what was printed is on its way."""
     sys.stdout.flush()
     sys.stderr.flush()
     end = time.monotonic() + READING
     while (_unread(1) or _unread(2)) and time.monotonic() < end:
         time.sleep(0.01)
     time.sleep(PRINTING)
-    MPI.COMM_WORLD.Abort(status)
+
+
+def _end_alone(line: str) -> None:
+    """End this process, and so the job, without MPI, which is in a call that does not return."""
+    print(f"mpitrain: rank {_rank}: {line}: another rank is silent; run.deadline sets the seconds", file=sys.stderr)
+    _print_out()
+    segments.remove_own()
+    os._exit(1)
+
+
+_rank = MPI.COMM_WORLD.rank  # the thread that says it may not ask
+_watchdog = Watchdog(_end_alone)
+
+
+def blocking(call: str, deadline: float) -> Blocking:
+    """Context around a call of MPI that blocks: the job ends when it takes longer than so many seconds."""
+    return _watchdog.blocking(call, deadline)
+
+
+def finalize_within(seconds: float) -> None:
+    """Have the end of this program wait for the others' for so long at most."""
+    _watchdog.deadline = seconds
+
+
+def _finalize() -> None:
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        with blocking("MPI_Finalize", _watchdog.deadline):
+            MPI.Finalize()
+    segments.forget()
+
+
+atexit.register(_finalize)
 
 
 def _unread(descriptor: int) -> int:

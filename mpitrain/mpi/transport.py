@@ -19,7 +19,9 @@ class Transport(Messages, Collectives):
     def twin(self) -> "Transport":
         """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""
         twin = copy.copy(self)
-        twin.comm, twin.numbers = self.comm.Dup(), itertools.count()
+        twin.comm, request = self.comm.Idup()
+        self.wait(request, "a communicator")
+        twin.numbers = itertools.count()
         return twin
 
     def local_barrier(self, what: str) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from mpitrain.errors import Overdue, named
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
-from mpitrain.mpi.start import MPI
+from mpitrain.mpi.start import MPI, blocking
+from mpitrain.mpi.watchdog import Blocking
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
 LOOKS = 10  # within a deadline, at least, before it is over
@@ -85,13 +86,18 @@ class Member:
         self.heartbeats = Heartbeats(self.comm, self.waking())  # of twins too
         self.yielding = 0.0
         self.wait(self.comm.Ibarrier(), "the start of the program")
-        self._local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        with self.blocking("MPI_Comm_split_type"):
+            self._local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = self._local.rank, self._local.size
         self.leader = bool(self.local_rank == 0)
         self.yielding = YIELDING if self.local_size <= (os.cpu_count() or 1) else 0.0
         leaders = np.array([self.leader], dtype=np.int64)
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, leaders), "the start of the program")
         self.nodes = int(leaders[0])
+
+    def blocking(self, call: str) -> Blocking:
+        """Context around a call of MPI that has no nonblocking form, under the deadline."""
+        return blocking(call, self.deadline)
 
     def wait(self, request: MPI.Request, what: str, yielding: float = 0.0, whom: Sequence[int] | None = None) -> None:
         """Wait for a request, which needs the ranks `whom`, by default all. Raises Overdue naming the silent ones.

@@ -9,12 +9,22 @@ from mpitrain.mpi.start import MPI
 from mpitrain.mpi.waiting import Member
 
 
+def _free(member: Member, window: MPI.Win) -> None:
+    member.wait(member.comm.Ibarrier(), "the end of a window")
+    with member.blocking("MPI_Win_free"):
+        window.Unlock_all()
+        window.Free()
+
+
 class SharedSegments:
     """Memory of `sizes[rank]` bytes on each rank of one node that all its ranks address directly."""
 
     def __init__(self, member: Member, size: int) -> None:
-        self._window = MPI.Win.Allocate_shared(size, 1, comm=member.comm)
-        self._window.Lock_all(MPI.MODE_NOCHECK)
+        self._member = member
+        member.wait(member.comm.Ibarrier(), "a window")  # which names who is missing: what follows blocks
+        with member.blocking("MPI_Win_allocate_shared"):
+            self._window = MPI.Win.Allocate_shared(size, 1, comm=member.comm)
+            self._window.Lock_all(MPI.MODE_NOCHECK)
 
     def segment(self, rank: int) -> Array:
         """One rank's memory as uint8."""
@@ -27,8 +37,7 @@ class SharedSegments:
 
     def close(self) -> None:
         """Collective; only at a clean end, since freeing waits for every rank."""
-        self._window.Unlock_all()
-        self._window.Free()
+        _free(self._member, self._window)
 
 
 class RemoteSegments:
@@ -36,15 +45,17 @@ class RemoteSegments:
 
     def __init__(self, member: Member, size: int) -> None:
         self._member = member
-        self._window = MPI.Win.Allocate(size, 1, comm=member.comm)
-        self._window.Lock_all(MPI.MODE_NOCHECK)
+        member.wait(member.comm.Ibarrier(), "a window")
+        with member.blocking("MPI_Win_allocate"):
+            self._window = MPI.Win.Allocate(size, 1, comm=member.comm)
+            self._window.Lock_all(MPI.MODE_NOCHECK)
         memory: Any = self._window.tomemory()
         self.own = np.frombuffer(memory, dtype=np.uint8)
 
     def read(self, rank: int, offset: int, out: Array) -> None:
         """Copy `out.nbytes` bytes from another rank's memory."""
         request = self._window.Rget([out, MPI.BYTE], rank, (offset, out.nbytes, MPI.BYTE))
-        self._member.wait(request, f"a one-sided read from rank {rank}")
+        self._member.wait(request, "a one-sided read", whom=[rank])
 
     def sync(self) -> None:
         """A memory barrier on this rank's own memory."""
@@ -52,8 +63,7 @@ class RemoteSegments:
 
     def close(self) -> None:
         """Collective; only at a clean end."""
-        self._window.Unlock_all()
-        self._window.Free()
+        _free(self._member, self._window)
 
 
 class SummingSegments(RemoteSegments):
@@ -72,7 +82,8 @@ class SummingSegments(RemoteSegments):
         """Start adding an array at a byte offset. It must stay untouched until `settle`."""
         kind = MPI.Datatype.fromcode(array.dtype.char)
         target = (offset, array.size, kind)
-        self._adding.append(self._window.Raccumulate([array, kind], rank, target, MPI.SUM))
+        with self._member.blocking("MPI_Raccumulate"):  # under a lock that a frozen rank may hold
+            self._adding.append(self._window.Raccumulate([array, kind], rank, target, MPI.SUM))
 
     def progress(self) -> None:
         """Give MPI a chance to move what is under way."""
@@ -87,7 +98,8 @@ class SummingSegments(RemoteSegments):
     def complete(self) -> None:
         """Wait until every rank's memory holds what this rank has added."""
         self.settle()
-        self._window.Flush_all()
+        with self._member.blocking("MPI_Win_flush_all"):
+            self._window.Flush_all()
 
     def word(self, rank: int, offset: int) -> int:
         """An int64 of a rank's memory."""
@@ -97,6 +109,7 @@ class SummingSegments(RemoteSegments):
     def swap_word(self, rank: int, offset: int, expected: int, wanted: int) -> int:
         """Store `wanted` in an int64 if it is `expected`, in one step for all ranks; what it was."""
         self._word[:] = wanted, expected, 0
-        self._window.Compare_and_swap(self._word[0:1], self._word[1:2], self._word[2:3], rank, offset)
-        self._window.Flush(rank)
+        with self._member.blocking("MPI_Win_flush"):
+            self._window.Compare_and_swap(self._word[0:1], self._word[1:2], self._word[2:3], rank, offset)
+            self._window.Flush(rank)
         return int(self._word[2])

@@ -110,6 +110,7 @@ class SharedCentre(_Versioned):
         before = int(self._version[0])
         if before % 2:
             return None
+        self._memory.sync()  # else ARM and POWER may load Θ before the version
         np.copyto(out, self.theta)
         self._traffic.bytes_received += out.nbytes
         self._memory.sync()
@@ -141,8 +142,10 @@ class RemoteCentre(_Versioned):
         before = self._version_seen()
         if before % 2:
             return None
+        self._memory.sync()  # ranks of one node read by plain loads
         self._remote.read(self._master, HEADER, out)
         self._traffic.bytes_received += out.nbytes
+        self._memory.sync()
         return before // 2 if self._version_seen() == before else None
 
     def _version_seen(self) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 from mpitrain import saving
 from mpitrain.assignments import Unused
-from mpitrain.errors import Overdue, WireError
+from mpitrain.errors import WireError
 from mpitrain.protocols.elastic_centre import MastersCentre
 from mpitrain.protocols.orders import TO_MASTER, TO_WORKER
 from mpitrain.protocols.wire import Kind, Note, unpack
@@ -25,19 +25,19 @@ class Master:
         self._stopping = self._told = False
         self._unused = Unused()
         self._collection: saving.Collection | None = None
-        self._heard = dict.fromkeys(workers, session.transport.waking())
         self.monitor.refresh = self.refresh
         if session.saver is not None:
             self.monitor.save = lambda outstanding: self._save()
 
     def serve(self) -> None:
         """Until every worker has finished."""
-        backoff = self.transport.backoff("any worker")
+        backoff = self.transport.backoff("any worker", self.workers)
         while len(self._done) < len(self.workers):
-            if self._turn() | self.monitor.turn(self.state):
+            busy = self._turn() | self.monitor.turn(self.state)
+            self.transport.heartbeat(busy)
+            if busy:
                 backoff.reset()
             else:
-                self._check_deadlines()
                 self._idle(backoff)
         self._post(Note(Kind.STOP, stopping=1))
         self.refresh()
@@ -75,9 +75,8 @@ class Master:
         return busy
 
     def _take(self, sender: int, note: Note) -> None:
-        if sender not in self._heard:
+        if sender not in self.workers:
             raise WireError(f"rank {sender} is no worker of this master")
-        self._heard[sender] = self.transport.waking()
         self._stopping |= bool(note.stopping)
         self.monitor.traffic[sender] = note.traffic
         if self.centre.take(sender, note):
@@ -101,7 +100,7 @@ class Master:
     def _save(self) -> None:
         """Start a checkpoint of a moment when nothing moves: all workers wait between two minibatches."""
         self._collection = saving.Collection(self.session, self.workers, TO_WORKER)
-        backoff = self.transport.backoff("the workers' pieces of a checkpoint")
+        backoff = self.transport.backoff("the workers' pieces of a checkpoint", self.workers)
         while not self._collection.complete:
             if self._turn():
                 backoff.reset()
@@ -114,9 +113,3 @@ class Master:
     def _post(self, note: Note) -> None:
         for worker in self.workers:
             self.transport.post(worker, TO_WORKER, note.pack())
-
-    def _check_deadlines(self) -> None:
-        now, deadline = self.transport.waking(), self.transport.deadline
-        for worker, heard in self._heard.items():
-            if worker not in self._done and now - heard > deadline:
-                raise Overdue(f"rank {worker} reported nothing for {deadline:g} s (run.deadline)")

@@ -59,7 +59,7 @@ class AskingCentre:
 
     def settle(self) -> None:
         for request in self._sending:
-            self._transport.wait(request, "a move of the centre to leave")
+            self._transport.wait(request, "a move of the centre to leave", whom=[self._orders.master])
         self._sending.clear()
 
     def complete(self) -> None:

@@ -71,6 +71,7 @@ class Stepper:
             if saving_due:
                 self._save()
             monitor.turn(state, whole=True, saves=False)
+            self.transport.heartbeat()
             if stopping:
                 break
 

@@ -212,6 +212,7 @@ class Worker:
         told = self.session.stop.flag and not self.stopping
         if not self._done and (told or self.session.clock() - self._reported >= self.report_every):
             self.report()  # which carries the wish to stop
+        self.transport.heartbeat()
         self.line.look()
         self.stopping |= self.session.stop.flag or self.line.stopping
         if self.line.saving:

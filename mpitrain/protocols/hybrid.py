@@ -41,6 +41,7 @@ def run(session: Session) -> None:
         if trainer.wanted:
             trainer.whole.gather()
         monitor.turn(state, whole=True, parameters=trainer.wanted)
+        session.transport.heartbeat()
         if trainer.stopping:
             break
     trainer.whole.gather()

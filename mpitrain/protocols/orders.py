@@ -54,7 +54,7 @@ class Orders:
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """File notes until the condition holds. Raises Overdue naming `what`."""
-        backoff = self.transport.backoff(what)
+        backoff = self.transport.backoff(what, [self.master])
         while not condition():
             if not self.look():
                 backoff.pause()

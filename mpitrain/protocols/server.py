@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.assignments import Work
-from mpitrain.errors import Overdue, WireError
+from mpitrain.errors import WireError
 from mpitrain.protocols.centre import Centre, choose, open_centre
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.server_vectors import Vectors
@@ -74,12 +74,11 @@ class Server:
         self.stopped: set[int] = set()
         self._told = False
         self.turn = 0
-        self.heard = dict.fromkeys(workers, self.transport.waking())
         self.monitor.outstanding = lambda: list(self.assigned.values())
 
     def serve(self) -> None:
         """Until every worker has been told to stop."""
-        backoff = self.transport.backoff("any worker")
+        backoff = self.transport.backoff("any worker", self.workers)
         while len(self.stopped) < len(self.workers):
             busy = self.take_notes()
             busy |= self.apply_one()
@@ -88,10 +87,10 @@ class Server:
             busy |= self.greet()
             busy |= self.vectors.answer()
             busy |= self.monitor.turn(self.state, punctual=self.in_order)
+            self.transport.heartbeat(busy)
             if busy:
                 backoff.reset()
             else:
-                self._check_deadlines()
                 self._idle(backoff)
         self.vectors.finish()
 
@@ -109,9 +108,8 @@ class Server:
         taken = False
         while (message := self.transport.poll(TO_SERVER)) is not None:
             sender, note = message[0], unpack(message[1], message[0])
-            if sender not in self.heard:
+            if sender not in self.workers:
                 raise WireError(f"rank {sender} is no worker of this server")
-            self.heard[sender] = self.transport.waking()
             self.session.stop.flag |= bool(note.stopping)
             self.monitor.traffic[sender] = note.traffic
             taken = True
@@ -222,9 +220,3 @@ class Server:
         given = self.assigned.get(worker)
         if given is None or (note.epoch, note.start) != (given.epoch, given.start) or note.count > given.count:
             raise WireError(f"rank {worker} sent a gradient over samples it was not given")
-
-    def _check_deadlines(self) -> None:
-        now, deadline = self.transport.waking(), self.transport.deadline
-        for worker in self.assigned:
-            if now - self.heard[worker] > deadline:
-                raise Overdue(f"rank {worker} sent nothing for {deadline:g} s while it had work (run.deadline)")

@@ -88,6 +88,7 @@ class Worker:
             step, known = partial(self._step, target, total, None if last else eta), last
             loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
             samples += minibatch.count
+            self.transport.heartbeat()
             if self._counts_zeros:
                 zeros.add(self._zeros(target))
             if last or self.session.stop.flag or self._granted(ask=number == self.options.minibatches):
@@ -128,7 +129,7 @@ class Worker:
         self.tell(replace(note, nbytes=total.nbytes, checksum=self.session.device.checksum(total)))
         sending = self.transport.send(self.master, VECTOR, total)
         answer = self.answer("the server to apply a gradient")
-        self.transport.wait(sending, "a gradient to leave")
+        self.transport.wait(sending, "a gradient to leave", whom=[self.master])
         return answer
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""Ranks for which an algorithm has no work: they wait for the end, however far it is, and pass on a wish to stop."""
+"""Ranks for which an algorithm has no work: they wait for the end, however far it is, as long as the others give
+heartbeats, and pass on a stop request."""
 
 from mpitrain.session import Session
 
@@ -19,6 +20,7 @@ def stand_by(session: Session) -> None:
         if session.stop.flag and not told:
             transport.post(master, TO_MASTER, b"stop")
             told = True
+        transport.heartbeat(working=False)
         transport.sleep(NAP)
     transport.post(master, TO_MASTER, OVER)
 

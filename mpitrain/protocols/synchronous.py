@@ -36,6 +36,7 @@ def run(session: Session) -> None:
         session.monitor.trained(work.count, loss * work.count)
         session.monitor.updated()
         session.monitor.turn(state, whole=True)
+        session.transport.heartbeat()
         if stepper.stopping:
             break
 

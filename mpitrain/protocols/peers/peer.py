@@ -68,6 +68,7 @@ class Peer:
 
     def attend(self) -> None:
         """What is due between two minibatches: a check of the replica, a report, records and evaluation."""
+        self.transport.heartbeat()
         now = self.session.clock()
         if self.options.check_every and now - self._checked >= self.options.check_every:
             self.exchange.replica.check()

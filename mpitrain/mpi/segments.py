@@ -1,0 +1,108 @@
+"""MPICH's shared memory: a job that is killed or aborted leaves its segment in /dev/shm, and nothing removes it.
+
+Its name tells no owner, and every MPICH program uses such names. So the first rank of each node notes its segments in
+a file of the user's; the next start on that node removes those that are noted, unchanged, and mapped by no process.
+"""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+MEMORY = "/dev/shm/"
+PREFIX = MEMORY + "mpich_"
+LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "PALS_LOCAL_RANKID")
+
+
+def mapped(process: str = "self") -> set[str]:
+    """The segments that a process maps and that have a name yet."""
+    with open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as lines:
+        paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in lines if PREFIX in line}
+    return {path for path in paths if path.startswith(PREFIX) and not path.endswith(" (deleted)")}
+
+
+def note() -> None:
+    """Note the segments of this process, and remove what earlier jobs have left on this node, where it is the node's
+    first rank. A home that cannot be written, or read, is no error."""
+    if next((os.environ[name] for name in LOCAL_RANK if name in os.environ), "0") == "0":
+        with suppress(OSError, RuntimeError):
+            if lines := [f"{_identity(path)} {path}" for path in sorted(mapped())]:
+                own, new = _own(), _folder().with_name(f"new-{platform.node()}-{os.getpid()}")
+                own.parent.mkdir(parents=True, exist_ok=True)
+                new.write_text("\n".join(lines), encoding="utf-8")
+                new.rename(own)  # whole, or not there
+        with suppress(OSError, RuntimeError):
+            _remove_left()
+
+
+def forget() -> None:
+    """At a clean end, when MPI has removed the segments."""
+    with suppress(OSError, RuntimeError):
+        _own().unlink()
+
+
+def remove_own() -> None:
+    """Before this process ends its job: the others keep what they map, under no name."""
+    with suppress(OSError, RuntimeError):
+        for path in mapped():
+            os.unlink(path)
+
+
+def _remove_left() -> None:
+    place, boot = _place(), _boot()
+    records = [path for path in _folder().iterdir() if path != _own()]
+    left = {path: _left(path) for path in records if path.name.startswith(place)}
+    wanted = set[str]().union(*left.values()) - mapped()
+    used = set[str]().union(*_mapped_anywhere()) if wanted else wanted
+    for segment in wanted - used:
+        with suppress(FileNotFoundError):  # another start was faster
+            os.unlink(segment)
+    for path in records:  # of what is gone; and from before the node was started again
+        if not left.get(path, set()) - (wanted - used) if path in left else not path.name.startswith(boot):
+            path.unlink(missing_ok=True)
+
+
+def _left(record: Path) -> set[str]:
+    """The noted segments that are still there, the same and this user's."""
+    found = set()
+    with suppress(OSError, UnicodeDecodeError):
+        for line in record.read_text(encoding="utf-8").splitlines():
+            identity, _, path = line.partition(" ")
+            with suppress(OSError):
+                if path.startswith(PREFIX) and "/" not in path[len(MEMORY) :] and _identity(path) == identity:
+                    found.add(path)
+    return found
+
+
+def _mapped_anywhere() -> Iterator[set[str]]:
+    for process in os.listdir("/proc"):
+        if process.isdigit():
+            with suppress(OSError):  # it has ended, or is another user's, who cannot map this one's memory
+                yield mapped(process)
+
+
+def _identity(path: str) -> str:
+    """Inode, size, owner: a name may come again."""
+    at = os.lstat(path)
+    if at.st_uid != os.getuid():
+        raise PermissionError(path)
+    return f"{at.st_ino}:{at.st_size}:{at.st_uid}"
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache"
+    return Path(base) / "mpitrain" / "segments" / platform.node()
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+
+
+def _place() -> str:
+    """This container since the node's start: nobody sees what the processes of another container map."""
+    return f"{_boot()}-{os.stat('/proc/self/ns/pid').st_ino}-{os.stat(MEMORY).st_dev}-"
+
+
+def _own() -> Path:
+    return _folder() / f"{_place()}{os.getpid()}"

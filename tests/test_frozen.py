@@ -1,0 +1,163 @@
+"""A rank that is stopped or killed, in every phase of a training: the others name it in time, and the job ends.
+
+`--lost all`: every algorithm in every phase, which takes a quarter of an hour; by default one of each phase.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="this environment has no mpirun of its own")
+
+RANKS, DEADLINE, MORE = 3, 6.0, 5.0  # MORE: seconds after the deadline within which a frozen rank is named
+KILLED = 10.0  # seconds within which a job ends one of whose ranks was killed
+BUSY = 30.0  # seconds more that a busy machine may take
+ALGORITHMS = ("asgd", "easgd", "sparse-delta", "hybrid", "allreduce")
+PHASES = ("start", "preparation", "pre-training", "training", "checkpoint", "evaluation", "last checkpoint", "end")
+CHOSEN = {("asgd", "start", 0), ("sparse-delta", "preparation", 1), ("easgd", "training", 0)}
+CHOSEN |= {("hybrid", "evaluation", 1), ("allreduce", "last checkpoint", 1)}
+
+#: One rank stops or kills itself when its time has come; where that is another rank's affair, that one waits for it.
+PROGRAM = """
+import os, sys, threading, time
+from pathlib import Path
+victim, phase, number = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+del sys.argv[1:4]
+from mpitrain.mpi import MPI, Transport
+rank = MPI.COMM_WORLD.rank
+
+def lose():
+    if rank == victim:
+        Path("lost.new").write_text(repr(time.time()))
+        Path("lost.new").rename("lost")
+        os.kill(os.getpid(), number)
+
+def called():
+    while not Path("calls").exists():
+        time.sleep(0.01)
+    lose()
+
+def call(condition=lambda *arguments, **names: True):
+    if rank == victim:
+        lose()
+    Path("calls").touch()
+    end = time.monotonic() + 3
+    while not Path("lost").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+def before(owner, name, what, condition=lambda *arguments, **names: True):
+    plain = getattr(owner, name)
+    def instead(*arguments, **names):
+        if condition(*arguments, **names):
+            what()
+        return plain(*arguments, **names)
+    setattr(owner, name, instead)
+
+import itertools
+from mpitrain import run, saving
+from mpitrain.__main__ import main
+from mpitrain.evaluation import Evaluation
+from mpitrain.learner import Learner
+from mpitrain.monitor import Monitor
+from mpitrain.pretraining import METHODS
+turns = itertools.count()
+if phase in ("pre-training", "training", "checkpoint", "evaluation"):
+    threading.Thread(target=called, daemon=True).start() if rank == victim else None
+if phase == "start":
+    before(Transport, "__init__", lose)
+elif phase == "preparation":
+    before(run, "prepare", lose)
+elif phase == "pre-training":
+    steps = METHODS["layerwise"].steps
+    def slowly(*arguments):
+        for step in steps(*arguments):
+            if next(turns) == 5:
+                call()
+            time.sleep(0.05)
+            yield step
+    METHODS["layerwise"].steps = slowly
+elif phase == "training":
+    before(Learner, "load", call, lambda *_: next(turns) == 20 and rank == 1)
+elif phase == "checkpoint":
+    before(Monitor, "checkpoint", call, lambda *_: next(turns) == 0 and rank == 0)
+elif phase == "evaluation":
+    before(Evaluation, "step", call, lambda *_: next(turns) == 0)
+elif phase == "last checkpoint":
+    before(saving, "together", lose, lambda *_, last=False: last)
+elif phase == "end":
+    before(Transport, "leave", lose)
+sys.exit(main())
+"""
+
+
+def settings(algorithm: str, phase: str) -> list[str]:
+    """The command line of a training that comes to its phase soon."""
+    epochs = 2 if phase in ("last checkpoint", "end") else 1000
+    sets = [f"algorithm.name={algorithm}", f"run.deadline={DEADLINE:g}", f"training.epochs={epochs}"]
+    sets += ["run.checkpoint_samples=1000" if phase == "checkpoint" else "run.checkpoint_samples=0"]
+    sets += ["run.evaluate_every=1" if phase == "evaluation" else "run.evaluate_every=0"]
+    if phase == "pre-training":
+        sets += ["pretraining.method=layerwise", "pretraining.epochs=1000"]
+    return [word for each in sets for word in ("--set", each)]
+
+
+def lose(folder: Path, algorithm: str, phase: str, victim: int, number: int) -> tuple[str, float, int]:
+    """Standard error of a training that loses a rank, seconds from then until it ended, its status."""
+    (folder / "losing.py").write_text(PROGRAM)
+    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, "losing.py", str(victim), phase, str(int(number))]
+    command += [*settings(algorithm, phase), "--out", "run"]
+    pipe, environment = subprocess.PIPE, {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=pipe, text=True, start_new_session=True
+    )
+    try:
+        err = process.communicate(timeout=90)[1]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return f"no end\n{process.communicate()[1]}", 90.0, -1
+    if not (folder / "lost").exists():
+        return f"did not come to it\n{err}", 0.0, process.returncode
+    return err, time.time() - float((folder / "lost").read_text()), process.returncode
+
+
+def cells(config: pytest.Config) -> list[tuple[str, str, int]]:
+    """Algorithm, phase, victim."""
+    if config.getoption("--lost") != "all":
+        return sorted(CHOSEN)
+    return [(algorithm, phase, victim) for phase in PHASES for algorithm in ALGORITHMS for victim in (1, 0)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The cells that are wanted."""
+    metafunc.parametrize(("algorithm", "phase", "victim"), cells(metafunc.config))
+
+
+def test_a_frozen_rank_is_named(tmp_path: Path, algorithm: str, phase: str, victim: int) -> None:
+    """Whatever it was about, by a rank that lives, within its deadline and a little more."""
+    err, seconds, status = lose(tmp_path, algorithm, phase, victim, signal.SIGSTOP)
+    named = re.findall(r"^mpitrain: rank (\d): waited \S+ s for ranks? ([\d, ]+) \(", err, re.MULTILINE)
+    print(f"{algorithm} {phase} {victim}: {seconds:.1f} s {named}")
+    assert status > 0 and named and all(ranks == str(victim) for _, ranks in named), err
+    assert seconds < DEADLINE + MORE + BUSY, err
+
+
+def test_a_killed_rank_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, phase: str, victim: int
+) -> None:
+    """In time; and what it left in /dev/shm is gone after the next start."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    err, seconds, status = lose(tmp_path, algorithm, phase, victim, signal.SIGKILL)
+    print(f"{algorithm} {phase} {victim}: {seconds:.1f} s")
+    assert status != 0 and seconds < KILLED + BUSY, err
+    left = {line.split()[1] for record in tmp_path.glob("mpitrain/segments/*/*") for line in record.open()}
+    started = [sys.executable, "-c", "import mpitrain.mpi"]
+    subprocess.run(started, env={**os.environ, "MPI_LOCALRANKID": "0"}, check=True, timeout=120)
+    assert not any(map(os.path.exists, left))
+    assert not list(tmp_path.glob("mpitrain/segments/*/*"))
