@@ -133,6 +133,8 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
     A `resumed` run may go on with another algorithm, which then has its own defaults, not the options of the first.
     """
     table = read_toml(path) if path else {}
+    if resumed and "name" not in table.get("algorithm", {}):
+        raise BadInput(f"{path}: is not whole: it names no algorithm")
     if resumed and _other_algorithm(table, overrides):
         del table["algorithm"]
     for override in overrides:

@@ -33,14 +33,18 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
     if folder is not None:
         monitor.finish(state, evaluate=not stopped)
         stopped |= session.stop.flag and not monitor.evaluated(state)
-        monitor.save = lambda outstanding: saving.together(session, outstanding, last=True)
-        monitor.checkpoint(state)
         fields = _summary(session, seconds, counts.tolist(), "stopped" if stopped else "finished")
         if replicas is not None:
             fields["replicas_identical"] = replicas
-        monitor.write("end", **fields)
-        if not _adds_nothing(fields, folder / "summary.json"):
-            write_whole(folder / "summary.json", summary_text(fields))
+        path = folder / "summary.json"
+        said = _said_before(fields, path)
+        monitor.save = lambda outstanding: saving.together(session, outstanding, last=True, needed=said is None)
+        monitor.checkpoint(state)
+        monitor.write("end", **(said or fields))
+        if said is None:
+            transport.alive_while(lambda: write_whole(path, summary_text(fields)))
+        else:
+            monitor.progress.line("nothing was left to train: the run folder stays as it was")
         monitor.progress.close()
         left = "--resume continues" if session.saver else "it left no checkpoint"
         monitor.progress.table(_closing_rows(fields, left), str(folder))
@@ -50,15 +54,15 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
     return STOPPED if stopped else 0
 
 
-def _adds_nothing(fields: dict[str, Any], path: Path) -> bool:
-    """Whether a finished run was resumed, and nothing was left to train: its summary tells more."""
+def _said_before(fields: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """The summary of a finished run that was resumed with nothing left to train: it and the checkpoint tell more."""
     if fields["samples"] > fields["resumed_samples"]:
-        return False
+        return None
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    return all(before.get(key) == fields[key] for key in ("exit_reason", "parameters_sha256"))
+        return None
+    return before if all(before.get(key) == fields[key] for key in ("exit_reason", "parameters_sha256")) else None
 
 
 def _summary(session: Session, seconds: float, counts: list[int], reason: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mpitrain.checkpoint.files import write_durably
 from mpitrain.errors import BadInput
 from mpitrain.tensorboard import EventFile
 
@@ -59,13 +60,11 @@ def _drop_cut_line(file: io.FileIO) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file under a temporary name and rename it. Raises BadInput naming it when the disk refuses."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file that is whole whenever it is there, also after a crash. Raises BadInput naming it when the disk
+    refuses."""
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_durably(path, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise BadInput(f"{path}: {error.strerror}") from error
 
 

@@ -164,7 +164,8 @@ class Monitor:
         for path, fault in saver.outcomes():
             place = self._saving.pop(path.name, {})
             if fault:
-                line = f"{fault}; the training goes on without this checkpoint"
+                what = "this checkpoint" if path.name[0].isdigit() else "it"
+                line = f"{fault}; the training goes on without {what}"
                 self.progress.line(f"warning: {line}")
                 self.write("warning", text=line)
             else:

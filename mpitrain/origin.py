@@ -12,13 +12,14 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from mpitrain.checkpoint.documents import checksum
 from mpitrain.data.described import class_names, names_apart, preparation, preparations_apart
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-NAME = "corpus.json"
+NAME, CHECKSUM = "corpus.json", "xxh3"
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -97,16 +98,21 @@ def of_part(path: Path, part: str = "train") -> Origin:
 
 
 def text(origin: Origin) -> str:
-    """The content of corpus.json."""
-    return json.dumps(msgspec.to_builtins(origin)) + "\n"
+    """The content of corpus.json, with its checksum."""
+    fields = msgspec.to_builtins(origin)
+    return json.dumps({**fields, CHECKSUM: checksum(json.dumps(fields))}) + "\n"
 
 
 def read(run: Path) -> Origin | None:
     """The record in a run folder, None where there is none. Raises BadInput naming the file."""
     path = run / NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Origin)
+        fields = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        written = fields.pop(CHECKSUM, None)  # older versions wrote none
+        if written is not None and written != checksum(json.dumps(fields)):
+            raise BadInput(f"{path}: does not match its checksum; remove it, and a resume writes it anew")
+        return msgspec.convert(fields, Origin)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise BadInput(f"{path}: {error}") from error
+        raise BadInput(f"{path}: {error}; remove it, and a resume writes it anew") from error

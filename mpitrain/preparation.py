@@ -1,7 +1,6 @@
 """What a training needs before its first step: data, network, run folder, session; and what a resume takes up."""
 
 import os
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ class Options:
     resume: Path | None = None
     continued: Path | None = None  # resumed where there is a whole checkpoint, else started
     print_config: bool = False
+    checkpoint: Path | None = None  # on the first rank: the one that has been verified, to resume from
 
 
 def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]:
@@ -52,7 +52,7 @@ def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]
     if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     device = choose(config.run, transport.local_rank)
-    corpus = open_corpus(data_path(config), "train", **reading(config))
+    corpus = transport.alive_while(lambda: open_corpus(data_path(config), "train", **reading(config)))
     network = network_of(config, corpus.shape, corpus.classes, device.workspace())
     _require_whole_samples(config, corpus.samples)
     _require_memory(config, network)
@@ -141,37 +141,34 @@ def has_server(config: Config) -> bool:
     return config.algorithm.protocol in ("server", "elastic")
 
 
-def furnish(session: Session, folder: Path | None, resume: bool) -> None:
-    """Rank 0's monitor gets its files, the held-out parts and, on a resume, the newest whole checkpoint. Bad input
-    leaves the folder as it was."""
+def furnish(session: Session, folder: Path | None, resumed: Path | None) -> None:
+    """Rank 0's monitor gets its files, the held-out parts and, on a resume, what the checkpoint holds. Bad input leaves
+    the folder as it was."""
     if folder is None:
         return
     try:
-        _furnish(session, folder, resume)
+        _furnish(session, folder, resumed)
     except BadInput:
         with suppress(OSError):
             folder.rmdir()  # where it is new, nothing lies in it
         raise
 
 
-def _furnish(session: Session, folder: Path, resume: bool) -> None:
-    config, monitor, state = session.config, session.monitor, session.state
-    monitor.saver = session.saver = Saver.of(config.run, folder / "checkpoints", session.network.layout)
+def _furnish(session: Session, folder: Path, resumed: Path | None) -> None:
+    config, monitor, state, transport = session.config, session.monitor, session.state, session.transport
     monitor.progress = Progress(config.run.progress, session.schedule.total)
-    if resume:
-        found, skipped = checkpoint.newest(folder / "checkpoints")
-        for line in skipped:
-            print(f"mpitrain: {line}", file=sys.stderr)
-        if found is None:
-            raise BadInput(f"{folder / 'checkpoints'}: no whole checkpoint to resume from")
-        checkpoint.load_state(found, state, session.network.layout)
-        session.resumed = found
+    session.resumed = resumed
+    told, corpora = transport.alive_while(lambda: _read(session, folder))
+    if resumed is not None:
         monitor.resume(state)
-    path, told = data_path(config), trained_on(config, origin.read(folder) if resume else None)
-    corpora: dict[str, Any] = {part: open_held_out(config, path, part, told) for part in held_out(path)}
+    documents = {
+        checkpoint.CONFIG: checkpoint.sealed(configuration.to_toml(config)),
+        origin.NAME: origin.text(told),
+    }
+    saver = Saver.of(config.run, folder / "checkpoints", session.network.layout, transport, documents)
+    monitor.saver = session.saver = saver
     # nothing is written before all that can be bad input has been read
-    write_whole(folder / "config.toml", configuration.to_toml(config))
-    write_whole(folder / origin.NAME, origin.text(told))
+    transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     monitor.metrics = Metrics(folder / "metrics.jsonl", events, monitor.progress.line)
     monitor.save = lambda outstanding: saving.save_state(session, outstanding)
@@ -185,7 +182,23 @@ def _furnish(session: Session, folder: Path, resume: bool) -> None:
     if session.transport.size > 1:
         monitor.heartbeat = session.transport.heartbeat
         monitor.exchanged = partial(_exchanged, session)
-    _say_start(session, resume)
+    _say_start(session, resumed is not None)
+
+
+def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Any]]:
+    """The state of the checkpoint to go on from, into the session; what is trained on; the held-out parts."""
+    config, resumed, earlier = session.config, session.resumed, None
+    if resumed is not None:
+        checkpoint.load_state(resumed, session.state, session.network.layout)
+        earlier = origin.read(resumed) or origin.read(folder)
+    path, told = data_path(config), trained_on(config, earlier)
+    return told, {part: open_held_out(config, path, part, told) for part in held_out(path)}
+
+
+def _write_documents(folder: Path, documents: dict[str, str]) -> None:
+    """Those of a new run; a resumed one changes them with its first checkpoint."""
+    for name, text in documents.items():
+        write_whole(folder / name, text)
 
 
 def _exchanged(session: Session) -> float:

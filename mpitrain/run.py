@@ -8,13 +8,14 @@ import sys
 import tomllib
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import xxhash
 from threadpoolctl import threadpool_limits
 
-from mpitrain import checkpoint, saving
+from mpitrain import checkpoint, origin, saving
 from mpitrain import config as configuration
 from mpitrain.agreement import agreed, ending_together
 from mpitrain.assignments import Work
@@ -67,22 +68,33 @@ def _configured(transport: Transport, options: Options, stop: Stop) -> int:
 
 
 def _started_or_resumed(transport: Transport, options: Options) -> Options:
-    """What `continued` means: to resume where there is a whole checkpoint, else to start."""
-    if options.continued is None:
+    """With the whole checkpoint to resume from, if there is to be one; `continued` starts where there is none."""
+    folder = options.resume or options.continued
+    if folder is None:
         return options
 
-    def found() -> bool:
-        if transport.rank:
-            return False
-        folder = options.continued / "checkpoints"  # type: ignore[operator]
-        newest, torn = checkpoint.newest(folder)
-        if torn and newest is None:
-            raise BadInput(f"{folder}: no whole checkpoint ({torn[0]}); to start afresh, remove the folder")
-        return newest is not None
+    def found() -> Path | None:
+        return None if transport.rank else transport.alive_while(lambda: _verified(folder, options.resume is not None))
 
-    here = agreed(transport, found, "the run folder")
-    resume = transport.broadcast(b"resume" if here else b"", "the run folder") == b"resume"
-    return replace(options, resume=options.continued if resume else None)
+    checked = agreed(transport, found, "the run folder")
+    resumes = transport.broadcast(b"resume" if checked else b"", "the run folder") == b"resume"
+    return replace(options, resume=folder if resumes else None, checkpoint=checked)
+
+
+def _verified(run: Path, must: bool) -> Path | None:
+    """The newest whole checkpoint, of a run whose documents are as they were written. Raises BadInput."""
+    folder = run / "checkpoints"
+    newest, torn = checkpoint.newest(folder)
+    if newest is None and must:
+        raise BadInput(f"{folder}: no whole checkpoint to resume from{f' ({torn[0]})' if torn else ''}")
+    if newest is None and torn:
+        raise BadInput(f"{folder}: no whole checkpoint ({torn[0]}); to start afresh, remove the folder")
+    for line in torn:
+        print(f"mpitrain: {line}", file=sys.stderr)
+    if newest is not None:
+        checkpoint.require_intact(run, newest)
+        origin.read(run)
+    return newest
 
 
 def _shared_config(transport: Transport, options: Options) -> Config:
@@ -91,10 +103,12 @@ def _shared_config(transport: Transport, options: Options) -> Config:
     def read() -> str:
         if transport.rank:
             return ""
-        path = options.resume / "config.toml" if options.resume else options.config
-        config = configuration.load(path, list(options.overrides), options.resume is not None)
-        if options.resume and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
-            config = at_home(config, options.resume)
+        run, found, path = options.resume, options.checkpoint, options.config
+        if run is not None and found is not None:
+            path = checkpoint.document(run, found, checkpoint.CONFIG)
+        config = configuration.load(path, list(options.overrides), run is not None)
+        if run is not None and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
+            config = at_home(config, run)
         return configuration.to_toml(config)
 
     text = agreed(transport, read, "the configuration")
@@ -107,13 +121,12 @@ def _train(transport: Transport, config: Config, options: Options, stop: Stop) -
     folder = agreed(transport, lambda: None if transport.rank else run_folder(config, options), "the run folder")
     _compile(transport, corpus, network, config, device)
     session = new_session(transport, config, device, corpus, network, stop)
-    resume = options.resume is not None
-    agreed(transport, lambda: furnish(session, folder, resume), "the run folder")
+    agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")
     saving.share(session)
-    if resume:
+    if options.resume:
         _share_state(session)
     with transport.watching():
-        if not resume:
+        if not options.resume:
             pretrain(session)
         session.monitor.start_clock()
         if transport.rank in session.members:

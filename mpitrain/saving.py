@@ -13,17 +13,22 @@ While the training lasts, a checkpoint that cannot be written is a warning, and 
 the last one must be written.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mpitrain import checkpoint
 from mpitrain.assignments import Work
 from mpitrain.errors import BadInput
+from mpitrain.flat import fill
 from mpitrain.protocols.wire import Kind, Note
 from mpitrain.saver import Saver
 from mpitrain.state import State
 
 if TYPE_CHECKING:
+    from mpitrain.mpi import Transport
     from mpitrain.protocols.orders import Orders
     from mpitrain.session import Session
 
@@ -36,7 +41,7 @@ def share(session: "Session") -> None:
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
     folder, found = session.transport.broadcast("\n".join(paths).encode(), "the run folder").decode().split("\n")
     if folder and saver is None:
-        session.saver = Saver.of(session.config.run, Path(folder), session.network.layout)
+        session.saver = Saver.of(session.config.run, Path(folder), session.network.layout, session.transport)
     session.resumed = Path(found) if found else None
 
 
@@ -49,10 +54,11 @@ def save_state(session: "Session", outstanding: list[Work]) -> None:
         saver.commit(state.trained, piece, [])
 
 
-def together(session: "Session", outstanding: list[Work], last: bool = False) -> None:
+def together(session: "Session", outstanding: list[Work], last: bool = False, needed: bool = True) -> None:
     """Start a checkpoint of all ranks, each with its own piece. Collective over the transport.
 
-    The `last` one is there when this returns; if it cannot be, BadInput is raised.
+    The `last` one is there when this returns; if it cannot be, BadInput is raised. None is made unless the first rank
+    says that it is `needed`.
     """
     transport, state, saver = session.transport, session.state, session.saver
     if saver is None:
@@ -62,7 +68,8 @@ def together(session: "Session", outstanding: list[Work], last: bool = False) ->
     texts = transport.gather_texts(str(NONE if own is None else own.nbytes), "the checkpoint")
     sizes = {rank: int(text) for rank, text in enumerate(texts) if int(text) != NONE}
     name = state.trained
-    if first and not _begun(saver, name, sum(sizes.values()) + (whole.nbytes if whole else 0), last):
+    nbytes = sum(sizes.values()) + (whole.nbytes if whole else 0)
+    if first and not (needed and _begun(saver, name, nbytes, last)):
         name = REFUSED
     name = int(transport.broadcast(str(name).encode(), "the checkpoint"))
     if name == REFUSED:
@@ -102,11 +109,33 @@ def restore(session: "Session") -> bool:
     has_some = state.local or state.local_numbers
     mine = checkpoint.file_of(transport.rank) if has_some else ""
     wanted = sorted(filter(None, transport.gather_texts(mine, "the pieces of the checkpoint")))
-    if wanted != sorted(path.name for path in folder.glob("rank-*.h5")):
+    if wanted != from_first(transport, lambda: checkpoint.pieces(folder), "the pieces of the checkpoint"):
         return False
     if has_some:
-        checkpoint.load_local(folder, transport.rank, state, session.network.layout)
+        _load_local(session, folder)
     return True
+
+
+def _load_local(session: "Session", folder: Path) -> None:
+    """Fill `state.local` while the others hear that this rank is alive. A thread reads into host memory: which GPU is
+    this rank's is known to the main thread alone."""
+    state, rank, layout = session.state, session.transport.rank, session.network.layout
+    places = state.local
+    state.local = {
+        name: vector if isinstance(vector, np.ndarray) else np.empty(vector.shape, vector.dtype)
+        for name, vector in places.items()
+    }
+    session.transport.alive_while(lambda: checkpoint.load_local(folder, rank, state, layout))
+    for name, vector in state.local.items():
+        if vector is not places[name]:
+            fill(places[name], vector)
+    state.local = places
+
+
+def from_first(transport: "Transport", read: Callable[[], list[str]], what: str) -> list[str]:
+    """The names that the first rank reads: many ranks that list one folder burden it, and may not see it alike."""
+    names = transport.alive_while(read) if transport.rank == 0 else []
+    return list(filter(None, transport.broadcast("\n".join(names).encode(), what).decode().split("\n")))
 
 
 class Collection:

@@ -1,8 +1,11 @@
 """Checkpoints: whole ones come back to the bit, torn ones are skipped and named, full disks are survived."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -189,6 +192,80 @@ def test_pieces_that_do_not_come_are_named(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="disk is full" if refused else r"waited .* for rank-00003\.h5"):
             saver.settle()
         assert not list(tmp_path.iterdir()) and saver.outcomes()[0][1]
+
+
+def test_a_piece_that_was_begun_is_waited_for(tmp_path: Path) -> None:
+    """However slow the disk of its rank is: that is no silence. Meanwhile there is another that has not been begun."""
+    draft, came = checkpoint.Draft(tmp_path, 10), threading.Event()
+    draft.begin(0)
+    (draft.path / "rank-00003.h5.partial").touch()
+
+    def end() -> None:
+        time.sleep(0.5)
+        (draft.path / "rank-00003.h5.partial").rename(draft.path / "rank-00003.h5")
+        came.set()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    draft.await_files(["rank-00003.h5"], 0.05)
+    assert came.wait(10)
+    thread.join()
+
+
+WAITS = """
+import sys
+from pathlib import Path
+from mpitrain.checkpoint import Draft
+draft = Draft(Path("."), 10)
+draft.begin(0)
+Path("waits").touch()
+draft.await_files(["rank-00003.h5"], 2.0)
+"""
+
+
+def test_suspended_time_is_not_taken_for_another_rank_s_silence(tmp_path: Path) -> None:
+    """SIGSTOP for longer than the deadline; the piece comes after it."""
+    process = subprocess.Popen([sys.executable, "-c", WAITS], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + 60
+        while not (tmp_path / "waits").exists():
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+        (tmp_path / ".writing-000000000010" / "rank-00003.h5").touch()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_refusal_without_a_reason_is_one(tmp_path: Path) -> None:
+    """A full disk takes the file's name, and not what it should say; no checkpoint is told of that is not there."""
+    saver, state = Saver(tmp_path, LAYOUT, keep=1), filled(1, 10)
+    saver.begin(10, 0)
+    (tmp_path / ".writing-000000000010" / "rank-00003.h5.fault").touch()
+    saver.commit(10, saver.copy_state(state, []), [3])
+    with pytest.raises(BadInput, match=r"rank-00003\.h5 cannot be written"):
+        saver.settle()
+    assert [(path.name, bool(fault)) for path, fault in saver.outcomes()] == [("000000000010", True)]
+
+
+def test_a_best_model_that_cannot_be_written_is_written_with_the_next_checkpoint(tmp_path: Path) -> None:
+    """It costs no checkpoint, is told of, and stays unless there is a better one."""
+    saver, state = Saver(tmp_path, LAYOUT, keep=9), filled(1, 10)
+    saver.offer_best(0.2, np.full(17, 7.0), 7)
+    (tmp_path / ".writing-best").touch()  # where its folder is to be
+    write(saver, state)
+    assert checkpoint.newest(tmp_path)[0] == tmp_path / "000000000010"
+    assert [(path.name, bool(fault)) for path, fault in saver.outcomes()] == [("000000000010", False), ("best", True)]
+    (tmp_path / ".writing-best").unlink()
+    saver.offer_best(0.3, np.zeros(17), 20)
+    state.trained = 20
+    write(saver, state)
+    assert checkpoint.best_error(tmp_path) == 0.2 and all(not fault for _, fault in saver.outcomes())
 
 
 FILLED = """

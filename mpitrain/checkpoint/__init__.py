@@ -1,27 +1,35 @@
 """Checkpoints: a folder each, written under a temporary name, checksummed, renamed last.
 
 `checkpoints/000000012800/` holds `state.h5` (vectors with fletcher32, counters), a `rank-00003.h5` for each rank that
-keeps something of its own, and `manifest.json` with the size and xxh3 of every file. The name is the number of samples
-trained on. `checkpoints/best/` holds the model with the smallest error on dev, or where there is none on test, to
-evaluate and export.
+keeps something of its own, the run's `config.toml` and `corpus.json` as they were, and `manifest.json` with the size
+and xxh3 of every file. The name is the number of samples trained on. `checkpoints/best/` holds the model with the
+smallest error on dev, or where there is none on test, to evaluate and export.
 
 A name is given last and taken away first, by a rename each, so that at every instant the last committed checkpoint is
 there. A folder that does not match its manifest is torn: it is skipped and named.
 """
 
+from mpitrain.checkpoint.documents import CONFIG, checksum, document, require_intact, seal, sealed
 from mpitrain.checkpoint.draft import BEST, Draft, Piece, clear, file_of
-from mpitrain.checkpoint.reading import best_error, find, load_local, load_model, load_state, newest
+from mpitrain.checkpoint.reading import best_error, find, load_local, load_model, load_state, newest, pieces
 
 __all__ = [
     "BEST",
+    "CONFIG",
     "Draft",
     "Piece",
     "best_error",
+    "checksum",
     "clear",
+    "document",
     "file_of",
     "find",
     "load_local",
     "load_model",
     "load_state",
     "newest",
+    "pieces",
+    "require_intact",
+    "seal",
+    "sealed",
 ]

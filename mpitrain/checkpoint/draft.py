@@ -3,26 +3,39 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import h5py
 import numpy as np
 
 from mpitrain.assignments import Work
-from mpitrain.checkpoint.files import FORMAT, REPLACED, CarefulFile, describe, folders, order, sync, write_manifest
+from mpitrain.checkpoint.files import (
+    FORMAT,
+    REPLACED,
+    CarefulFile,
+    describe,
+    folders,
+    order,
+    sync,
+    write_durably,
+    write_manifest,
+)
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.state import State
 
 BEST = "best"  # the checkpoint that holds nothing but a `MODEL`, and in its numbers the `error`
 STATE, MODEL = "state.h5", "model"
+PIECES = "rank-*.h5"
 CHUNK = 1 << 20  # elements of a chunk, and of one call of HDF5, during which nobody else can call it
 SPARE = 1 << 20  # bytes beside the vectors, at most
 LOOK_EVERY = 0.02  # seconds between two looks for other ranks' pieces
+LOOKS = 10  # within a deadline, at least, before it is over: a suspended job does not take that time for silence
 
 
 @dataclass(frozen=True)
@@ -81,24 +94,33 @@ class Draft:
 
     def refuse(self, name: str, reason: str) -> None:
         """Tell the one who will commit that this file will not come."""
+        partial = self.path / f"{name}.partial"
         with suppress(OSError):
-            (self.path / f"{name}.fault").write_text(reason)
+            partial.write_text(reason)  # what it held is dropped first: a full disk has room for the reason
+        with suppress(OSError):
+            partial.rename(self.path / f"{name}.fault")  # which nobody reads before it is whole
 
     def await_files(self, names: list[str], seconds: float) -> None:
-        """Wait until other ranks have written these. Raises BadInput when they cannot, or after so many seconds."""
-        began = time.monotonic()
+        """Wait until other ranks have written these. Raises BadInput when they cannot, or have not begun after so many
+        seconds; one that has been begun comes, however slow the disk is, or its rank is noticed to be silent."""
+        waited, looked = 0.0, time.monotonic()
         while missing := [name for name in names if not (self.path / name).exists()]:
             for told in self.path.glob("*.fault"):
-                raise BadInput(told.read_text())
-            if time.monotonic() - began > seconds:
-                raise BadInput(f"{self.final}: waited {seconds:g} s for {', '.join(missing)} (run.deadline)")
+                raise BadInput(told.read_text() or f"{self.final}: {told.stem} cannot be written")
+            now = time.monotonic()
+            waited, looked = waited + min(now - looked, seconds / LOOKS), now
+            if waited > seconds and (absent := [name for name in missing if not self._begun(name)]):
+                raise BadInput(f"{self.final}: waited {seconds:g} s for {', '.join(absent)} (run.deadline)")
             time.sleep(LOOK_EVERY)
 
-    def commit(self, keep: int = 0) -> Path:
-        """Write the manifest, give the folder its name, delete all but the `keep` newest up to this one (0: none)."""
+    def commit(self, keep: int = 0, documents: Mapping[str, str] = MappingProxyType({})) -> Path:
+        """Write the documents, then the manifest, give the folder its name, delete all but the `keep` newest up to this
+        one (0: none)."""
         replaced = self.final.with_name(self.final.name + REPLACED)
         with self._naming():
-            write_manifest(self.path)
+            for name, text in documents.items():
+                write_durably(self.path / name, text)
+            write_manifest(self.path, documents)
             if self.final.exists():
                 shutil.rmtree(replaced, ignore_errors=True)
                 self.final.rename(replaced)
@@ -109,6 +131,10 @@ class Draft:
             for old in [path for path in folders(self.final.parent) if order(path) <= order(self.final)][:-keep]:
                 _delete(old)
         return self.final
+
+    def _begun(self, name: str) -> bool:
+        """Whether a file is being written, or is whole."""
+        return any((self.path / each).exists() for each in (f"{name}.partial", name))  # in the order of their lives
 
     def abandon(self) -> None:
         """Delete what there is of it."""

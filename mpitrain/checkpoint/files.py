@@ -3,6 +3,8 @@
 import io
 import json
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Layout
 
 FORMAT = 1
+MANIFEST = "manifest.json"
 REPLACED = "~"  # ends the name of a checkpoint while another takes its place
 
 
@@ -54,20 +57,33 @@ def describe(layout: Layout) -> str:
     return json.dumps([[p.name, list(p.shape)] for p in layout.parameters])
 
 
-def write_manifest(folder: Path) -> None:
-    """Size and checksum of every file in the folder, beside them, all on the disk."""
-    files = {path.name: digest(path) for path in sorted(folder.glob("*.h5"))}
-    manifest = folder / "manifest.json"
-    manifest.write_text(json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n")
-    with manifest.open("rb") as written:
-        os.fsync(written.fileno())
-    sync(folder)
+def write_manifest(folder: Path, documents: Iterable[str] = ()) -> None:
+    """Size and checksum of every piece and of the documents in the folder, beside them, all on the disk."""
+    files = [*sorted(folder.glob("*.h5")), *(folder / name for name in documents)]
+    described = {path.name: digest(path) for path in files}
+    write_durably(folder / MANIFEST, json.dumps({"format": FORMAT, "files": described}, indent=1) + "\n")
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a file under a temporary name, rename it, and have both the content and the name on the disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync(path.parent)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def fault(folder: Path) -> str | None:
     """Why a checkpoint is torn; None for a whole one."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = json.loads((folder / MANIFEST).read_text())
         if manifest["format"] != FORMAT:
             return f"format {manifest['format']} is not {FORMAT}"
         for name, expected in manifest["files"].items():

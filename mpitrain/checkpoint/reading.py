@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitrain.algorithms import Algorithm
 from mpitrain.assignments import Assignments, Work
-from mpitrain.checkpoint.draft import BEST, MODEL, STATE, file_of
+from mpitrain.checkpoint.draft import BEST, MODEL, PIECES, STATE, file_of
 from mpitrain.checkpoint.files import REPLACED, describe, fault, folders
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout, fill
@@ -86,6 +86,14 @@ def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> Non
     """Fill the rank's own part of `state`. Raises BadInput naming the file."""
     path = checkpoint / file_of(rank)
     state.local_numbers = _read(path, state.local, layout, required=tuple(state.local))[0]
+
+
+def pieces(checkpoint: Path) -> list[str]:
+    """The names of the ranks' own pieces. Raises BadInput naming the checkpoint."""
+    try:
+        return sorted(path.name for path in checkpoint.iterdir() if path.match(PIECES))
+    except OSError as error:
+        raise BadInput(f"{checkpoint}: {error.strerror}") from error
 
 
 def _read(

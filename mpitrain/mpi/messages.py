@@ -1,13 +1,17 @@
 """Messages between two ranks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from mpitrain.flat import Array
 from mpitrain.mpi.heartbeats import PROBES, look
 from mpitrain.mpi.start import MPI, finalize_within
 from mpitrain.mpi.waiting import Member, overdue
+
+T = TypeVar("T")
+ENTER_MPI = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
 
 
 class Messages(Member):
@@ -53,6 +57,27 @@ class Messages(Member):
         now, beats = self.waking(), self.heartbeats
         if beats.attend(now, self.deadline, working) and (silent := beats.missing(now, self.deadline)):
             raise overdue(self, self.deadline, silent, "a heartbeat")
+
+    def at_work(self, jobs: Sequence["Future[Any]"], awaited: Callable[[], Sequence[int]] = list) -> None:
+        """Wait for this rank's own threads, giving heartbeats, however long they take: a slow disk is not silence.
+
+        While they wait for files of the ranks `awaited`, so does this one: under the deadline, as in any other wait.
+        """
+        backoff = self.backoff("what they write", awaited)
+        while wait(jobs, ENTER_MPI).not_done:
+            if awaited():
+                backoff.pause()
+            else:
+                backoff.reset()
+                self.heartbeat()
+            self.comm.Iprobe()
+
+    def alive_while(self, action: Callable[[], T]) -> T:
+        """What `action` returns or raises. A thread carries it out, for `at_work`; so it must not call MPI."""
+        with ThreadPoolExecutor(1, "storage") as threads:
+            job = threads.submit(action)
+            self.at_work([job])
+        return job.result()
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -109,6 +109,7 @@ class Master:
         self.refresh()
         collection, self._collection = self._collection, None
         collection.release(self.state, self._unused.ranges)
+        self._heard = dict.fromkeys(self.workers, self.transport.waking())  # they were silent while they waited
 
     def _post(self, note: Note) -> None:
         for worker in self.workers:

@@ -63,12 +63,13 @@ def load(run: Path, name: str | None = None, quiet: bool = False) -> Model:
         raise BadInput(f"{run}: no such run folder")
     if not (run / "config.toml").exists():
         raise BadInput(f"{run}: not a run folder, it has no config.toml")
-    config = configuration.load(run / "config.toml", [])
-    trained_on = origin.read(run) or origin.of_part(inputs.data_path(config))
-    network = inputs.network_of(config, inputs.seen_shape(config, trained_on), trained_on.classes)
     found, skipped = checkpoint.find(run / "checkpoints", name)
     for line in () if quiet else skipped:
         print(f"mpitrain: {line}", file=sys.stderr)
+    checkpoint.require_intact(run, found)
+    config = configuration.load(checkpoint.document(run, found, checkpoint.CONFIG), [])
+    trained_on = origin.read(found) or origin.read(run) or origin.of_part(inputs.data_path(config))
+    network = inputs.network_of(config, inputs.seen_shape(config, trained_on), trained_on.classes)
     dtype = np.dtype(config.training.dtype)
     parameters, samples = checkpoint.load_model(found, config.algorithm, network.layout, dtype)
     return Model(run, config, trained_on, network, parameters, found, samples)

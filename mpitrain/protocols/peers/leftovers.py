@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 
-from mpitrain import saving
+from mpitrain import checkpoint, saving
 from mpitrain.errors import BadInput
 from mpitrain.ops import digest
 from mpitrain.rules.sparse_delta import round_weights, share_residuals
@@ -23,9 +23,10 @@ def take_up(session: Session) -> None:
         return
     if digest.of_replica(state.counts, state.theta)[1] >= 0:
         round_weights(state.theta, state.counts)
-    pieces = [path for path in sorted(session.resumed.glob("rank-*.h5")) if _holds_residual(path)]
-    if pieces and not saving.restore(session):
-        _share_out(session, pieces)
+    folder, transport = session.resumed, session.transport
+    names = saving.from_first(transport, lambda: _with_residual(folder), "the pieces of the checkpoint")
+    if names and not saving.restore(session):
+        transport.alive_while(lambda: _share_out(session, [folder / name for name in names]))
 
 
 def _share_out(session: Session, pieces: list[Path]) -> None:
@@ -35,6 +36,10 @@ def _share_out(session: Session, pieces: list[Path]) -> None:
         residuals = [file["residual"] for file in files]
         share_residuals(residuals, len(session.members), number, state.local["residual"])
         state.local_numbers.update(json.loads(files[number % len(files)].attrs["numbers"]))
+
+
+def _with_residual(folder: Path) -> list[str]:
+    return [name for name in checkpoint.pieces(folder) if _holds_residual(folder / name)]
 
 
 def _holds_residual(path: Path) -> bool:

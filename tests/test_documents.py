@@ -1,0 +1,132 @@
+"""config.toml and corpus.json of a run: whole, of one checkpoint, and refused when they are not what was written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitrain import checkpoint
+from mpitrain.errors import BadInput
+from mpitrain.trained.model import load
+
+START = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", "run.evaluate_every=0", "--out", "run")
+
+#: The program, killed in its 20th minibatch.
+KILLED = """
+import os, sys
+from mpitrain.__main__ import main
+from mpitrain.learner import Learner
+gradient, count = Learner.gradient, 0
+def counted(*arguments):
+    global count
+    count += 1
+    if count == 20:
+        os._exit(9)
+    return gradient(*arguments)
+Learner.gradient = counted
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def run(launch: Callable[..., Any], tmp_path: Path) -> Path:
+    """A finished run of one rank."""
+    assert launch(1, *START).status == 0
+    return tmp_path / "run"
+
+
+def resume(*settings: str) -> list[str]:
+    """The words that go on with it."""
+    return ["--resume", "run", *(word for each in settings for word in ("--set", each))]
+
+
+def config_of(folder: Path, key: str) -> str:
+    """The line of config.toml that sets a key, "" without one."""
+    lines = (folder / "config.toml").read_text().splitlines()
+    return next((line for line in lines if line.startswith(f"{key} = ")), "")
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    """All files but the record."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "metrics.jsonl"}
+
+
+def test_a_configuration_that_is_not_what_was_written_is_refused(launch: Callable[..., Any], run: Path) -> None:
+    """Status 2, one line that names the file and says how a resumed run is changed; nothing is touched."""
+    path = run / "config.toml"
+    whole = path.read_text()
+    cut, edited = whole[: whole.index("[run]")], whole.replace("epochs = 1.0", "epochs = 9.0", 1)
+    for damaged in ("", cut, whole[:-3], edited):
+        path.write_text(damaged)
+        with pytest.raises(BadInput, match=r"config\.toml: does not match its checksum"):
+            load(run)
+    for damaged in ("", edited):
+        path.write_text(damaged)
+        before = content(run)
+        ended = launch(2, *resume("training.epochs=2"))
+        assert ended.status == 2 and content(run) == before, damaged
+        lines = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
+        assert len(lines) == 1 and "run/config.toml" in lines[0] and "--set" in lines[0], ended.err
+    (found,) = (run / "checkpoints").glob("0*")
+    path.write_bytes((found / "config.toml").read_bytes())  # as the line says
+    (run / "corpus.json").write_text((run / "corpus.json").read_text().replace('"classes": 10', '"classes": 11', 1))
+    ended = launch(1, *resume("training.epochs=2"))
+    assert ended.status == 2 and "run/corpus.json" in ended.err
+    (run / "corpus.json").unlink()
+    assert launch(1, *resume("training.epochs=2")).status == 0
+
+
+def test_a_changed_configuration_comes_with_the_first_checkpoint(
+    launch: Callable[..., Any], run: Path, tmp_path: Path
+) -> None:
+    """Not with a resume that trains nothing or is killed; and what a checkpoint was made with is in it."""
+    before = content(run)
+    ended = launch(1, *resume("algorithm.name=easgd"))
+    assert ended.status == 0 and "nothing was left to train" in ended.out and content(run) == before
+
+    (tmp_path / "killed.py").write_text(KILLED)
+    more = resume("algorithm.name=easgd", "training.epochs=2")
+    assert launch(1, *more, program=("killed.py",)).status != 0
+    assert content(run) == before
+
+    assert launch(1, *more).status == 0
+    first, second = sorted((run / "checkpoints").glob("0*"))
+    assert [config_of(folder, "name") for folder in (first, second, run)] == [
+        'name = "msgd"',
+        'name = "easgd"',
+        'name = "easgd"',
+    ]
+    told = json.loads((run / "summary.json").read_text())
+    assert (told["algorithm"], told["samples"]) == ("easgd", 2876)
+
+    # killed between the checkpoint's rename and the one of config.toml
+    for name in ("config.toml", "corpus.json"):
+        (run / name).write_bytes(before[run / name])
+    assert load(run).config.training.epochs == 2.0
+    assert launch(1, *resume("training.epochs=3")).status == 0
+    assert config_of(run, "name") == 'name = "easgd"' and config_of(run, "epochs") == "epochs = 3.0"
+
+
+def test_a_run_of_an_older_version_resumes(launch: Callable[..., Any], run: Path) -> None:
+    """Its configuration has no checksum and no copy; an empty one is refused nevertheless."""
+    for folder in (run / "checkpoints").glob("[0b]*"):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        for name in ("config.toml", "corpus.json"):
+            (folder / name).unlink()
+            del manifest["files"][name]
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    lines = (run / "config.toml").read_text().splitlines()
+    assert lines.pop().startswith("#")
+    origin = json.loads((run / "corpus.json").read_text())
+    del origin["xxh3"]
+    (run / "corpus.json").write_text(json.dumps(origin))
+    (run / "config.toml").write_text("")
+    ended = launch(1, *resume("training.epochs=2"))
+    assert ended.status == 2 and "run/config.toml" in ended.err
+    (run / "config.toml").write_text("\n".join(lines) + "\n")
+    assert launch(1, *resume("training.epochs=2")).status == 0
+    assert config_of(run, "name") == 'name = "msgd"'
+    found, torn = checkpoint.newest(run / "checkpoints")
+    assert found is not None and found.name == f"{2876:012d}" and not torn
