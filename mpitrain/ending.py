@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import sys
+from math import isfinite, log
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from mpitrain.preparation import has_server, some
 from mpitrain.progress import loss_text
 from mpitrain.session import Session
 from mpitrain.stopping import STOPPED
+
+DIVERGED = 1000.0  # times the first loss: what a training's last epoch must stay below
+STATUS = {"finished": 0, "diverged": 1, "stopped": STOPPED}
 
 
 def finish(session: Session, folder: Path | None, stopped: bool) -> int:
@@ -30,10 +35,13 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
     if protocol == "peers" or (protocol == "synchronous" and len(session.members) > 1):
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
         replicas = len(set(digests)) == 1
+    reason = ""
     if folder is not None:
         monitor.finish(state, evaluate=not stopped)
         stopped |= session.stop.flag and not monitor.evaluated(state)
-        fields = _summary(session, seconds, counts.tolist(), "stopped" if stopped else "finished")
+        diverged = _divergence(monitor.last_loss, state.losses.first, session.network.classes)
+        reason = "stopped" if stopped else "diverged" if diverged else "finished"
+        fields = _summary(session, seconds, counts.tolist(), reason)
         if replicas is not None:
             fields["replicas_identical"] = replicas
         path = folder / "summary.json"
@@ -47,11 +55,24 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
             monitor.progress.line("nothing was left to train: the run folder stays as it was")
         monitor.progress.close()
         left = "--resume continues" if session.saver else "it left no checkpoint"
-        monitor.progress.table(_closing_rows(fields, left), str(folder))
+        why = {"finished": "", "stopped": f"by a signal; {left}", "diverged": diverged}[reason]
+        monitor.progress.table(_closing_rows(fields, why), str(folder))
+        if reason == "diverged":
+            print(f"mpitrain: {diverged}; a smaller training.learning_rate may help", file=sys.stderr, flush=True)
     else:
         saving.together(session, [], last=True)
-    stopped = transport.broadcast(b"stopped" if stopped else b"", "the end") == b"stopped"
-    return STOPPED if stopped else 0
+    return STATUS[transport.broadcast(reason.encode(), "the end").decode()]
+
+
+def _divergence(last: float | None, first: float | None, classes: int) -> str:
+    """What tells of a training whose losses stayed finite all the way to nowhere; "" of any other.
+
+    The last epoch's loss is held against that of the first minibatch, or of guessing where that was a lucky one.
+    """
+    least = max(first if first is not None and isfinite(first) else 0.0, log(classes))
+    if last is None or last <= DIVERGED * least:
+        return ""
+    return f"diverged: the last epoch's loss is {last:.3g}, the first minibatch's was {least:.3g}"
 
 
 def _said_before(fields: dict[str, Any], path: Path) -> dict[str, Any] | None:
@@ -89,7 +110,7 @@ def _summary(session: Session, seconds: float, counts: list[int], reason: str) -
     }
 
 
-def _closing_rows(fields: dict[str, Any], left: str) -> list[tuple[str, str]]:
+def _closing_rows(fields: dict[str, Any], why: str) -> list[tuple[str, str]]:
     speed = fields["samples_per_second"]
     rate = f", {speed:,.0f} a second" if speed else ""  # none where nothing was left to train
     since = " since the resume" if fields["resumed_samples"] else ""
@@ -102,7 +123,7 @@ def _closing_rows(fields: dict[str, Any], left: str) -> list[tuple[str, str]]:
         ("train loss", loss_text(fields["train_loss"])),
     ]
     rows += [(f"{part} error", f"{share:.2%}") for part, share in errors(fields).items()]
-    return rows if fields["exit_reason"] == "finished" else [*rows, ("stopped", f"by a signal; {left}")]
+    return [*rows, (fields["exit_reason"], why.removeprefix("diverged: "))] if why else rows
 
 
 def _staleness(fields: dict[str, Any]) -> str:

@@ -36,11 +36,14 @@ class Losses:
         self._chunks: deque[tuple[int, float]] = deque()  # samples, and their summed loss
         self._held = 0  # samples in the chunks
         self._counted = 0  # since the training began
+        self.first: float | None = None  # mean of what was counted first
 
     def add(self, count: int, loss: float) -> None:
         """`count` more samples, with this summed loss."""
         if not count:
             return
+        if self.first is None:
+            self.first = loss / count
         if self._counted % self._epoch and self._chunks and self._chunks[-1][0] + count <= self._epoch / CHUNKS:
             before, so_far = self._chunks.pop()
             self._chunks.append((before + count, so_far + loss))

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,21 @@ class Metrics:
         if self._file.write(line) != len(line):
             self._file.truncate(size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def last_record(path: Path, event: str) -> dict[str, Any] | None:
+    """The last record of this kind in a metrics.jsonl; None where there is none."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        if event.encode() in line:
+            with suppress(ValueError, RecursionError):
+                found = json.loads(line)
+                if isinstance(found, dict) and found.get("event") == event:
+                    return found
+    return None
 
 
 def _drop_cut_line(file: io.FileIO) -> None:

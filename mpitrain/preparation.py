@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import __version__, checkpoint, origin, pretraining, saving, tensorboard
+from mpitrain import __version__, checkpoint, doubts, origin, pretraining, saving, tensorboard
 from mpitrain import config as configuration
 from mpitrain.algorithms import chunks_together, name_of
 from mpitrain.assignments import Assignments
@@ -22,7 +22,7 @@ from mpitrain.errors import BadInput
 from mpitrain.evaluation import Evaluation, Subset
 from mpitrain.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
 from mpitrain.learner import Learner
-from mpitrain.metrics import Metrics, write_whole
+from mpitrain.metrics import Metrics, last_record, write_whole
 from mpitrain.models import Network
 from mpitrain.monitor import Monitor
 from mpitrain.mpi import Transport, cuda_aware, library
@@ -167,6 +167,7 @@ def _furnish(session: Session, folder: Path, resumed: Path | None) -> None:
     }
     saver = Saver.of(config.run, folder / "checkpoints", session.network.layout, transport, documents)
     monitor.saver = session.saver = saver
+    before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written before all that can be bad input has been read
     transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
@@ -183,6 +184,9 @@ def _furnish(session: Session, folder: Path, resumed: Path | None) -> None:
         monitor.heartbeat = session.transport.heartbeat
         monitor.exchanged = partial(_exchanged, session)
     _say_start(session, resumed is not None)
+    for line in (*doubts.of_data(session.schedule, told.class_counts), *doubts.of_resume(session, before)):
+        monitor.progress.line(f"warning: {line}")
+        monitor.write("warning", text=line)
 
 
 def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Any]]:
@@ -225,7 +229,8 @@ def _say_start(session: Session, resume: bool) -> None:
         + (f"; resumed at epoch {session.state.trained / monitor.samples:.2f}" if resume else "")
     )
     place = {"samples": session.state.trained, "seconds": session.state.seconds}  # where a resumed run goes on
-    monitor.write("start", ranks=ranks, workers=workers, mpi=library(), resumed=resume, version=__version__, **place)
+    who = {"algorithm": name_of(config.algorithm), "ranks": ranks, "workers": workers}
+    monitor.write("start", **who, mpi=library(), resumed=resume, version=__version__, **place)
 
 
 def some(count: int, noun: str) -> str:

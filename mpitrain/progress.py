@@ -92,7 +92,7 @@ class Progress:
 
 def loss_text(loss: float | None, digits: int = 4) -> str:
     """A loss for a reader; a dash where nothing was trained."""
-    return "–" if loss is None else f"{loss:.{digits}f}"
+    return "–" if loss is None else f"{loss:.{digits}f}" if abs(loss) < 1e6 else f"{loss:.2e}"
 
 
 def _terminal() -> str | None:

@@ -54,13 +54,20 @@ class State:
         """The counters of a checkpoint; `restore` takes them up again."""
         position, samples = self.assignments.position, self.assignments.samples
         counted = {"index": self.index, "trained": self.trained, "seconds": self.seconds}
-        return {**counted, "position": position, "samples": samples, "losses": self.losses.numbers()}
+        return {
+            **counted,
+            "position": position,
+            "samples": samples,
+            "losses": self.losses.numbers(),
+            "first_loss": self.losses.first,
+        }
 
     def restore(self, numbers: dict[str, Any]) -> None:
         """Take up the counters of a checkpoint."""
         self.index, self.trained, self.seconds = numbers["index"], numbers["trained"], numbers["seconds"]
         self.assignments.position = numbers["position"]
         self.losses.restore(numbers.get("losses", ()), self.trained)
+        self.losses.first = numbers.get("first_loss")
 
     @property
     def model(self) -> Array:

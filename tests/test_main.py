@@ -12,9 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpitrain.data.digits import embedded
+from mpitrain.data.shards import write_shard
 
 SHORT = ("--set", "training.epochs=2", "--out", "run")
 LONG = ("--set", "training.epochs=100000", "--set", "run.evaluate_every=0", "--out", "run")
@@ -241,6 +243,40 @@ def test_a_diverging_training_ends_with_a_clear_line(launch: Callable[..., Any],
     assert ended.status == 1 and "learning_rate" in ended.err and "Traceback" not in ended.err
     if name == "asgd":
         assert "from rank" in ended.err
+
+
+def test_a_training_whose_loss_explodes_but_stays_finite(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """Status 1 and a line; the run folder is whole; a resume with nothing left to train says the same."""
+    vast = ("--set", "algorithm.name=msgd", "--set", "training.learning_rate=1000", "--set", "training.epochs=1")
+    for arguments in ((*vast, "--out", "run"), ("--resume", "run")):
+        ended = launch(2, *arguments, deadline=60)
+        assert ended.status == 1 and "Traceback" not in ended.err
+        assert sum("diverged" in line and "learning_rate" in line for line in ended.err.splitlines()) == 1
+        told = summary(tmp_path / "run")
+        assert told["exit_reason"] == "diverged" and told["train_loss"] > 1e6 and told["samples"] == 1438
+        assert told["train_loss"] == records(tmp_path / "run")[-1]["train_loss"]
+
+
+def test_data_that_teach_nothing_are_said(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """A minibatch that the corpus does not fill; a single class."""
+    arrays = {"images": np.zeros((20, 8, 8, 1), np.uint8), "targets": np.full(20, 1, np.int32)}
+    write_shard(tmp_path / "data" / "train-00000-of-00001.h5", "images", arrays, {"classes": 3})
+    settings = ("--set", "algorithm.name=msgd", "--set", "data.path=data", "--set", "training.minibatch=500")
+    ended = launch(1, *settings, *SHORT)
+    assert ended.status == 0, ended.err
+    said = [record["text"] for record in records(tmp_path / "run") if record["event"] == "warning"]
+    assert [line.split()[0] for line in said] == ["training.minibatch", "data.path:"]
+    assert all(f"warning: {line}" in ended.out for line in said)
+
+
+def test_a_resume_that_changes_the_moving_rate_says_so(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """α = β/p of EASGD, with another p; not where α itself is given, nor with the same p."""
+    said = "warning: the number of workers p is 1, was 2: α = β/p is 0.9, was 0.45"
+    first = launch(3, "--set", "algorithm.name=easgd", "--set", "training.epochs=1", "--out", "run")
+    assert first.status == 0 and "α = β/p" not in first.out, first.err
+    assert said in launch(2, "--resume", "run", "--set", "training.epochs=1.5").out
+    more = ("--set", "training.epochs=2", "--set", "algorithm.alpha=0.3")
+    assert "α = β/p" not in launch(3, "--resume", "run", *more).out
 
 
 def started(tmp_path: Path, ranks: int, *arguments: str) -> "subprocess.Popen[str]":

@@ -55,6 +55,10 @@ class Pulled(Elastic, frozen=True):
             return elastic.alpha_from_rho(eta, self.rho)
         return elastic.alpha_from_beta(0.9 if self.beta is None else self.beta, workers)
 
+    def resumed(self, eta: float, before: int, now: int) -> str:
+        was, is_now = self.moving_rate(eta, before), self.moving_rate(eta, now)
+        return "" if was == is_now else f"α = β/p is {is_now:.3g}, was {was:.3g}; algorithm.alpha keeps it"
+
 
 class Easgd(Pulled, frozen=True, tag_field="name", tag="easgd"):
     """Asynchronous EASGD (Algorithm 1)."""

@@ -44,6 +44,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def check_steps(self, steps: int) -> None:
         """Raise BadInput for what a worker with so few minibatches to train cannot do."""
 
+    def resumed(self, eta: float, before: int, now: int) -> str:
+        """What else is different when a run goes on with `now` workers after `before`, at the learning rate η; ""
+        where nothing is."""
+        return ""
+
     def workers(self, ranks: int) -> int:
         """How many of the ranks compute gradients."""
         return 1

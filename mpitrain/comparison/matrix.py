@@ -55,10 +55,12 @@ class Element:
         return run
 
     def state(self) -> str:
-        """finished, unfinished or missing."""
+        """finished, diverged, unfinished or missing."""
         run = self.read()
         if run is None:
             return "missing"
+        if run.summary is not None and run.summary.get("exit_reason") == "diverged":
+            return "diverged"
         return "finished" if run.finished and run.results.get("ranks") == self.ranks else "unfinished"
 
 

@@ -39,18 +39,21 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
 def test_a_matrix_is_run_once_and_one_failure_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A configuration that diverges, and one with two workers; what is finished is not run again."""
     (tmp_path / "wild.toml").write_text('[algorithm]\nname = "msgd"\n[training]\nlearning_rate = 1e30\n')
-    words = ["wild.toml", "allreduce", "--workers", "2", "--target-error", "0.9,0.0001", "--out", "out", *QUICK]
+    (tmp_path / "vast.toml").write_text('[algorithm]\nname = "msgd"\n[training]\nlearning_rate = 1000.0\n')
+    target = ["--target-error", "0.9,0.0001"]
+    words = ["wild.toml", "allreduce", "vast.toml", "--workers", "2", *target, "--out", "out", *QUICK]
     assert main(["compare", *words]) == 1
     out = capsys.readouterr().out
     assert "wild-w1-s1: failed: " in out and "learning_rate" in out and "wild-w1-s1 (unfinished)" in out
-    assert [line[3] for line in listed(capsys, *words)] == ["unfinished", "finished"]
+    assert "vast-w1-s1: failed: diverged: " in out and "vast-w1-s1 (diverged)" in out
+    assert [line[3] for line in listed(capsys, *words)] == ["unfinished", "finished", "diverged"]
     told = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert [(row["ranks"], row["finished"]) for row in told["rows"]] == [(1, 0), (2, 1)]
+    assert [(row["ranks"], row["finished"]) for row in told["rows"]] == [(1, 0), (2, 1), (1, 0)]
     assert told["rows"][1]["targets"][0]["speed_up"] == 1.0 and told["rows"][1]["targets"][1]["seconds"] == [None]
     assert "allreduce-w2-s1" in (tmp_path / "out/report.html").read_text()
     written = (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns
     assert main(["compare", *words, "--run", "1"]) == 0
-    assert "run 1 of 0 to 1  allreduce-w2-s1: finished before" in capsys.readouterr().out  # as --list counts
+    assert "run 1 of 0 to 2  allreduce-w2-s1: finished before" in capsys.readouterr().out  # as --list counts
     assert (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns == written
     assert main(["compare", *words, "--set", "training.minibatch=16"]) == 2
     assert "training.minibatch = " in capsys.readouterr().err

@@ -1,0 +1,33 @@
+"""What a run that can be made may not have been meant to be: lines that are said before it, and it goes on."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mpitrain.algorithms import name_of
+from mpitrain.schedule import Schedule
+from mpitrain.session import Session
+
+
+def of_data(schedule: Schedule, class_counts: Sequence[int]) -> Iterator[str]:
+    """A minibatch that an epoch does not fill; samples that are all alike."""
+    most = max(settings.minibatch for settings in schedule.all)
+    if most > schedule.samples:
+        key = "training.minibatch" if schedule.all[0].minibatch == most else "stages: minibatch"
+        yield (
+            f"{key} = {most:,}: an epoch has {schedule.samples:,} samples, which are then one minibatch and one update"
+        )
+    if sum(count > 0 for count in class_counts) == 1:
+        yield "data.path: all samples are of one class; there is nothing to learn"
+
+
+def of_resume(session: Session, before: dict[str, Any] | None) -> Iterator[str]:
+    """What another number of workers changes; `before` is the record of the start that is resumed."""
+    options = session.config.algorithm
+    if before is None or before.get("algorithm", name_of(options)) != name_of(options):
+        return
+    settings = session.schedule.at(session.state.trained)
+    was, now = before.get("workers"), options.workers(session.transport.size)
+    if settings.workers or not isinstance(was, int) or was < 1:
+        return
+    if change := options.resumed(settings.learning_rate, was, now):
+        yield f"the number of workers p is {now}, was {was}: {change}"
