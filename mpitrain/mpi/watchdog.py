@@ -38,7 +38,7 @@ class Watchdog:
 
     def blocking(self, name: str, deadline: float) -> Blocking:
         """Context around a call of MPI."""
-        if self._thread is None or not self._thread.is_alive():  # a forked process has no thread of its parent's
+        if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
             self._thread.start()
         return Blocking(self, name, deadline)
