@@ -72,11 +72,12 @@ def test_loops_are_compiled_before_the_training(
 def test_a_finished_run_that_is_resumed_says_that_nothing_was_trained(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """No loss, no rate: dashes for a reader; the summary of what was trained stays."""
+    """The loss of the last epoch, which the checkpoint keeps, and no rate; the summary of what was trained stays."""
     assert launch(1, *SHORT).status == 0
     before = summary(tmp_path / "run")
     again = launch(1, "--resume", "run")
-    assert again.status == 0 and "nan" not in again.out and "train loss  –" in again.out
+    assert again.status == 0 and "nan" not in again.out and " a second" not in again.out
+    assert f"train loss  {before['train_loss']:.4f}" in again.out
     assert summary(tmp_path / "run") == before
 
 
