@@ -2,10 +2,11 @@
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mpitrain.errors import BadInput
 from mpitrain.evaluation import Evaluation, Subset
 from mpitrain.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
 from mpitrain.learner import Learner
+from mpitrain.lease import Lease, user
 from mpitrain.metrics import Metrics, last_record, write_whole
 from mpitrain.models import Network
 from mpitrain.monitor import Monitor
@@ -90,22 +92,51 @@ def _require_memory(config: Config, network: Network) -> None:
         )
 
 
-def run_folder(config: Config, options: Options) -> Path:
-    """The folder of the run, made unless the run is resumed. Raises BadInput naming it when it cannot be."""
+def run_folder(config: Config, options: Options, wait: Callable[[], None]) -> Lease:
+    """The folder of the run, this run's alone, made unless the run is resumed. Raises BadInput naming it when it cannot
+    be. `wait` is called while another run's heartbeat is waited for."""
     if options.resume:
-        return options.resume
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
-    folder = options.continued or options.out or Path(config.run.out) / name
+        return Lease(options.resume, wait)
+    folder = options.continued or options.out or _new_folder(config)
     try:
-        folder.mkdir(parents=True, exist_ok=options.out is None)
-        if options.continued:  # what a start left that came to no checkpoint
-            for left in (folder / "metrics.jsonl", *folder.glob("events.out.tfevents.*")):
-                left.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=folder is not options.out)
     except FileExistsError:
-        raise BadInput(f"{folder}: is there already; --resume continues a run") from None
+        raise BadInput(f"{folder}: {user(folder) or 'is there already; --resume continues a run'}") from None
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from error
-    return folder
+    lease = Lease(folder, wait)
+    if options.continued:
+        _clear(lease)
+    return lease
+
+
+def _new_folder(config: Config) -> Path:
+    """A folder named after the second and the algorithm; where several runs start in one second, with a number."""
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
+    folders = (Path(config.run.out) / (f"{name}-{number}" if number > 1 else name) for number in count(1))
+    while True:
+        folder = next(folders)
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except OSError as error:
+            if not folder.exists():
+                raise BadInput(f"{folder}: {error.strerror}") from error
+
+
+def _clear(lease: Lease) -> None:
+    """Remove what a start left that came to no checkpoint."""
+    try:
+        if checkpoint.newest(lease.folder / "checkpoints")[0] is not None:
+            raise BadInput(f"{lease.folder}: another run has left a checkpoint there meanwhile; start again")
+        for left in (lease.folder / "metrics.jsonl", *lease.folder.glob("events.out.tfevents.*")):
+            left.unlink(missing_ok=True)
+    except OSError as error:
+        lease.release()
+        raise BadInput(f"{lease.folder}: {error.strerror}") from error
+    except BadInput:
+        lease.release()
+        raise
 
 
 def new_session(
@@ -146,15 +177,6 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> None
     the folder as it was."""
     if folder is None:
         return
-    try:
-        _furnish(session, folder, resumed)
-    except BadInput:
-        with suppress(OSError):
-            folder.rmdir()  # where it is new, nothing lies in it
-        raise
-
-
-def _furnish(session: Session, folder: Path, resumed: Path | None) -> None:
     config, monitor, state, transport = session.config, session.monitor, session.state, session.transport
     monitor.progress = Progress(config.run.progress, session.schedule.total)
     session.resumed = resumed

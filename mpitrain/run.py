@@ -116,9 +116,27 @@ def _shared_config(transport: Transport, options: Options) -> Config:
 
 
 def _train(transport: Transport, config: Config, options: Options, stop: Stop) -> int:
-    device, corpus, network = agreed(transport, lambda: prepare(transport, config), "the preparation")
-    agreed(transport, lambda: _require_same_data(transport, corpus), "the data")
-    folder = agreed(transport, lambda: None if transport.rank else run_folder(config, options), "the run folder")
+    parts = agreed(transport, lambda: prepare(transport, config), "the preparation")
+    agreed(transport, lambda: _require_same_data(transport, parts[1]), "the data")
+    wait = transport.heartbeat
+    lease = agreed(transport, lambda: None if transport.rank else run_folder(config, options, wait), "the run folder")
+    try:
+        return _train_in(lease.folder if lease else None, transport, config, options, stop, parts)
+    finally:
+        if lease is not None:
+            lease.release()
+
+
+def _train_in(
+    folder: Path | None,
+    transport: Transport,
+    config: Config,
+    options: Options,
+    stop: Stop,
+    parts: tuple[Cpu, Corpus, Network],
+) -> int:
+    """Train in the run folder, which the first rank alone has."""
+    device, corpus, network = parts
     _compile(transport, corpus, network, config, device)
     session = new_session(transport, config, device, corpus, network, stop)
     agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")

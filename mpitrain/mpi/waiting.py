@@ -13,7 +13,7 @@ import numpy as np
 
 from mpitrain.errors import Overdue, named
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
-from mpitrain.mpi.start import MPI, blocking
+from mpitrain.mpi.start import MPI, blocking, require_one_job
 from mpitrain.mpi.watchdog import Blocking
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
@@ -76,6 +76,8 @@ class Member:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        if comm is None:
+            require_one_job()
         self.comm = comm if comm is not None else MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
         self.deadline, self.clock, self.sleep = deadline, clock, sleep
