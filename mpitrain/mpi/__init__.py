@@ -1,6 +1,7 @@
 """The only package that imports mpi4py: start and abort, messages, collectives, windows."""
 
-from mpitrain.mpi.start import MPI, abort, abort_on_exception, cuda_aware, library
+from mpitrain.mpi.launcher import library
+from mpitrain.mpi.start import MPI, abort, abort_on_exception, cuda_aware
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.waiting import Backoff, Traffic
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments

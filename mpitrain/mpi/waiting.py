@@ -13,7 +13,8 @@ import numpy as np
 
 from mpitrain.errors import Overdue, named
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
-from mpitrain.mpi.start import MPI, blocking, require_one_job
+from mpitrain.mpi.launcher import require_one_job
+from mpitrain.mpi.start import MPI, blocking
 from mpitrain.mpi.watchdog import Blocking
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation

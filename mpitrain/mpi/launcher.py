@@ -1,0 +1,70 @@
+"""What the launcher has started against what MPI knows: the mpirun of another MPI starts processes that are alone.
+
+MPI is loaded and initialised here, with what it must be told before.
+"""
+
+import ctypes
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import mpi4py
+
+from mpitrain.errors import BadInput
+
+if not Path("/sys/class/infiniband").exists():
+    # Without such a network Open MPI's UCX windows fail in every rank with a line on standard error, then step aside.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+warnings.filterwarnings("ignore", message="suspicious MPI execution environment")  # refused below
+
+from mpi4py import MPI  # noqa: E402
+
+
+def _initialise() -> None:
+    """MPI_Init, once. An MPICH that does not understand Open MPI's launcher would end the process in it."""
+    if MPI.Is_initialized():
+        return
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
+    foreign = size.isdecimal() and int(size) > 1 and "PMI_SIZE" not in os.environ and MPI.get_vendor()[0] == "MPICH"
+    if foreign and not hasattr(ctypes.CDLL(MPI.__file__), "PMIx_Init"):
+        raise _foreign_launcher(int(size), "MPI does not hear from it")
+    MPI.Init_thread(MPI.THREAD_FUNNELED)
+
+
+def require_one_job() -> None:
+    """Raise BadInput where a launcher has started several processes and each is alone: it is that of another MPI, and
+    all would do the whole work."""
+    started, known = _started_together(), MPI.COMM_WORLD.size
+    if started > known:
+        raise _foreign_launcher(started, f"MPI knows of {known}")
+
+
+def _started_together() -> int:
+    """How many processes the launcher says it has started as one job.
+
+    What mpirun sets counts before what Slurm sets, whose step under an mpirun is that of its daemons. Of two mpiruns,
+    one started by the other, the one of fewer processes counts. In a batch script there is no step, and that of a shell
+    (srun --pty) has not started this program.
+    """
+    told = [os.environ.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")]
+    if not any(told) and "SLURM_PTY_PORT" not in os.environ:
+        told = [os.environ.get("SLURM_STEP_NUM_TASKS", "")]
+    return min((int(size) for size in told if size.isdecimal()), default=1)
+
+
+def _foreign_launcher(started: int, what: str) -> BadInput:
+    beside = Path(sys.executable).with_name("mpirun")
+    own = f"{beside} is its own" if beside.exists() else "start them with its own mpirun"
+    return BadInput(
+        f"the launcher has started {started} processes, but {what}: it is not the launcher of {library()}; {own}"
+    )
+
+
+def library() -> str:
+    """Vendor and version of the MPI library, one line."""
+    return " ".join(MPI.Get_library_version().splitlines()[0].strip("\0 ,").split())
+
+
+_initialise()
