@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpitrain import checkpoint
+from mpitrain.algorithms import name_of
 from mpitrain.assignments import Work
 from mpitrain.errors import BadInput
 from mpitrain.flat import fill
@@ -101,7 +102,7 @@ def restore(session: "Session") -> bool:
     """Fill `state.local` from this rank's piece of the checkpoint that the run resumes from.
 
     Collective over all ranks; those that keep a piece have allocated its vectors. False, and nothing changed, where
-    there is no such checkpoint or another set of ranks made it.
+    there is no such checkpoint, or another set of ranks or another algorithm made it.
     """
     folder, state, transport = session.resumed, session.state, session.transport
     if folder is None:
@@ -109,11 +110,17 @@ def restore(session: "Session") -> bool:
     has_some = state.local or state.local_numbers
     mine = checkpoint.file_of(transport.rank) if has_some else ""
     wanted = sorted(filter(None, transport.gather_texts(mine, "the pieces of the checkpoint")))
-    if wanted != from_first(transport, lambda: checkpoint.pieces(folder), "the pieces of the checkpoint"):
+    if wanted != from_first(transport, lambda: _pieces(session, folder), "the pieces of the checkpoint"):
         return False
     if has_some:
         _load_local(session, folder)
     return True
+
+
+def _pieces(session: "Session", folder: Path) -> list[str]:
+    """The ranks' own pieces, which mean nothing to another algorithm."""
+    made = checkpoint.maker(folder)
+    return checkpoint.pieces(folder) if made in ("", name_of(session.config.algorithm)) else []
 
 
 def _load_local(session: "Session", folder: Path) -> None:

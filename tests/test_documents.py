@@ -49,8 +49,9 @@ def config_of(folder: Path, key: str) -> str:
 
 
 def content(folder: Path) -> dict[Path, bytes]:
-    """All files but the record."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "metrics.jsonl"}
+    """All files but the record, and what a killed run leaves to say that the folder is in use."""
+    living = ("metrics.jsonl", "in-use.json")
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name not in living}
 
 
 def test_a_configuration_that_is_not_what_was_written_is_refused(launch: Callable[..., Any], run: Path) -> None:
@@ -130,3 +131,22 @@ def test_a_run_of_an_older_version_resumes(launch: Callable[..., Any], run: Path
     assert config_of(run, "name") == 'name = "msgd"'
     found, torn = checkpoint.newest(run / "checkpoints")
     assert found is not None and found.name == f"{2876:012d}" and not torn
+
+
+@pytest.mark.parametrize(("first", "then"), [("easgd-sync", "easgd"), ("easgd", "eamsgd"), ("eamsgd", "easgd-sync")])
+def test_another_algorithm_starts_at_the_centre(
+    launch: Callable[..., Any], tmp_path: Path, first: str, then: str
+) -> None:
+    """On the same ranks, too: what a rank keeps of its own means nothing to another algorithm."""
+    common = ("--set", "run.evaluate_every=0", "--set", "training.epochs=1", "--out", "run")
+    assert launch(2, "--set", f"algorithm.name={first}", *common).status == 0
+    ended = launch(2, *resume(f"algorithm.name={then}", "training.epochs=2"))
+    assert ended.status == 0, ended.stderr
+    assert json.loads((tmp_path / "run/summary.json").read_text())["samples"] == 2 * 1438
+
+
+def test_an_average_that_the_checkpoint_lacks_begins_at_its_parameters(launch: Callable[..., Any], run: Path) -> None:
+    """Not at the initial weights, which would weigh in it for ever."""
+    before = json.loads((run / "summary.json").read_text())["test_error"]
+    assert launch(1, *resume("algorithm.name=averaged", "training.epochs=1.05")).status == 0
+    assert json.loads((run / "summary.json").read_text())["test_error"] < before + 0.1

@@ -9,7 +9,7 @@ A name is given last and taken away first, by a rename each, so that at every in
 there. A folder that does not match its manifest is torn: it is skipped and named.
 """
 
-from mpitrain.checkpoint.documents import CONFIG, checksum, document, require_intact, seal, sealed
+from mpitrain.checkpoint.documents import CONFIG, checksum, document, maker, require_intact, seal, sealed
 from mpitrain.checkpoint.draft import BEST, Draft, Piece, clear, file_of
 from mpitrain.checkpoint.reading import best_error, find, load_local, load_model, load_state, newest, pieces
 
@@ -27,6 +27,7 @@ __all__ = [
     "load_local",
     "load_model",
     "load_state",
+    "maker",
     "newest",
     "pieces",
     "require_intact",

@@ -5,6 +5,7 @@ copies in the run folder are for people and other programs. They change with the
 configuration has come to, and each holds its own checksum, by which one is noticed that was cut short or edited.
 """
 
+import tomllib
 from pathlib import Path
 
 import xxhash
@@ -41,6 +42,15 @@ def document(run: Path, checkpoint: Path, name: str) -> Path:
     """The document that holds for a checkpoint: its own, or the run's, where an older version wrote the checkpoint."""
     own = checkpoint / name
     return own if own.exists() else run / name
+
+
+def maker(checkpoint: Path) -> str:
+    """The name of the algorithm that made a checkpoint; "" where no document tells."""
+    try:
+        text = document(checkpoint.parent.parent, checkpoint, CONFIG).read_text(encoding="utf-8")
+        return str(tomllib.loads(text)["algorithm"]["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def require_intact(run: Path, checkpoint: Path) -> None:

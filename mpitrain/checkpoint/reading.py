@@ -74,6 +74,8 @@ def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.d
 def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
     """Fill `state` from a whole checkpoint. Raises BadInput naming the file."""
     path = checkpoint / STATE
+    if state.average is not None:  # one that the checkpoint lacks begins at its θ, not at the initial weights
+        _read(path, {"theta": state.average}, layout, required=("theta",))
     numbers, ranges = _read(path, state.vectors(), layout, required=("theta",))
     if numbers["samples"] != state.assignments.samples:
         raise BadInput(f"{path}: was trained on {numbers['samples']} samples, data.path has another number")

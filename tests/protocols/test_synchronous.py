@@ -70,4 +70,4 @@ def test_rate_per_sample_is_the_sum(session_of) -> None:
 def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:
     """With what may help."""
     with np.errstate(all="ignore"), pytest.raises(TrainingFailed, match="learning_rate"):
-        trained(session_of, "algorithm.name=sgd", "training.learning_rate=1e300", "training.epochs=5")
+        trained(session_of, "algorithm.name=sgd", "training.learning_rate=1e30", "training.epochs=5")
