@@ -109,20 +109,6 @@ class Kernels(Launcher):
         """y ← y + scale·x."""
         self.rule("updates", "add_scaled", (y, x), scale)
 
-    def elastic_move(self, x: Array, centre: Array, d: Array, *, alpha: float) -> None:
-        """d ← α(x − x̃); x̃ ← x̃ + d."""
-        self.rule("elastic", "elastic_move", (x, centre, d), alpha)
-
-    def easgd_step(self, x: Array, g: Array, d: Array | None, *, eta: float) -> None:
-        """x ← x − d − ηg."""
-        self.rule("elastic", "easgd_step", (x, g, d), eta)
-
-    def eamsgd_step(
-        self, x: Array, v: Array, g: Array, d: Array | None, at: Array | None, *, eta: float, delta: float
-    ) -> None:
-        """x ← x − d; v ← δv − ηg; x ← x + v; `at` ← x + δv, unless None."""
-        self.rule("elastic", "eamsgd_step", (x, v, g, d, at), eta, delta)
-
     # Losses
 
     def softmax_loss(self, z: Array, targets: Array, losses: Array) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from mpitrain.flat import Array
-from mpitrain.rules import averaging, elastic, server
+from mpitrain.rules import averaging, server
 from mpitrain.rules import sgd as rule
 from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
 
@@ -110,24 +110,6 @@ def moving_average(z: Array, theta: Array, *, rate: float) -> None:
 def add_scaled(y: Array, x: Array, scale: float) -> None:
     """y ← y + scale·x."""
     y += y.dtype.type(scale) * x
-
-
-def elastic_move(x: Array, centre: Array, d: Array, *, alpha: float) -> None:
-    """d ← α(x − x̃); x̃ ← x̃ + d."""
-    elastic.elastic_difference(d, x, centre, alpha=alpha)
-    elastic.move_centre(centre, d)
-
-
-def easgd_step(x: Array, g: Array, d: Array | None, *, eta: float) -> None:
-    """x ← x − d − ηg."""
-    elastic.easgd_step(x, g, d, np.empty_like(g), eta=eta)
-
-
-def eamsgd_step(x: Array, v: Array, g: Array, d: Array | None, at: Array | None, *, eta: float, delta: float) -> None:
-    """x ← x − d; v ← δv − ηg; x ← x + v; `at` ← x + δv, where the next gradient is to be taken, unless None."""
-    elastic.eamsgd_step(x, v, g, d, np.empty_like(g), eta=eta, delta=delta)
-    if at is not None:
-        rule.look_ahead(at, x, v, delta)
 
 
 def softmax_loss(z: Array, targets: Array, losses: Array) -> None:

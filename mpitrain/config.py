@@ -27,6 +27,7 @@ from mpitrain.algorithms.table import (
     Text,
 )
 from mpitrain.errors import BadInput
+from mpitrain.schedule import Schedule
 
 #: What msgspec says, and what a user can read.
 PLAIN = {
@@ -194,6 +195,7 @@ def resolve(table: dict[str, Any]) -> Config:
     except msgspec.ValidationError as error:
         raise BadInput(_readable(error)) from error
     config.algorithm.check(config)
+    config.algorithm.check_settings(config, Schedule(config, 1).all)
     return config
 
 

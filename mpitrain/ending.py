@@ -31,8 +31,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         counts[:] = 0  # the server's side mirrors its workers'
     transport.sum(counts, "the end")
     replicas = None
-    protocol = session.config.algorithm.protocol
-    if protocol == "peers" or (protocol == "synchronous" and len(session.members) > 1):
+    if session.config.algorithm.replicated:
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
         replicas = len(set(digests)) == 1
     reason = ""

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpitrain import __version__, checkpoint, doubts, origin, pretraining, saving, tensorboard
 from mpitrain import config as configuration
-from mpitrain.algorithms import chunks_together, name_of
+from mpitrain.algorithms import name_of
 from mpitrain.assignments import Assignments
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus, open_corpus
@@ -156,8 +156,8 @@ def new_session(
         seed=training.seed,
         dtype=training.dtype,
         per_sample=training.rate_per == "sample",
-        independent=getattr(config.algorithm, "sampling", "") == "independent",
-        loaders=chunks_together(config.algorithm),
+        independent=config.algorithm.independent,
+        loaders=config.algorithm.chunks_together,
         device=device,
         deadline=config.run.deadline,
     )
@@ -169,7 +169,7 @@ def new_session(
 
 
 def has_server(config: Config) -> bool:
-    return config.algorithm.protocol in ("server", "elastic")
+    return config.algorithm.has_master
 
 
 def furnish(session: Session, folder: Path | None, resumed: Path | None) -> None:

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from math import ceil, inf
+from typing import TYPE_CHECKING
 
-from mpitrain.config import Config, Stage
 from mpitrain.errors import BadInput
+
+if TYPE_CHECKING:
+    from mpitrain.config import Config, Stage
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Schedule:
     Raises BadInput naming the stage whose `at` cannot be read.
     """
 
-    def __init__(self, config: Config, samples: int) -> None:
+    def __init__(self, config: "Config", samples: int) -> None:
         self.samples = samples
         self.total = round(config.training.epochs * samples)
         now = Settings(config.training.minibatch, config.training.learning_rate, None)
@@ -63,7 +66,7 @@ class Schedule:
         """The largest number of workers that a stage asks for; 0 when none does."""
         return max(settings.workers or 0 for _, settings in self._begins)
 
-    def _position(self, stage: Stage, number: int) -> int:
+    def _position(self, stage: "Stage", number: int) -> int:
         try:
             if isinstance(stage.at, str):
                 fraction = float(stage.at.removesuffix("%")) / 100 if stage.at.endswith("%") else float("nan")

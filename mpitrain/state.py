@@ -1,16 +1,17 @@
 """What a training is made of beside its configuration: what a checkpoint holds."""
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpitrain.algorithms import Adownpour, Algorithm, Averaged, Mdownpour, MovingAverage, Mvadownpour, SparseDelta
+from mpitrain.algorithms import Algorithm
 from mpitrain.assignments import Assignments
 from mpitrain.flat import Array, on_host
 from mpitrain.means import Losses
-from mpitrain.rules.sgd import look_ahead
-from mpitrain.rules.sparse_delta import round_weights
+from mpitrain.optimizers import Buffers
 
 if TYPE_CHECKING:
     from mpitrain.device import Cpu
@@ -18,18 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class State:
-    """θ or Θ with what its rule keeps beside it, the number i of updates, and which samples have been served.
+    """θ or Θ with the vectors that the algorithm keeps beside it, the number i of updates, and what has been served.
 
-    The vectors lie where they are computed with, on a GPU too.
+    The vectors lie where they are computed with, on a GPU too. `model_of` makes of them what is evaluated.
     """
 
     theta: Array
     assignments: Assignments
     index: int = 0
-    velocity: Array | None = None
-    average: Array | None = None
-    counts: Array | None = None  # int32, of the unit that a peer's weights are multiples of
-    look_ahead: float = 0.0  # δ where θ is x + δv of a model x (MDOWNPOUR)
+    beside: Buffers = field(default_factory=dict)  # a velocity, an average, a peer's counts: see the algorithm
+    model_of: Callable[[Buffers], Array] = operator.itemgetter("theta")
     seconds: float = 0.0  # of training before this start
     trained: int = 0  # samples whose gradients were applied
     local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
@@ -39,15 +38,14 @@ class State:
     def __post_init__(self) -> None:
         self.losses = Losses(self.assignments.samples)
 
-    def vectors(self) -> dict[str, Array]:
-        """The vectors by name, without those that the algorithm has none of."""
-        named = {"theta": self.theta, "velocity": self.velocity, "average": self.average, "counts": self.counts}
-        return {name: vector for name, vector in named.items() if vector is not None}
+    def vectors(self) -> Buffers:
+        """The vectors that this algorithm uses, by name."""
+        return {"theta": self.theta, **self.beside}
 
     def place(self, device: "Cpu") -> None:
         """Move the vectors to the device."""
-        for name in self.vectors():
-            setattr(self, name, device.place(getattr(self, name)))
+        self.theta = device.place(self.theta)
+        self.beside = {name: device.place(vector) for name, vector in self.beside.items()}
         self.local = {name: device.place(vector) for name, vector in self.local.items()}
 
     def numbers(self) -> dict[str, Any]:
@@ -71,12 +69,8 @@ class State:
 
     @property
     def model(self) -> Array:
-        """What is evaluated, hashed and exported: the average where the algorithm keeps one, θ − δv, else θ."""
-        if self.look_ahead and self.velocity is not None:
-            model = np.empty_like(self.theta)
-            look_ahead(model, self.theta, self.velocity, -self.look_ahead)
-            return model
-        return self.theta if self.average is None else self.average
+        """What is evaluated, hashed and exported."""
+        return self.model_of(self.vectors())
 
     def little_endian(self) -> Array:
         """The model as little-endian float32, the form that is hashed."""
@@ -85,15 +79,6 @@ class State:
 
 def fresh(options: Algorithm, theta: Array, assignments: Assignments) -> State:
     """The state at the start of a training, with the vectors that the algorithm keeps beside θ."""
-    state = State(theta, assignments)
-    if getattr(options, "momentum", 0.0):
-        state.velocity = np.zeros_like(theta)
-    if isinstance(options, Mdownpour):
-        state.velocity, state.look_ahead = np.zeros_like(theta), options.delta
-    if isinstance(options, Averaged | MovingAverage | Adownpour | Mvadownpour):
-        state.average = theta.copy()
-    if isinstance(options, SparseDelta):
-        state.counts = np.empty(theta.size, np.int32)
-        round_weights(theta, state.counts)
-        state.local["residual"] = np.zeros_like(theta)
-    return state
+    return State(
+        theta, assignments, beside=options.beside(theta), model_of=options.model, local=dict(options.own(theta))
+    )

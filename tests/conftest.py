@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mpitrain import config as configuration
-from mpitrain.algorithms import chunks_together
 from mpitrain.assignments import Assignments
 from mpitrain.data.batch import Batch
 from mpitrain.device import CPU, Cpu
@@ -194,7 +193,6 @@ def make_session(
     dtype = config.training.dtype
     theta = network.initial(config.training.seed, np.dtype(dtype))
     state = fresh(config.algorithm, theta, Assignments(corpus.samples, schedule.total))
-    independent = getattr(config.algorithm, "sampling", "") == "independent"
     per_sample = config.training.rate_per == "sample"
     learner = Learner(
         network,
@@ -202,8 +200,8 @@ def make_session(
         seed=config.training.seed,
         dtype=dtype,
         per_sample=per_sample,
-        independent=independent,
-        loaders=chunks_together(config.algorithm),
+        independent=config.algorithm.independent,
+        loaders=config.algorithm.chunks_together,
         device=device,
     )
     monitor = Monitor(config, time.monotonic, state, corpus.samples)

@@ -29,7 +29,9 @@ def filled(seed: int, trained: int) -> State:
     """A state with a velocity and ranges to hand out again."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((2, LAYOUT.size))
-    state = State(vectors[0], Assignments(100, 1000, position=40), velocity=vectors[1], index=7, trained=trained)
+    state = State(
+        vectors[0], Assignments(100, 1000, position=40), beside={"velocity": vectors[1]}, index=7, trained=trained
+    )
     state.assignments.give_back(Work(0, 3, 5, 4))
     return state
 
@@ -48,9 +50,11 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     path = save(tmp_path, saved)
     found, skipped = checkpoint.newest(tmp_path)
     assert (found, skipped) == (path, [])
-    state = State(np.zeros(17), Assignments(100, 1000), velocity=np.zeros(17))
+    state = State(np.zeros(17), Assignments(100, 1000), beside={"velocity": np.zeros(17)})
     checkpoint.load_state(path, state, LAYOUT)
-    assert np.array_equal(state.theta, saved.theta) and np.array_equal(state.velocity, saved.velocity)
+    assert np.array_equal(state.theta, saved.theta) and np.array_equal(
+        state.beside["velocity"], saved.beside["velocity"]
+    )
     assert (state.index, state.trained, state.assignments.position) == (7, 36, 40)
     assert state.assignments.returned == [Work(0, 3, 5, 4), Work(0, 20, 4, 4)]
 
@@ -100,7 +104,7 @@ def test_another_network_or_corpus_is_refused(tmp_path: Path) -> None:
     other = Layout([Parameter("w", (17,), ("constant", 0.0))])
     with pytest.raises(BadInput, match=r"state\.h5.*another network"):
         checkpoint.load_state(path, filled(3, 0), other)
-    state = State(np.zeros(17), Assignments(99, 1000), velocity=np.zeros(17))
+    state = State(np.zeros(17), Assignments(99, 1000), beside={"velocity": np.zeros(17)})
     with pytest.raises(BadInput, match=r"state\.h5.*100 samples"):
         checkpoint.load_state(path, state, LAYOUT)
 
@@ -157,7 +161,7 @@ def test_what_changes_while_it_is_written_does_not_matter(tmp_path: Path) -> Non
     saver.begin(10, piece.nbytes)
     saver.commit(10, piece, [])
     saver.settle()
-    back = State(np.zeros(17), Assignments(100, 1000), velocity=np.zeros(17))
+    back = State(np.zeros(17), Assignments(100, 1000), beside={"velocity": np.zeros(17)})
     checkpoint.load_state(tmp_path / "000000000010", back, LAYOUT)
     assert np.array_equal(back.theta, saved) and back.assignments.returned == [Work(0, 3, 5, 4)]
 

@@ -26,7 +26,7 @@ LAYOUT = Layout([Parameter("w", (SIZE,), ("constant", 0.0))])
 folder, kills, same = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
 
 def empty():
-    state = State(np.zeros(SIZE, np.float32), Assignments(100, 10**9), velocity=np.zeros(SIZE, np.float32))
+    state = State(np.zeros(SIZE, np.float32), Assignments(100, 10**9), beside={"velocity": np.zeros(SIZE, np.float32)})
     state.local = {"x": np.zeros(SIZE, np.float32)}
     return state
 
@@ -38,7 +38,7 @@ def resumed():
         checkpoint.load_state(found, state, LAYOUT)
         checkpoint.load_local(found, 0, state, LAYOUT)
         number = int(found.name.rstrip("~"))
-        for vector in (state.theta, state.velocity, state.local["x"]):
+        for vector in (state.theta, state.beside["velocity"], state.local["x"]):
             assert (vector == number).all(), (found, vector[0])
         assert (state.trained, state.local_numbers["t"]) == (number, number)
         assert state.assignments.returned == [Work(0, 3, number % 50 + 1, 4)]
@@ -53,7 +53,7 @@ def write(pipe, seed):
     state, saver = resumed(), Saver(folder, LAYOUT, keep=2)
     while True:
         state.trained += random.choice((0, 1, 1, 7))  # 0: a checkpoint in the place of another
-        for vector in (state.theta, state.velocity, state.local["x"]):
+        for vector in (state.theta, state.beside["velocity"], state.local["x"]):
             vector[:] = state.trained
         state.local_numbers["t"] = state.trained
         own, whole = saver.copy_own(state), saver.copy_state(state, [Work(0, 3, state.trained % 50 + 1, 4)])

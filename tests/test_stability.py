@@ -11,7 +11,7 @@ import pytest
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.rules import admm, elastic
+from mpitrain.rules import admm, elastic, sgd
 from mpitrain.stability import add_parser, maps
 
 SIZES = [1, 2, 3, 5, 8, 16, 64]
@@ -132,13 +132,15 @@ def test_the_trajectory_is_that_of_the_rules() -> None:
     for t in range(40):
         i = t % p
         admm.dual_ascent(lam[i], x[i], centre, scratch)
-        admm.step(x[i], x[i].copy(), lam[i], centre, scratch, eta=eta, rho=rho)
+        admm.step(x[i], -eta * x[i], lam[i], centre, scratch, eta=eta, rho=rho)
         admm.centre_move(d, contribution[i], x[i], lam[i], scratch, workers=p)
         elastic.move_centre(centre, d)
         by_admm.append(centre[0])
         elastic.elastic_difference(d, y[i], other, alpha=eta * rho)
         elastic.move_centre(other, d)
-        elastic.easgd_step(y[i], y[i].copy(), d, scratch, eta=eta)
+        g = y[i].copy()
+        elastic.give_up(y[i], d)
+        sgd.sgd(y[i], g, scratch, eta=eta)
         by_easgd.append(other[0])
     assert maps.centre_trajectory(maps.admm, p, eta, rho, 40) == pytest.approx(by_admm, rel=1e-10)
     assert maps.centre_trajectory(maps.easgd, p, eta, eta * rho, 40) == pytest.approx(by_easgd, rel=1e-10)

@@ -2,9 +2,13 @@
 
 from typing import Any, get_args
 
-from mpitrain.algorithms.elastic import Admm, Downpour, Eamsgd, EamsgdSync, Easgd, EasgdSync, Elastic, Pulled
+from mpitrain.algorithms.admm import Admm
+from mpitrain.algorithms.centred import Elastic
+from mpitrain.algorithms.downpour import Adownpour, Downpour, Mdownpour, Mvadownpour
+from mpitrain.algorithms.elastic import Eamsgd, EamsgdSync, Easgd, EasgdSync, Pulled
 from mpitrain.algorithms.hybrid import Hybrid
-from mpitrain.algorithms.server import Adownpour, Asgd, Mdownpour, Mvadownpour
+from mpitrain.algorithms.roles import MasterRule, WorkerRule
+from mpitrain.algorithms.server import Asgd, Served
 from mpitrain.algorithms.sparse_delta import SparseDelta
 from mpitrain.algorithms.synchronous import Allreduce, Averaged, MovingAverage, Msgd, Sgd
 from mpitrain.algorithms.table import Algorithm
@@ -26,14 +30,16 @@ __all__ = [
     "EasgdSync",
     "Elastic",
     "Hybrid",
+    "MasterRule",
     "Mdownpour",
     "MovingAverage",
     "Msgd",
     "Mvadownpour",
     "Pulled",
+    "Served",
     "Sgd",
     "SparseDelta",
-    "chunks_together",
+    "WorkerRule",
     "defaults_of",
     "name_of",
 ]
@@ -59,11 +65,6 @@ AnyAlgorithm = (
 )
 
 ALGORITHMS: dict[str, type[Algorithm]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyAlgorithm)}
-
-
-def chunks_together(algorithm: Algorithm) -> int:
-    """Chunks that are shuffled together when samples are read so (EASGD's prefetch); 0 when they are not."""
-    return getattr(algorithm, "loaders", 1) if getattr(algorithm, "sampling", "") == "chunked" else 0
 
 
 def name_of(algorithm: Algorithm) -> str:

@@ -1,37 +1,21 @@
-"""Algorithms with a centre that workers of their own go to: EASGD's family, DOWNPOUR, ADMM."""
+"""EASGD and EAMSGD, asynchronous and synchronous (Zhang, Choromanska & LeCun 2015, Algorithms 1 and 2)."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from mpitrain.algorithms.table import Algorithm, Count, Fraction, NotNegative, Number
+import numpy as np
+
+from mpitrain.algorithms.centred import Elastic
+from mpitrain.algorithms.roles import WorkerRule
+from mpitrain.algorithms.table import Fraction, NotNegative
 from mpitrain.errors import BadInput
-from mpitrain.rules import elastic
+from mpitrain.flat import Array
+from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
+from mpitrain.rules import Fast, elastic, plain
+from mpitrain.stability.maps import easgd_condition
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
-
-
-class Elastic(Algorithm, frozen=True):
-    """What the algorithms with a centre x̃ and workers of their own xⁱ share (Zhang, Choromanska & LeCun 2015)."""
-
-    protocol = "elastic"
-    tau: Count = 10  # τ: minibatches between two exchanges
-    rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
-    plateau: Number = 0  # minibatches of a window of rules/plateau.py; 0: no falls
-    sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
-    loaders: Count = 4  # k of "chunked": chunks shuffled together
-    order: Literal["free", "round-robin"] = "free"
-    centre: Literal["whole", "sharded"] = "whole"  # x̃ on rank 0, or a share of it on every rank
-
-    def check(self, config: "Config") -> None:
-        if self.centre == "sharded" and config.run.exchange == "messages":
-            raise BadInput("algorithm.centre = 'sharded': needs one-sided access; run.exchange allows messages only")
-
-    def workers(self, ranks: int) -> int:
-        return max(ranks - 1, 1)
-
-    def check_steps(self, steps: int) -> None:
-        if self.tau > steps:
-            raise BadInput(f"algorithm.tau = {self.tau}: longer than the {steps} minibatches that a worker has")
 
 
 class Pulled(Elastic, frozen=True):
@@ -47,6 +31,17 @@ class Pulled(Elastic, frozen=True):
         if sum(value is not None for value in (self.alpha, self.beta, self.rho)) > 1:
             raise BadInput("algorithm.alpha, algorithm.beta, algorithm.rho: give one of them")
 
+    def warnings(self, eta: float, workers: int) -> list[tuple[str, dict[str, float]]]:
+        alpha = self.moving_rate(eta, workers)
+        if easgd_condition(np.float64(eta), np.float64(alpha)):
+            return []
+        line = f"α = {alpha:g} with η = {eta:g} is outside 0 ≤ η ≤ 2, 0 ≤ α ≤ (4−2η)/(4−η): may not be stable"
+        return [(line, {"alpha": alpha, "learning_rate": eta})]
+
+    @property
+    def starts_apart(self) -> bool:
+        return self.start == "different"
+
     def moving_rate(self, eta: float, workers: int) -> float:
         """α of one exchange at the learning rate η with p workers."""
         if self.alpha is not None:
@@ -58,6 +53,12 @@ class Pulled(Elastic, frozen=True):
     def resumed(self, eta: float, before: int, now: int) -> str:
         was, is_now = self.moving_rate(eta, before), self.moving_rate(eta, now)
         return "" if was == is_now else f"α = β/p is {is_now:.3g}, was {was:.3g}; algorithm.alpha keeps it"
+
+    def beside(self, theta: Array) -> Buffers:
+        return {}
+
+    def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> "ElasticWorker":
+        return ElasticWorker(x, self.optimizer(fast), self.moving_rate)
 
 
 class Easgd(Pulled, frozen=True, tag_field="name", tag="easgd"):
@@ -72,11 +73,15 @@ class Eamsgd(Pulled, frozen=True, tag_field="name", tag="eamsgd"):
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
     delta: Fraction = 0.9  # δ; the paper's networks take 0.99
 
+    def optimizer(self, fast: Fast = plain) -> Optimizer:
+        return with_momentum(self.delta, fast=fast)
+
 
 class _InStep(Pulled, frozen=True):
     """All ranks are workers and take every step together."""
 
     protocol = "elastic-sync"
+    has_master = False
 
     def check(self, config: "Config") -> None:
         super().check(config)
@@ -87,6 +92,9 @@ class _InStep(Pulled, frozen=True):
 
     def workers(self, ranks: int) -> int:
         return ranks
+
+    def samples_of_step(self, minibatch: int, ranks: int) -> int:
+        return minibatch * ranks
 
 
 class EasgdSync(_InStep, frozen=True, tag_field="name", tag="easgd-sync"):
@@ -101,23 +109,45 @@ class EamsgdSync(_InStep, frozen=True, tag_field="name", tag="eamsgd-sync"):
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
     delta: Fraction = 0.9
 
-
-class Downpour(Elastic, frozen=True, tag_field="name", tag="downpour"):
-    """DOWNPOUR (Dean et al. 2012)."""
-
-    training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
-    tau: Count = 1
+    def optimizer(self, fast: Fast = plain) -> Optimizer:
+        return with_momentum(self.delta, fast=fast)
 
 
-class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
-    """Asynchronous ADMM (equations 9 to 11)."""
+class ElasticWorker(WorkerRule):
+    """Algorithms 1 and 2: they differ in the optimizer of the local step."""
 
-    training: ClassVar = {"learning_rate": 0.05, "epochs": 20.0}
-    rho: NotNegative = 1.0
-    delta: Fraction = 0.0  # of the momentum variant
-    start: Literal["same", "different"] = "same"
+    alpha = 0.0
 
-    def check(self, config: "Config") -> None:
-        super().check(config)
-        if any(stage.workers for stage in config.stages):
-            raise BadInput("stages: admm's centre is a mean over all workers; their number cannot change")
+    def __init__(self, x: Array, optimizer: Optimizer, moving_rate: Callable[[float, int], float]) -> None:
+        self._local, self._moving_rate = Descent(optimizer, x.copy()), moving_rate
+        self.x, self._d = self._local.x, np.empty_like(x)
+        self.vectors = {"x": self.x, **named(self._local.buffers)}
+
+    @property
+    def at(self) -> Array:
+        return self._local.at
+
+    def begin(self, eta: float, workers: int) -> None:
+        self.alpha = self._moving_rate(eta, workers)
+
+    def exchange(self, piece: slice, centre: Array, t: int) -> Array:
+        # d ← α(x − x̃);  x̃ ← x̃ + d
+        elastic.elastic_difference(self._d[piece], self.x[piece], centre, alpha=self.alpha)
+        return self._d[piece]
+
+    def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
+        # xⁱ ← (xⁱ − d) + u, with g from before the exchange
+        if first:
+            elastic.give_up(self.x[part], self._d[part])
+        self._local.step(part, g, eta, t)
+
+    def restart(self, piece: slice, centre: Array) -> None:
+        self._local.restart(piece, centre)
+
+    def restored(self) -> None:
+        self._local.look()
+
+
+def named(buffers: Buffers) -> Buffers:
+    """A worker's buffers by the names that checkpoints have for them: a velocity is its v."""
+    return {"v" if name == "velocity" else name: buffer for name, buffer in buffers.items()}

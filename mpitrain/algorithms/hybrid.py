@@ -2,8 +2,12 @@
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
+
 from mpitrain.algorithms.table import Algorithm, Count, Fraction, NotNegative, Number, Positive
 from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.optimizers import Buffers
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
@@ -38,6 +42,12 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
 
     def workers(self, ranks: int) -> int:
         return ranks
+
+    def samples_of_step(self, minibatch: int, ranks: int) -> int:
+        return minibatch * (ranks if self.batch == "local" else 1)
+
+    def beside(self, theta: Array) -> Buffers:
+        return {"velocity": np.zeros_like(theta)} if self.momentum else {}
 
     def fits(self, network: "Network", ranks: int) -> None:
         from mpitrain.models.partition import stages  # here, so that reading a configuration loads no layers

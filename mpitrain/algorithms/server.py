@@ -1,15 +1,41 @@
-"""Algorithms whose master computes: the parameter server, and DOWNPOUR's relatives that need one."""
+"""The parameter server (Zhang 2013; Chan & Lane 2014), and the base of algorithms whose master computes."""
 
 from typing import ClassVar, Literal
 
-from mpitrain.algorithms.table import Algorithm, Count, Fraction, Number, Share
-from mpitrain.errors import BadInput
+import numpy as np
+
+from mpitrain.algorithms.centred import Centred
+from mpitrain.algorithms.roles import MasterRule
+from mpitrain.algorithms.table import Count, Fraction, Number, Share
+from mpitrain.flat import Array
+from mpitrain.optimizers import Buffers
+from mpitrain.rules import Fast
+from mpitrain.rules.server import decay, update
 
 
-class Asgd(Algorithm, frozen=True, tag_field="name", tag="asgd"):
-    """Asynchronous parameter server (Zhang 2013; Chan & Lane 2014)."""
+class Served(Centred, frozen=True):
+    """Workers hand over the plain sum of their gradients; the master computes with it."""
 
     protocol = "server"
+
+    @property
+    def period(self) -> int:
+        return 1
+
+    @property
+    def most(self) -> int:
+        """The most minibatches between two exchanges, of a worker that computes on until the master is free."""
+        return self.period
+
+    @property
+    def computes_on(self) -> bool:
+        """Whether a worker computes on until the master is free."""
+        return self.most > self.period
+
+
+class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
+    """Asynchronous parameter server (Zhang 2013; Chan & Lane 2014)."""
+
     training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
     presets: ClassVar = {
         "": {},
@@ -32,62 +58,37 @@ class Asgd(Algorithm, frozen=True, tag_field="name", tag="asgd"):
     order: Literal["free", "round-robin"] = "free"
 
     @property
+    def period(self) -> int:
+        return self.minibatches
+
+    def check_steps(self, steps: int) -> None:
+        """Any n: a worker hands over what it was given."""
+
+    @property
     def most(self) -> int:
-        """The most minibatches between two exchanges; exactly n in round-robin order."""
+        """Exactly n in round-robin order."""
         if not self.until_free or self.order == "round-robin":
             return self.minibatches
         return max(self.minibatches_most or 10 * self.minibatches, self.minibatches)
 
-    def workers(self, ranks: int) -> int:
-        return max(ranks - 1, 1)
-
-
-class Served(Algorithm, frozen=True):
-    """DOWNPOUR's relatives whose master computes: they run on the parameter server."""
-
-    protocol = "server"
-    gradient_decay: ClassVar = 1.0
-    momentum: ClassVar = 0.0
-    until_free: ClassVar = False
-    sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
-    loaders: Count = 4
-    order: Literal["free", "round-robin"] = "free"
-
     @property
-    def minibatches(self) -> int:
-        """τ, by the name that the server knows."""
-        return getattr(self, "tau", 1)
+    def computes_on(self) -> bool:
+        return self.until_free
 
-    @property
-    def most(self) -> int:
-        """The most minibatches between two exchanges."""
-        return self.minibatches
+    def beside(self, theta: Array) -> Buffers:
+        return {"velocity": np.zeros_like(theta)} if self.momentum else {}
 
-    def workers(self, ranks: int) -> int:
-        return max(ranks - 1, 1)
-
-    def check_steps(self, steps: int) -> None:
-        if self.minibatches > steps:
-            raise BadInput(f"algorithm.tau = {self.minibatches}: longer than the {steps} minibatches that a worker has")
+    def master(self, fast: Fast) -> MasterRule:
+        return ServerRule(self.momentum, self.gradient_decay, fast)
 
 
-class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
-    """Momentum DOWNPOUR, τ = 1: the master keeps the velocity."""
+class ServerRule(MasterRule):
+    """Chan & Lane 2014, Algorithm 1; Zhang 2013 is μ = 0 and β = 1."""
 
-    training: ClassVar = {"learning_rate": 0.003, "epochs": 20.0}
-    delta: Fraction = 0.9
+    def __init__(self, mu: float, beta: float, fast: Fast) -> None:
+        self._mu, self._beta, self._update = mu, beta, fast(update)
 
-
-class Adownpour(Served, frozen=True, tag_field="name", tag="adownpour"):
-    """DOWNPOUR with the average of the centre over time beside it."""
-
-    training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
-    tau: Count = 1
-
-
-class Mvadownpour(Served, frozen=True, tag_field="name", tag="mvadownpour"):
-    """DOWNPOUR with a moving average of the centre beside it."""
-
-    training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
-    tau: Count = 1
-    average_rate: Share = 0.01  # the paper's runs, of more updates: 0.001
+    def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
+        alpha = decay(t, t - stale, self._beta)
+        v = vectors.get("velocity")
+        self._update(vectors["theta"], v, delta, scratch, eta=eta, mu=self._mu, alpha=alpha)

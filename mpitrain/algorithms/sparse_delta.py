@@ -3,17 +3,24 @@
 import warnings
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
+
 from mpitrain.algorithms.table import Algorithm, Fraction, Handful, NotNegative, Number, Positive
 from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.optimizers import Buffers
+from mpitrain.rules.sparse_delta import integer_step, round_threshold, round_weights
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
+    from mpitrain.schedule import Settings
 
 
 class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     """Peers that send each other single thresholded gradient elements (Strom 2015)."""
 
     protocol = "peers"
+    replicated = True
     training: ClassVar = {"learning_rate": 0.05, "minibatch": 8}
     presets: ClassVar = {"": {}, "strom2015": {"threshold": 4.0}}
     # Table 1 and §3.3, but for the number of ranks; 166 hours of 1000 are a sixth of an epoch.
@@ -39,16 +46,12 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     order: Literal["free", "round-robin"] = "free"  # the latter: synchronous, messages applied by rank
     check_every: NotNegative = 10.0  # seconds between checks of the replica; 0: none
 
-    def check(self, config: "Config") -> None:
-        from mpitrain.rules.sparse_delta import integer_step, round_threshold
-        from mpitrain.schedule import Schedule
-
+    def check_settings(self, config: "Config", settings: list["Settings"]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for settings in Schedule(config, 1).all:
+            for each in settings:
                 try:
-                    threshold = round_threshold(self.threshold)
-                    integer_step(self.rate(config, settings.learning_rate, settings.minibatch), threshold)
+                    integer_step(self.rate(config, each.learning_rate, each.minibatch), round_threshold(self.threshold))
                 except BadInput as error:
                     raise BadInput(f"algorithm.threshold: {error}") from None
 
@@ -59,3 +62,13 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
 
     def workers(self, ranks: int) -> int:
         return ranks
+
+    def beside(self, theta: Array) -> Buffers:
+        """Counts of the unit that the weights are multiples of. Rounds θ to such multiples, in place."""
+        counts = np.empty(theta.size, np.int32)
+        round_weights(theta, counts)
+        return {"counts": counts}
+
+    def own(self, theta: Array) -> Buffers:
+        """Gradient that has not been emitted yet."""
+        return {"residual": np.zeros_like(theta)}

@@ -2,7 +2,11 @@
 
 from typing import ClassVar, Literal
 
-from mpitrain.algorithms.table import Algorithm, Amount, Fraction, Share
+from mpitrain.algorithms.averages import moving, running
+from mpitrain.algorithms.table import Algorithm, Amount, Average, Fraction, Share
+from mpitrain.flat import Array
+from mpitrain.optimizers import Buffers, Optimizer, with_momentum
+from mpitrain.rules import Fast, plain
 
 
 class Sgd(Algorithm, frozen=True, tag_field="name", tag="sgd"):
@@ -19,24 +23,44 @@ class Msgd(Algorithm, frozen=True, tag_field="name", tag="msgd"):
     momentum: Fraction = 0.9
     nesterov: bool = True  # else classical
 
+    def optimizer(self, fast: Fast = plain) -> Optimizer:
+        return with_momentum(self.momentum, self.nesterov, fast)
 
-class Averaged(Algorithm, frozen=True, tag_field="name", tag="averaged"):
+
+class _KeepsAverage(Algorithm, frozen=True):
+    """SGD on one rank with an average z of its iterates beside it, which is the model; z₀ = θ₀."""
+
+    protocol = "synchronous"
+    model_from = ("average",)
+
+    def beside(self, theta: Array) -> Buffers:
+        return {"average": theta.copy()}
+
+    def model(self, vectors: Buffers) -> Array:
+        return vectors["average"]
+
+
+class Averaged(_KeepsAverage, frozen=True, tag_field="name", tag="averaged"):
     """SGD with the average of all iterates beside it."""
 
-    protocol = "synchronous"
+    def average(self, fast: Fast) -> Average:
+        return running(fast)
 
 
-class MovingAverage(Algorithm, frozen=True, tag_field="name", tag="moving-average"):
+class MovingAverage(_KeepsAverage, frozen=True, tag_field="name", tag="moving-average"):
     """SGD with a moving average of the iterates beside it."""
 
-    protocol = "synchronous"
     average_rate: Share = 0.01
+
+    def average(self, fast: Fast) -> Average:
+        return moving(fast, self.average_rate)
 
 
 class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
     """Synchronous data-parallel SGD."""
 
     protocol = "synchronous"
+    replicated = True
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.02}
     momentum: Fraction = 0.9
     nesterov: bool = True
@@ -45,3 +69,9 @@ class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
 
     def workers(self, ranks: int) -> int:
         return ranks
+
+    def samples_of_step(self, minibatch: int, ranks: int) -> int:
+        return minibatch * (ranks if self.batch == "local" else 1)
+
+    def optimizer(self, fast: Fast = plain) -> Optimizer:
+        return with_momentum(self.momentum, self.nesterov, fast)

@@ -63,19 +63,16 @@ def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.d
     numbers, _ = _read(path, {MODEL: state.theta}, layout, required=())
     if "error" in numbers:
         return state.theta, int(numbers["trained"])
-    _read(path, {"theta": state.theta}, layout, required=("theta",))
-    if state.average is not None:
-        _read(path, {"average": state.average}, layout, required=("average",))
-    if state.look_ahead:
-        _read(path, {"velocity": state.velocity}, layout, required=("velocity",))
+    wanted = {name: state.vectors()[name] for name in options.model_from}
+    _read(path, wanted, layout, required=tuple(wanted))
     return state.model, int(numbers["trained"])
 
 
 def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
     """Fill `state` from a whole checkpoint. Raises BadInput naming the file."""
     path = checkpoint / STATE
-    if state.average is not None:  # one that the checkpoint lacks begins at its θ, not at the initial weights
-        _read(path, {"theta": state.average}, layout, required=("theta",))
+    if "average" in state.beside:  # one that the checkpoint lacks begins at its θ, not at the initial weights
+        _read(path, {"theta": state.beside["average"]}, layout, required=("theta",))
     numbers, ranges = _read(path, state.vectors(), layout, required=("theta",))
     if numbers["samples"] != state.assignments.samples:
         raise BadInput(f"{path}: was trained on {numbers['samples']} samples, data.path has another number")

@@ -11,7 +11,7 @@ from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.kernels.launch import Kernels
 from mpitrain.ops.residual import INDEX
-from mpitrain.rules import averaging, elastic, server, sgd
+from mpitrain.rules import averaging, server, sgd
 
 NONE = 0xFFFFFFFF  # no element, where a kernel tells the first bad one
 
@@ -37,8 +37,6 @@ class Operations(Kernels):
             server.mdownpour: _without_scratch(self.mdownpour),
             averaging.moving_average: _without_scratch(self.moving_average),
             averaging.running_average: self._running_average,
-            elastic.easgd_step: _without_scratch(self.easgd_step),
-            elastic.eamsgd_step: self._eamsgd_step,
         }
 
     def emit(
@@ -75,11 +73,6 @@ class Operations(Kernels):
 
     def _running_average(self, z: Array, theta: Array, scratch: Array, *, t: int) -> None:
         self.moving_average(z, theta, rate=1.0 / (t + 1))
-
-    def _eamsgd_step(
-        self, x: Array, v: Array, g: Array, d: Array | None, scratch: Array, *, eta: float, delta: float
-    ) -> None:
-        self.eamsgd_step(x, v, g, d, None, eta=eta, delta=delta)
 
 
 def _without_scratch(kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,13 +7,11 @@ saves (elastic_master.py).
 
 import json
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
+from typing import Any, cast
 
 from mpitrain import saving
 from mpitrain.agreement import agreed
-from mpitrain.algorithms import Elastic, Pulled
+from mpitrain.algorithms import Elastic
 from mpitrain.assignments import Work
 from mpitrain.errors import BadInput
 from mpitrain.protocols.centre import choose
@@ -24,7 +22,6 @@ from mpitrain.protocols.elastic_worker import Worker
 from mpitrain.protocols.orders import Orders
 from mpitrain.protocols.wire import Kind, Note
 from mpitrain.session import Session
-from mpitrain.stability.maps import easgd_condition
 from mpitrain.supply import Supply
 
 
@@ -65,9 +62,7 @@ def run(session: Session) -> None:
 
 
 def _options(session: Session) -> Elastic:
-    options = session.config.algorithm
-    assert isinstance(options, Elastic)
-    return options
+    return cast(Elastic, session.config.algorithm)
 
 
 def _way(session: Session) -> str:
@@ -84,16 +79,13 @@ def _way(session: Session) -> str:
 
 
 def warn(session: Session, workers: int) -> None:
-    """Say when α lies outside EASGD's condition, which is for unit curvature: it may still converge."""
-    options, settings = session.config.algorithm, session.schedule.at(0)
-    if not isinstance(options, Pulled) or session.transport.rank != session.members[0]:
+    """Say what may not converge."""
+    if session.transport.rank != session.members[0]:
         return
-    eta = settings.learning_rate
-    alpha = options.moving_rate(eta, settings.workers or workers)
-    if not easgd_condition(np.float64(eta), np.float64(alpha)):
-        line = f"α = {alpha:g} with η = {eta:g} is outside 0 ≤ η ≤ 2, 0 ≤ α ≤ (4−2η)/(4−η): may not be stable"
+    settings = session.schedule.at(0)
+    for line, numbers in session.config.algorithm.warnings(settings.learning_rate, settings.workers or workers):
         session.monitor.progress.line(f"warning: {line}")
-        session.monitor.write("warning", text=line, alpha=alpha, learning_rate=eta)
+        session.monitor.write("warning", text=line, **numbers)
 
 
 def take_up(session: Session, worker: "Worker | None") -> tuple[Supply, int]:

@@ -4,16 +4,15 @@ When τ divides the common clock, the mean of all xⁱ is summed while the gradi
 of; then x̃, which every rank holds, moves by equation 6, and xⁱ by equation 5 or 7.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from mpitrain import saving
-from mpitrain.algorithms import EamsgdSync, Pulled
+from mpitrain.algorithms import Pulled
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import block_of, block_slices, blocks, scratch_for
 from mpitrain.protocols.elastic import warn
-from mpitrain.protocols.elastic_methods import EamsgdWorker, EasgdWorker
 from mpitrain.rate import LocalRate
 from mpitrain.rules import elastic
 from mpitrain.session import Session
@@ -36,19 +35,15 @@ class Stepper:
     def __init__(self, session: Session) -> None:
         self.session, self.state = session, session.state
         self.transport = session.device.transport(session.transport)
-        options = session.config.algorithm
-        assert isinstance(options, Pulled)
-        self.options, self.ranks = options, session.members
+        self.options, self.ranks = cast(Pulled, session.config.algorithm), session.members
         self.part = self.ranks.index(self.transport.rank)
         self.centre = self.state.theta
         seed, x = session.config.training.seed, self.centre
-        if options.start == "different":
+        if self.options.starts_apart:
             x = session.device.place(session.network.initial(seed + 1 + self.part, x.dtype))
-        self.worker = EasgdWorker(x, session.device)
-        if isinstance(options, EamsgdSync):
-            self.worker = EamsgdWorker(x, options.delta, session.device)
+        self.worker = self.options.worker(x, self.centre, len(self.ranks), session.device.fast)
         self.state.local = self.worker.vectors
-        self.rate, self.t = LocalRate(options.rate_decay, options.plateau), 0
+        self.rate, self.t = LocalRate(self.options.rate_decay, self.options.plateau), 0
         self.mean, self._g = np.empty_like(x), np.empty_like(x)
         self._scratch = scratch_for(x)
         self._sums: list[tuple[Any, slice]] = []
@@ -81,12 +76,12 @@ class Stepper:
         eta = self.rate(self.eta, self.t)
         exchange = self.t % self.options.tau == 0
         if exchange:
-            worker.alpha = self.options.moving_rate(eta, len(self.ranks))
+            worker.begin(eta, len(self.ranks))
             self._start_exchange()
 
         def update(part: slice) -> None:
             for b in block_slices(part, block_of(self._g)):
-                worker.step(b, self._g[b], eta, exchange)
+                worker.step(b, self._g[b], eta, self.t, exchange)
             self._progress()
 
         loss = 0.0
@@ -134,7 +129,7 @@ class Stepper:
         assignments, schedule = self.state.assignments, self.session.schedule
         settings = schedule.at(assignments.position)
         self.eta = settings.learning_rate
-        size = settings.minibatch * len(self.ranks)
+        size = self.options.samples_of_step(settings.minibatch, len(self.ranks))
         return assignments.next(size, 1, schedule.until_change(assignments.position))
 
     def _take_up(self) -> None:

@@ -5,17 +5,16 @@ does, and it computes after it has passed the token on: a run repeats bit for bi
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from mpitrain import saving
-from mpitrain.algorithms import Elastic, Pulled
+from mpitrain.algorithms import Elastic
 from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.flat import Array, block_of, block_slices, on_host
 from mpitrain.protocols.elastic_centre import Centre
-from mpitrain.protocols.elastic_methods import method_of
 from mpitrain.protocols.orders import TO_NEXT, Orders
 from mpitrain.protocols.wire import Kind, Note, unpack
 from mpitrain.rate import LocalRate
@@ -51,20 +50,19 @@ class Worker:
 
     def __init__(self, session: Session, line: Line, number: int, workers: list[int]) -> None:
         self.session, self.line, self.number, self.workers = session, line, number, workers
-        self.transport, state, options = session.transport, session.state, session.config.algorithm
-        assert isinstance(options, Elastic)
-        self.options = options
+        self.transport, state = session.transport, session.state
+        self.options = cast(Elastic, session.config.algorithm)
         self.in_order = self.options.order == "round-robin" and len(workers) > 1
         theta = state.theta
         x = theta
-        if getattr(self.options, "start", "same") == "different":
+        if self.options.starts_apart:
             x = session.network.initial(session.config.training.seed + 1 + number, theta.dtype)
         place = session.device.place
-        self.method: Any = method_of(self.options, place(x), place(theta), len(workers), session.device)
-        state.local = self.method.vectors
+        self.rule = self.options.worker(place(x), place(theta), len(workers), session.device.fast)
+        state.local = self.rule.vectors
         self.rate = LocalRate(self.options.rate_decay, self.options.plateau)
         self.t, self.turns, self.rest = 0, 0, list[Work]()
-        self._g = np.empty_like(self.method.at)
+        self._g = np.empty_like(self.rule.at)
         self._first = self._idle = self.stopping = self._done = False
         self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
@@ -74,7 +72,7 @@ class Worker:
     def train(self, centre: Centre, supply: Supply, first: int = 0) -> None:
         """Periods until the end; `first` is the worker that has the token."""
         self.centre, self.supply = centre, supply
-        crossing = self.method.at if centre.direct else self.session.state.theta
+        crossing = self.rule.at if centre.direct else self.session.state.theta
         self._passage = self.session.device.passage(crossing)
         self._token: int | None = 0 if self.number == first else None  # how many have finished
         while self.rest or self._begin_period():
@@ -111,15 +109,17 @@ class Worker:
 
     def _exchange(self) -> None:
         """Steps a and b of Algorithms 1 and 2, piece by piece; a worker that was idle restarts at x̃."""
-        centre, method = self.centre, self.method
+        centre, rule = self.centre, self.rule
         centre.settle()
         position = self._position(self.rest[0])
-        if isinstance(self.options, Pulled):
-            active = min(self.session.schedule.at(position).workers or len(self.workers), len(self.workers))
-            method.alpha = self.options.moving_rate(self._eta(self.rest[0]), active)
+        active = min(self.session.schedule.at(position).workers or len(self.workers), len(self.workers))
+        rule.begin(self._eta(self.rest[0]), active)
 
         def treat(piece: slice, copy: Array) -> Array | None:
-            return method.restart(piece, copy) if self._idle else method.exchange(piece, copy, self.t)
+            if self._idle:
+                rule.restart(piece, copy)
+                return None
+            return rule.exchange(piece, copy, self.t)
 
         for piece, d in self._passage.through(centre.pieces, centre.read, treat):
             if d is not None:
@@ -133,10 +133,10 @@ class Worker:
 
         def update(part: slice) -> None:
             for b in block_slices(part, block_of(self._g)):
-                self.method.step(b, self._g[b], eta, first)
+                self.rule.step(b, self._g[b], eta, self.t, first)
             self.centre.progress()
 
-        loss = self.session.learner.gradient(self.method.at, self._g, minibatch, update)
+        loss = self.session.learner.gradient(self.rule.at, self._g, minibatch, update)
         if not np.isfinite(loss):
             raise TrainingFailed(
                 f"rank {self.transport.rank}: the loss is no longer finite at its step {self.t}; a smaller "
@@ -161,7 +161,7 @@ class Worker:
         self.centre.settle()
         if not self.stopping and self.t:
             for piece in self.centre.pieces:
-                d = self.method.pending(piece)
+                d = self.rule.pending(piece)
                 if d is not None:
                     self.centre.add(piece, d if self.centre.direct else on_host(d))
         self.centre.complete()
@@ -246,4 +246,4 @@ class Worker:
         self.t, self.turns = numbers["t"], numbers["turns"]
         self.rest = [Work(*row) for row in numbers["rest"]]
         self.rate.restore(numbers["rate"])
-        self.method.restored()
+        self.rule.restored()

@@ -7,7 +7,7 @@ one before is computed, its gradients while the next one is. Then the convolutio
 gradients are summed layer by layer while earlier layers are still computing.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -57,9 +57,8 @@ class Trainer:
 
     def __init__(self, session: Session) -> None:
         self.session, self.transport = session, session.device.transport(session.transport)
-        options = session.config.algorithm
-        assert isinstance(options, Hybrid)
-        self.options, self.parts = options, len(session.members)
+        options = self.options = cast(Hybrid, session.config.algorithm)
+        self.parts = len(session.members)
         self.part = session.members.index(session.transport.rank)
         partition = Partition(session.network, self.part, self.parts)
         self.whole = Whole(session, partition)
@@ -92,7 +91,7 @@ class Trainer:
 
     def _minibatch(self) -> int:
         settings = self.session.schedule.at(self.session.state.assignments.position)
-        return settings.minibatch * (self.parts if self.options.batch == "local" else 1)
+        return self.options.samples_of_step(settings.minibatch, self.parts)
 
     def step(self, work: Work) -> float:
         """One update; the minibatch's mean loss."""

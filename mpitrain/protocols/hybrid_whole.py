@@ -1,7 +1,10 @@
 """Whole vectors out of every rank's part: for evaluation, checkpoints and the hash, on the master."""
 
+from typing import cast
+
 import numpy as np
 
+from mpitrain.algorithms import Hybrid
 from mpitrain.flat import Array, on_host
 from mpitrain.models.partition import Partition
 from mpitrain.session import Session
@@ -21,20 +24,21 @@ class Whole:
         state = session.state
         place = session.device.place
         self.theta = place(partition.take(state.theta))
-        self.velocity = np.zeros_like(self.theta) if state.velocity is None else place(partition.take(state.velocity))
+        velocity = state.beside.get("velocity")
+        self.velocity = np.zeros_like(self.theta) if velocity is None else place(partition.take(velocity))
         if self._master:
             others = [Partition(partition.network, part, partition.parts) for part in range(1, partition.parts)]
             self._others = [(other, other.layout.size - other.shared) for other in others]
             self._room = np.empty(max((size for _, size in self._others), default=0), self.theta.dtype)
         else:
-            state.theta, state.velocity = state.theta[:0].copy(), None
+            state.theta, state.beside = state.theta[:0].copy(), {}
 
     def gather(self) -> None:
         """Bring the master's state up to date. Collective."""
         state = self._session.state
         self._gather(self.theta, state.theta)
-        if self._session.config.algorithm.momentum:  # type: ignore[union-attr]
-            self._gather(self.velocity, state.velocity)
+        if cast(Hybrid, self._session.config.algorithm).momentum:
+            self._gather(self.velocity, state.beside.get("velocity"))
 
     def _gather(self, own: Array, whole: Array | None) -> None:
         transport, partition, own = self._session.transport, self._partition, on_host(own)

@@ -214,7 +214,7 @@ class Server:
             self.pulling = worker
 
     def _over(self) -> bool:
-        return self.state.assignments.exhausted and not (self.assigned and self.options.until_free)
+        return self.state.assignments.exhausted and not (self.assigned and self.options.computes_on)
 
     def _check(self, note: Note, worker: int) -> None:
         given = self.assigned.get(worker)

@@ -1,13 +1,13 @@
 """The server's arithmetic: which gradients it takes, and what it does with them. Pure of messages."""
 
+from typing import cast
+
 import numpy as np
 
-from mpitrain.algorithms import Asgd
+from mpitrain.algorithms import Served
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, blocks, scratch_for
-from mpitrain.protocols.server_rules import rule_of
 from mpitrain.protocols.wire import Note
-from mpitrain.rules.server import decay
 from mpitrain.session import Session
 
 
@@ -16,8 +16,8 @@ class Updates:
 
     def __init__(self, session: Session) -> None:
         self.state, self.monitor = session.state, session.monitor
-        self.options: Asgd = session.config.algorithm  # type: ignore[assignment]
-        self.rule = rule_of(self.options, session.device)
+        self.options = cast(Served, session.config.algorithm)
+        self.rule = self.options.master(session.device.fast)
         self.limit = session.config.run.nonfinite_limit
         self._refused_in_a_row = 0
         self._previous = np.empty_like(self.state.theta) if session.config.run.gradient_statistics else None
@@ -43,11 +43,13 @@ class Updates:
 
     def apply(self, gradient: Array, note: Note, worker: int) -> None:
         """The algorithm's update with the worker's index j; counts i, the samples and the staleness."""
-        state = self.state
-        alpha = decay(state.index, note.index, self.options.gradient_decay)
+        state, eta = self.state, note.learning_rate
+        stale, vectors = state.index - note.index, state.vectors()
         for b in blocks(state.theta.size, block_of(state.theta)):
-            self.rule(state, b, gradient[b], note.learning_rate, alpha, self._scratch[: b.stop - b.start])
-        self.monitor.updated(state.index - note.index)
+            parts = {name: vector[b] for name, vector in vectors.items()}
+            scratch = self._scratch[: b.stop - b.start]
+            self.rule.merge(parts, gradient[b], scratch, eta=eta, stale=stale, t=state.index)
+        self.monitor.updated(stale)
         if self._previous is not None:
             self._compare(gradient, note, worker)
         state.index += 1

@@ -2,19 +2,19 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from mpitrain.algorithms import Asgd
+from mpitrain.algorithms import Served
 from mpitrain.device.cpu import InPlace
 from mpitrain.errors import WireError
-from mpitrain.flat import Array, block_of, block_slices, scratch_for
+from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.means import Mean
+from mpitrain.optimizers import Descent
 from mpitrain.protocols.centre import Centre
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, unpack
-from mpitrain.rules.sgd import sgd
 from mpitrain.session import Session
 
 
@@ -24,7 +24,7 @@ class Worker:
     def __init__(self, session: Session, centre: Centre, master: int, number: int) -> None:
         self.session, self.centre, self.master, self.number = session, centre, master, number
         self.transport = session.device.transport(session.transport)
-        self.options: Asgd = session.config.algorithm  # type: ignore[assignment]
+        self.options = cast(Served, session.config.algorithm)
         device = session.device
         self.theta = np.empty_like(device.place(session.state.theta))
         self.gradient = np.empty_like(self.theta)
@@ -33,7 +33,7 @@ class Worker:
         self._read = device.host_like(self.theta) if apart else self.theta
         self._total = np.empty_like(self.theta) if apart else centre.gradient
         self._outgoing = device.outgoing(self._total, centre.gradient) if apart else InPlace()
-        self._scratch, self._sgd = scratch_for(self.theta), device.fast(sgd)
+        self._local = Descent(self.options.optimizer(device.fast), self.theta)
         self._counts_zeros = session.config.run.gradient_statistics
 
     def ask(self, note: Note, what: str) -> Note:
@@ -91,7 +91,7 @@ class Worker:
             self.transport.heartbeat()
             if self._counts_zeros:
                 zeros.add(self._zeros(target))
-            if last or self.session.stop.flag or self._granted(ask=number == self.options.minibatches):
+            if last or self.session.stop.flag or self._granted(ask=number == self.options.period):
                 break
         if not known:  # the last minibatch was not known to be it
             self._outgoing.start(slice(0, total.size))
@@ -108,7 +108,7 @@ class Worker:
                 s = total[b]
                 np.add(s, g[b], out=s)  # the same object: else CuPy makes a copy first
             if eta is not None:
-                self._sgd(self.theta[b], g[b], self._scratch[: b.stop - b.start], eta=eta)
+                self._local.step(b, g[b], eta, 0)
         if eta is None:
             self._outgoing.start(part)
 
@@ -160,7 +160,7 @@ def alone(session: Session) -> None:
     while not session.stop.flag:
         settings = session.schedule.at(state.assignments.position)
         left = session.schedule.until_change(state.assignments.position)
-        given = state.assignments.next(settings.minibatch, options.minibatches, left)
+        given = state.assignments.next(settings.minibatch, options.period, left)
         if given is None:
             break
         order = Note(Kind.WORK, state.index, given.epoch, given.start, given.count, given.minibatch)

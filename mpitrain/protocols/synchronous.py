@@ -5,17 +5,16 @@ bucket while backward still computes the earlier layers; the update of a bucket 
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from mpitrain.algorithms import Allreduce, MovingAverage, Msgd
+from mpitrain.algorithms import Allreduce
 from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
+from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
-from mpitrain.rules import averaging
-from mpitrain.rules import sgd as rule
 from mpitrain.session import Session
 
 
@@ -66,9 +65,7 @@ class Stepper:
     def _minibatch(self) -> int:
         """Samples of a global minibatch at this point of the training."""
         settings = self.session.schedule.at(self.state.assignments.position)
-        options = self.session.config.algorithm
-        local = isinstance(options, Allreduce) and options.batch == "local"
-        return settings.minibatch * (len(self.ranks) if local else 1)
+        return self.session.config.algorithm.samples_of_step(settings.minibatch, len(self.ranks))
 
     def step(self, work: Work) -> float:
         """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
@@ -89,8 +86,7 @@ class Sums:
     def __init__(self, session: Session, gradient: Array, update: "Rule") -> None:
         self.session, self.gradient, self.update = session, gradient, update
         self.transport = session.device.transport(session.transport)
-        options = session.config.algorithm
-        assert isinstance(options, Allreduce)
+        options = cast(Allreduce, session.config.algorithm)
         self._bucket = max(int(options.bucket_mb * 1e6) // gradient.itemsize, 1)
         self._in_flight: list[tuple[Any, slice]] = []
         self._small = np.zeros(3)
@@ -140,40 +136,18 @@ class Rule:
     """The algorithm's update on parts of the flat vectors, in cache blocks."""
 
     def __init__(self, session: Session, gradient: Array) -> None:
-        state, options = session.state, session.config.algorithm
+        state, options, fast = session.state, session.config.algorithm, session.device.fast
         self.state, self.gradient = state, gradient
-        self.momentum = options.momentum if isinstance(options, Msgd | Allreduce) else 0.0
-        self.nesterov = bool(self.momentum and isinstance(options, Msgd | Allreduce) and options.nesterov)
-        self.average_rate = options.average_rate if isinstance(options, MovingAverage) else None
-        self._scratch = scratch_for(state.theta)
-        self._sgd, self._look_ahead = session.device.fast(rule.sgd), session.device.fast(rule.look_ahead)
-        self._momentum_step = session.device.fast(rule.nesterov if self.nesterov else rule.classical)
-        self._running = session.device.fast(averaging.running_average)
-        self._moving = session.device.fast(averaging.moving_average)
-        #: Where the gradient is taken: θ, or θ + μv for Nesterov's momentum.
-        self.at = np.empty_like(state.theta) if self.nesterov else state.theta
-        if self.nesterov:
-            self._look_ahead(self.at, state.theta, state.velocity, self.momentum)
+        self._local = Descent(options.optimizer(fast), state.theta, state.beside)
+        self._average, self._scratch = options.average(fast), scratch_for(state.theta)
+        #: Where the gradient is taken.
+        self.at = self._local.at
 
     def __call__(self, part: slice, eta: float) -> None:
         """Update a part whose gradient is final and whose parameters backward no longer needs."""
+        t = self.state.index
         for b in block_slices(part, block_of(self.gradient)):
-            self._update(b, eta, self._scratch[: b.stop - b.start])
-
-    def _update(self, b: slice, eta: float, scratch: Array) -> None:
-        state, theta, g = self.state, self.state.theta[b], self.gradient[b]
-        if state.average is not None:
-            self._average(state.average[b], theta, scratch)
-        if state.velocity is None:
-            self._sgd(theta, g, scratch, eta=eta)
-            return
-        self._momentum_step(theta, state.velocity[b], g, scratch, eta=eta, mu=self.momentum)
-        if self.nesterov:
-            self._look_ahead(self.at[b], theta, state.velocity[b], self.momentum)
-
-    def _average(self, z: Array, theta: Array, scratch: Array) -> None:
-        """The average takes θ_t in just before update t + 1."""
-        if self.average_rate is None:
-            self._running(z, theta, scratch, t=self.state.index)
-        else:
-            self._moving(z, theta, scratch, rate=self.average_rate)
+            if self._average is not None:  # which takes in θ_t just before update t + 1
+                scratch = self._scratch[: b.stop - b.start]
+                self._average(self.state.beside["average"][b], self.state.theta[b], scratch, t)
+            self._local.step(b, self.gradient[b], eta, t)

@@ -8,7 +8,6 @@ centre stays the mean of the contributions, and a wrong mean at the start would 
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.rules.sgd import accelerate
 
 
 def dual_ascent(lam: Array, x: Array, centre: Array, scratch: Array) -> None:
@@ -26,27 +25,15 @@ def _attract(x: Array, lam: Array, centre: Array, scratch: Array, eta_rho: float
     np.add(x, scratch, out=x)
 
 
-def step(x: Array, g: Array, lam: Array, centre: Array, scratch: Array, *, eta: float, rho: float) -> None:
-    """Equation 10: `g` is the gradient at xⁱ."""
-    # xⁱ ← (xⁱ − ηg(xⁱ) + ηρ(λⁱ + x̃))/(1 + ηρ)
-    _attract(x, lam, centre, scratch, eta * rho)
-    np.multiply(g, eta, out=scratch)
-    np.multiply(scratch, 1.0 / (1.0 + eta * rho), out=scratch)
-    np.subtract(x, scratch, out=x)
+def step(x: Array, u: Array, lam: Array, centre: Array, scratch: Array, *, eta: float, rho: float) -> None:
+    """Equation 10, with a local step's increment u in the place of −ηg(xⁱ).
 
-
-def momentum_step(
-    x: Array, v: Array, g: Array, lam: Array, centre: Array, scratch: Array, *, eta: float, rho: float, delta: float
-) -> None:
-    """Equation 10 with −ηg replaced by Nesterov's velocity: `g` is the gradient at xⁱ + δvⁱ. δ = 0: the bits of `step`.
-
-    The paper names a momentum variant (§5, footnote 3) without stating it; this one mirrors equation 7.
+    The paper names a momentum variant (§5, footnote 3) without stating it; with Nesterov's velocity for u, this one
+    mirrors equation 7.
     """
-    # vⁱ ← δvⁱ − ηg(xⁱ + δvⁱ)
-    accelerate(v, g, scratch, eta=eta, mu=delta)
-    # xⁱ ← (xⁱ + vⁱ + ηρ(λⁱ + x̃))/(1 + ηρ)
+    # xⁱ ← (xⁱ + u + ηρ(λⁱ + x̃))/(1 + ηρ)
     _attract(x, lam, centre, scratch, eta * rho)
-    np.multiply(v, 1.0 / (1.0 + eta * rho), out=scratch)
+    np.multiply(u, 1.0 / (1.0 + eta * rho), out=scratch)
     np.add(x, scratch, out=x)
 
 

@@ -22,9 +22,8 @@ def pull(x: Array, v: Array, centre: Array) -> None:
     v.fill(0)
 
 
-def step(x: Array, v: Array, g: Array, scratch: Array, *, eta: float) -> None:
-    """A local step, kept twice: in the worker's parameters and in what it will push."""
-    # xⁱ ← xⁱ − ηg(xⁱ);  vⁱ ← vⁱ − ηg(xⁱ)
-    np.multiply(g, eta, out=scratch)
-    np.subtract(x, scratch, out=x)
-    np.subtract(v, scratch, out=v)
+def step(x: Array, v: Array, u: Array) -> None:
+    """A local step, kept twice: in the worker's parameters and in what it will push. u is −ηg for SGD."""
+    # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
+    np.add(x, u, out=x)
+    np.add(v, u, out=v)

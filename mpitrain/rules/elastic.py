@@ -1,15 +1,14 @@
 """Elastic averaging (Zhang, Choromanska & LeCun 2015, §3): EASGD and EAMSGD, asynchronous and synchronous.
 
-Worker, at an exchange: `elastic_difference` with the centre it read, and d goes to the centre (`move_centre`). Then, at
-every step, a gradient taken at the x from before the exchange, so that exchange and gradient can overlap, and
-`easgd_step` or `eamsgd_step` with d, or with None between exchanges. δ = 0 gives both the same bits.
+Worker, at an exchange: `elastic_difference` with the centre it read, and d goes to the centre (`move_centre`). The
+gradient is taken at the x from before the exchange, so that both can overlap; then x gives up d (`give_up`) and takes
+its optimizer's step: of SGD in Algorithm 1 and equation 5, of Nesterov's momentum in Algorithm 2 and equation 7.
 """
 
 import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.rules.averaging import moving_average
-from mpitrain.rules.sgd import classical, sgd
 
 
 def alpha_from_beta(beta: float, workers: int) -> float:
@@ -35,22 +34,10 @@ def move_centre(centre: Array, d: Array) -> None:
     np.add(centre, d, out=centre)
 
 
-def easgd_step(x: Array, g: Array, d: Array | None, scratch: Array, *, eta: float) -> None:
-    """Algorithm 1, and equation 5 of synchronous EASGD: `g` is the gradient at x."""
+def give_up(x: Array, d: Array) -> None:
+    """Step a) of Algorithms 1 and 2, the worker's side, just before its own step with a gradient from before it."""
     # xⁱ ← xⁱ − α(x − x̃)
-    if d is not None:
-        np.subtract(x, d, out=x)
-    # xⁱ ← xⁱ − ηg(x)
-    sgd(x, g, scratch, eta=eta)
-
-
-def eamsgd_step(x: Array, v: Array, g: Array, d: Array | None, scratch: Array, *, eta: float, delta: float) -> None:
-    """Algorithm 2, and equation 7: `g` is the gradient at x + δv (`sgd.look_ahead`)."""
-    # xⁱ ← xⁱ − α(x − x̃)
-    if d is not None:
-        np.subtract(x, d, out=x)
-    # vⁱ ← δvⁱ − ηg(x + δvⁱ);  xⁱ ← xⁱ + vⁱ
-    classical(x, v, g, scratch, eta=eta, mu=delta)
+    np.subtract(x, d, out=x)
 
 
 def synchronous_centre(centre: Array, mean: Array, scratch: Array, *, beta: float) -> None:

@@ -18,16 +18,12 @@ CASES = {
     "krizhevsky": (3, {"eta": ETA, "mu": MU, "decay": 0.0005}),
     "mdownpour": (3, {"eta": ETA, "delta": MU}),
     "moving_average": (2, {"rate": 0.001}),
-    "elastic_move": (3, {"alpha": 0.9 / 7}),
-    "easgd_step": (3, {"eta": ETA}),
-    "eamsgd_step": (5, {"eta": ETA, "delta": MU}),
     "server_update": (3, {"eta": ETA, "mu": MU, "alpha": 0.95**3}),
 }
 WITHOUT_MOMENTUM = {
     "classical": (3, {"eta": ETA, "mu": 0.0}),
     "krizhevsky": (3, {"eta": ETA, "mu": 0.0, "decay": 0.0}),
     "mdownpour": (3, {"eta": ETA, "delta": 0.0}),
-    "eamsgd_step": (5, {"eta": ETA, "delta": 0.0}),
     "server_update": (3, {"eta": ETA, "mu": 0.0, "alpha": 0.5}),
 }
 
@@ -66,9 +62,6 @@ def test_no_momentum(compare: Callable[..., list[Any]], name: str) -> None:
 def test_what_may_be_none(compare: Callable[..., list[Any]]) -> None:
     x, v, g, at = np.random.default_rng(0).standard_normal((4, 300)).astype(np.float32)
     compare("server_update", x, None, g, eta=ETA, mu=0.0, alpha=0.25)
-    compare("easgd_step", x, g, None, eta=ETA)
-    compare("eamsgd_step", x, v, g, None, at, eta=ETA, delta=MU)
-    compare("eamsgd_step", x, v, g, at, None, eta=ETA, delta=MU)
     compare("look_ahead", at, x, v, MU)
     compare("add_scaled", x, g, 1e-4)
 

@@ -46,7 +46,7 @@ def test_averages_with_one_worker_are_the_sequential_ones(session_of, name: str,
     rate = ["algorithm.average_rate=0.02"] if name == "mvadownpour" else []
     one = trained(session_of, f"algorithm.name={name}", *rate, *COMMON)
     other = trained(session_of, f"algorithm.name={like}", *rate, *COMMON)
-    assert np.array_equal(one.state.average, other.state.average)
+    assert np.array_equal(one.state.beside["average"], other.state.beside["average"])
     assert np.array_equal(one.state.theta, other.state.theta)
 
 

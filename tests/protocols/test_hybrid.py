@@ -224,7 +224,7 @@ def test_alone_it_is_msgd_with_classical_momentum(transport, session_of, scheme)
     hybrid.run(ours)
     synchronous.run(theirs)
     assert distance(ours.state.theta, theirs.state.theta) < 1e-12
-    assert distance(ours.state.velocity, theirs.state.velocity) < 1e-12
+    assert distance(ours.state.beside["velocity"], theirs.state.beside["velocity"]) < 1e-12
 
 
 def even(ranks: int) -> Network:

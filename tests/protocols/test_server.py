@@ -27,12 +27,12 @@ def test_a_sequence_of_gradients_gives_algorithm_1_by_hand(session_of) -> None:
     """
     session = session_of(one_rank(), "algorithm.momentum=0.5", "algorithm.gradient_decay=0.5")
     session.state.theta = np.array([1.0, 1.0])
-    session.state.velocity = np.zeros(2)
+    session.state.beside = {"velocity": np.zeros(2)}
     updates = Updates(session)
     for j, gradient in ((0, [4.0, 8.0]), (0, [8.0, -8.0]), (2, [1.0, 4.0])):
         updates.apply(np.array(gradient), Note(Kind.GRADIENT, index=j, learning_rate=0.25), worker=1)
     assert session.state.theta.tolist() == [-2.5, -2.0]
-    assert session.state.velocity.tolist() == [-1.0, -1.0]
+    assert session.state.beside["velocity"].tolist() == [-1.0, -1.0]
     assert session.state.index == 3
     assert (session.monitor.staleness_sum, session.monitor.staleness_max) == (1, 1)
 

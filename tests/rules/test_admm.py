@@ -22,10 +22,10 @@ class Workers:
         admm.dual_ascent(lam, x, centre, scratch)
         for _ in range(period):
             sgd.look_ahead(g, x, v, delta or 0.0)
-            if delta is None:
-                admm.step(x, g, lam, centre, scratch, eta=ETA, rho=RHO)
-            else:
-                admm.momentum_step(x, v, g, lam, centre, scratch, eta=ETA, rho=RHO, delta=delta)
+            if delta is not None:
+                sgd.accelerate(v, g, scratch, eta=ETA, mu=delta)
+            u = -ETA * g if delta is None else v
+            admm.step(x, u, lam, centre, scratch, eta=ETA, rho=RHO)
         admm.centre_move(d, self.contribution[i], x, lam, scratch, workers=P)
         elastic.move_centre(self.centre, d)
 

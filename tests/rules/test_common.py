@@ -38,15 +38,13 @@ RULES = [
     case(server.mdownpour, "y v g scratch", "y v scratch", eta=0.1, delta=0.9),
     case(elastic.elastic_difference, "d x centre", "d", alpha=0.3),
     case(elastic.move_centre, "centre d", "centre"),
-    case(elastic.easgd_step, "x g d scratch", "x scratch", eta=0.1),
-    case(elastic.eamsgd_step, "x v g d scratch", "x v scratch", eta=0.1, delta=0.9),
+    case(elastic.give_up, "x d", "x"),
     case(elastic.synchronous_centre, "centre mean scratch", "centre scratch", beta=0.9),
     case(downpour.push, "centre v", "centre"),
     case(downpour.pull, "x v centre", "x v"),
-    case(downpour.step, "x v g scratch", "x v scratch", eta=0.1),
+    case(downpour.step, "x v u", "x v"),
     case(admm.dual_ascent, "lam x centre scratch", "lam scratch"),
-    case(admm.step, "x g lam centre scratch", "x scratch", eta=0.1, rho=1.5),
-    case(admm.momentum_step, "x v g lam centre scratch", "x v scratch", eta=0.1, rho=1.5, delta=0.9),
+    case(admm.step, "x u lam centre scratch", "x scratch", eta=0.1, rho=1.5),
     case(admm.centre_move, "d contribution x lam scratch", "d contribution scratch", workers=4),
 ]
 every_rule = pytest.mark.parametrize("case", RULES)
@@ -138,7 +136,8 @@ def elastic_alone(x: Array, steps: int) -> Array:
         sgd.look_ahead(g, x, v, 0.5)
         elastic.elastic_difference(d, x, centre, alpha=0.3)
         elastic.move_centre(centre, d)
-        elastic.eamsgd_step(x, v, g, d, scratch, eta=0.1, delta=0.5)
+        elastic.give_up(x, d)
+        sgd.nesterov(x, v, g, scratch, eta=0.1, mu=0.5)
     return centre
 
 
@@ -148,7 +147,8 @@ def admm_alone(x: Array, steps: int) -> Array:
     for _ in range(steps):
         admm.dual_ascent(lam, x, centre, scratch)
         sgd.look_ahead(g, x, v, 0.5)
-        admm.momentum_step(x, v, g, lam, centre, scratch, eta=0.1, rho=1.0, delta=0.5)
+        sgd.accelerate(v, g, scratch, eta=0.1, mu=0.5)
+        admm.step(x, v, lam, centre, scratch, eta=0.1, rho=1.0)
         admm.centre_move(d, contribution, x, lam, scratch, workers=1)
         elastic.move_centre(centre, d)
     return centre
@@ -163,7 +163,7 @@ def admm_alone(x: Array, steps: int) -> Array:
         pytest.param(sequential(sgd.krizhevsky, 0.0, eta=0.1, mu=0.5, decay=5e-4), id="krizhevsky"),
         pytest.param(sequential(server.update, 0.0, eta=0.1, mu=0.5, alpha=0.9), id="server"),
         pytest.param(sequential(server.mdownpour, 0.0, eta=0.1, delta=0.5), id="mdownpour"),
-        pytest.param(sequential(downpour.step, 0.0, eta=0.1), id="downpour"),
+        pytest.param(sequential(lambda x, v, g, s: downpour.step(x, v, -0.1 * g), 0.0), id="downpour"),
         pytest.param(elastic_alone, id="eamsgd"),
         pytest.param(admm_alone, id="admm"),
     ],

@@ -9,6 +9,7 @@ only in a `meeting`: to stop, to save a checkpoint, and at the end.
 """
 
 import json
+from typing import cast
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.errors import WireError
@@ -39,8 +40,7 @@ def run(session: Session) -> None:
 def require_same_network(session: Session) -> None:
     """Raise WireError, on every rank, naming those that were started with another network, unit or codec."""
     layout = [[p.name, list(p.shape)] for p in session.network.layout.parameters]
-    options, dtype = session.config.algorithm, str(session.state.theta.dtype)
-    assert isinstance(options, SparseDelta)
+    options, dtype = cast(SparseDelta, session.config.algorithm), str(session.state.theta.dtype)
     mine = json.dumps([session.network.layout.size, UNIT, options.codec, dtype, layout])
     texts = session.transport.gather_texts(mine, "the other peers' networks")
     if odd := odd_ones(texts):
@@ -50,8 +50,7 @@ def require_same_network(session: Session) -> None:
 
 def _compile(session: Session) -> None:
     """One rank of each node fills the cache of compiled loops, then the others read it."""
-    transport, options = session.transport, session.config.algorithm
-    assert isinstance(options, SparseDelta)
+    transport, options = session.transport, cast(SparseDelta, session.config.algorithm)
     for leaders in (True, False):
         if transport.leader is leaders:
             warm(options.codec, session.state.theta.dtype)

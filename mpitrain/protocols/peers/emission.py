@@ -2,6 +2,7 @@
 
 import warnings
 from math import inf
+from typing import cast
 
 import numpy as np
 
@@ -21,8 +22,7 @@ class Emission:
 
     def __init__(self, session: Session) -> None:
         self._config, self._numbers = session.config, session.state.local_numbers
-        options = session.config.algorithm
-        assert isinstance(options, SparseDelta)
+        options = cast(SparseDelta, session.config.algorithm)
         self.options = options
         self.residual = session.state.local["residual"]
         self._numbers.setdefault("threshold", options.threshold)

@@ -1,7 +1,7 @@
 """A peer's conversation: messages and notes sent, what comes in applied, and every wait a receiving one."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.flat import Array
@@ -19,8 +19,8 @@ class Exchange:
     """Replica, mail and notes of one rank. `at_once`: messages are applied when they come, else when asked for."""
 
     def __init__(self, session: Session, at_once: bool) -> None:
-        options, transport, state = session.config.algorithm, session.transport, session.state
-        assert isinstance(options, SparseDelta)
+        options = cast(SparseDelta, session.config.algorithm)
+        transport, state = session.transport, session.state
         self._transport, self._at_once, self._codec = transport, at_once, options.codec
         self.master = session.members[0]
         self.peers = [member for member in session.members if member != transport.rank]

@@ -21,8 +21,8 @@ def take_up(session: Session) -> None:
     state = session.state
     if session.resumed is None:
         return
-    if digest.of_replica(state.counts, state.theta)[1] >= 0:
-        round_weights(state.theta, state.counts)
+    if digest.of_replica(state.beside["counts"], state.theta)[1] >= 0:
+        round_weights(state.theta, state.beside["counts"])
     folder, transport = session.resumed, session.transport
     names = saving.from_first(transport, lambda: _with_residual(folder), "the pieces of the checkpoint")
     if names and not saving.restore(session):

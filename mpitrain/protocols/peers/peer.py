@@ -1,5 +1,7 @@
 """One rank of the training: gradient, residual, message, and what is due between minibatches."""
 
+from typing import cast
+
 import msgspec
 import numpy as np
 
@@ -24,8 +26,7 @@ class Peer:
 
     def __init__(self, session: Session) -> None:
         self.session, self.transport, self.state = session, session.transport, session.state
-        options = session.config.algorithm
-        assert isinstance(options, SparseDelta)
+        options = cast(SparseDelta, session.config.algorithm)
         self.options, self.members = options, session.members
         self.in_step = options.synchronous or options.order == "round-robin"
         self.number = self.members.index(self.transport.rank)

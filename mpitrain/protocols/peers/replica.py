@@ -31,8 +31,7 @@ class Replica:
     """Counts and weights of `state`, to which messages of `members` are applied; `rank` is this rank."""
 
     def __init__(self, state: State, members: list[int], rank: int, device: Cpu = CPU) -> None:
-        assert state.counts is not None
-        self.rank, self.counts, self.weights = rank, state.counts, state.theta
+        self.rank, self.counts, self.weights = rank, state.beside["counts"], state.theta
         self.sums, self.sequences = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
         self.applied = 0
         self._apply_words = device.apply_words

@@ -84,7 +84,7 @@ def test_replicas_are_identical_to_the_bit(session_of, transport, synchronous: s
     session = peers(session_of, transport, *settings, CHANGES, "algorithm.clip=3", "algorithm.check_every=0.01")
     PROTOCOLS["peers"](session)
     assert alike(transport, session.state.theta.tobytes().hex())
-    assert alike(transport, session.state.counts.tobytes().hex())
+    assert alike(transport, session.state.beside["counts"].tobytes().hex())
     gathered = " ".join(map(str, session.learner.corpus.gathered))
     texts = transport.gather_texts(gathered, "the samples")
     assert Counter(int(word) for text in texts for word in text.split()) == Counter(dict.fromkeys(range(160), 3))
@@ -103,7 +103,7 @@ def test_no_gradient_is_lost(session_of, transport, synchronous: str) -> None:
     held, total = session.state.local["residual"].copy(), session.network.total.copy()
     transport.sum(held, "the residuals")
     transport.sum(total, "the gradients")
-    steps = (0.5 / UNIT - session.state.counts) / round(rate * threshold / UNIT)
+    steps = (0.5 / UNIT - session.state.beside["counts"]) / round(rate * threshold / UNIT)
     assert np.array_equal(steps, np.rint(steps)) and np.abs(steps).max() > 0
     assert np.allclose(steps * threshold + held, total, rtol=0, atol=1e-9)
 

@@ -17,8 +17,8 @@ LENGTH = 1000
 def replica(rank: int, length: int = LENGTH) -> Replica:
     """A replica of the same weights on every rank."""
     theta = np.random.default_rng(1).standard_normal(length).astype(np.float32)
-    state = State(theta, Assignments(1, 1), counts=np.empty(length, np.int32))
-    round_weights(theta, state.counts)
+    state = State(theta, Assignments(1, 1), beside={"counts": np.empty(length, np.int32)})
+    round_weights(theta, state.beside["counts"])
     return Replica(state, [0, 1, 2], rank)
 
 

@@ -1,0 +1,100 @@
+"""Asynchronous ADMM (Zhang, Choromanska & LeCun 2015, §4, equations 9 to 11)."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from mpitrain.algorithms.centred import Elastic
+from mpitrain.algorithms.elastic import named
+from mpitrain.algorithms.roles import WorkerRule
+from mpitrain.algorithms.table import Fraction, NotNegative
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array, scratch_for
+from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
+from mpitrain.rules import Fast, admm, plain
+
+if TYPE_CHECKING:
+    from mpitrain.config import Config
+
+
+class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
+    """Asynchronous ADMM (equations 9 to 11)."""
+
+    training: ClassVar = {"learning_rate": 0.05, "epochs": 20.0}
+    rho: NotNegative = 1.0
+    delta: Fraction = 0.0  # of the momentum variant
+    start: Literal["same", "different"] = "same"
+
+    def check(self, config: "Config") -> None:
+        super().check(config)
+        if any(stage.workers for stage in config.stages):
+            raise BadInput("stages: admm's centre is a mean over all workers; their number cannot change")
+
+    @property
+    def starts_apart(self) -> bool:
+        return self.start == "different"
+
+    def beside(self, theta: Array) -> Buffers:
+        return {}
+
+    def optimizer(self, fast: Fast = plain) -> Optimizer:
+        return with_momentum(self.delta, fast=fast)
+
+    def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> "AdmmWorker":
+        return AdmmWorker(x, centre, self.optimizer(fast), self.rho, workers)
+
+
+class AdmmWorker(WorkerRule):
+    """A turn's equations 9 and 10 follow the exchange that ends the turn before with equation 11.
+
+    The paper's analysis has one worker's turn after another; here, in round-robin order too, all take theirs at the
+    same time, and x̃ is one round old.
+    """
+
+    def __init__(self, x: Array, centre: Array, optimizer: Optimizer, rho: float, workers: int) -> None:
+        self.rho, self.workers = rho, workers
+        self._local = Descent(optimizer, x.copy())
+        self.x, self.lam, self.contribution = self._local.x, np.zeros_like(x), centre.copy()
+        self.frozen = centre.copy()  # x̃ as the turn began
+        own = {"x": self.x, "lambda": self.lam, "contribution": self.contribution, "frozen": self.frozen}
+        self.vectors = {**own, **named(self._local.buffers)}
+        self._d, self._scratch = np.empty_like(x), scratch_for(x)
+
+    @property
+    def at(self) -> Array:
+        return self._local.at
+
+    def exchange(self, piece: slice, centre: Array, t: int) -> Array:
+        d, x, lam, frozen = self._d[piece], self.x[piece], self.lam[piece], self.frozen[piece]
+        scratch = self._scratch[: len(d)]
+        # x̃ ← x̃ + ((xⁱ − λⁱ) − what x̃ holds of it)/p, once there has been a turn
+        if t:
+            admm.centre_move(d, self.contribution[piece], x, lam, scratch, workers=self.workers)
+        else:
+            d.fill(0)
+        np.add(centre, d, out=frozen)
+        # λⁱ ← λⁱ − (xⁱ − x̃)
+        admm.dual_ascent(lam, x, frozen, scratch)
+        return d
+
+    def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
+        # xⁱ ← (xⁱ + u + ηρ(λⁱ + x̃))/(1 + ηρ)
+        x, lam, frozen, scratch = self.x[part], self.lam[part], self.frozen[part], self._scratch[: len(g)]
+        u = self._local.increment(part, g, eta, t)
+        admm.step(x, u, lam, frozen, scratch, eta=eta, rho=self.rho)
+        self._local.look(part)
+
+    def pending(self, piece: slice) -> Array:
+        d = self._d[piece]
+        scratch = self._scratch[: len(d)]
+        admm.centre_move(d, self.contribution[piece], self.x[piece], self.lam[piece], scratch, workers=self.workers)
+        return d
+
+    def restart(self, piece: slice, centre: Array) -> None:
+        self._local.restart(piece, centre)
+        for vector in (self.contribution, self.frozen):
+            np.copyto(vector[piece], centre)
+        self.lam[piece].fill(0)
+
+    def restored(self) -> None:
+        self._local.look()

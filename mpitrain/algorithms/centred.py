@@ -1,0 +1,61 @@
+"""What the algorithms have in common whose workers exchange with a centre."""
+
+from typing import TYPE_CHECKING, Literal
+
+from mpitrain.algorithms.table import Algorithm, Count, NotNegative, Number
+from mpitrain.errors import BadInput
+
+if TYPE_CHECKING:
+    from mpitrain.config import Config
+
+
+class Centred(Algorithm, frozen=True):
+    """A centre on rank 0, or alone with its one worker in one process."""
+
+    has_master = True
+    sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
+    loaders: Count = 4  # k of "chunked": chunks shuffled together
+    order: Literal["free", "round-robin"] = "free"
+
+    def workers(self, ranks: int) -> int:
+        return max(ranks - 1, 1)
+
+    @property
+    def period(self) -> int:
+        """Minibatches between two exchanges."""
+        raise NotImplementedError
+
+    def check_steps(self, steps: int) -> None:
+        if self.period > steps:
+            raise BadInput(f"algorithm.tau = {self.period}: longer than the {steps} minibatches that a worker has")
+
+    @property
+    def independent(self) -> bool:
+        return self.sampling == "independent"
+
+    @property
+    def chunks_together(self) -> int:
+        return self.loaders if self.sampling == "chunked" else 0
+
+
+class Elastic(Centred, frozen=True):
+    """A centre x̃ that only gains what workers xⁱ of their own give it (Zhang, Choromanska & LeCun 2015)."""
+
+    protocol = "elastic"
+    tau: Count = 10  # τ: minibatches between two exchanges
+    rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
+    plateau: Number = 0  # minibatches of a window of rules/plateau.py; 0: no falls
+    centre: Literal["whole", "sharded"] = "whole"  # x̃ on rank 0, or a share of it on every rank
+
+    def check(self, config: "Config") -> None:
+        if self.centre == "sharded" and config.run.exchange == "messages":
+            raise BadInput("algorithm.centre = 'sharded': needs one-sided access; run.exchange allows messages only")
+
+    @property
+    def period(self) -> int:
+        return self.tau
+
+    @property
+    def starts_apart(self) -> bool:
+        """Whether workers start at other seeds than the centre (footnote 7: it traps them)."""
+        return False

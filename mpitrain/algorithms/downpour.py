@@ -1,0 +1,153 @@
+"""DOWNPOUR (Dean et al. 2012) and its relatives (Zhang, Choromanska & LeCun 2015, Supplement)."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from mpitrain.algorithms.averages import moving, running
+from mpitrain.algorithms.centred import Elastic
+from mpitrain.algorithms.roles import MasterRule, WorkerRule
+from mpitrain.algorithms.server import Served, ServerRule
+from mpitrain.algorithms.table import Average, Count, Fraction, Share
+from mpitrain.flat import Array
+from mpitrain.optimizers import Buffers, Descent, Optimizer
+from mpitrain.rules import Fast, downpour, plain
+from mpitrain.rules.server import mdownpour
+from mpitrain.rules.sgd import look_ahead
+
+
+class Downpour(Elastic, frozen=True, tag_field="name", tag="downpour"):
+    """DOWNPOUR (Dean et al. 2012)."""
+
+    training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
+    tau: Count = 1
+
+    def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> "DownpourWorker":
+        return DownpourWorker(x, self.optimizer(fast))
+
+
+class DownpourWorker(WorkerRule):
+    """Push, pull, τ local steps."""
+
+    def __init__(self, x: Array, optimizer: Optimizer) -> None:
+        self._local = Descent(optimizer, x.copy())
+        self.x, self.v = self._local.x, np.zeros_like(x)
+        self.vectors = {"x": self.x, "v": self.v, **self._local.buffers}
+        self._pushed = np.empty_like(x)
+
+    @property
+    def at(self) -> Array:
+        return self._local.at
+
+    def exchange(self, piece: slice, centre: Array, t: int) -> Array:
+        np.copyto(self._pushed[piece], self.v[piece])
+        # x̃ ← x̃ + vⁱ
+        downpour.push(centre, self.v[piece])
+        # xⁱ ← x̃;  vⁱ ← 0
+        downpour.pull(self.x[piece], self.v[piece], centre)
+        self._local.look(piece)
+        return self._pushed[piece]
+
+    def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
+        # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
+        downpour.step(self.x[part], self.v[part], self._local.increment(part, g, eta, t))
+        self._local.look(part)
+
+    def pending(self, piece: slice) -> Array:
+        np.copyto(self._pushed[piece], self.v[piece])
+        self.v[piece].fill(0)
+        return self._pushed[piece]
+
+    def restart(self, piece: slice, centre: Array) -> None:
+        self._local.restart(piece, centre)
+        self.v[piece].fill(0)
+
+    def restored(self) -> None:
+        self._local.look()
+
+
+class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
+    """Momentum DOWNPOUR, τ = 1: the master keeps the velocity. Θ is y = x + δv, where workers take gradients."""
+
+    model_from = ("theta", "velocity")
+    training: ClassVar = {"learning_rate": 0.003, "epochs": 20.0}
+    delta: Fraction = 0.9
+
+    def beside(self, theta: Array) -> Buffers:
+        return {"velocity": np.zeros_like(theta)}
+
+    def model(self, vectors: Buffers) -> Array:
+        """x = y − δv."""
+        if not self.delta:
+            return vectors["theta"]
+        x = np.empty_like(vectors["theta"])
+        look_ahead(x, vectors["theta"], vectors["velocity"], -self.delta)
+        return x
+
+    def master(self, fast: Fast) -> MasterRule:
+        return _MdownpourMaster(self.delta, fast)
+
+
+class _MdownpourMaster(MasterRule):
+    """v ← δv − ηg;  y ← y − ηg + δv."""
+
+    def __init__(self, delta: float, fast: Fast) -> None:
+        self._delta, self._rule = delta, fast(mdownpour)
+
+    def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
+        self._rule(vectors["theta"], vectors["velocity"], delta, scratch, eta=eta, delta=self._delta)
+
+
+class _Averaged(Served, frozen=True):
+    """DOWNPOUR whose model is an average z of the centre over time, kept beside it."""
+
+    model_from = ("average",)
+    training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
+    tau: Count = 1
+
+    @property
+    def period(self) -> int:
+        return self.tau
+
+    def beside(self, theta: Array) -> Buffers:
+        return {"average": theta.copy()}
+
+    def model(self, vectors: Buffers) -> Array:
+        return vectors["average"]
+
+    def average(self, fast: Fast) -> Average:
+        raise NotImplementedError
+
+    def master(self, fast: Fast = plain) -> MasterRule:
+        return _AveragingMaster(self.average(fast), fast)
+
+
+class Adownpour(_Averaged, frozen=True, tag_field="name", tag="adownpour"):
+    """DOWNPOUR with the average of the centre over time beside it."""
+
+    def average(self, fast: Fast) -> Average:
+        return running(fast)
+
+
+class Mvadownpour(_Averaged, frozen=True, tag_field="name", tag="mvadownpour"):
+    """DOWNPOUR with a moving average of the centre beside it."""
+
+    average_rate: Share = 0.01  # the paper's runs, of more updates: 0.001
+
+    def average(self, fast: Fast) -> Average:
+        return moving(fast, self.average_rate)
+
+
+class _AveragingMaster(ServerRule):
+    """DOWNPOUR, which gives the centre −η times the sum of τ gradients.
+
+    z takes in x̃_t just before tick t + 1, as the sequential averages do.
+    """
+
+    def __init__(self, average: Average, fast: Fast) -> None:
+        super().__init__(0.0, 1.0, fast)
+        self._average = average
+
+    def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
+        self._average(vectors["average"], vectors["theta"], scratch, t)
+        super().merge(vectors, delta, scratch, eta=eta, stale=stale, t=t)

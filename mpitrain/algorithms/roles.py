@@ -1,0 +1,57 @@
+"""The two roles that an algorithm's arithmetic has: a worker's, and that of a master that computes. No messages here.
+
+Both work on any slice of the flat vectors: on cache blocks, on shares of a centre, on a GPU, in a simulation. The
+equations are in mpitrain/rules; the local step within them is an optimizer's.
+"""
+
+from typing import ClassVar
+
+from mpitrain.flat import Array
+from mpitrain.optimizers import Buffers
+
+
+class WorkerRule:
+    """A worker's arithmetic between its own vectors and a centre: exchanges, and steps between them.
+
+    `vectors` are what a checkpoint keeps of it, by name. `at` is where the next gradient is to be taken.
+    """
+
+    vectors: Buffers
+
+    @property
+    def at(self) -> Array:
+        """Where the next gradient is to be taken."""
+        raise NotImplementedError
+
+    def begin(self, eta: float, workers: int) -> None:
+        """An exchange begins at the learning rate `eta`, with so many workers taking part."""
+
+    def exchange(self, piece: slice, centre: Array, t: int) -> Array:
+        """The exchange of a piece at local time t; what the centre gains there, untouched until the next exchange."""
+        raise NotImplementedError
+
+    def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
+        """One step of a part, whose gradient is `g`; `first` after an exchange."""
+        raise NotImplementedError
+
+    def pending(self, piece: slice) -> Array | None:
+        """At the end: what the centre is still to gain, None where nothing is."""
+        return None
+
+    def restart(self, piece: slice, centre: Array) -> None:
+        """Begin at the centre, without a past."""
+        raise NotImplementedError
+
+    def restored(self) -> None:
+        """The vectors have been filled from a checkpoint."""
+
+
+class MasterRule:
+    """What a master that computes does with what a worker hands over."""
+
+    #: Whether the order of updates does not matter, so that anybody may add to the centre one-sidedly.
+    additive: ClassVar[bool] = False
+
+    def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
+        """Take up a worker's `delta`, which is `stale` updates old, at the master's time t. Slices of one length."""
+        raise NotImplementedError
