@@ -1,5 +1,5 @@
 // Which units are dropped? The very ones that the CPU drops: a draw is a function of its number, by the generator of
-// mpitrain/streams.py, Philox 4×64 with 10 rounds (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011).
+// mpitrain/rng.py, Philox 4×64 with 10 rounds (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011).
 // Block b of the generator is four 64-bit numbers, each of which gives two draws, the lower half first; NumPy makes a
 // float32 in [0, 1) of the upper 24 bits of a half.
 #include "common.cuh"

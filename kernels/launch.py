@@ -247,7 +247,7 @@ class Kernels(Launcher):
     ) -> None:
         """scale ← (draw ≥ rate)/(1 − rate); y ← x·scale. Drops what the CPU would drop with `rng`, and advances it.
 
-        `rng` is a generator of mpitrain.streams. Of a minibatch that ranks share, `share` is (the place of this rank's
+        `rng` is a generator of mpitrain.rng. Of a minibatch that ranks share, `share` is (the place of this rank's
         first row, the count of the whole).
         """
         first, count = share or (0, len(x))

@@ -8,7 +8,8 @@ from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 
-from mpitrain import __version__, environment
+from mpitrain import __version__
+from mpitrain.cli import environment
 from mpitrain.errors import BadInput, printable
 
 environment.prepare()  # before anything loads NumPy
@@ -51,9 +52,9 @@ def _is_misspelled(word: str) -> bool:
 
 def _refuse(word: str) -> int:
     """Say once, however many ranks were started, that there is no such command."""
-    from mpitrain.agreement import agreed, ending_together
     from mpitrain.config import nearest
     from mpitrain.mpi import Transport
+    from mpitrain.mpi.agreement import agreed, ending_together
 
     def fail() -> int:
         raise BadInput(f"{word}: neither a command nor a configuration file{nearest(word, list(COMMANDS))}")
@@ -103,8 +104,8 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _train(options: argparse.Namespace) -> int:
+    from mpitrain.cli.train import Options, train
     from mpitrain.mpi import abort_on_exception
-    from mpitrain.run import Options, train
 
     abort_on_exception()
     if options.resume and options.config:
@@ -122,7 +123,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from mpitrain.info import info
+    from mpitrain.cli.info import info
     from mpitrain.mpi import abort_on_exception
 
     abort_on_exception()

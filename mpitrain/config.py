@@ -27,7 +27,7 @@ from mpitrain.algorithms.table import (
     Text,
 )
 from mpitrain.errors import BadInput
-from mpitrain.schedule import Schedule
+from mpitrain.schedules.stages import Schedule
 
 #: What msgspec says, and what a user can read.
 PLAIN = {

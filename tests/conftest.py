@@ -17,15 +17,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mpitrain import config as configuration
-from mpitrain.assignments import Assignments
+from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
-from mpitrain.learner import Learner
-from mpitrain.monitor import Monitor
-from mpitrain.schedule import Schedule
-from mpitrain.session import Session
-from mpitrain.state import fresh
+from mpitrain.monitoring.monitor import Monitor
+from mpitrain.sampling.assignments import Assignments
+from mpitrain.schedules.stages import Schedule
+from mpitrain.training.context import Session
+from mpitrain.training.gradients import Learner
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # on a busy machine any example may take long

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS
 from mpitrain.errors import BadInput
-from mpitrain.schedule import Schedule
+from mpitrain.schedules.stages import Schedule
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

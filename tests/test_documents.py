@@ -17,7 +17,7 @@ START = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", 
 KILLED = """
 import os, sys
 from mpitrain.__main__ import main
-from mpitrain.learner import Learner
+from mpitrain.training.gradients import Learner
 gradient, count = Learner.gradient, 0
 def counted(*arguments):
     global count

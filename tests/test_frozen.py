@@ -64,9 +64,9 @@ def before(owner, name, what, condition=lambda *arguments, **names: True):
 import itertools
 from mpitrain import run, saving
 from mpitrain.__main__ import main
-from mpitrain.evaluation import Evaluation
-from mpitrain.learner import Learner
-from mpitrain.monitor import Monitor
+from mpitrain.monitoring.evaluation import Evaluation
+from mpitrain.training.gradients import Learner
+from mpitrain.monitoring.monitor import Monitor
 from mpitrain.pretraining import METHODS
 turns = itertools.count()
 if phase in ("pre-training", "training", "checkpoint", "evaluation", "busy"):

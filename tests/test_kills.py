@@ -16,10 +16,10 @@ import os, random, select, signal, sys, time
 from pathlib import Path
 import numpy as np
 from mpitrain import checkpoint
-from mpitrain.assignments import Assignments, Work
+from mpitrain.sampling.assignments import Assignments, Work
 from mpitrain.flat import Layout, Parameter
-from mpitrain.saver import Saver
-from mpitrain.state import State
+from mpitrain.checkpoint.writer import Saver
+from mpitrain.checkpoint.state import State
 
 SIZE = 30_000
 LAYOUT = Layout([Parameter("w", (SIZE,), ("constant", 0.0))])

@@ -212,7 +212,8 @@ def test_bad_input_in_a_held_out_part_leaves_run_folders_as_they_were(
 def test_ranks_with_different_data_are_named(launch: Callable[..., Any], tmp_path: Path, change: str) -> None:
     """As where each node has a copy, and one is an older one: status 2, one line."""
     (tmp_path / "other.py").write_text(
-        "import sys\nimport mpitrain.run as run\nfrom mpitrain.mpi import MPI\nfrom mpitrain.__main__ import main\n"
+        "import sys\nfrom mpitrain.cli import train as run\nfrom mpitrain.mpi import MPI\n"
+        "from mpitrain.__main__ import main\n"
         "plain = run.prepare\n"
         "def prepare(*arguments):\n"
         "    device, corpus, network = plain(*arguments)\n"
@@ -340,7 +341,7 @@ def test_a_signal_leaves_a_checkpoint(
 def test_a_crash_on_one_rank_ends_the_job_with_its_traceback(tmp_path: Path, launch: Callable[..., Any]) -> None:
     """Although the others wait for it."""
     (tmp_path / "crash.py").write_text(
-        "import sys\nimport mpitrain.learner as learner\n"
+        "import sys\nimport mpitrain.training.gradients as learner\n"
         "from mpitrain.mpi import MPI\nfrom mpitrain.__main__ import main\n"
         "plain = learner.Learner.gradient\n"
         "def gradient(self, theta, out, work, on_ready=None):\n"

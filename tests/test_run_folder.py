@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from mpitrain import lease
+from mpitrain.checkpoint import lease
+from mpitrain.checkpoint.lease import NAME, Lease
 from mpitrain.errors import BadInput
-from mpitrain.lease import NAME, Lease
 
 SHORT = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", "run.progress=none")
 STABILITY = ("stability", "--method", "admm", "--workers", "3", "--eta", "0.001", "--rho", "1")
@@ -172,7 +172,7 @@ RACE = """
 import os, sys, time
 from pathlib import Path
 from mpitrain.errors import BadInput
-from mpitrain.lease import NAME, Lease
+from mpitrain.checkpoint.lease import NAME, Lease
 for number in range(10):
     folder = Path(f"run-{number}")
     folder.mkdir()

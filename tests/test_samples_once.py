@@ -20,13 +20,13 @@ from collections import Counter
 from pathlib import Path
 import h5py
 from mpitrain import checkpoint
-from mpitrain.learner import Learner
-from mpitrain.monitor import Monitor
+from mpitrain.training.gradients import Learner
+from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.preparation import Options
-from mpitrain.run import train
-from mpitrain.saver import Saver
-from mpitrain.stopping import STOPPED
+from mpitrain.cli.setup import Options
+from mpitrain.cli.train import train
+from mpitrain.checkpoint.writer import Saver
+from mpitrain.signals import STOPPED
 
 abort_on_exception()
 SAMPLES, cases, last = 1438, json.loads(Path("cases.json").read_text()), sys.argv[1] == "last"

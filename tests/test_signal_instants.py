@@ -20,9 +20,9 @@ from pathlib import Path
 import h5py
 from mpitrain import checkpoint
 from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.preparation import Options
-from mpitrain.run import train
-from mpitrain.stopping import STOPPED, Stop
+from mpitrain.cli.setup import Options
+from mpitrain.cli.train import train
+from mpitrain.signals import STOPPED, Stop
 
 abort_on_exception()
 instants, seed = int(sys.argv[1]), int(sys.argv[2])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain import checkpoint
-from mpitrain.stopping import ECHO_OF_INTERRUPT, STOPPED
+from mpitrain.signals import ECHO_OF_INTERRUPT, STOPPED
 
 RANKS = 3
 MPIRUN = Path(sys.executable).with_name("mpirun")
@@ -24,9 +24,9 @@ SLOW = """
 import os, sys, time
 from pathlib import Path
 from mpitrain.__main__ import main
-from mpitrain.learner import Learner
+from mpitrain.training.gradients import Learner
 from mpitrain.mpi import MPI
-from mpitrain.stopping import Stop
+from mpitrain.signals import Stop
 handle = Stop._handle
 def heard(*arguments):
     handle(*arguments)
@@ -128,8 +128,8 @@ EVALUATING = """
 import sys, time
 from pathlib import Path
 from mpitrain.__main__ import main
-from mpitrain.evaluation import Evaluation
-from mpitrain.stopping import Stop
+from mpitrain.monitoring.evaluation import Evaluation
+from mpitrain.signals import Stop
 handle, plain = Stop._handle, Evaluation.step
 def heard(*arguments):
     handle(*arguments)

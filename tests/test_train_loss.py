@@ -9,7 +9,7 @@ import pytest
 
 SLOW = """
 import random, runpy, time
-from mpitrain.learner import Learner
+from mpitrain.training.gradients import Learner
 plain = Learner.gradient
 def gradient(*arguments, **more):
     time.sleep(random.uniform(0, 0.02))

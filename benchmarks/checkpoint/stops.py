@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
+from mpitrain.cli.setup import Options
+from mpitrain.cli.train import train
 from mpitrain.data.shards import write_shard
-from mpitrain.learner import Learner
-from mpitrain.monitor import Monitor
+from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.preparation import Options
-from mpitrain.run import train
+from mpitrain.training.gradients import Learner
 
 FRAMES, INPUTS, CLASSES, WINDOW = 60_000, 340, 1998, 2.0
 

@@ -21,8 +21,8 @@ from mpitrain.config import Run
 from mpitrain.data.batch import Batch
 from mpitrain.device import choose
 from mpitrain.models import build
+from mpitrain.rng import stream
 from mpitrain.rules.sgd import classical
-from mpitrain.streams import stream
 
 ETA, MU = 1e-3, 0.9
 Step = Callable[[], float]

@@ -5,16 +5,16 @@ import time
 import numpy as np
 
 from mpitrain import config as configuration
-from mpitrain.assignments import Assignments
+from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
-from mpitrain.learner import Learner
 from mpitrain.models import Network, build
-from mpitrain.monitor import Monitor
+from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport
-from mpitrain.schedule import Schedule
-from mpitrain.session import Session
-from mpitrain.state import fresh
+from mpitrain.sampling.assignments import Assignments
+from mpitrain.schedules.stages import Schedule
+from mpitrain.training.context import Session
+from mpitrain.training.gradients import Learner
 
 CLASSES = 1000
 

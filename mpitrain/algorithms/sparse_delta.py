@@ -13,7 +13,7 @@ from mpitrain.rules.sparse_delta import integer_step, round_threshold, round_wei
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
-    from mpitrain.schedule import Settings
+    from mpitrain.schedules.stages import Settings
 
 
 class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):

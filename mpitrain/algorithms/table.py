@@ -13,7 +13,7 @@ from mpitrain.rules import Fast, plain
 if TYPE_CHECKING:
     from mpitrain.config import Config
     from mpitrain.models import Network
-    from mpitrain.schedule import Settings
+    from mpitrain.schedules.stages import Settings
 
 #: z, x, scratch, t ↦ z takes in x_t just before update t + 1.
 Average = Callable[[Array, Array, Array, int], None]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import xxhash
 
-from mpitrain.checkpoint.files import write_durably
 from mpitrain.errors import BadInput
+from mpitrain.files import write_durably
 
 CONFIG = "config.toml"
 SEAL = "# xxh3 of what stands above: "

@@ -13,7 +13,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from mpitrain.assignments import Work
 from mpitrain.checkpoint.files import (
     FORMAT,
     REPLACED,
@@ -21,13 +20,13 @@ from mpitrain.checkpoint.files import (
     describe,
     folders,
     order,
-    sync,
-    write_durably,
     write_manifest,
 )
+from mpitrain.checkpoint.state import State
 from mpitrain.errors import BadInput
+from mpitrain.files import sync, write_durably
 from mpitrain.flat import Array, Layout, block_slices
-from mpitrain.state import State
+from mpitrain.sampling.assignments import Work
 
 BEST = "best"  # the checkpoint that holds nothing but a `MODEL`, and in its numbers the `error`
 STATE, MODEL = "state.h5", "model"

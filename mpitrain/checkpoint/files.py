@@ -4,13 +4,13 @@ import io
 import json
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from mpitrain.errors import BadInput
+from mpitrain.files import write_durably
 from mpitrain.flat import Layout
 
 FORMAT = 1
@@ -64,22 +64,6 @@ def write_manifest(folder: Path, documents: Iterable[str] = ()) -> None:
     write_durably(folder / MANIFEST, json.dumps({"format": FORMAT, "files": described}, indent=1) + "\n")
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Write a file under a temporary name, rename it, and have both the content and the name on the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync(path.parent)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
 def fault(folder: Path) -> str | None:
     """Why a checkpoint is torn; None for a whole one."""
     try:
@@ -117,12 +101,3 @@ def folders(folder: Path) -> list[Path]:
 def order(path: Path) -> tuple[str, bool]:
     """By samples, the replaced one first."""
     return path.name.rstrip(REPLACED), not path.name.endswith(REPLACED)
-
-
-def sync(folder: Path) -> None:
-    """Have the folder's names on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

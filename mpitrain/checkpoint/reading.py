@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 
 from mpitrain.algorithms import Algorithm
-from mpitrain.assignments import Assignments, Work
 from mpitrain.checkpoint.draft import BEST, MODEL, PIECES, STATE, file_of
 from mpitrain.checkpoint.files import REPLACED, describe, fault, folders
+from mpitrain.checkpoint.state import State, fresh
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout, fill
-from mpitrain.state import State, fresh
+from mpitrain.sampling.assignments import Assignments, Work
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:

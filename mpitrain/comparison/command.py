@@ -12,10 +12,10 @@ from mpitrain.comparison import launching
 from mpitrain.comparison import table as tables
 from mpitrain.comparison.matrix import Element, matrix
 from mpitrain.errors import BadInput, printable
-from mpitrain.metrics import write_whole
+from mpitrain.files import write_whole
 from mpitrain.report.html import table
 from mpitrain.report.page import page, section
-from mpitrain.stopping import STOPPED
+from mpitrain.signals import STOPPED
 
 DAY = 86400.0
 

@@ -13,7 +13,7 @@ from numba import njit
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.streams import uniforms
+from mpitrain.rng import uniforms
 
 DRAWS = 8  # uniform numbers a sample may use: row, column, reflection, two pairs for three normal ones
 

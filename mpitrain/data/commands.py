@@ -64,8 +64,8 @@ def _speech(options: argparse.Namespace) -> int:
 
 def _alone(action: Callable[[], None]) -> int:
     """Carry out what one process does; the exit status. Raises BadInput, in all ranks, under a launcher."""
-    from mpitrain.agreement import agreed, ending_together
     from mpitrain.mpi import Transport
+    from mpitrain.mpi.agreement import agreed, ending_together
 
     def refuse() -> None:
         if transport.size > 1:

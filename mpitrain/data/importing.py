@@ -17,17 +17,17 @@ import numpy as np
 from rich.progress import Progress
 from rich.table import Table
 
-from mpitrain.agreement import agreed
+from mpitrain.console import PLAIN_EVERY, open_console
 from mpitrain.data.described import PREPARATION, prepared
 from mpitrain.data.moments import statistics
 from mpitrain.data.plan import Plan, Task
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import refusals
 from mpitrain.data.validation import validate_range
 from mpitrain.errors import BadInput
-from mpitrain.progress import PLAIN_EVERY, open_console
-from mpitrain.stopping import Stop
+from mpitrain.files import refusals
+from mpitrain.mpi.agreement import agreed
+from mpitrain.signals import Stop
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport

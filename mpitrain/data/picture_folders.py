@@ -12,7 +12,7 @@ from mpitrain.data.pictures import load_picture, suffixes
 from mpitrain.data.plan import Plan, shard_lengths
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
 

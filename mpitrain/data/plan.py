@@ -12,9 +12,10 @@ import xxhash
 
 from mpitrain.data.moments import NAMES, moments
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import shard_name, with_attributes, write_shard, write_whole
+from mpitrain.data.shards import shard_name, with_attributes, write_shard
 from mpitrain.data.validation import KINDS
 from mpitrain.errors import BadInput
+from mpitrain.files import write_whole
 from mpitrain.flat import Array
 
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard

@@ -12,7 +12,7 @@ from mpitrain.data.plan import LARGEST, PIECES, SMALLEST
 from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 NAMED = 20  # keys that a line names, at most
 

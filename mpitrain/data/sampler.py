@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 CHUNK = 512  # samples that one loader hands over at a time (author's code of EASGD)
 

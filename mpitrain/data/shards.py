@@ -15,8 +15,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import xxhash
 
 from mpitrain.data.validation import KINDS, OPTIONAL, validate, validate_finite
 from mpitrain.errors import BadInput
+from mpitrain.files import write_whole
 from mpitrain.flat import Array
 
 FORMAT = 1
@@ -81,32 +81,6 @@ def write_shard(
     if kind == "frames":
         validate_finite(path, arrays["features"])
     write_whole(path, _image(kind, arrays, described, compress))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it. Raises BadInput naming the file when the disk refuses."""
-    temporary = path.with_name(f".writing-{path.name}")
-    try:
-        with refusals(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-@contextmanager
-def refusals(path: Path) -> Iterator[None]:
-    """Turn what a full or read-only disk raises into BadInput with the file's name."""
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Any], compress: bool) -> bytes:

@@ -88,10 +88,10 @@ def check_classes(options: argparse.Namespace) -> None:
 def run_import(options: argparse.Namespace) -> int:
     """Import in all ranks; the exit status."""
     check_jobs(options)
-    from mpitrain.agreement import ending_together
     from mpitrain.data.importing import Importing
     from mpitrain.mpi import Transport, abort_on_exception
-    from mpitrain.stopping import Stop
+    from mpitrain.mpi.agreement import ending_together
+    from mpitrain.signals import Stop
 
     abort_on_exception()
     stop = Stop()

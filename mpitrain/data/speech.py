@@ -24,11 +24,11 @@ from mpitrain.data.espeak import RATE
 from mpitrain.data.features import SHIFT, preparation
 from mpitrain.data.phone_states import choose
 from mpitrain.data.processes import processes, unbroken
-from mpitrain.data.shards import refusals
 from mpitrain.data.spoken import Spoken, States
 from mpitrain.data.utterances import PARTS, Recipe, Utterance, speakers, utterance
 from mpitrain.data.writer import LIMIT
 from mpitrain.errors import BadInput
+from mpitrain.files import refusals
 
 HELD_OUT = 0.1, 0.5  # share of the training hours in each other part, and the most hours
 AHEAD = 4  # utterances that are under way or ready, for each process

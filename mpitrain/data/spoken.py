@@ -7,9 +7,9 @@ import numpy as np
 
 from mpitrain.data.espeak import Voice
 from mpitrain.data.phone_states import State
-from mpitrain.data.shards import refusals
 from mpitrain.data.utterances import Utterance
 from mpitrain.data.writer import ShardWriter
+from mpitrain.files import refusals
 from mpitrain.flat import Array
 
 

@@ -13,7 +13,7 @@ from mpitrain.data.features import frame_centres, log_mel, with_deltas
 from mpitrain.data.phone_states import State, align
 from mpitrain.data.sentences import sentence
 from mpitrain.flat import Array
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 PARTS = ("train", "dev", "test-clean", "test-noisy")
 HELD_OUT_VARIANTS = 4  # in each part but train

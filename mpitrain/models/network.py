@@ -13,7 +13,7 @@ from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer, Shape, Views
 from mpitrain.models.losses import Loss
 from mpitrain.models.workspace import Workspace
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 Ready = Callable[[slice], None]
 

@@ -8,7 +8,7 @@ import numpy as np
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 Place = Callable[[Array], Array]
 

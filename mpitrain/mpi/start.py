@@ -10,6 +10,7 @@ import termios
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from mpitrain.errors import Overdue
@@ -78,7 +79,8 @@ def finalize_within(seconds: float) -> None:
 
 def _finalize() -> None:
     if MPI.Is_initialized() and not MPI.Is_finalized():
-        with blocking("MPI_Finalize", _watchdog.deadline):
+        # An error here says that another rank is ending the job, and has said why.
+        with blocking("MPI_Finalize", _watchdog.deadline), suppress(MPI.Exception):
             MPI.Finalize()
     segments.forget()
 

@@ -6,13 +6,13 @@ Each method is a module with `fits` and `steps`.
 from itertools import groupby
 from types import ModuleType
 
+from mpitrain.checkpoint.state import fresh
 from mpitrain.config import Pretraining
 from mpitrain.errors import BadInput
-from mpitrain.evaluation import Subset
 from mpitrain.models.network import Network
+from mpitrain.monitoring.evaluation import Subset
 from mpitrain.pretraining import contrastive_divergence, layerwise
-from mpitrain.session import Session
-from mpitrain.state import fresh
+from mpitrain.training.context import Session
 
 METHODS: dict[str, ModuleType] = {"layerwise": layerwise, "contrastive-divergence": contrastive_divergence}
 NEWS = 41  # message tag

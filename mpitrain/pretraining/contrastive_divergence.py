@@ -21,8 +21,8 @@ from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.network import Network
 from mpitrain.pretraining.growing import depth, hidden_layers
 from mpitrain.pretraining.steps import Step, learner_of, minibatches
+from mpitrain.rng import stream
 from mpitrain.rules import contrastive_divergence as rule
-from mpitrain.streams import stream
 
 #: Of the rate, for the machine with Gaussian units, which diverges at the others' (Hinton's guide, §13.2).
 GAUSSIAN_RATE = 0.1

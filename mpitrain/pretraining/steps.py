@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpitrain.assignments import Assignments, Work
 from mpitrain.config import Pretraining
 from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.learner import Learner
-from mpitrain.streams import stream
+from mpitrain.rng import stream
+from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.training.gradients import Learner
 
 
 class Step(NamedTuple):

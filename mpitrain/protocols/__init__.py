@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from mpitrain.protocols import elastic, elastic_sync, hybrid, peers, server, synchronous
 
 if TYPE_CHECKING:
-    from mpitrain.session import Session
+    from mpitrain.training.context import Session
 
 #: The protocol that `Algorithm.protocol` names.
 PROTOCOLS: dict[str, "Callable[[Session], None]"] = {

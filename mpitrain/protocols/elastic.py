@@ -9,11 +9,10 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-from mpitrain import saving
-from mpitrain.agreement import agreed
 from mpitrain.algorithms import Elastic
-from mpitrain.assignments import Work
+from mpitrain.checkpoint import coordination
 from mpitrain.errors import BadInput
+from mpitrain.mpi.agreement import agreed
 from mpitrain.protocols.centre import choose
 from mpitrain.protocols.elastic_centre import OwnCentre, WindowCentre
 from mpitrain.protocols.elastic_master import Master
@@ -21,8 +20,9 @@ from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
 from mpitrain.protocols.elastic_worker import Worker
 from mpitrain.protocols.orders import Orders
 from mpitrain.protocols.wire import Kind, Note
-from mpitrain.session import Session
-from mpitrain.supply import Supply
+from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.supply import Supply
+from mpitrain.training.context import Session
 
 
 def run(session: Session) -> None:
@@ -96,7 +96,7 @@ def take_up(session: Session, worker: "Worker | None") -> tuple[Supply, int]:
     state, transport, master = session.state, session.transport, session.members[0]
     if transport.rank == master:
         state.local_numbers["again"] = []
-    restored = saving.restore(session)
+    restored = coordination.restore(session)
     if worker is not None and restored:
         worker.restored()
     if restored:
@@ -156,7 +156,7 @@ def _alone(session: Session) -> None:
 
     monitor.refresh = refresh
     if session.saver is not None:
-        monitor.save = lambda outstanding: saving.together(session, outstanding)
+        monitor.save = lambda outstanding: coordination.together(session, outstanding)
     worker.report_every = 0.0
     worker.train(centre, supply)
     refresh()

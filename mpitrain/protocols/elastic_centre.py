@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from mpitrain.assignments import Work
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices, blocks
 from mpitrain.protocols.wire import Note
 from mpitrain.rules.elastic import move_centre
-from mpitrain.supply import Supply
+from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.supply import Supply
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport

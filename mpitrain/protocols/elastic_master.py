@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from mpitrain import saving
-from mpitrain.assignments import Unused
 from mpitrain.errors import WireError
+from mpitrain.protocols.collection import Collection
 from mpitrain.protocols.elastic_centre import MastersCentre
 from mpitrain.protocols.orders import TO_MASTER, TO_WORKER
 from mpitrain.protocols.wire import Kind, Note, unpack
-from mpitrain.session import Session
-from mpitrain.supply import Supply
+from mpitrain.sampling.assignments import Unused
+from mpitrain.sampling.supply import Supply
+from mpitrain.training.context import Session
 
 PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
 
@@ -24,7 +24,7 @@ class Master:
         self._done: set[int] = set()
         self._stopping = self._told = False
         self._unused = Unused()
-        self._collection: saving.Collection | None = None
+        self._collection: Collection | None = None
         self.monitor.refresh = self.refresh
         if session.saver is not None:
             self.monitor.save = lambda outstanding: self._save()
@@ -99,7 +99,7 @@ class Master:
 
     def _save(self) -> None:
         """Start a checkpoint of a moment when nothing moves: all workers wait between two minibatches."""
-        self._collection = saving.Collection(self.session, self.workers, TO_WORKER)
+        self._collection = Collection(self.session, self.workers, TO_WORKER)
         backoff = self.transport.backoff("the workers' pieces of a checkpoint", self.workers)
         while not self._collection.complete:
             if self._turn():

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpitrain.assignments import Work
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import WireError
 from mpitrain.flat import BLOCK, GPU_BLOCK, Array, blocks
 from mpitrain.protocols.elastic_centre import Kept
 from mpitrain.protocols.orders import TO_WORKER, VECTOR, Orders
 from mpitrain.protocols.wire import Kind, Note
-from mpitrain.supply import Supply
+from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.supply import Supply
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport

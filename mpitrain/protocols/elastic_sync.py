@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from mpitrain import saving
 from mpitrain.algorithms import Pulled
+from mpitrain.checkpoint import coordination
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import block_of, block_slices, blocks, scratch_for
 from mpitrain.protocols.elastic import warn
-from mpitrain.rate import LocalRate
 from mpitrain.rules import elastic
-from mpitrain.session import Session
+from mpitrain.schedules.local_rate import LocalRate
+from mpitrain.training.context import Session
 
 PIECE = 1 << 20  # elements of one sum over the ranks
 YIELDING = 1e-3  # seconds without sleeps at the end of a step, which all ranks reach at about the same time
@@ -135,7 +135,7 @@ class Stepper:
     def _take_up(self) -> None:
         """Go on from a checkpoint of the same ranks; of others, from its x̃."""
         self._note_numbers()
-        if saving.restore(self.session):
+        if coordination.restore(self.session):
             numbers = self.state.local_numbers
             self.t = numbers["t"]
             self.rate.restore(numbers["rate"])
@@ -148,7 +148,7 @@ class Stepper:
         """All ranks together, between two steps."""
         monitor = self.session.monitor
         if self.transport.rank == self.ranks[0]:
-            monitor.save = lambda outstanding: saving.together(self.session, outstanding)
+            monitor.save = lambda outstanding: coordination.together(self.session, outstanding)
             monitor.checkpoint(self.state)
         else:
-            saving.together(self.session, [])
+            coordination.together(self.session, [])

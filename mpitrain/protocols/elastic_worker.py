@@ -9,17 +9,17 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from mpitrain import saving
 from mpitrain.algorithms import Elastic
-from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.flat import Array, block_of, block_slices, on_host
+from mpitrain.protocols.collection import give_piece
 from mpitrain.protocols.elastic_centre import Centre
 from mpitrain.protocols.orders import TO_NEXT, Orders
 from mpitrain.protocols.wire import Kind, Note, unpack
-from mpitrain.rate import LocalRate
-from mpitrain.session import Session
-from mpitrain.supply import Supply
+from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.supply import Supply
+from mpitrain.schedules.local_rate import LocalRate
+from mpitrain.training.context import Session
 
 REPORT_EVERY = 0.05  # seconds between two reports of a worker
 NAP = 0.05  # seconds between two looks of a worker whose stage has not come
@@ -221,7 +221,7 @@ class Worker:
             if not self._done:
                 self.report()
             self.note_numbers()
-            saving.give_piece(self.session, self.line, self.unused())
+            give_piece(self.session, self.line, self.unused())
 
     def report(self) -> None:
         """Tell what has been trained since the last report."""

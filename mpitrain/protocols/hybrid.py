@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 
 from mpitrain.algorithms import Hybrid
-from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.partition import Partition
@@ -22,8 +21,9 @@ from mpitrain.protocols.hybrid_exchange import KINDS, OTHER, Exchange, Synchroni
 from mpitrain.protocols.hybrid_flights import Flights
 from mpitrain.protocols.hybrid_update import Update
 from mpitrain.protocols.hybrid_whole import Whole
-from mpitrain.session import Session
-from mpitrain.streams import stream
+from mpitrain.rng import stream
+from mpitrain.sampling.assignments import Work
+from mpitrain.training.context import Session
 
 
 def run(session: Session) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from mpitrain.algorithms import Hybrid
 from mpitrain.flat import Array, on_host
 from mpitrain.models.partition import Partition
-from mpitrain.session import Session
+from mpitrain.training.context import Session
 
 TAG = 11
 

@@ -8,7 +8,7 @@ from mpitrain.errors import WireError
 from mpitrain.protocols.wire import Kind, Note, unpack
 
 if TYPE_CHECKING:
-    from mpitrain.session import Session
+    from mpitrain.training.context import Session
 
 TO_MASTER, TO_WORKER, VECTOR, TO_NEXT = 1, 2, 3, 4  # message tags
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.assignments import Work
 from mpitrain.errors import WireError
 from mpitrain.protocols.centre import Centre, choose, open_centre
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.server_vectors import Vectors
 from mpitrain.protocols.server_worker import alone, work
 from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, Kind, Note, unpack
-from mpitrain.session import Session
+from mpitrain.sampling.assignments import Work
+from mpitrain.training.context import Session
 
 
 def run(session: Session) -> None:

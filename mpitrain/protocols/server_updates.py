@@ -8,7 +8,7 @@ from mpitrain.algorithms import Served
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, blocks, scratch_for
 from mpitrain.protocols.wire import Note
-from mpitrain.session import Session
+from mpitrain.training.context import Session
 
 
 class Updates:

@@ -8,7 +8,7 @@ from mpitrain.errors import WireError
 from mpitrain.flat import Array
 from mpitrain.protocols.centre import Centre
 from mpitrain.protocols.wire import TO_WORKER, VECTOR, Kind, Note
-from mpitrain.session import Session
+from mpitrain.training.context import Session
 
 
 class Vectors:

@@ -10,12 +10,12 @@ from mpitrain.algorithms import Served
 from mpitrain.device.cpu import InPlace
 from mpitrain.errors import WireError
 from mpitrain.flat import Array, block_of, block_slices
-from mpitrain.means import Mean
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.centre import Centre
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, unpack
-from mpitrain.session import Session
+from mpitrain.sampling.means import Mean
+from mpitrain.training.context import Session
 
 
 class Worker:

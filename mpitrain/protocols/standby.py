@@ -1,7 +1,7 @@
 """Ranks for which an algorithm has no work: they wait for the end, however far it is, as long as the others give
 heartbeats, and pass on a stop request."""
 
-from mpitrain.session import Session
+from mpitrain.training.context import Session
 
 TO_MASTER, TO_IDLE = 51, 52  # message tags
 OVER = b"over"

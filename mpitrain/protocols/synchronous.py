@@ -10,12 +10,12 @@ from typing import Any, cast
 import numpy as np
 
 from mpitrain.algorithms import Allreduce
-from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
-from mpitrain.session import Session
+from mpitrain.sampling.assignments import Work
+from mpitrain.training.context import Session
 
 
 def run(session: Session) -> None:

@@ -10,8 +10,8 @@ from enum import IntEnum
 
 import xxhash
 
-from mpitrain.assignments import Work
 from mpitrain.errors import WireError
+from mpitrain.sampling.assignments import Work
 
 MAGIC = b"mpt1"
 TO_SERVER, TO_WORKER, VECTOR = 1, 2, 3  # message tags

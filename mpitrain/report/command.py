@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.errors import BadInput, printable
-from mpitrain.metrics import write_whole
+from mpitrain.files import write_whole
 from mpitrain.report.page import page
 from mpitrain.report.pictures import FORMATS, draw
 from mpitrain.report.runs import read_runs

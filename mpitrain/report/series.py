@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mpitrain.metrics import errors
+from mpitrain.monitoring.records import errors
 from mpitrain.report.runs import Record, Run
 from mpitrain.report.values import is_number
 

@@ -9,8 +9,8 @@ import numpy as np
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
-from mpitrain.evaluation import TOGETHER
 from mpitrain.flat import Array
+from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.trained import posteriors
 from mpitrain.trained.model import Model
 

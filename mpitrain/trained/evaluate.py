@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from mpitrain import inputs
-from mpitrain.agreement import agreed, ending_together
+from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
-from mpitrain.evaluation import Evaluation, Share
+from mpitrain.monitoring.evaluation import Evaluation, Share
 from mpitrain.mpi import Transport
-from mpitrain.preparation import threads
+from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.trained.model import Model, load
+from mpitrain.training import inputs
 
 
 def evaluate(options: argparse.Namespace) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from mpitrain import __version__, inputs
+from mpitrain import __version__
 from mpitrain import config as configuration
-from mpitrain.data.shards import write_whole
 from mpitrain.errors import BadInput, TrainingFailed
+from mpitrain.files import write_whole
 from mpitrain.flat import Array
 from mpitrain.trained.model import Model, load
+from mpitrain.training import inputs
 
 
 def export(options: argparse.Namespace) -> int:

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import checkpoint, inputs, origin
+from mpitrain import checkpoint
 from mpitrain import config as configuration
+from mpitrain.checkpoint import origin
+from mpitrain.checkpoint.origin import Origin
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.models import Network
-from mpitrain.origin import Origin
+from mpitrain.training import inputs
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import numpy as np
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput, TrainingFailed, first_line
-from mpitrain.evaluation import TOGETHER
 from mpitrain.flat import Array
-from mpitrain.inputs import held_out
+from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.trained.computing import computing
 from mpitrain.trained.model import Model
 from mpitrain.trained.onnx_graph import Options
+from mpitrain.training.inputs import held_out
 
 MOST = 4 * TOGETHER  # samples that are compared
 TOLERANCE = 1e-5  # of posteriors; of a logarithm below −1, relative

@@ -13,9 +13,9 @@ import numpy as np
 from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.inputs import seen_shape
 from mpitrain.trained.model import Model
 from mpitrain.trained.onnx_layers import Graph, translate
+from mpitrain.training.inputs import seen_shape
 
 OPSET = 17
 OLDEST = 13  # from which on Softmax works on one axis

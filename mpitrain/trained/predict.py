@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpitrain.agreement import agreed, ending_together
+from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.described import class_names
-from mpitrain.evaluation import TOGETHER
 from mpitrain.flat import Array
-from mpitrain.inputs import held_out
+from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
-from mpitrain.preparation import threads
+from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.trained.computing import computing, log_priors
 from mpitrain.trained.model import Model, load
 from mpitrain.trained.pieces import follow, lead, pieces
 from mpitrain.trained.writers import Content, open_writer, require_known
+from mpitrain.training.inputs import held_out
 
 
 def predict(options: argparse.Namespace) -> int:

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from mpitrain.data.shards import refusals
 from mpitrain.errors import BadInput
+from mpitrain.files import refusals
 from mpitrain.flat import Array
 
 CHUNK = 1 << 20  # bytes

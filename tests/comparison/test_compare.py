@@ -13,7 +13,7 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.comparison import launching
 from mpitrain.comparison.matrix import matrix
-from mpitrain.stopping import STOPPED
+from mpitrain.signals import STOPPED
 
 from .runs import finish
 

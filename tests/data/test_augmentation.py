@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpitrain.assignments import Work
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
-from mpitrain.learner import Learner
-from mpitrain.streams import uniforms
+from mpitrain.rng import uniforms
+from mpitrain.sampling.assignments import Work
+from mpitrain.training.gradients import Learner
 
 COVARIANCE = np.array([[4.0, 2.0, 1.0], [2.0, 5.0, 0.5], [1.0, 0.5, 3.0]])
 

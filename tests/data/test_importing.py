@@ -154,7 +154,7 @@ def make(chunk):
 if __name__ == "__main__":
     from mpitrain.data.importing import Importing
     from mpitrain.mpi import Transport
-    from mpitrain.stopping import Stop
+    from mpitrain.signals import Stop
     stop = Stop()
     stop.install()
     plan = Plan("images", {"source": "toys"}, {"train": list(range(12))}, make)

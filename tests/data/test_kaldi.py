@@ -14,8 +14,9 @@ from mpitrain.data import plan as planning
 from mpitrain.data import recorded
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.kaldi import How, normalise, plan, sums_of
-from mpitrain.data.shards import with_attributes, write_whole
+from mpitrain.data.shards import with_attributes
 from mpitrain.errors import BadInput
+from mpitrain.files import write_whole
 
 from .alone import imported, read, refused
 

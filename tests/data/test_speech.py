@@ -18,7 +18,7 @@ from mpitrain.data.sentences import LANGUAGES, sentence
 from mpitrain.data.shards import folder_parts
 from mpitrain.data.utterances import PARTS, VARIANTS, Recipe, speakers
 from mpitrain.errors import BadInput
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 
 def test_frames_fall_into_thirds_of_their_phone() -> None:

@@ -10,17 +10,17 @@ from mpitrain.config import Pretraining
 from mpitrain.data.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
-from mpitrain.evaluation import Evaluation
 from mpitrain.flat import on_host
 from mpitrain.models import build
 from mpitrain.models.dropout_share import DropoutShare
 from mpitrain.models.partition import stages
 from mpitrain.models.split_stage import SplitStage
+from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.mpi import Transport
 from mpitrain.pretraining import contrastive_divergence, layerwise
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.rng import stream
 from mpitrain.schedules.hybrid import Piece
-from mpitrain.streams import stream
 
 #: What else an algorithm is told, so that a short training goes through all of it.
 MORE = {

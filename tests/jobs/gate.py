@@ -9,8 +9,8 @@ import os, signal, sys, time
 from pathlib import Path
 
 def close():
-    from mpitrain.learner import Learner
-    from mpitrain.stopping import Stop
+    from mpitrain.training.gradients import Learner
+    from mpitrain.signals import Stop
     load, handle, count, heard = Learner.load, Stop._handle, 0, False
     def handled(self, number, frame):
         nonlocal heard

@@ -13,7 +13,7 @@ from mpitrain.models.dropout import Dropout
 from mpitrain.models.losses import LOSSES
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.workspace import Workspace
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 from .conftest import Guarded
 

@@ -16,8 +16,8 @@ from mpitrain.models.partition import Partition, stages, units_of
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage, add_product, product
 from mpitrain.models.workspace import Workspace
+from mpitrain.rng import stream
 from mpitrain.schedules.hybrid import Piece
-from mpitrain.streams import stream
 
 
 def network(*after: Layer) -> Network:

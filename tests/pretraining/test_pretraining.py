@@ -17,7 +17,7 @@ from mpitrain.models import build
 from mpitrain.pretraining import contrastive_divergence, layerwise, require_fit
 from mpitrain.pretraining.growing import depth, grown, kept
 from mpitrain.rules import contrastive_divergence as rule
-from mpitrain.stopping import STOPPED
+from mpitrain.signals import STOPPED
 
 
 @pytest.fixture(scope="module")

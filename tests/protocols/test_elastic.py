@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.assignments import Assignments, Work
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.rate import LocalRate
-from mpitrain.schedule import Schedule
-from mpitrain.supply import Supply
+from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.sampling.supply import Supply
+from mpitrain.schedules.local_rate import LocalRate
+from mpitrain.schedules.stages import Schedule
 
 
 def trained(session_of, *settings: str):

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain import checkpoint, saving
-from mpitrain.assignments import Assignments
+from mpitrain import checkpoint
+from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint.writer import Saver
 from mpitrain.device import CPU
 from mpitrain.errors import WireError
 from mpitrain.protocols import PROTOCOLS
@@ -15,8 +16,9 @@ from mpitrain.protocols.elastic_centre import WindowCentre
 from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
 from mpitrain.protocols.orders import TO_MASTER, TO_WORKER, VECTOR, Orders
 from mpitrain.protocols.wire import Kind, Note, unpack
+from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.supply import Supply
 from mpitrain.stability import maps
-from mpitrain.supply import Supply
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -308,7 +310,7 @@ def stop_after(session, samples: int) -> None:
 
 def with_saver(session, folder: Path, resume: bool = False):
     """The session with a place for checkpoints, or with the state of the newest one there."""
-    session.saver = saving.Saver(folder, session.network.layout, 3)
+    session.saver = Saver(folder, session.network.layout, 3)
     if resume:
         session.resumed = checkpoint.newest(folder)[0]
         checkpoint.load_state(session.resumed, session.state, session.network.layout)
@@ -342,7 +344,7 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(
         stop_after(first, 30)
     PROTOCOLS[first.config.algorithm.protocol](first)
     first.state.trained = first.monitor.trained_now
-    saving.together(first, [], last=True)
+    coordination.together(first, [], last=True)
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *common, samples=100), shared_folder, resume=True)
     PROTOCOLS[second.config.algorithm.protocol](second)
@@ -369,7 +371,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
         stop_after(first, 5)  # samples, whoever comes first: one rank alone could find all 800 taken by the others
     PROTOCOLS["elastic"](first)
     first.state.trained = first.monitor.trained_now
-    saving.together(first, [], last=True)
+    coordination.together(first, [], last=True)
     seen = list(first.learner.corpus.gathered)
     few = (
         Transport(MPI.COMM_WORLD.Split(0 if transport.rank < 2 else MPI.UNDEFINED), deadline=30)

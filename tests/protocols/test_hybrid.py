@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.assignments import Work
 from mpitrain.data.batch import Batch
 from mpitrain.models.activations import Relu, Sigmoid
 from mpitrain.models.convolution import Convolution
@@ -19,9 +18,10 @@ from mpitrain.models.pooling import MaxPool
 from mpitrain.protocols import hybrid, synchronous
 from mpitrain.protocols.hybrid_connected import order_of
 from mpitrain.protocols.hybrid_update import scaled
+from mpitrain.rng import stream
 from mpitrain.rules.sgd import krizhevsky
-from mpitrain.session import Session
-from mpitrain.streams import stream
+from mpitrain.sampling.assignments import Work
+from mpitrain.training.context import Session
 
 SCHEMES = [("a", 0), ("b", 0), ("c", 0), ("c", 2)]
 STEPS = 10

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain import checkpoint, inputs, origin
+from mpitrain import checkpoint
 from mpitrain import config as configuration
-from mpitrain.assignments import Assignments
+from mpitrain.checkpoint import origin
+from mpitrain.checkpoint.state import fresh
 from mpitrain.data.shards import write_shard
-from mpitrain.state import fresh
+from mpitrain.sampling.assignments import Assignments
+from mpitrain.training import inputs
 
 
 def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np.ndarray:

@@ -11,10 +11,11 @@ import kaldiio
 import numpy as np
 import pytest
 
-from mpitrain import origin
+from mpitrain.checkpoint import origin
 from mpitrain.data.corpus import open_corpus
-from mpitrain.data.shards import with_attributes, write_whole
+from mpitrain.data.shards import with_attributes
 from mpitrain.errors import BadInput
+from mpitrain.files import write_whole
 
 from .conftest import make_frames, make_images, make_run
 

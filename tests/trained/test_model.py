@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain import checkpoint, origin
+from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.assignments import Assignments
+from mpitrain.checkpoint import origin
+from mpitrain.checkpoint.state import fresh
 from mpitrain.errors import BadInput
-from mpitrain.state import fresh
+from mpitrain.sampling.assignments import Assignments
 from mpitrain.trained.model import load
 
 from .conftest import make_run

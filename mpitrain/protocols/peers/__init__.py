@@ -19,7 +19,7 @@ from mpitrain.protocols.peers.orders import asynchronous, synchronous
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
 from mpitrain.rules.sparse_delta import UNIT
-from mpitrain.session import Session
+from mpitrain.training.context import Session
 
 
 def run(session: Session) -> None:

@@ -13,8 +13,8 @@ from mpitrain.flat import Array
 from mpitrain.ops import digest
 from mpitrain.ops.residual import accumulate
 from mpitrain.rules import sparse_delta as rule
-from mpitrain.schedule import Settings
-from mpitrain.session import Session
+from mpitrain.schedules.stages import Settings
+from mpitrain.training.context import Session
 
 
 class Emission:

@@ -10,7 +10,7 @@ from mpitrain.protocols.peers.mail import Inbox, Outbox
 from mpitrain.protocols.peers.replica import Replica, capacity
 from mpitrain.protocols.peers.rounds import END
 from mpitrain.protocols.peers.tally import Tally
-from mpitrain.session import Session
+from mpitrain.training.context import Session
 
 MESSAGE, NOTE = 31, 32  # message tags
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import h5py
 
-from mpitrain import checkpoint, saving
+from mpitrain import checkpoint
+from mpitrain.checkpoint import coordination
 from mpitrain.errors import BadInput
 from mpitrain.ops import digest
 from mpitrain.rules.sparse_delta import round_weights, share_residuals
-from mpitrain.session import Session
+from mpitrain.training.context import Session
 
 
 def take_up(session: Session) -> None:
@@ -24,8 +25,8 @@ def take_up(session: Session) -> None:
     if digest.of_replica(state.beside["counts"], state.theta)[1] >= 0:
         round_weights(state.theta, state.beside["counts"])
     folder, transport = session.resumed, session.transport
-    names = saving.from_first(transport, lambda: _with_residual(folder), "the pieces of the checkpoint")
-    if names and not saving.restore(session):
+    names = coordination.from_first(transport, lambda: _with_residual(folder), "the pieces of the checkpoint")
+    if names and not coordination.restore(session):
         transport.alive_while(lambda: _share_out(session, [folder / name for name in names]))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mpitrain import saving
+from mpitrain.checkpoint import coordination
 from mpitrain.errors import TrainingFailed, named
 from mpitrain.protocols.peers import notes
 from mpitrain.protocols.peers.replica import odd_ones
@@ -115,8 +115,8 @@ class Meetings:
         self._save_wanted = False
         monitor = self._session.monitor
         if self._peer.number:
-            saving.together(self._session, [])
+            coordination.together(self._session, [])
             return
-        postponed, monitor.save = monitor.save, lambda outstanding: saving.together(self._session, outstanding)
+        postponed, monitor.save = monitor.save, lambda outstanding: coordination.together(self._session, outstanding)
         monitor.checkpoint(self._peer.state)
         monitor.save = postponed

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
-from mpitrain.assignments import Work
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.protocols.peers import notes
@@ -15,8 +14,9 @@ from mpitrain.protocols.peers.exchange import Exchange
 from mpitrain.protocols.peers.meeting import Meetings
 from mpitrain.protocols.peers.rounds import Rounds, Turn
 from mpitrain.rules.sparse_delta import COARSE
-from mpitrain.schedule import Settings
-from mpitrain.session import Session
+from mpitrain.sampling.assignments import Work
+from mpitrain.schedules.stages import Settings
+from mpitrain.training.context import Session
 
 REPORT_EVERY, NORM_EVERY = 0.2, 5.0  # seconds
 

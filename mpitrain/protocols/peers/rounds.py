@@ -5,9 +5,9 @@ A round is named by its place in the queue (see `supply`), which is the same num
 
 from dataclasses import dataclass
 
-from mpitrain.assignments import Assignments, Work
-from mpitrain.schedule import Schedule, Settings
-from mpitrain.supply import Supply
+from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.sampling.supply import Supply
+from mpitrain.schedules.stages import Schedule, Settings
 
 #: The place of one who has no work left: after every other.
 END = 1 << 62

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mpitrain.monitor import Monitor
+from mpitrain.monitoring.monitor import Monitor
 from mpitrain.protocols.peers.notes import Report
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mpitrain.checkpoint.coordination import Saver, together
 from mpitrain.data.batch import Batch
 from mpitrain.errors import Overdue, WireError
 from mpitrain.flat import Layout, Parameter
@@ -14,7 +15,6 @@ from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.peers import Peer, take_up
 from mpitrain.rules.sparse_delta import UNIT
-from mpitrain.saving import Saver, together
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from mpitrain.assignments import Assignments
+from mpitrain.checkpoint.state import State
 from mpitrain.codecs import message as wire_form
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.ops import digest
 from mpitrain.protocols.peers.replica import TRAILER, Replica, capacity, odd_ones
 from mpitrain.rules.sparse_delta import round_weights
-from mpitrain.state import State
+from mpitrain.sampling.assignments import Assignments
 
 LENGTH = 1000
 

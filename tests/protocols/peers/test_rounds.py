@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.assignments import Assignments, Work
 from mpitrain.protocols.peers.rounds import END, Rounds
-from mpitrain.schedule import Schedule
+from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.schedules.stages import Schedule
 
 SAMPLES = 101
 

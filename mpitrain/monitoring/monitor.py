@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.assignments import Work
+from mpitrain.checkpoint.state import State
 from mpitrain.config import Config
-from mpitrain.evaluation import Evaluation
-from mpitrain.means import Mean
-from mpitrain.metrics import Metrics
-from mpitrain.progress import Progress
-from mpitrain.state import State
+from mpitrain.monitoring.evaluation import Evaluation
+from mpitrain.monitoring.progress import Progress
+from mpitrain.monitoring.records import Metrics
+from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.means import Mean
 
 if TYPE_CHECKING:
-    from mpitrain.saver import Saver
+    from mpitrain.checkpoint.writer import Saver
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
 

@@ -4,8 +4,8 @@ A place in the queue is one number, so that a compare-and-swap of that number is
 it which minibatches come next. Samples that a stopped run had given out come first.
 """
 
-from mpitrain.assignments import Assignments, Work
-from mpitrain.schedule import Schedule, Settings
+from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.schedules.stages import Schedule, Settings
 
 
 class Supply:

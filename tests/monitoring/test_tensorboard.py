@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mpitrain.metrics import Metrics
-from mpitrain.tensorboard import COORDINATES, EventFile
+from mpitrain.monitoring.records import Metrics
+from mpitrain.monitoring.tensorboard import COORDINATES, EventFile
 
 Scalars = dict[tuple[str, int], float]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.assignments import Work
 from mpitrain.data.batch import Batch
 from mpitrain.data.prefetch import DEADLINE
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices
-from mpitrain.streams import stream
+from mpitrain.rng import stream
+from mpitrain.sampling.assignments import Work
 
 
 class Learner:

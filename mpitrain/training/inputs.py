@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from mpitrain import origin as origins
+from mpitrain.checkpoint import origin as origins
+from mpitrain.checkpoint.origin import Origin
 from mpitrain.config import Config
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
@@ -13,7 +14,6 @@ from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
 from mpitrain.models import Network, build
 from mpitrain.models.workspace import Workspace
-from mpitrain.origin import Origin
 
 
 def data_path(config: Config) -> Path:

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpitrain.assignments import Assignments, Work
+from mpitrain.sampling.assignments import Assignments, Work
 
 
 def positions(work: Work) -> list[tuple[int, int]]:

@@ -16,11 +16,11 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
-from mpitrain.assignments import Assignments, Work
+from mpitrain.checkpoint.state import State
+from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
-from mpitrain.saver import Saver
-from mpitrain.state import State
+from mpitrain.sampling.assignments import Assignments, Work
 
 LAYOUT = Layout([Parameter("w", (3, 4), ("constant", 0.0)), Parameter("b", (5,), ("constant", 0.0))])
 
@@ -310,8 +310,8 @@ import shutil, sys, time
 from collections import namedtuple
 from pathlib import Path
 from mpitrain.__main__ import main
-from mpitrain.learner import Learner
-from mpitrain.monitor import Monitor
+from mpitrain.training.gradients import Learner
+from mpitrain.monitoring.monitor import Monitor
 plain, asked = shutil.disk_usage, []
 def disk_usage(path):
     asked.append(path)

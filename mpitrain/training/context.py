@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpitrain.checkpoint.state import State
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.learner import Learner
-from mpitrain.monitor import Monitor
-from mpitrain.schedule import Schedule
-from mpitrain.state import State
-from mpitrain.stopping import Stop
+from mpitrain.monitoring.monitor import Monitor
+from mpitrain.schedules.stages import Schedule
+from mpitrain.signals import Stop
+from mpitrain.training.gradients import Learner
 
 if TYPE_CHECKING:
+    from mpitrain.checkpoint.writer import Saver
     from mpitrain.mpi import Transport
-    from mpitrain.saving import Saver
 
 
 WAYS = {  # what a probe of several nodes has chosen, and why

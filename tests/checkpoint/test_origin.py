@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain import origin
+from mpitrain.checkpoint import origin
 from mpitrain.data.batch import Batch
 from mpitrain.data.digits import embedded
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
-from mpitrain.inputs import held_out, open_held_out, seen_shape
+from mpitrain.training.inputs import held_out, open_held_out, seen_shape
 
 
 def frames(folder: Path, part: str, mean: float, dims: int = 3, classes: int = 4) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import os, signal
-from mpitrain.stopping import Stop
+from mpitrain.signals import Stop
 now = 0.0
 stop = Stop(clock=lambda: now)
 stop.install()

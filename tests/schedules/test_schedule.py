@@ -4,7 +4,7 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.errors import BadInput
-from mpitrain.schedule import Schedule
+from mpitrain.schedules.stages import Schedule
 
 
 def schedule(stages: list[dict[str, object]], samples: int = 600) -> Schedule:

@@ -9,7 +9,7 @@ import numpy as np
 from mpitrain.data.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host
-from mpitrain.streams import stream
+from mpitrain.rng import stream
 
 SLICE = 4e-3  # seconds that one slice should take
 MOST = 1024  # samples of one slice

@@ -7,9 +7,9 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from mpitrain import __version__
+from mpitrain.cli.setup import some, threads
 from mpitrain.device import available, describe, why_staged
 from mpitrain.mpi import Transport, cuda_aware, library
-from mpitrain.preparation import some, threads
 
 #: What a CUDA-aware MPI takes from GPU memory.
 DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.assignments import Assignments
-from mpitrain.means import Losses
-from mpitrain.metrics import Metrics, errors
-from mpitrain.monitor import Monitor
-from mpitrain.state import State
+from mpitrain.checkpoint.state import State
+from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.records import Metrics, errors
+from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.means import Losses
 
 
 class Evaluation:

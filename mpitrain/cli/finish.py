@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import saving
 from mpitrain.algorithms import name_of
-from mpitrain.metrics import errors, summary_text, write_whole
-from mpitrain.preparation import has_server, some
-from mpitrain.progress import loss_text
-from mpitrain.session import Session
-from mpitrain.stopping import STOPPED
+from mpitrain.checkpoint import coordination
+from mpitrain.cli.setup import has_server, some
+from mpitrain.files import write_whole
+from mpitrain.monitoring.progress import loss_text
+from mpitrain.monitoring.records import errors, summary_text
+from mpitrain.signals import STOPPED
+from mpitrain.training.context import Session
 
 DIVERGED = 1000.0  # times the first loss: what a training's last epoch must stay below
 STATUS = {"finished": 0, "diverged": 1, "stopped": STOPPED}
@@ -45,7 +46,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
             fields["replicas_identical"] = replicas
         path = folder / "summary.json"
         said = _said_before(fields, path)
-        monitor.save = lambda outstanding: saving.together(session, outstanding, last=True, needed=said is None)
+        monitor.save = lambda outstanding: coordination.together(session, outstanding, last=True, needed=said is None)
         monitor.checkpoint(state)
         monitor.write("end", **(said or fields))
         if said is None:
@@ -59,7 +60,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         if reason == "diverged":
             print(f"mpitrain: {diverged}; a smaller training.learning_rate may help", file=sys.stderr, flush=True)
     else:
-        saving.together(session, [], last=True)
+        coordination.together(session, [], last=True)
     return STATUS[transport.broadcast(reason.encode(), "the end").decode()]
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mpitrain.algorithms import name_of
-from mpitrain.schedule import Schedule
-from mpitrain.session import Session
+from mpitrain.schedules.stages import Schedule
+from mpitrain.training.context import Session
 
 
 def of_data(schedule: Schedule, class_counts: Sequence[int]) -> Iterator[str]:

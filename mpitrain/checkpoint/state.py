@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpitrain.algorithms import Algorithm
-from mpitrain.assignments import Assignments
 from mpitrain.flat import Array, on_host
-from mpitrain.means import Losses
 from mpitrain.optimizers import Buffers
+from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.means import Losses
 
 if TYPE_CHECKING:
     from mpitrain.device import Cpu

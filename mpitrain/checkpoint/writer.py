@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpitrain.assignments import Work
 from mpitrain.checkpoint import BEST, Draft, Piece, best_error, clear, file_of
 from mpitrain.checkpoint.draft import MODEL, STATE
+from mpitrain.checkpoint.state import State
 from mpitrain.config import Run
 from mpitrain.errors import BadInput
+from mpitrain.files import write_whole
 from mpitrain.flat import Array, Layout, on_host
-from mpitrain.metrics import write_whole
-from mpitrain.state import State
+from mpitrain.sampling.assignments import Work
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport

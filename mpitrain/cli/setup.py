@@ -12,28 +12,32 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import __version__, checkpoint, doubts, origin, pretraining, saving, tensorboard
+from mpitrain import __version__, checkpoint, pretraining
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
-from mpitrain.assignments import Assignments
+from mpitrain.checkpoint import coordination, origin
+from mpitrain.checkpoint.lease import Lease, user
+from mpitrain.checkpoint.state import fresh
+from mpitrain.checkpoint.writer import Saver
+from mpitrain.cli import doubts
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.errors import BadInput
-from mpitrain.evaluation import Evaluation, Subset
-from mpitrain.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
-from mpitrain.learner import Learner
-from mpitrain.lease import Lease, user
-from mpitrain.metrics import Metrics, last_record, write_whole
+from mpitrain.files import write_whole
 from mpitrain.models import Network
-from mpitrain.monitor import Monitor
+from mpitrain.monitoring import tensorboard
+from mpitrain.monitoring.evaluation import Evaluation, Subset
+from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.progress import Progress
+from mpitrain.monitoring.records import Metrics, last_record
 from mpitrain.mpi import Transport, cuda_aware, library
-from mpitrain.progress import Progress
-from mpitrain.saver import Saver
-from mpitrain.schedule import Schedule
-from mpitrain.session import Session
-from mpitrain.state import fresh
-from mpitrain.stopping import Stop
+from mpitrain.sampling.assignments import Assignments
+from mpitrain.schedules.stages import Schedule
+from mpitrain.signals import Stop
+from mpitrain.training.context import Session
+from mpitrain.training.gradients import Learner
+from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,7 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> None
     transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     monitor.metrics = Metrics(folder / "metrics.jsonl", events, monitor.progress.line)
-    monitor.save = lambda outstanding: saving.save_state(session, outstanding)
+    monitor.save = lambda outstanding: coordination.save_state(session, outstanding)
     if config.run.train_subset:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:

@@ -6,8 +6,7 @@ copies take, and where ranks have to stop at one moment, than the slowest one's 
 
 - `save_state`: the master alone, where no other rank keeps anything.
 - `together`: all ranks have come to the same point, as at the end of a run or between two steps of a synchronous one.
-- `Collection` and `give_piece`: ranks that run freely. The master asks; each rank copies its piece between two
-  minibatches and waits; when all have, nothing moves, the master copies its own, and all go on.
+- protocols/collection.py: ranks that run freely.
 
 While the training lasts, a checkpoint that cannot be written is a warning, and the next one is tried when it is due;
 the last one must be written.
@@ -21,17 +20,14 @@ import numpy as np
 
 from mpitrain import checkpoint
 from mpitrain.algorithms import name_of
-from mpitrain.assignments import Work
+from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
 from mpitrain.flat import fill
-from mpitrain.protocols.wire import Kind, Note
-from mpitrain.saver import Saver
-from mpitrain.state import State
+from mpitrain.sampling.assignments import Work
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
-    from mpitrain.protocols.orders import Orders
-    from mpitrain.session import Session
+    from mpitrain.training.context import Session
 
 NONE, REFUSED = -1, -1  # bytes of a rank that keeps nothing; the name of a checkpoint that is not made
 
@@ -51,7 +47,7 @@ def save_state(session: "Session", outstanding: list[Work]) -> None:
     saver, state = session.saver, session.state
     assert saver is not None
     piece = saver.copy_state(state, outstanding)
-    if _begun(saver, state.trained, piece.nbytes, last=False):
+    if begun(saver, state.trained, piece.nbytes, last=False):
         saver.commit(state.trained, piece, [])
 
 
@@ -70,7 +66,7 @@ def together(session: "Session", outstanding: list[Work], last: bool = False, ne
     sizes = {rank: int(text) for rank, text in enumerate(texts) if int(text) != NONE}
     name = state.trained
     nbytes = sum(sizes.values()) + (whole.nbytes if whole else 0)
-    if first and not (needed and _begun(saver, name, nbytes, last)):
+    if first and not (needed and begun(saver, name, nbytes, last)):
         name = REFUSED
     name = int(transport.broadcast(str(name).encode(), "the checkpoint"))
     if name == REFUSED:
@@ -86,7 +82,7 @@ def together(session: "Session", outstanding: list[Work], last: bool = False, ne
         saver.settle()
 
 
-def _begun(saver: Saver, samples: int, nbytes: int, last: bool) -> bool:
+def begun(saver: Saver, samples: int, nbytes: int, last: bool) -> bool:
     """Whether the checkpoint's folder is there. That of the `last` must be: raises BadInput."""
     try:
         saver.begin(samples, nbytes)
@@ -143,57 +139,3 @@ def from_first(transport: "Transport", read: Callable[[], list[str]], what: str)
     """The names that the first rank reads: many ranks that list one folder burden it, and may not see it alike."""
     names = transport.alive_while(read) if transport.rank == 0 else []
     return list(filter(None, transport.broadcast("\n".join(names).encode(), what).decode().split("\n")))
-
-
-class Collection:
-    """The master's side of a checkpoint of free-running ranks: asks on construction; `release` once `complete`."""
-
-    def __init__(self, session: "Session", workers: list[int], tag: int) -> None:
-        self.session, self.workers, self._tag = session, workers, tag
-        self._sizes: dict[int, int] = {}
-        self._post(Note(Kind.SAVE))
-
-    @property
-    def complete(self) -> bool:
-        """Whether every rank has copied its piece and waits."""
-        return len(self._sizes) == len(self.workers)
-
-    def copied(self, sender: int, nbytes: int) -> None:
-        """A rank has copied its piece, which is so large, and waits."""
-        self._sizes[sender] = nbytes
-
-    def release(self, state: State, unused: list[Work]) -> None:
-        """Copy the master's part, let the ranks go on, and start writing. `unused`: samples that the ranks hold."""
-        saver, rank = self.session.saver, self.session.transport.rank
-        assert saver is not None
-        own, whole = saver.copy_own(state), saver.copy_state(state, unused)
-        nbytes = whole.nbytes + (own.nbytes if own else 0) + sum(self._sizes.values())
-        begun = _begun(saver, state.trained, nbytes, last=False)
-        self._post(Note(Kind.RESUME, count=state.trained if begun else REFUSED))
-        if not begun:
-            return
-        if own is not None:
-            saver.write_own(state.trained, rank, own)
-        saver.commit(state.trained, whole, [*self._sizes, *([rank] if own else [])])
-
-    def _post(self, note: Note) -> None:
-        for worker in self.workers:
-            self.session.transport.post(worker, self._tag, note.pack())
-
-
-def give_piece(session: "Session", orders: "Orders", rest: list[Work]) -> None:
-    """A rank's answer to SAVE: it copies its piece, names the samples it was given and has not used, and waits until
-    all have done so; then it goes on, while the piece is written.
-
-    What this rank has sent before must be where it belongs.
-    """
-    saver = session.saver
-    assert saver is not None
-    piece = saver.copy_own(session.state)
-    assert piece is not None
-    for work in rest:
-        orders.tell(Note(Kind.REST, epoch=work.epoch, start=work.start, count=work.count, minibatch=work.minibatch))
-    orders.tell(Note(Kind.COPIED, nbytes=piece.nbytes))
-    orders.until(lambda: not orders.saving, "the other ranks to stop for a checkpoint")
-    if orders.saved_as != REFUSED:
-        saver.write_own(orders.saved_as, session.transport.rank, piece)

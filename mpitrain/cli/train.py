@@ -15,25 +15,26 @@ import numpy as np
 import xxhash
 from threadpoolctl import threadpool_limits
 
-from mpitrain import checkpoint, origin, saving
+from mpitrain import checkpoint
 from mpitrain import config as configuration
-from mpitrain.agreement import agreed, ending_together
-from mpitrain.assignments import Work
+from mpitrain.checkpoint import coordination, origin
+from mpitrain.cli.finish import finish
+from mpitrain.cli.setup import Options, furnish, new_session, prepare, run_folder, threads
 from mpitrain.config import Config
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
-from mpitrain.ending import finish
 from mpitrain.errors import BadInput
-from mpitrain.inputs import at_home
 from mpitrain.models import Network, warm
 from mpitrain.mpi import Transport
-from mpitrain.preparation import Options, furnish, new_session, prepare, run_folder, threads
+from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.pretraining import pretrain
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.standby import dismiss, stand_by
-from mpitrain.session import Session
-from mpitrain.stopping import Stop
+from mpitrain.sampling.assignments import Work
+from mpitrain.signals import Stop
+from mpitrain.training.context import Session
+from mpitrain.training.inputs import at_home
 
 
 def train(options: Options) -> int:
@@ -140,7 +141,7 @@ def _train_in(
     _compile(transport, corpus, network, config, device)
     session = new_session(transport, config, device, corpus, network, stop)
     agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")
-    saving.share(session)
+    coordination.share(session)
     if options.resume:
         _share_state(session)
     with transport.watching():

@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mpitrain.checkpoint.files import write_durably
 from mpitrain.errors import BadInput
-from mpitrain.tensorboard import EventFile
+from mpitrain.monitoring.tensorboard import EventFile
 
 LONGEST_LINE = 1 << 20  # bytes
 
@@ -73,15 +72,6 @@ def _drop_cut_line(file: io.FileIO) -> None:
     first = max(file.seek(0, os.SEEK_END) - LONGEST_LINE, 0)
     file.seek(first)
     file.truncate(first + file.readall().rfind(b"\n") + 1)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is whole whenever it is there, also after a crash. Raises BadInput naming it when the disk
-    refuses."""
-    try:
-        write_durably(path, text)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
 
 
 def summary_text(fields: dict[str, Any]) -> str:

@@ -1,0 +1,1 @@
+"""What is counted, evaluated and recorded, and what of it is shown."""

@@ -1,0 +1,1 @@
+"""What a rank trains with: its context, handed whole to a protocol, its gradients and its inputs."""
