@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mpitrain.algorithms.table import Algorithm, Count, NotNegative, Number
 from mpitrain.errors import BadInput
+from mpitrain.schedules.local_rate import LocalRate
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
@@ -55,7 +56,5 @@ class Elastic(Centred, frozen=True):
     def period(self) -> int:
         return self.tau
 
-    @property
-    def starts_apart(self) -> bool:
-        """Whether workers start at other seeds than the centre (footnote 7: it traps them)."""
-        return False
+    def local_rate(self) -> LocalRate:
+        return LocalRate(self.rate_decay, self.plateau)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from mpitrain.algorithms.centred import Elastic
-from mpitrain.algorithms.roles import WorkerRule
+from mpitrain.algorithms.roles import AveragingRule, WorkerRule
 from mpitrain.algorithms.table import Fraction, NotNegative
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array
+from mpitrain.flat import Array, scratch_for
 from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
 from mpitrain.rules import Fast, elastic, plain
 from mpitrain.stability.maps import easgd_condition
@@ -80,7 +80,7 @@ class Eamsgd(Pulled, frozen=True, tag_field="name", tag="eamsgd"):
 class _InStep(Pulled, frozen=True):
     """All ranks are workers and take every step together."""
 
-    protocol = "elastic-sync"
+    protocol = "model-averaging"
     has_master = False
 
     def check(self, config: "Config") -> None:
@@ -95,6 +95,9 @@ class _InStep(Pulled, frozen=True):
 
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
         return minibatch * ranks
+
+    def averaging(self, x: Array, ranks: int, fast: Fast) -> "ElasticRule":
+        return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)
 
 
 class EasgdSync(_InStep, frozen=True, tag_field="name", tag="easgd-sync"):
@@ -146,6 +149,33 @@ class ElasticWorker(WorkerRule):
 
     def restored(self) -> None:
         self._local.look()
+
+
+class ElasticRule(ElasticWorker, AveragingRule):
+    """Equations 5 to 7. When τ divides the clock, the mean of all xⁱ is summed while the gradient is computed there."""
+
+    overlaps = True
+
+    def __init__(self, x: Array, optimizer: Optimizer, moving_rate: Callable[[float, int], float], tau: int) -> None:
+        super().__init__(x, optimizer, moving_rate)
+        self._tau, self._mean, self._scratch = tau, np.empty_like(x), scratch_for(x)
+
+    def due(self, t: int) -> bool:
+        return t % self._tau == 0
+
+    @property
+    def summed(self) -> list[Array]:
+        return [self._mean]
+
+    def offer(self, b: slice, centre: Array, t: int) -> None:
+        self.exchange(b, centre, t)
+        np.copyto(self._mean[b], self.x[b])
+
+    def take(self, b: slice, vectors: Buffers, ranks: int) -> None:
+        # x̃ ← (1 − β)x̃ + β(1/p)Σxⁱ, β = pα
+        mean, scratch = self._mean[b], self._scratch[: b.stop - b.start]
+        np.divide(mean, ranks, out=mean)
+        elastic.synchronous_centre(vectors["theta"], mean, scratch, beta=ranks * self.alpha)
 
 
 def named(buffers: Buffers) -> Buffers:

@@ -46,6 +46,32 @@ class WorkerRule:
         """The vectors have been filled from a checkpoint."""
 
 
+class AveragingRule(WorkerRule):
+    """A worker's arithmetic where all ranks exchange at the same step, by sums over them, and each holds the centre.
+
+    `overlaps`: an exchange begins before a step and its sums travel while the gradient is computed. Else it follows
+    the step, and the last steps of a training are followed by one too.
+    """
+
+    overlaps: ClassVar[bool] = False
+
+    def due(self, t: int) -> bool:
+        """Whether there is an exchange with step t."""
+        raise NotImplementedError
+
+    @property
+    def summed(self) -> list[Array]:
+        """The vectors that an exchange sums over the ranks, in place."""
+        raise NotImplementedError
+
+    def offer(self, b: slice, centre: Array, t: int) -> None:
+        """Make a block of `summed` ready; `centre` is that block of it."""
+
+    def take(self, b: slice, vectors: Buffers, ranks: int) -> None:
+        """The sums of a block over so many ranks have come: move the centre, whose block is in `vectors`."""
+        raise NotImplementedError
+
+
 class MasterRule:
     """What a master that computes does with what a worker hands over."""
 

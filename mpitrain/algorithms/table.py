@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
-from mpitrain.algorithms.roles import MasterRule, WorkerRule
+from mpitrain.algorithms.roles import AveragingRule, MasterRule, WorkerRule
 from mpitrain.flat import Array
 from mpitrain.optimizers import Buffers, Optimizer, Sgd
 from mpitrain.rules import Fast, plain
+from mpitrain.schedules.local_rate import LocalRate
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
@@ -95,6 +96,15 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Chunks that are shuffled together when samples are read so (EASGD's prefetch); 0 when they are not."""
         return 0
 
+    @property
+    def starts_apart(self) -> bool:
+        """Whether workers start at other seeds than the centre (EASGD's footnote 7: it traps them)."""
+        return False
+
+    def local_rate(self) -> LocalRate:
+        """A worker's own learning rate, which may fall with its clock."""
+        return LocalRate(0.0, 0)
+
     # ---- its arithmetic
 
     def beside(self, theta: Array) -> Buffers:
@@ -119,6 +129,10 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> WorkerRule:
         """The arithmetic of a worker that starts at x while the centre is `centre`. Both are copied."""
+        raise NotImplementedError
+
+    def averaging(self, x: Array, ranks: int, fast: Fast) -> AveragingRule:
+        """The arithmetic of one of so many ranks that all exchange at the same step, and that starts at x."""
         raise NotImplementedError
 
     def master(self, fast: Fast) -> MasterRule:

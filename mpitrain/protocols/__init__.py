@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mpitrain.protocols import elastic, elastic_sync, hybrid, peers, server, synchronous
+from mpitrain.protocols import elastic, hybrid, model_averaging, peers, server, synchronous
 
 if TYPE_CHECKING:
     from mpitrain.training.context import Session
@@ -15,5 +15,5 @@ PROTOCOLS: dict[str, "Callable[[Session], None]"] = {
     "hybrid": hybrid.run,
     "peers": peers.run,
     "elastic": elastic.run,
-    "elastic-sync": elastic_sync.run,
+    "model-averaging": model_averaging.run,
 }

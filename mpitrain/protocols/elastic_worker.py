@@ -18,7 +18,6 @@ from mpitrain.protocols.orders import TO_NEXT, Orders
 from mpitrain.protocols.wire import Kind, Note, unpack
 from mpitrain.sampling.assignments import Work
 from mpitrain.sampling.supply import Supply
-from mpitrain.schedules.local_rate import LocalRate
 from mpitrain.training.context import Session
 
 REPORT_EVERY = 0.05  # seconds between two reports of a worker
@@ -60,7 +59,7 @@ class Worker:
         place = session.device.place
         self.rule = self.options.worker(place(x), place(theta), len(workers), session.device.fast)
         state.local = self.rule.vectors
-        self.rate = LocalRate(self.options.rate_decay, self.options.plateau)
+        self.rate = self.options.local_rate()
         self.t, self.turns, self.rest = 0, 0, list[Work]()
         self._g = np.empty_like(self.rule.at)
         self._first = self._idle = self.stopping = self._done = False

@@ -1,20 +1,18 @@
-"""Synchronous EASGD and EAMSGD (Zhang, Choromanska & LeCun 2015, equations 5 to 7): all ranks are workers, in step.
+"""Ranks that train by themselves and average, all at the same step: synchronous EASGD, block momentum.
 
-When τ divides the common clock, the mean of all xⁱ is summed while the gradient is computed at the very xⁱ that it is
-of; then x̃, which every rank holds, moves by equation 6, and xⁱ by equation 5 or 7.
+Each rank takes its share of every minibatch with its own xⁱ, and holds the centre, which moves by sums over all ranks:
+while a gradient is computed, or between two steps. What is summed and what becomes of it is the algorithm's
+(`algorithms.roles.AveragingRule`).
 """
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from mpitrain.algorithms import Pulled
 from mpitrain.checkpoint import coordination
 from mpitrain.errors import TrainingFailed
-from mpitrain.flat import block_of, block_slices, blocks, scratch_for
+from mpitrain.flat import block_of, block_slices
 from mpitrain.protocols.elastic import warn
-from mpitrain.rules import elastic
-from mpitrain.schedules.local_rate import LocalRate
 from mpitrain.training.context import Session
 
 PIECE = 1 << 20  # elements of one sum over the ranks
@@ -30,23 +28,23 @@ def run(session: Session) -> None:
 
 
 class Stepper:
-    """One rank's x, v, and copy of x̃; all ranks take their shares of one minibatch after another."""
+    """One rank's own vectors and its copy of the centre; all ranks take their shares of one minibatch after another."""
 
     def __init__(self, session: Session) -> None:
         self.session, self.state = session, session.state
         self.transport = session.device.transport(session.transport)
-        self.options, self.ranks = cast(Pulled, session.config.algorithm), session.members
+        self.options, self.ranks = session.config.algorithm, session.members
         self.part = self.ranks.index(self.transport.rank)
-        self.centre = self.state.theta
-        seed, x = session.config.training.seed, self.centre
+        seed, x = session.config.training.seed, self.state.theta
         if self.options.starts_apart:
             x = session.device.place(session.network.initial(seed + 1 + self.part, x.dtype))
-        self.worker = self.options.worker(x, self.centre, len(self.ranks), session.device.fast)
+        self.worker = self.options.averaging(x, len(self.ranks), session.device.fast)
         self.state.local = self.worker.vectors
-        self.rate, self.t = LocalRate(self.options.rate_decay, self.options.plateau), 0
-        self.mean, self._g = np.empty_like(x), np.empty_like(x)
-        self._scratch = scratch_for(x)
-        self._sums: list[tuple[Any, slice]] = []
+        self.rate, self.t = self.options.local_rate(), 0
+        self.since = 0  # steps since the last exchange
+        self.eta = session.schedule.at(self.state.assignments.position).learning_rate
+        self._g = np.empty_like(x)
+        self._sums: list[tuple[list[Any], slice]] = []
         self._small = np.zeros(4)
         self._take_up()
 
@@ -68,16 +66,19 @@ class Stepper:
             monitor.turn(state, whole=True, saves=False)
             self.transport.heartbeat()
             if stopping:
-                break
+                return
+        if self.since and not self.worker.overlaps:
+            self._start_exchange(self.rate(self.eta, self.t))
+            self._end_exchange()
+            self._note_numbers()
 
     def _step(self, work: Any) -> tuple[float, bool, bool]:
         """One step of every rank; mean loss, whether some rank wants to stop, whether the first wants to save."""
         share, worker = work.share(self.part, len(self.ranks)), self.worker
         eta = self.rate(self.eta, self.t)
-        exchange = self.t % self.options.tau == 0
-        if exchange:
-            worker.begin(eta, len(self.ranks))
-            self._start_exchange()
+        exchange = worker.due(self.t)
+        if exchange and worker.overlaps:
+            self._start_exchange(eta)
 
         def update(part: slice) -> None:
             for b in block_slices(part, block_of(self._g)):
@@ -90,39 +91,43 @@ class Stepper:
         else:  # fewer samples than ranks: this one moves without a gradient
             self._g.fill(0)
             update(slice(0, self._g.size))
+        if exchange and not worker.overlaps:
+            self._start_exchange(eta)
         if exchange:
             self._end_exchange()
         self._small[:] = loss, share.count, self.session.stop.flag, self.session.monitor.save_due()
         self.transport.wait(self.transport.start_sum(self._small), "the other ranks' losses", yielding=YIELDING)
         self.t += 1
+        self.since += 0 if exchange and not worker.overlaps else 1
         mean = float(self._small[0] / self._small[1])
         self.rate.observe(mean)
         return mean, bool(self._small[2]), bool(self._small[3])
 
-    def _start_exchange(self) -> None:
-        """d ← α(xⁱ − x̃), and the sum of all xⁱ on its way."""
-        whole = slice(0, self.mean.size)
-        for piece in block_slices(whole, PIECE):
-            for b in block_slices(piece, block_of(self.mean)):
-                self.worker.exchange(b, self.centre[b], self.t)
-                np.copyto(self.mean[b], self.worker.x[b])
-            if len(self.ranks) > 1:
-                self._sums.append((self.transport.start_sum(self.mean[piece]), piece))
+    def _start_exchange(self, eta: float) -> None:
+        """Set the sums over the ranks on their way."""
+        theta = self.state.theta
+        self.worker.begin(eta, len(self.ranks))
+        for piece in block_slices(slice(0, theta.size), PIECE):
+            for b in block_slices(piece, block_of(theta)):
+                self.worker.offer(b, theta[b], self.t)
+            starts = self.worker.summed if len(self.ranks) > 1 else []
+            self._sums.append(([self.transport.start_sum(vector[piece]) for vector in starts], piece))
 
     def _progress(self) -> None:
-        for request, _ in self._sums:
-            request.Test()
+        for requests, _ in self._sums:
+            for request in requests:
+                request.Test()
 
     def _end_exchange(self) -> None:
-        """Equation 6: x̃ ← (1 − β)x̃ + β(1/p)Σxⁱ, β = pα."""
-        for request, _ in self._sums:
-            self.transport.wait(request, "the other ranks' parameters")
+        """Wait for the sums, piece by piece, and move the centre by them."""
+        vectors = self.state.vectors()
+        for requests, piece in self._sums:
+            for request in requests:
+                self.transport.wait(request, "the other ranks' parameters")
+            for b in block_slices(piece, block_of(self.state.theta)):
+                self.worker.take(b, {name: vector[b] for name, vector in vectors.items()}, len(self.ranks))
         self._sums.clear()
-        ranks, alpha = len(self.ranks), self.worker.alpha
-        for b in blocks(self.mean.size, block_of(self.mean)):
-            mean, scratch = self.mean[b], self._scratch[: b.stop - b.start]
-            np.divide(mean, ranks, out=mean)
-            elastic.synchronous_centre(self.centre[b], mean, scratch, beta=ranks * alpha)
+        self.since = 0
 
     def _next_work(self) -> Any:
         """The next minibatch of all ranks together: of one epoch and one stage."""
@@ -137,12 +142,12 @@ class Stepper:
         self._note_numbers()
         if coordination.restore(self.session):
             numbers = self.state.local_numbers
-            self.t = numbers["t"]
+            self.t, self.since = numbers["t"], numbers.get("since", 0)
             self.rate.restore(numbers["rate"])
             self.worker.restored()
 
     def _note_numbers(self) -> None:
-        self.state.local_numbers.update(t=self.t, rate=self.rate.numbers())
+        self.state.local_numbers.update(t=self.t, since=self.since, rate=self.rate.numbers())
 
     def _save(self) -> None:
         """All ranks together, between two steps."""
