@@ -1,12 +1,12 @@
-"""Checkpoints: a folder each, written under a temporary name, checksummed, renamed last.
+"""Checkpoints: each is a folder that is written under a temporary name, checksummed, and renamed last.
 
-`checkpoints/000000012800/` holds `state.h5` (vectors with fletcher32, counters), a `rank-00003.h5` for each rank that
-keeps something of its own, the run's `config.toml` and `corpus.json` as they were, and `manifest.json` with the size
-and xxh3 of every file. The name is the number of samples trained on. `checkpoints/best/` holds the model with the
-smallest error on dev, or where there is none on test, to evaluate and export.
+`checkpoints/000000012800/` holds `state.h5` (vectors with fletcher32, counters), a `rank-00003.h5` for each rank with
+vectors of its own, the run's `config.toml` and `corpus.json` at that time, and `manifest.json` with the size and xxh3
+of every file. The name is the number of samples trained on. `checkpoints/best/` holds the model with the smallest error
+on dev, or on test if there is no dev, to evaluate and export.
 
-A name is given last and taken away first, by a rename each, so that at every instant the last committed checkpoint is
-there. A folder that does not match its manifest is torn: it is skipped and named.
+A checkpoint gets its name last and loses it first, each by a rename, so that the checkpoint that was committed last
+exists at every instant. A folder that does not match its manifest is torn: it is skipped and reported.
 """
 
 from mpitrain.checkpoint.documents import CONFIG, checksum, document, maker, require_intact, seal, sealed

@@ -1,15 +1,15 @@
-"""How ranks make a checkpoint together, and take up their pieces of one again.
+"""How ranks write a checkpoint together, and load their pieces of one.
 
-Each rank copies what it has to save, between two minibatches, and goes on; threads write the copies, and the first
-rank's gives the checkpoint its name once all pieces lie in the folder. So a checkpoint stops nobody for longer than
-copies take, and where ranks have to stop at one moment, than the slowest one's minibatch.
+Each rank copies its vectors between two minibatches and continues; threads write the copies, and rank 0's thread gives
+the checkpoint its name once all pieces are in the folder. So a checkpoint interrupts a rank only while it copies, and,
+where all ranks have to stop at the same moment, until the slowest one has finished its minibatch.
 
-- `save_state`: the master alone, where no other rank keeps anything.
-- `together`: all ranks have come to the same point, as at the end of a run or between two steps of a synchronous one.
+- `save_state`: the master writes alone, where no other rank has a piece.
+- `together`: all ranks are at the same point, as at the end of a run or between two steps of a synchronous algorithm.
 - protocols/collection.py: ranks that run freely.
 
-While the training lasts, a checkpoint that cannot be written is a warning, and the next one is tried when it is due;
-the last one must be written.
+During training, a checkpoint that cannot be written causes a warning, and the next one is tried when it is due; the
+last one must be written.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from mpitrain.mpi import Transport
     from mpitrain.training.context import Session
 
-NONE, REFUSED = -1, -1  # bytes of a rank that keeps nothing; the name of a checkpoint that is not made
+NONE, REFUSED = -1, -1  # the size of a rank's piece if it has none; the name of a checkpoint that is not written
 
 
 def share(session: "Session") -> None:
-    """Every rank learns from the first where checkpoints lie and which one the run goes on from. Collective."""
+    """Tell all ranks where checkpoints are written and which one the run resumes from. Collective."""
     saver, resumed = session.saver, session.resumed
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
     folder, found = session.transport.broadcast("\n".join(paths).encode(), "the run folder").decode().split("\n")
@@ -43,7 +43,7 @@ def share(session: "Session") -> None:
 
 
 def save_state(session: "Session", outstanding: list[Work]) -> None:
-    """Start a checkpoint without pieces, by the master alone."""
+    """Start a checkpoint that holds the master's state alone. The master calls this."""
     saver, state = session.saver, session.state
     assert saver is not None
     piece = saver.copy_state(state, outstanding)
@@ -54,8 +54,8 @@ def save_state(session: "Session", outstanding: list[Work]) -> None:
 def together(session: "Session", outstanding: list[Work], last: bool = False, needed: bool = True) -> None:
     """Start a checkpoint of all ranks, each with its own piece. Collective over the transport.
 
-    The `last` one is there when this returns; if it cannot be, BadInput is raised. None is made unless the first rank
-    says that it is `needed`.
+    The `last` one is complete when this returns, or BadInput is raised. No checkpoint is written unless rank 0 passes
+    `needed`.
     """
     transport, state, saver = session.transport, session.state, session.saver
     if saver is None:
@@ -83,7 +83,7 @@ def together(session: "Session", outstanding: list[Work], last: bool = False, ne
 
 
 def begun(saver: Saver, samples: int, nbytes: int, last: bool) -> bool:
-    """Whether the checkpoint's folder is there. That of the `last` must be: raises BadInput."""
+    """Begin a checkpoint; whether that succeeded. For the `last` one, a failure raises BadInput."""
     try:
         saver.begin(samples, nbytes)
     except BadInput as error:
@@ -97,8 +97,8 @@ def begun(saver: Saver, samples: int, nbytes: int, last: bool) -> bool:
 def restore(session: "Session") -> bool:
     """Fill `state.local` from this rank's piece of the checkpoint that the run resumes from.
 
-    Collective over all ranks; those that keep a piece have allocated its vectors. False, and nothing changed, where
-    there is no such checkpoint, or another set of ranks or another algorithm made it.
+    Collective over all ranks; those with a piece have allocated its vectors. Returns False and changes nothing if there
+    is no such checkpoint, or if another set of ranks or another algorithm wrote it.
     """
     folder, state, transport = session.resumed, session.state, session.transport
     if folder is None:
@@ -114,14 +114,14 @@ def restore(session: "Session") -> bool:
 
 
 def _pieces(session: "Session", folder: Path) -> list[str]:
-    """The ranks' own pieces, which mean nothing to another algorithm."""
+    """The names of the ranks' own pieces; none if another algorithm wrote the checkpoint, since it cannot use them."""
     made = checkpoint.maker(folder)
     return checkpoint.pieces(folder) if made in ("", name_of(session.config.algorithm)) else []
 
 
 def _load_local(session: "Session", folder: Path) -> None:
-    """Fill `state.local` while the others hear that this rank is alive. A thread reads into host memory: which GPU is
-    this rank's is known to the main thread alone."""
+    """Fill `state.local` while heartbeats are sent. A thread reads into host memory, since only the main thread has
+    selected this rank's GPU."""
     state, rank, layout = session.state, session.transport.rank, session.network.layout
     places = state.local
     state.local = {
@@ -136,6 +136,7 @@ def _load_local(session: "Session", folder: Path) -> None:
 
 
 def from_first(transport: "Transport", read: Callable[[], list[str]], what: str) -> list[str]:
-    """The names that the first rank reads: many ranks that list one folder burden it, and may not see it alike."""
+    """Broadcast the names that rank 0 reads: if many ranks listed the folder, they would load the file system and might
+    see different contents."""
     names = transport.alive_while(read) if transport.rank == 0 else []
     return list(filter(None, transport.broadcast("\n".join(names).encode(), what).decode().split("\n")))

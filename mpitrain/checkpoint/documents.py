@@ -1,8 +1,8 @@
-"""The documents of a run, config.toml and corpus.json: every checkpoint holds those that it was made with.
+"""The documents of a run, config.toml and corpus.json: every checkpoint holds those that it was written with.
 
-A run goes on with what its checkpoint says, so that no crash leaves a configuration beside another one's weights. The
-copies in the run folder are for people and other programs. They change with the first checkpoint that a changed
-configuration has come to, and each holds its own checksum, by which one is noticed that was cut short or edited.
+A run resumes with the documents in its checkpoint, so that a crash cannot combine one configuration with the weights of
+another. The copies in the run folder are for people and other programs. They are updated with the first checkpoint
+under a changed configuration, and each holds a checksum that reveals truncated or edited files.
 """
 
 import tomllib
@@ -23,7 +23,7 @@ def sealed(configuration: str) -> str:
 
 
 def seal(run: Path) -> None:
-    """Give an older version's config.toml its checksum, or one that a later checkpoint replaced could pass for torn."""
+    """Add the checksum to a config.toml of an older version, which had none."""
     path = run / CONFIG
     try:
         text = path.read_text(encoding="utf-8")
@@ -39,13 +39,13 @@ def checksum(text: str) -> str:
 
 
 def document(run: Path, checkpoint: Path, name: str) -> Path:
-    """The document that holds for a checkpoint: its own, or the run's, where an older version wrote the checkpoint."""
+    """The document that applies to a checkpoint: its own, or the run's if an older version wrote the checkpoint."""
     own = checkpoint / name
     return own if own.exists() else run / name
 
 
 def maker(checkpoint: Path) -> str:
-    """The name of the algorithm that made a checkpoint; "" where no document tells."""
+    """The name of the algorithm that wrote a checkpoint; "" if no document says it."""
     try:
         text = document(checkpoint.parent.parent, checkpoint, CONFIG).read_text(encoding="utf-8")
         return str(tomllib.loads(text)["algorithm"]["name"])
@@ -54,7 +54,7 @@ def maker(checkpoint: Path) -> str:
 
 
 def require_intact(run: Path, checkpoint: Path) -> None:
-    """Raise BadInput naming the run's config.toml if it is not as it was written. Older versions wrote no checksum."""
+    """Raise BadInput naming the run's config.toml if it has been changed. Older versions wrote no checksum."""
     path, copy = run / CONFIG, checkpoint / CONFIG
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

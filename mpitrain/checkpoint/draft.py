@@ -1,4 +1,4 @@
-"""Writing a checkpoint: a hidden folder, whose files are written and fsynced, then a manifest, then its name."""
+"""Write a checkpoint: files in a hidden folder, written and fsynced, then the manifest, then the rename."""
 
 import json
 import shutil
@@ -28,18 +28,18 @@ from mpitrain.files import sync, write_durably
 from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.sampling.assignments import Work
 
-BEST = "best"  # the checkpoint that holds nothing but a `MODEL`, and in its numbers the `error`
+BEST = "best"  # the checkpoint that holds only a `MODEL`, with its `error` among the numbers
 STATE, MODEL = "state.h5", "model"
 PIECES = "rank-*.h5"
-CHUNK = 1 << 20  # elements of a chunk, and of one call of HDF5, during which nobody else can call it
-SPARE = 1 << 20  # bytes beside the vectors, at most
-LOOK_EVERY = 0.02  # seconds between two looks for other ranks' pieces
-LOOKS = 10  # within a deadline, at least, before it is over: a suspended job does not take that time for silence
+CHUNK = 1 << 20  # elements per chunk and per HDF5 call, which blocks all other calls of HDF5
+SPARE = 1 << 20  # upper bound of the bytes that are needed beside the vectors
+LOOK_EVERY = 0.02  # seconds between two checks for other ranks' pieces
+LOOKS = 10  # the fewest checks before a deadline expires: time in which the job was suspended does not count
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one file of a checkpoint is to hold: vectors by name, numbers, and ranges of samples to hand out again."""
+    """The content of one file of a checkpoint: vectors by name, numbers, and ranges of samples to hand out again."""
 
     vectors: dict[str, Array]
     numbers: dict[str, Any]
@@ -47,7 +47,7 @@ class Piece:
 
     @property
     def nbytes(self) -> int:
-        """Of the vectors."""
+        """Size of the vectors in bytes."""
         return sum(vector.nbytes for vector in self.vectors.values())
 
 
@@ -57,9 +57,9 @@ def file_of(rank: int) -> str:
 
 
 class Draft:
-    """A checkpoint being written. The master begins and commits it; every rank may write its own piece between.
+    """A checkpoint being written. The master begins and commits it; in between, every rank may write its own piece.
 
-    What cannot be written raises BadInput, one line that names the checkpoint.
+    If something cannot be written, BadInput is raised, with one line that names the checkpoint.
     """
 
     def __init__(self, folder: Path, name: int | str) -> None:
@@ -67,7 +67,7 @@ class Draft:
         self.path = folder / f".writing-{self.final.name}"
 
     def begin(self, nbytes: int) -> None:
-        """Make the temporary folder. There must be room for `nbytes` of vectors."""
+        """Create the temporary folder. Raises BadInput unless there is room for `nbytes` of vectors."""
         with self._naming():
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(parents=True)
@@ -77,12 +77,12 @@ class Draft:
                 raise OSError(28, f"it needs {nbytes / 1e6:,.1f} MB, the disk has {free / 1e6:,.1f} MB left")
 
     def write_state(self, state: State, layout: Layout, outstanding: list[Work]) -> None:
-        """The master's piece: what a run resumes from with any number of ranks."""
+        """Write the master's piece, from which a run can resume with any number of ranks."""
         ranges = [*state.assignments.returned, *outstanding]
         self.write(STATE, Piece(state.vectors(), state.numbers(), ranges), layout)
 
     def write(self, name: str, piece: Piece, layout: Layout) -> None:
-        """One file, whole once it has this name."""
+        """Write one file; it gets this name only when it is complete."""
         with self._naming():
             partial = self.path / f"{name}.partial"
             with CarefulFile(partial, "w+") as raw:
@@ -92,16 +92,17 @@ class Draft:
             partial.rename(self.path / name)
 
     def refuse(self, name: str, reason: str) -> None:
-        """Tell the one who will commit that this file will not come."""
+        """Tell the master that this file will not be written, and why."""
         partial = self.path / f"{name}.partial"
         with suppress(OSError):
-            partial.write_text(reason)  # what it held is dropped first: a full disk has room for the reason
+            partial.write_text(reason)  # truncates the file first, so that a full disk has room for the reason
         with suppress(OSError):
-            partial.rename(self.path / f"{name}.fault")  # which nobody reads before it is whole
+            partial.rename(self.path / f"{name}.fault")  # a rename, so that nobody reads an incomplete reason
 
     def await_files(self, names: list[str], seconds: float) -> None:
-        """Wait until other ranks have written these. Raises BadInput when they cannot, or have not begun after so many
-        seconds; one that has been begun comes, however slow the disk is, or its rank is noticed to be silent."""
+        """Wait until other ranks have written these files. Raises BadInput if they cannot, or if they have not begun
+        after `seconds`. A file that was begun is awaited however slow the disk is: a dead rank is noticed by its
+        missing heartbeat."""
         waited, looked = 0.0, time.monotonic()
         while missing := [name for name in names if not (self.path / name).exists()]:
             for told in self.path.glob("*.fault"):
@@ -113,8 +114,8 @@ class Draft:
             time.sleep(LOOK_EVERY)
 
     def commit(self, keep: int = 0, documents: Mapping[str, str] = MappingProxyType({})) -> Path:
-        """Write the documents, then the manifest, give the folder its name, delete all but the `keep` newest up to this
-        one (0: none)."""
+        """Write the documents, then the manifest, rename the folder, and delete all but the `keep` newest checkpoints
+        up to this one (0: delete none)."""
         replaced = self.final.with_name(self.final.name + REPLACED)
         with self._naming():
             for name, text in documents.items():
@@ -132,11 +133,12 @@ class Draft:
         return self.final
 
     def _begun(self, name: str) -> bool:
-        """Whether a file is being written, or is whole."""
-        return any((self.path / each).exists() for each in (f"{name}.partial", name))  # in the order of their lives
+        """Whether a file is being written or is complete."""
+        # the partial name is checked first, since the file loses it when it gets its final one
+        return any((self.path / each).exists() for each in (f"{name}.partial", name))
 
     def abandon(self) -> None:
-        """Delete what there is of it."""
+        """Delete the files that were written."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     @contextmanager
@@ -148,7 +150,7 @@ class Draft:
 
 
 def clear(folder: Path) -> None:
-    """Delete what a killed run has left of its drafts and deletions."""
+    """Delete the unfinished checkpoints and deletions of a killed run."""
     for left in [*folder.glob(".writing-*"), *folder.glob(".deleting-*")]:
         shutil.rmtree(left, ignore_errors=True)
 
@@ -166,7 +168,7 @@ def _fill(file: h5py.File, piece: Piece, layout: Layout) -> None:
 
 
 def _delete(checkpoint: Path) -> None:
-    """First its name, so that no torn one ever has one."""
+    """Delete a checkpoint. It is renamed first, so that no incomplete folder ever has a checkpoint's name."""
     hidden = checkpoint.with_name(f".deleting-{checkpoint.name}")
     with suppress(OSError):
         checkpoint.rename(hidden)

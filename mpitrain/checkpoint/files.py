@@ -19,15 +19,15 @@ REPLACED = "~"  # ends the name of a checkpoint while another takes its place
 
 
 class CarefulFile(io.FileIO):
-    """A file for h5py to write to: an error is kept in `fault`, for whoever closes it to raise.
+    """A file for h5py to write to, which keeps an error in `fault` until `finish` raises it.
 
-    HDF5 that meets a full disk leaves objects behind that it cannot close, and crashes the process at its end.
+    If HDF5 itself saw the error of a full disk, it would leave objects that it cannot close and crash at exit.
     """
 
     fault: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write all of it; after a fault, none."""
+        """Write all the data; after a fault, pretend to."""
         view = memoryview(data).cast("B")
         done = 0
         try:
@@ -46,26 +46,27 @@ class CarefulFile(io.FileIO):
             return size or 0
 
     def finish(self) -> None:
-        """Have it on the disk. Raises OSError for what went wrong since it was opened."""
+        """Sync to the disk. Raises OSError for anything that went wrong since the file was opened."""
         if self.fault is not None:
             raise self.fault
         os.fsync(self.fileno())
 
 
 def describe(layout: Layout) -> str:
-    """What tells one network's vectors from another's."""
+    """A description of the layout that distinguishes the vectors of different networks."""
     return json.dumps([[p.name, list(p.shape)] for p in layout.parameters])
 
 
 def write_manifest(folder: Path, documents: Iterable[str] = ()) -> None:
-    """Size and checksum of every piece and of the documents in the folder, beside them, all on the disk."""
+    """Write the manifest, with size and checksum of every piece and document in the folder, and sync all to the
+    disk."""
     files = [*sorted(folder.glob("*.h5")), *(folder / name for name in documents)]
     described = {path.name: digest(path) for path in files}
     write_durably(folder / MANIFEST, json.dumps({"format": FORMAT, "files": described}, indent=1) + "\n")
 
 
 def fault(folder: Path) -> str | None:
-    """Why a checkpoint is torn; None for a whole one."""
+    """Why a checkpoint is torn; None if it is intact."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         if manifest["format"] != FORMAT:
@@ -88,7 +89,7 @@ def digest(path: Path) -> dict[str, Any]:
 
 
 def folders(folder: Path) -> list[Path]:
-    """The checkpoints of a run by samples; one that is being replaced stands before what replaces it."""
+    """The checkpoints of a run, sorted by samples; one that is being replaced comes before its replacement."""
     try:
         named = [path for path in folder.iterdir() if path.name[0].isdigit() and path.is_dir()]
     except FileNotFoundError:
@@ -99,5 +100,5 @@ def folders(folder: Path) -> list[Path]:
 
 
 def order(path: Path) -> tuple[str, bool]:
-    """By samples, the replaced one first."""
+    """Sort key: by samples, a replaced checkpoint before its replacement."""
     return path.name.rstrip(REPLACED), not path.name.endswith(REPLACED)

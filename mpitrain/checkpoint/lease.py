@@ -1,8 +1,8 @@
-"""A run folder belongs to one run: while that lives, `in-use.json` in the folder says which process it is.
+"""A run folder belongs to one run: while the run is alive, `in-use.json` in the folder names its process.
 
-The file is created exclusively, and its time is renewed every few seconds. A run that finds another's asks whether that
-one still lives: on the same machine its process tells; elsewhere its heartbeat does, measured by the clock of the file
-system alone. A job that its batch system has started again does not wait for what its start before has left.
+The file is created exclusively, and its modification time is renewed every few seconds as a heartbeat. A run that finds
+the file of another checks whether that one is still alive: on the same machine by its process, elsewhere by its
+heartbeat, measured with the file system's clock alone. A requeued job does not wait for the file of its previous start.
 """
 
 import os
@@ -20,19 +20,19 @@ import msgspec
 from mpitrain.errors import BadInput
 
 NAME = "in-use.json"
-HEARTBEAT, SILENT = 5.0, 60.0  # seconds between heartbeats; without one for so long, a run elsewhere has ended
-LOOK_EVERY = 0.2  # seconds between two looks for a heartbeat
+HEARTBEAT, SILENT = 5.0, 60.0  # seconds between heartbeats; seconds without one after which a remote run counts as dead
+LOOK_EVERY = 0.2  # seconds between two checks for a heartbeat
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A process, on a machine that nothing but the same boot and the same process numbers can be confused with."""
+    """A process and its machine. The machine is identified by its boot and by its namespace of process numbers."""
 
     host: str = ""
     process: int = 0
-    started: str = ""  # in clock ticks after the boot, so that a number given anew is not taken for the old process
+    started: str = ""  # start time in clock ticks after boot, to recognise a reused process number
     machine: str = ""
     job: str = ""
-    restarts: str = ""  # of the job by its batch system
+    restarts: str = ""  # how often the batch system has restarted the job
     token: str = ""
 
     @classmethod
@@ -44,7 +44,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     @property
     def lives(self) -> bool | None:
-        """Whether the process is still there; None where that cannot be told from here."""
+        """Whether the process still exists; None if this machine cannot tell."""
         here = Holder.here()
         if self.job and self.job == here.job and self.restarts != here.restarts:
             return False
@@ -59,9 +59,9 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Lease:
-    """This process's hold on a run folder, from construction to `release`. `wait` is called while it waits.
+    """This process's exclusive use of a run folder, from construction to `release`. `wait` is called while it waits.
 
-    Raises BadInput naming the folder, and the process that has it where one has.
+    Raises BadInput naming the folder and, if another process uses it, that process.
     """
 
     def __init__(self, folder: Path, wait: Callable[[], None] = lambda: None) -> None:
@@ -75,7 +75,7 @@ class Lease:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def release(self) -> None:
-        """Leave the folder to others; an empty one, as bad input leaves it, is removed."""
+        """Release the folder. It is removed if it is empty, as after bad input."""
         self._over.set()
         with suppress(OSError, msgspec.DecodeError):
             if _read(self._path)[0].token == self._mine.token:
@@ -84,7 +84,7 @@ class Lease:
             self.folder.rmdir()
 
     def _create(self) -> bool:
-        """Whether there was no such file."""
+        """Create the file; whether that succeeded, that is, it did not exist."""
         try:
             handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
@@ -94,22 +94,22 @@ class Lease:
         return True
 
     def _displace(self) -> None:
-        """Remove the file of a run that has ended. Raises BadInput where it lives."""
+        """Remove the file of a run that has ended. Raises BadInput if the run is alive."""
         try:
             holder, renewed = _known(self._path)
             if holder.lives or (holder.lives is None and self._gives_heartbeat(holder, renewed)):
                 raise BadInput(f"{self.folder}: {_known(self._path)[0]}")
             aside = self._path.with_name(f".{NAME}.{self._mine.token}")
-            self._path.rename(aside)  # of several that try, one gets it
-            if _known(aside)[0].token != holder.token:  # somebody was quicker, and this is the new holder's
+            self._path.rename(aside)  # if several processes try, only one succeeds
+            if _known(aside)[0].token != holder.token:  # another process was faster, and this is the new holder's file
                 with suppress(FileExistsError):
                     os.link(aside, self._path)
             aside.unlink()
-        except FileNotFoundError:  # it has gone meanwhile
+        except FileNotFoundError:  # it has disappeared in the meantime
             return
 
     def _gives_heartbeat(self, holder: Holder, renewed: float) -> bool:
-        """Watch until the file is renewed, or has not been for SILENT seconds."""
+        """Whether the file is renewed within SILENT seconds."""
         silent = min(max(self._now() - renewed, 0.0), SILENT)
         end = time.monotonic() + SILENT - silent
         while time.monotonic() < end:
@@ -120,7 +120,7 @@ class Lease:
         return False
 
     def _now(self) -> float:
-        """The time by the clock of the file system."""
+        """The current time of the file system's clock."""
         probe = self._path.with_name(f".{NAME}.{self._mine.token}")
         probe.touch()
         try:
@@ -129,7 +129,7 @@ class Lease:
             probe.unlink()
 
     def _beat(self) -> None:
-        """Renew the file until the end. A run that was taken for dead, as after hours of suspension, ends itself."""
+        """Renew the file until `release`. A run that was taken for dead, as after a long suspension, ends itself."""
         while not self._over.wait(HEARTBEAT):
             with suppress(OSError, msgspec.DecodeError):
                 holder, _ = _read(self._path)
@@ -141,7 +141,7 @@ class Lease:
 
 
 def user(folder: Path) -> Holder | None:
-    """Who uses a run folder, as far as can be told without waiting."""
+    """The process that uses a run folder, as far as that is known without waiting."""
     try:
         holder, _ = _known(folder / NAME)
     except OSError:
@@ -150,15 +150,15 @@ def user(folder: Path) -> Holder | None:
 
 
 def _read(path: Path) -> tuple[Holder, float]:
-    """The file and when it was renewed; opened anew each time, as NFS shows others' changes. Raises OSError, or
-    DecodeError for a file that is being written."""
+    """The content and modification time of the file. It is reopened each time, since NFS shows changes only on opening.
+    Raises OSError, or DecodeError for a file that is being written."""
     with path.open("rb") as file:
         renewed = os.fstat(file.fileno()).st_mtime
         return msgspec.json.decode(file.read(), type=Holder), renewed
 
 
 def _known(path: Path) -> tuple[Holder, float]:
-    """As `_read`, with a nameless holder for a file that is not whole."""
+    """Like `_read`, with an unnamed holder for an incomplete file."""
     try:
         return _read(path)
     except msgspec.DecodeError:
@@ -166,12 +166,12 @@ def _known(path: Path) -> tuple[Holder, float]:
 
 
 def _machine() -> str:
-    """This boot of this machine, and which processes are seen here: containers number theirs apart."""
+    """This boot of this machine and its namespace of process numbers, which differs between containers."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + " " + os.readlink("/proc/self/ns/pid")
 
 
 def _started(process: int) -> str | None:
-    """When a process started; None where there is none, or only what its parent has not taken note of."""
+    """When a process started; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -180,7 +180,7 @@ def _started(process: int) -> str | None:
 
 
 def _hidden(process: int) -> bool:
-    """Whether another user's process has this number: /proc may not show it."""
+    """Whether a process of another user has this number, which /proc may hide."""
     try:
         os.kill(process, 0)
     except PermissionError:

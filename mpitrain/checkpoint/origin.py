@@ -1,7 +1,7 @@
-"""What a run was trained on, kept in its folder as corpus.json: the network can be used where the data are not.
+"""What a run was trained on, stored in its folder as corpus.json, so that the network can be used without the data.
 
-Other data are an input of the network only if they agree with it: in kind, shape and classes, and in the classes' names
-and the preparation as far as both tell them.
+Other data can be an input of the network only if they agree with it in kind, shape and classes, and, where both sides
+have them, in the names of the classes and the preparation.
 """
 
 import json
@@ -23,9 +23,9 @@ NAME, CHECKSUM = "corpus.json", "xxh3"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The training part: `shape` of a sample as it lies in the shards ([dims] of frames, [h, w, c] of images), how many
-    samples of each class, and the mean and standard deviation that normalise it, where it has them; the classes' names
-    and how it was prepared and is read, where that is known. `folder`: where the shards were, as an absolute path."""
+    """The training part: the `shape` of a sample in the shards ([dims] of frames, [h, w, c] of images), the number of
+    samples of each class, the mean and standard deviation for normalisation if it has them, and, if known, the names of
+    the classes and how the data were prepared and are read. `folder`: the absolute path of the shards."""
 
     kind: str
     shape: list[int]
@@ -39,17 +39,17 @@ class Origin(msgspec.Struct, frozen=True):
 
     @property
     def statistics(self) -> dict[str, Array]:
-        """What normalises, by the names that shards have for it."""
+        """The mean and standard deviation, under their names in the shards."""
         if self.mean is None or self.standard_deviation is None:
             return {}
         return {"mean": np.array(self.mean), "standard_deviation": np.array(self.standard_deviation)}
 
     def require(self, path: Path, part: str) -> None:
-        """Raises BadInput naming the folder whose part is no input of a network that was trained on this."""
+        """Raise BadInput naming the folder if its part cannot be an input of a network that was trained on this."""
         self.require_like(of_part(path, part), path, part)
 
     def require_like(self, other: "Origin", path: Path, part: str) -> None:
-        """The same of a part that has been read."""
+        """Like `require`, for a part that has been read already."""
         if other.kind != self.kind:
             raise BadInput(f"{path}: part {part} holds {other.kind}, the network was trained on {self.kind}")
         if other.shape != self.shape:
@@ -65,14 +65,14 @@ class Origin(msgspec.Struct, frozen=True):
             raise BadInput(f"{path}: part {part}: {apart}")
 
     def continued(self, now: "Origin") -> "Origin":
-        """`now` with what only this tells of names and preparation: a resumed run goes on with other shards."""
+        """`now`, with names and preparation taken from this where `now` lacks them, for a resume with other shards."""
         return replace(
             now, class_names=now.class_names or self.class_names, preparation={**self.preparation, **now.preparation}
         )
 
 
 def of_part(path: Path, part: str = "train") -> Origin:
-    """What the shards of a part say. Raises BadInput naming the folder or the shard."""
+    """The origin as described by the shards of a part. Raises BadInput naming the folder or the shard."""
     found = folder_parts(path)
     if part not in found:
         raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")

@@ -1,4 +1,4 @@
-"""Finding a whole checkpoint, and reading it."""
+"""Find an intact checkpoint, and read it."""
 
 import json
 from math import inf
@@ -18,7 +18,7 @@ from mpitrain.sampling.assignments import Assignments, Work
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of a run, and a line for every torn one that is newer."""
+    """The newest intact checkpoint of a run, and a message for every torn one that is newer."""
     skipped: list[str] = []
     for candidate in reversed(folders(folder)):
         reason = fault(candidate)
@@ -29,7 +29,7 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
-    """The newest whole checkpoint, or the whole one called `name`; and a line for every torn one that is newer.
+    """The newest intact checkpoint, or the intact one called `name`; and a message for every torn one that is newer.
 
     Raises BadInput naming the folder.
     """
@@ -48,7 +48,7 @@ def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
 
 
 def best_error(folder: Path) -> float:
-    """The test error of the best model that is kept; infinite where there is none."""
+    """The error of the stored best model; infinity if there is none."""
     try:
         path, _ = find(folder, BEST)
         with h5py.File(path / STATE, "r") as file:
@@ -69,9 +69,9 @@ def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.d
 
 
 def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
-    """Fill `state` from a whole checkpoint. Raises BadInput naming the file."""
+    """Fill `state` from an intact checkpoint. Raises BadInput naming the file."""
     path = checkpoint / STATE
-    if "average" in state.beside:  # one that the checkpoint lacks begins at its θ, not at the initial weights
+    if "average" in state.beside:  # if the checkpoint has no average, it begins at θ, not at the initial weights
         _read(path, {"theta": state.beside["average"]}, layout, required=("theta",))
     numbers, ranges = _read(path, state.vectors(), layout, required=("theta",))
     if numbers["samples"] != state.assignments.samples:

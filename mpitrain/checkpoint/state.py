@@ -1,4 +1,4 @@
-"""What a training is made of beside its configuration: what a checkpoint holds."""
+"""The state of a training, which checkpoints hold."""
 
 import operator
 from collections.abc import Callable
@@ -19,21 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class State:
-    """θ or Θ with the vectors that the algorithm keeps beside it, the number i of updates, and what has been served.
+    """θ or Θ, the other vectors of the algorithm, the number i of updates, and the samples handed out so far.
 
-    The vectors lie where they are computed with, on a GPU too. `model_of` makes of them what is evaluated.
+    The vectors are on the device that computes with them. `model_of` derives the model to evaluate from them.
     """
 
     theta: Array
     assignments: Assignments
     index: int = 0
-    beside: Buffers = field(default_factory=dict)  # a velocity, an average, a peer's counts: see the algorithm
+    beside: Buffers = field(
+        default_factory=dict
+    )  # the algorithm's other vectors, such as a velocity, an average, a peer's counts
     model_of: Callable[[Buffers], Array] = operator.itemgetter("theta")
-    seconds: float = 0.0  # of training before this start
-    trained: int = 0  # samples whose gradients were applied
+    seconds: float = 0.0  # training time before this start
+    trained: int = 0  # number of samples whose gradients were applied
     local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
     local_numbers: dict[str, Any] = field(default_factory=dict)
-    losses: Losses = field(init=False)  # of the samples trained last
+    losses: Losses = field(init=False)  # losses of the most recent samples
 
     def __post_init__(self) -> None:
         self.losses = Losses(self.assignments.samples)
@@ -49,7 +51,7 @@ class State:
         self.local = {name: device.place(vector) for name, vector in self.local.items()}
 
     def numbers(self) -> dict[str, Any]:
-        """The counters of a checkpoint; `restore` takes them up again."""
+        """The counters that a checkpoint holds, for `restore`."""
         position, samples = self.assignments.position, self.assignments.samples
         counted = {"index": self.index, "trained": self.trained, "seconds": self.seconds}
         return {
@@ -61,7 +63,7 @@ class State:
         }
 
     def restore(self, numbers: dict[str, Any]) -> None:
-        """Take up the counters of a checkpoint."""
+        """Set the counters from a checkpoint."""
         self.index, self.trained, self.seconds = numbers["index"], numbers["trained"], numbers["seconds"]
         self.assignments.position = numbers["position"]
         self.losses.restore(numbers.get("losses", ()), self.trained)
@@ -69,7 +71,7 @@ class State:
 
     @property
     def model(self) -> Array:
-        """What is evaluated, hashed and exported."""
+        """The parameters that are evaluated, hashed and exported."""
         return self.model_of(self.vectors())
 
     def little_endian(self) -> Array:

@@ -1,4 +1,4 @@
-"""One rank's side of writing checkpoints: copies are taken at once, a thread writes them while the training goes on."""
+"""One rank's side of writing checkpoints: it copies its vectors at once, and a thread writes them during training."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class Saver:
-    """Where the checkpoints of a run lie, of which network they are, and the thread that writes them.
+    """Writes the checkpoints of a run into `folder`, in a thread.
 
-    `keep` is how many of the newest stay; `deadline` the seconds that other ranks' pieces are waited for. Every
-    checkpoint holds the run's `documents` (file names, texts); the first one brings those beside the folder up to date.
-    One checkpoint at a time: while `busy`, another is not to be begun. Whoever waits for this rank in `transport` while
-    it waits for its disk gets heartbeats.
+    The newest `keep` checkpoints are kept; `deadline` is how many seconds to wait for other ranks' pieces. Every
+    checkpoint holds the run's `documents` (file names and texts); the first one also updates those in the run folder.
+    One checkpoint is written at a time: while `busy`, no other may be begun. While this rank waits for its disk, it
+    sends heartbeats through `transport`.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Saver:
         self.folder, self.layout, self.keep, self.deadline = folder, layout, keep, deadline
         self._transport, self._documents, self._to_publish = transport, documents, True
         self._thread = ThreadPoolExecutor(1, "checkpoints")
-        self._jobs: list[Future[None]] = []  # of the checkpoint that was begun last
-        self._awaited: list[int] = []  # the ranks whose pieces the thread waits for at the moment
+        self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last
+        self._awaited: list[int] = []  # the ranks whose pieces the thread is waiting for
         self._ended: list[tuple[Path, str]] = []
         self._copies: dict[str, Array] = {}
-        self._best: Piece | None = None  # until it is written
+        self._best: Piece | None = None  # the best model, until it is written
         self._best_lock = Lock()
         self._best_error: float | None = None
 
@@ -61,24 +61,24 @@ class Saver:
         transport: "Transport",
         documents: Mapping[str, str] = MappingProxyType({}),
     ) -> "Saver":
-        """As the configuration says."""
+        """A saver with the settings of the configuration."""
         return cls(folder, layout, run.checkpoints_kept, run.deadline, transport, documents)
 
     # ---- copies
 
     def copy_own(self, state: State) -> Piece | None:
-        """What only a run with the same ranks takes up again; None where this rank has nothing of the kind."""
+        """Copy this rank's own vectors, which only a run on the same ranks can resume from; None if it has none."""
         if not (state.local or state.local_numbers):
             return None
         return Piece(self._copied("own", state.local), copy.deepcopy(state.local_numbers))
 
     def copy_state(self, state: State, outstanding: list[Work]) -> Piece:
-        """What a run resumes from with any number of ranks. The master's."""
+        """Copy the state, from which a run resumes on any number of ranks. The master calls this."""
         ranges = [*state.assignments.returned, *outstanding]
         return Piece(self._copied("state", state.vectors()), state.numbers(), ranges)
 
     def offer_best(self, error: float, model: Array, trained: int) -> None:
-        """Keep a copy of the model if its error is the smallest so far, for the next checkpoint to write."""
+        """If the error is the smallest so far, keep a copy of the model, which is written with the next checkpoint."""
         if self._best_error is None:
             self._best_error = self._alive_while(lambda: best_error(self.folder))
         if error < self._best_error:
@@ -88,7 +88,7 @@ class Saver:
                 self._best = piece
 
     def _copied(self, owner: str, vectors: dict[str, Array]) -> dict[str, Array]:
-        """Copies in memory that is kept for the next time, once nothing of the last time is read from it any more."""
+        """Copies in buffers that are reused, after the previous checkpoint has been written from them."""
         self._await(self._jobs)
         self._jobs.clear()
         out = {}
@@ -106,7 +106,7 @@ class Saver:
         return not all(job.done() for job in self._jobs)
 
     def begin(self, samples: int, nbytes: int) -> None:
-        """Make the folder, with room for `nbytes` of vectors. The first rank's. Raises BadInput."""
+        """Create the folder, if there is room for `nbytes` of vectors. Rank 0 calls this. Raises BadInput."""
 
         def make() -> None:
             clear(self.folder)
@@ -115,7 +115,7 @@ class Saver:
         self._alive_while(make)
 
     def refused(self, samples: int, reason: str) -> None:
-        """Have `outcomes` tell of a checkpoint that was not begun."""
+        """Have `outcomes` report a checkpoint that was not begun."""
         self._ended.append((Draft(self.folder, samples).final, reason))
 
     def write_own(self, samples: int, rank: int, piece: Piece) -> None:
@@ -123,7 +123,7 @@ class Saver:
         self._jobs.append(self._thread.submit(self._write_own, Draft(self.folder, samples), file_of(rank), piece))
 
     def commit(self, samples: int, state: Piece, ranks: list[int]) -> None:
-        """Start writing the state, and give the checkpoint its name once the pieces of `ranks` are there, too."""
+        """Start writing the state; the checkpoint gets its name once the pieces of `ranks` have been written, too."""
         self._jobs.append(self._thread.submit(self._commit, Draft(self.folder, samples), state, ranks))
 
     def _write_own(self, draft: Draft, name: str, piece: Piece) -> None:
@@ -154,7 +154,7 @@ class Saver:
             self._awaited = []
 
     def _publish(self) -> None:
-        """Have the documents beside the folder say what the checkpoint says, once; the next checkpoint tries again."""
+        """Update the documents in the run folder from the checkpoint, once; if that fails, the next checkpoint does."""
         for name, text in self._documents.items() if self._to_publish else ():
             path = self.folder.parent / name
             try:
@@ -166,7 +166,7 @@ class Saver:
         self._to_publish = False
 
     def _write_best(self) -> None:
-        """Write the best model, if there is a new one. If that fails, it is kept for the next checkpoint."""
+        """Write the best model if there is a new one. If that fails, the next checkpoint tries again."""
         piece, draft = self._best, Draft(self.folder, BEST)
         if piece is None:
             return
@@ -179,19 +179,19 @@ class Saver:
             self._ended.append((draft.final, str(error)))
             return
         with self._best_lock:
-            if self._best is piece:  # else the training has meanwhile found a better one
+            if self._best is piece:  # otherwise training has found a better one in the meantime
                 self._best = None
 
     # ---- how it went
 
     def outcomes(self) -> list[tuple[Path, str]]:
-        """The checkpoints that came to an end since the last call, and other files that could not be written beside
-        them; of those that failed, why."""
+        """The checkpoints that were completed or failed since the last call, and other files that could not be written;
+        each with the reason if it failed."""
         ended, self._ended = self._ended, []
         return ended
 
     def settle(self) -> None:
-        """Wait until all is written. Raises BadInput for what was not."""
+        """Wait until everything is written. Raises BadInput for a failure."""
         self._await(self._jobs)
         for job in self._jobs:
             job.result()

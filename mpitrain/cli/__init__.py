@@ -1,1 +1,1 @@
-"""The commands that train: what they need before the first step, and what they leave behind."""
+"""The commands `train` and `info`: setting up a training, running it, and writing its results."""

@@ -1,4 +1,5 @@
-"""What a run that can be made may not have been meant to be: lines that are said before it, and it goes on."""
+"""Warnings about configurations that are valid but probably unintended. They are printed before the run, which goes
+on."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from mpitrain.training.context import Session
 
 
 def of_data(schedule: Schedule, class_counts: Sequence[int]) -> Iterator[str]:
-    """A minibatch that an epoch does not fill; samples that are all alike."""
+    """Warn of a minibatch larger than an epoch, and of samples that all belong to one class."""
     most = max(settings.minibatch for settings in schedule.all)
     if most > schedule.samples:
         key = "training.minibatch" if schedule.all[0].minibatch == most else "stages: minibatch"
@@ -21,7 +22,7 @@ def of_data(schedule: Schedule, class_counts: Sequence[int]) -> Iterator[str]:
 
 
 def of_resume(session: Session, before: dict[str, Any] | None) -> Iterator[str]:
-    """What another number of workers changes; `before` is the record of the start that is resumed."""
+    """Say what a changed number of workers changes; `before` is the `start` record of the run that is resumed."""
     options = session.config.algorithm
     if before is None or before.get("algorithm", name_of(options)) != name_of(options):
         return

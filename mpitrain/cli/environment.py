@@ -1,4 +1,4 @@
-"""What must be set before NumPy loads its BLAS."""
+"""Environment variables that must be set before NumPy loads its BLAS."""
 
 import os
 import tempfile
@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def prepare() -> None:
-    """Choose OpenBLAS's kernels where its own choice is the slower one, and where compiled loops are kept; what the
-    user has set stays."""
+    """Choose OpenBLAS's kernels where its own choice is slower, and the folder of Numba's cache. Variables that the
+    user has set are kept."""
     if _is_zen_4():
         # Zen 4 executes an AVX-512 instruction in two halves: the AVX2 kernels are 3 to 10 % quicker there
         # (benchmarks/compute).
@@ -19,14 +19,15 @@ def prepare() -> None:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files can be made there, the folder itself if need be."""
+    """Whether files can be created in the folder, which is created first if necessary."""
     while not folder.exists():
         folder = folder.parent
     return os.access(folder, os.W_OK | os.X_OK)
 
 
 def _own_folder() -> str:
-    """A temporary folder of this user alone, for Numba has neither the package's nor the home folder to write in."""
+    """A temporary folder that belongs to this user alone, for when Numba can write neither to the package nor to the
+    home folder."""
     folder = Path(tempfile.gettempdir()) / f"mpitrain-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
@@ -35,7 +36,7 @@ def _own_folder() -> str:
 
 
 def _is_zen_4() -> bool:
-    """AMD family 25 with AVX-512, which Zen 3 has not."""
+    """Whether this is AMD family 25 with AVX-512, which Zen 3 lacks."""
     try:
         facts = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
     except OSError:

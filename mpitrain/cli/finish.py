@@ -1,4 +1,4 @@
-"""What a training leaves behind: last evaluation, last checkpoint, summary, closing table."""
+"""The end of a training: last evaluation, last checkpoint, summary, closing table."""
 
 import hashlib
 import json
@@ -18,12 +18,12 @@ from mpitrain.monitoring.records import errors, summary_text
 from mpitrain.signals import STOPPED
 from mpitrain.training.context import Session
 
-DIVERGED = 1000.0  # times the first loss: what a training's last epoch must stay below
+DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of the first loss has diverged
 STATUS = {"finished": 0, "diverged": 1, "stopped": STOPPED}
 
 
 def finish(session: Session, folder: Path | None, stopped: bool) -> int:
-    """Last evaluation, last checkpoint, summary, closing table; the exit status."""
+    """Evaluate, write the last checkpoint and the summary, print the closing table, and return the exit status."""
     state, transport, monitor = session.state, session.transport, session.monitor
     seconds = monitor.seconds
     traffic = transport.traffic
@@ -65,9 +65,9 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
 
 
 def _divergence(last: float | None, first: float | None, classes: int) -> str:
-    """What tells of a training whose losses stayed finite all the way to nowhere; "" of any other.
+    """A message if the training diverged although its losses stayed finite, otherwise "".
 
-    The last epoch's loss is held against that of the first minibatch, or of guessing where that was a lucky one.
+    The last epoch's loss is compared with that of the first minibatch, or with that of guessing if it is larger.
     """
     least = max(first if first is not None and isfinite(first) else 0.0, log(classes))
     if last is None or last <= DIVERGED * least:
@@ -76,7 +76,7 @@ def _divergence(last: float | None, first: float | None, classes: int) -> str:
 
 
 def _said_before(fields: dict[str, Any], path: Path) -> dict[str, Any] | None:
-    """The summary of a finished run that was resumed with nothing left to train: it and the checkpoint tell more."""
+    """The existing summary, if a finished run was resumed with nothing left to train: it holds more than a new one."""
     if fields["samples"] > fields["resumed_samples"]:
         return None
     try:
@@ -112,7 +112,7 @@ def _summary(session: Session, seconds: float, counts: list[int], reason: str) -
 
 def _closing_rows(fields: dict[str, Any], why: str) -> list[tuple[str, str]]:
     speed = fields["samples_per_second"]
-    rate = f", {speed:,.0f} a second" if speed else ""  # none where nothing was left to train
+    rate = f", {speed:,.0f} a second" if speed else ""  # no speed if nothing was left to train
     since = " since the resume" if fields["resumed_samples"] else ""
     exchanged = fields["bytes_sent"] + fields["bytes_received"]
     rows = [

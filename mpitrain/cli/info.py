@@ -1,4 +1,4 @@
-"""`info`: what this program finds where it runs. The first thing to look at on a new cluster."""
+"""`info`: print the environment that this program finds. Run it first on a new cluster."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from mpitrain.cli.setup import some, threads
 from mpitrain.device import available, describe, why_staged
 from mpitrain.mpi import Transport, cuda_aware, library
 
-#: What a CUDA-aware MPI takes from GPU memory.
+#: The exchanges for which a CUDA-aware MPI reads and writes GPU memory directly.
 DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"
 
 
@@ -57,7 +57,7 @@ def _exchange(transport: Transport, passive: bool) -> str:
 
 
 def _staging(staged: str) -> str:
-    """Whether a GPU's vectors go to MPI as they are or by way of pinned host memory, and why."""
+    """Whether vectors on a GPU are passed to MPI directly or staged in pinned host memory, and why."""
     aware, source = cuda_aware()
     why = f", for {staged}" if aware else ""
     way = f"a GPU's vectors are staged in pinned memory{why}" if staged else f"{DIRECT} go from GPU memory"

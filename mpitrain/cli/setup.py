@@ -1,4 +1,4 @@
-"""What a training needs before its first step: data, network, run folder, session; and what a resume takes up."""
+"""Set up a training: data, network, run folder and session; on a resume, restore the checkpoint."""
 
 import os
 import time
@@ -48,13 +48,13 @@ class Options:
     overrides: tuple[str, ...] = ()
     out: Path | None = None
     resume: Path | None = None
-    continued: Path | None = None  # resumed where there is a whole checkpoint, else started
+    continued: Path | None = None  # --continue: resume if there is an intact checkpoint, otherwise start
     print_config: bool = False
-    checkpoint: Path | None = None  # on the first rank: the one that has been verified, to resume from
+    checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
 
 
 def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]:
-    """Everything that depends on the user's files and keys and needs no other rank."""
+    """Build everything that depends on the user's files and keys and needs no communication."""
     if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     device = choose(config.run, transport.local_rank)
@@ -74,7 +74,7 @@ def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]
 
 
 def _require_whole_samples(config: Config, samples: int) -> None:
-    """Raise BadInput naming a length in epochs that is less than one of the samples."""
+    """Raise BadInput naming a key whose length in epochs amounts to less than one sample."""
     lengths = {"training.epochs": config.training.epochs, "run.evaluate_every": config.run.evaluate_every}
     if config.pretraining.method != "none":
         lengths["pretraining.epochs"] = config.pretraining.epochs
@@ -84,8 +84,8 @@ def _require_whole_samples(config: Config, samples: int) -> None:
 
 
 def _require_memory(config: Config, network: Network) -> None:
-    """Raise BadInput for a network whose parameters and gradient do not fit this node: filling them would end in a
-    kill that nobody explains."""
+    """Raise BadInput for a network whose parameters and gradient do not fit in this node's memory: otherwise the kernel
+    would kill the process without an explanation."""
     needed = 2 * network.layout.size * np.dtype(config.training.dtype).itemsize
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
@@ -97,8 +97,8 @@ def _require_memory(config: Config, network: Network) -> None:
 
 
 def run_folder(config: Config, options: Options, wait: Callable[[], None]) -> Lease:
-    """The folder of the run, this run's alone, made unless the run is resumed. Raises BadInput naming it when it cannot
-    be. `wait` is called while another run's heartbeat is waited for."""
+    """Create the folder of the run, unless it is resumed, and reserve it for this run. Raises BadInput naming the
+    folder if that fails. `wait` is called repeatedly while this waits for another run's heartbeat."""
     if options.resume:
         return Lease(options.resume, wait)
     folder = options.continued or options.out or _new_folder(config)
@@ -115,7 +115,7 @@ def run_folder(config: Config, options: Options, wait: Callable[[], None]) -> Le
 
 
 def _new_folder(config: Config) -> Path:
-    """A folder named after the second and the algorithm; where several runs start in one second, with a number."""
+    """A folder named after the time and the algorithm, with a number appended if several runs start in one second."""
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
     folders = (Path(config.run.out) / (f"{name}-{number}" if number > 1 else name) for number in count(1))
     while True:
@@ -129,7 +129,7 @@ def _new_folder(config: Config) -> Path:
 
 
 def _clear(lease: Lease) -> None:
-    """Remove what a start left that came to no checkpoint."""
+    """Remove the files of an earlier start that wrote no checkpoint."""
     try:
         if checkpoint.newest(lease.folder / "checkpoints")[0] is not None:
             raise BadInput(f"{lease.folder}: another run has left a checkpoint there meanwhile; start again")
@@ -177,8 +177,8 @@ def has_server(config: Config) -> bool:
 
 
 def furnish(session: Session, folder: Path | None, resumed: Path | None) -> None:
-    """Rank 0's monitor gets its files, the held-out parts and, on a resume, what the checkpoint holds. Bad input leaves
-    the folder as it was."""
+    """Give rank 0's monitor its files and the held-out parts and, on a resume, load the checkpoint. Bad input leaves
+    the folder unchanged."""
     if folder is None:
         return
     config, monitor, state, transport = session.config, session.monitor, session.state, session.transport
@@ -194,7 +194,7 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> None
     saver = Saver.of(config.run, folder / "checkpoints", session.network.layout, transport, documents)
     monitor.saver = session.saver = saver
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
-    # nothing is written before all that can be bad input has been read
+    # nothing is written until all user input has been read
     transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     monitor.metrics = Metrics(folder / "metrics.jsonl", events, monitor.progress.line)
@@ -216,7 +216,7 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> None
 
 
 def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Any]]:
-    """The state of the checkpoint to go on from, into the session; what is trained on; the held-out parts."""
+    """Load the checkpoint to resume from into the session; return what is trained on, and the held-out parts."""
     config, resumed, earlier = session.config, session.resumed, None
     if resumed is not None:
         checkpoint.load_state(resumed, session.state, session.network.layout)
@@ -226,13 +226,14 @@ def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Any]
 
 
 def _write_documents(folder: Path, documents: dict[str, str]) -> None:
-    """Those of a new run; a resumed one changes them with its first checkpoint."""
+    """Write the documents of a new run; a resumed run updates them with its first checkpoint."""
     for name, text in documents.items():
         write_whole(folder / name, text)
 
 
 def _exchanged(session: Session) -> float:
-    """Bytes that all ranks have sent and received: as workers say, else reckoned from this rank's, all being alike."""
+    """Bytes that all ranks have sent and received: the workers' own counts, or else this rank's times the number of
+    ranks, since all ranks exchange the same amount."""
     if has_server(session.config):
         return sum(session.monitor.traffic.values())
     return len(session.members) * session.transport.traffic.both
@@ -264,6 +265,6 @@ def some(count: int, noun: str) -> str:
 
 
 def threads(told: int, transport: Transport) -> int:
-    """Threads a rank may use: run.threads, else SLURM_CPUS_PER_TASK, else the node's cores over its ranks."""
+    """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else the node's cores divided by its ranks."""
     asked = told or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
     return asked or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)

@@ -1,7 +1,7 @@
-"""`train`: build everything from the configuration, run this rank's part, leave the run folder behind.
+"""`train`: build everything from the configuration, run this rank's part, and write the run folder.
 
-What can fail because of the user's input is done by all ranks together (`agreed`), so that one of them says why and
-all leave with status 2.
+Steps that can fail because of user input are taken by all ranks together (`agreed`), so that one rank prints the reason
+and all exit with status 2.
 """
 
 import sys
@@ -38,7 +38,7 @@ from mpitrain.training.inputs import at_home
 
 
 def train(options: Options) -> int:
-    """Train as told; the exit status. Every rank calls this."""
+    """Train and return the exit status. Collective."""
     stop = Stop()
     stop.install()
     transport = Transport(deadline=_first_deadline(options.overrides))
@@ -46,7 +46,7 @@ def train(options: Options) -> int:
 
 
 def _first_deadline(overrides: tuple[str, ...]) -> float:
-    """run.deadline until the configuration is read: as the command line sets it. What is wrong with it is said then."""
+    """run.deadline as given on the command line, used until the configuration is read, which then reports errors."""
     told = [value for key, _, value in (each.partition("=") for each in overrides) if key.strip() == "run.deadline"]
     try:
         deadline = float(told[-1])
@@ -63,13 +63,13 @@ def _configured(transport: Transport, options: Options, stop: Stop) -> int:
             sys.stdout.write(configuration.to_toml(config))
         return 0
     transport.deadline = config.run.deadline
-    # What overflows is found where it matters: in the loss, and in the gradient that reaches the server.
+    # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
     with threadpool_limits(threads(config.run.threads, transport)), np.errstate(over="ignore", invalid="ignore"):
         return _train(transport, config, options, stop)
 
 
 def _started_or_resumed(transport: Transport, options: Options) -> Options:
-    """With the whole checkpoint to resume from, if there is to be one; `continued` starts where there is none."""
+    """The options with the checkpoint to resume from, if any. `--continue` starts a new run if there is none."""
     folder = options.resume or options.continued
     if folder is None:
         return options
@@ -83,7 +83,7 @@ def _started_or_resumed(transport: Transport, options: Options) -> Options:
 
 
 def _verified(run: Path, must: bool) -> Path | None:
-    """The newest whole checkpoint, of a run whose documents are as they were written. Raises BadInput."""
+    """The newest intact checkpoint of a run whose documents match their checksums. Raises BadInput."""
     folder = run / "checkpoints"
     newest, torn = checkpoint.newest(folder)
     if newest is None and must:
@@ -99,7 +99,7 @@ def _verified(run: Path, must: bool) -> Path | None:
 
 
 def _shared_config(transport: Transport, options: Options) -> Config:
-    """Rank 0 reads the files; all ranks get what it made of them."""
+    """Rank 0 reads the files and broadcasts the resolved configuration."""
 
     def read() -> str:
         if transport.rank:
@@ -136,7 +136,7 @@ def _train_in(
     stop: Stop,
     parts: tuple[Cpu, Corpus, Network],
 ) -> int:
-    """Train in the run folder, which the first rank alone has."""
+    """Train in the run folder, which is None on all ranks but the first."""
     device, corpus, network = parts
     _compile(transport, corpus, network, config, device)
     session = new_session(transport, config, device, corpus, network, stop)
@@ -160,7 +160,7 @@ def _train_in(
 
 
 def _require_same_data(transport: Transport, corpus: Corpus) -> None:
-    """Raise BadInput naming a rank whose training part is not the first one's, as of a copy on its node's own disk."""
+    """Raise BadInput naming a rank whose training part differs from rank 0's, such as an old copy on a local disk."""
     shape = " x ".join(map(str, corpus.shape))
     mine = f"{corpus.samples:,} samples of {shape} in {corpus.classes} classes"
     of_targets = xxhash.xxh3_64_hexdigest(np.ascontiguousarray(corpus.targets).tobytes())
@@ -173,7 +173,7 @@ def _require_same_data(transport: Transport, corpus: Corpus) -> None:
 
 
 def _compile(transport: Transport, corpus: Corpus, network: Network, config: Config, device: Cpu) -> None:
-    """One rank of each node fills the cache of compiled loops, then the others read it."""
+    """Compile the loops: one rank of each node fills the cache, then the others read it."""
     dtype = np.dtype(config.training.dtype)
 
     def once() -> None:
@@ -189,7 +189,7 @@ def _compile(transport: Transport, corpus: Corpus, network: Network, config: Con
 
 
 def _share_state(session: Session) -> None:
-    """Every rank gets the state that rank 0 read from a checkpoint."""
+    """Broadcast the state that rank 0 read from a checkpoint."""
     state, transport = session.state, session.transport
     for vector in state.vectors().values():
         transport.broadcast_array(vector, "the checkpoint")
