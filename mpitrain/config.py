@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import tomli_w
 
-from mpitrain.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, defaults_of
+from mpitrain.algorithms import ALGORITHMS, AnyAlgorithm, defaults_of
 from mpitrain.algorithms.table import (
     Amount,
     AmountOrNone,
@@ -27,6 +27,7 @@ from mpitrain.algorithms.table import (
     Text,
 )
 from mpitrain.errors import BadInput
+from mpitrain.optimizers import OPTIMIZERS
 from mpitrain.schedules.stages import Schedule
 
 #: What msgspec says, and what a user can read.
@@ -230,6 +231,8 @@ def _check_names(table: dict[str, Any]) -> None:
     if not isinstance(name, str) or name not in ALGORITHMS:
         raise BadInput(f"algorithm.name = {name!r}: unknown{nearest(str(name), list(ALGORITHMS))}")
     _check_fields(algorithm, ALGORITHMS[name], "algorithm.")
+    if "optimizer" in algorithm:
+        _check_optimizer(algorithm["optimizer"], name)
     stages = table.get("stages", [])
     if not isinstance(stages, list):
         raise BadInput("stages: expected tables, each under a line [[stages]]")
@@ -237,11 +240,23 @@ def _check_names(table: dict[str, Any]) -> None:
         _check_fields(stage, Stage, f"stages[{number}].")
 
 
+def _check_optimizer(table: Any, algorithm: str) -> None:
+    if not ALGORITHMS[algorithm].any_optimizer:
+        choosing = ", ".join(name for name, kind in ALGORITHMS.items() if kind.any_optimizer)
+        raise BadInput(f"algorithm.optimizer: {algorithm} has a step of its own; it can be chosen with {choosing}")
+    if not isinstance(table, dict):
+        raise BadInput("algorithm.optimizer: expected a table, such as algorithm.optimizer.name = 'nesterov'")
+    name = table.get("name", "")
+    if not isinstance(name, str) or name not in OPTIMIZERS:
+        raise BadInput(f"algorithm.optimizer.name = {name!r}: unknown{nearest(str(name), list(OPTIMIZERS))}")
+    _check_fields(table, OPTIMIZERS[name], "algorithm.optimizer.")
+
+
 def _check_fields(table: Any, section: type[msgspec.Struct], prefix: str) -> None:
     if not isinstance(table, dict):
         raise BadInput(f"{prefix[:-1]}: expected a table")
     known = [field.encode_name for field in msgspec.structs.fields(section)]
-    if issubclass(section, Algorithm):
+    if section.__struct_config__.tag:
         known.append("name")
     for key in table:
         if key not in known:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS
 from mpitrain.errors import BadInput
+from mpitrain.optimizers import OPTIMIZERS
 from mpitrain.schedules.stages import Schedule
 
 
@@ -52,6 +53,7 @@ def test_any_valid_values_read_back(rate: float, minibatch: int, at: float | str
         ("training.minibatch=0", ("training.minibatch", ">= 1")),
         ("training=3", ("training",)),
         ("training", ("--set training", "key=value")),
+        ("algorithm.optimizer.name=nesterov", ("algorithm.optimizer", "asgd", "allreduce", "easgd-sync")),
         ("stages=[{at = 1, worker = 2}]", ("stages[0].worker", "workers")),
         ("model.dropout=1.0", ("model.dropout",)),
     ],
@@ -61,6 +63,35 @@ def test_a_refusal_names_the_key(override: str, words: tuple[str, ...]) -> None:
     with pytest.raises(BadInput) as refusal:
         configuration.load(None, [override])
     assert all(word in str(refusal.value) for word in words) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("algorithm.optimizer=nesterov", ("algorithm.optimizer", "table")),
+        ("algorithm.optimizer.name=nestrov", ("algorithm.optimizer.name", "nesterov")),
+        ("algorithm.optimizer.momentum=0.5", ("algorithm.optimizer.name", "nesterov")),
+    ],
+)
+def test_a_refusal_of_an_optimizer_names_the_key(override: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(BadInput) as refusal:
+        configuration.load(None, ["algorithm.name=easgd", override])
+    assert all(word in str(refusal.value) for word in words) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if kind.any_optimizer])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimizer_is_chosen_by_name(name: str, optimizer: str) -> None:
+    """With its own defaults, its own keys, and what it implies for [training]; it reads back as itself."""
+    settings = [f"algorithm.name={name}", f"algorithm.optimizer.name={optimizer}"]
+    config = configuration.load(None, settings)
+    assert configuration.resolve(tomllib.loads(configuration.to_toml(config))) == config
+    assert config.algorithm.chosen == OPTIMIZERS[optimizer]()
+    assert config.training.learning_rate == OPTIMIZERS[optimizer].training.get(
+        "learning_rate", ALGORITHMS[name].training.get("learning_rate", 0.05)
+    )
+    with pytest.raises(BadInput, match=r"unknown key algorithm\.optimizer\.mass"):
+        configuration.load(None, [*settings, "algorithm.optimizer.mass=1"])
 
 
 def test_a_file_is_under_the_overrides_and_over_the_defaults(tmp_path: Path) -> None:
@@ -87,8 +118,8 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 def keys() -> set[str]:
     """Every key of every section, and of `[algorithm]` whatever the algorithm."""
     sections = [configuration.Data, configuration.Model, configuration.Training, configuration.Pretraining]
-    sections += [configuration.Run, configuration.Stage, *ALGORITHMS.values()]
-    return {field for section in sections for field in section.__struct_fields__}
+    sections += [configuration.Run, configuration.Stage, *ALGORITHMS.values(), *OPTIMIZERS.values()]
+    return {field for section in sections for field in section.__struct_encode_fields__}
 
 
 def test_every_key_is_explained() -> None:
@@ -103,9 +134,9 @@ SECTIONS |= {"pretraining": configuration.Pretraining, "run": configuration.Run}
 
 def tables() -> list[tuple[str, str, str]]:
     """Section, key and algorithm of every key that there is."""
-    found = [(section, key, "asgd") for section, kind in SECTIONS.items() for key in kind.__struct_fields__]
+    found = [(section, key, "asgd") for section, kind in SECTIONS.items() for key in kind.__struct_encode_fields__]
     found += [("stages", key, "asgd") for key in configuration.Stage.__struct_fields__]
-    found += [("algorithm", key, name) for name, kind in ALGORITHMS.items() for key in kind.__struct_fields__]
+    found += [("algorithm", key, name) for name, kind in ALGORITHMS.items() for key in kind.__struct_encode_fields__]
     return [*found, ("algorithm", "name", "asgd"), ("training", "learning_rate", "sparse-delta")]
 
 

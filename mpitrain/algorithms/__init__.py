@@ -13,6 +13,7 @@ from mpitrain.algorithms.sparse_delta import SparseDelta
 from mpitrain.algorithms.synchronous import Allreduce, Averaged, MovingAverage, Msgd, Sgd
 from mpitrain.algorithms.table import Algorithm
 from mpitrain.errors import BadInput
+from mpitrain.optimizers import OPTIMIZERS
 
 __all__ = [
     "ALGORITHMS",
@@ -73,12 +74,16 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def defaults_of(table: dict[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that an algorithm's name and preset imply. Raises BadInput for an unknown preset."""
+    """The part of a configuration that an algorithm's name, preset and optimizer imply.
+
+    Raises BadInput for an unknown preset.
+    """
     name = table.get("name", "asgd")
     kind = ALGORITHMS[name]
     preset = table.get("preset", "")
     if kind.presets and (not isinstance(preset, str) or preset not in kind.presets):
         raise BadInput(f"algorithm.preset = {preset!r}: unknown; known: {', '.join(filter(None, kind.presets))}")
     recipe = kind.recipes.get(preset, {})
-    training = {**kind.training, **recipe.get("training", {})}
+    optimizer = OPTIMIZERS[table["optimizer"]["name"]].training if "optimizer" in table else {}
+    training = {**kind.training, **optimizer, **recipe.get("training", {})}
     return {**recipe, "training": training, "algorithm": {"name": name, **kind.presets.get(preset, {})}}

@@ -64,6 +64,7 @@ class Pulled(Elastic, frozen=True):
 class Easgd(Pulled, frozen=True, tag_field="name", tag="easgd"):
     """Asynchronous EASGD (Algorithm 1)."""
 
+    any_optimizer = True
     training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
 
 
@@ -103,6 +104,7 @@ class _InStep(Pulled, frozen=True):
 class EasgdSync(_InStep, frozen=True, tag_field="name", tag="easgd-sync"):
     """Synchronous EASGD (equations 5 and 6)."""
 
+    any_optimizer = True
     training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
 
 

@@ -13,6 +13,7 @@ class Sgd(Algorithm, frozen=True, tag_field="name", tag="sgd"):
     """Plain SGD on one rank."""
 
     protocol = "synchronous"
+    any_optimizer = True
 
 
 class Msgd(Algorithm, frozen=True, tag_field="name", tag="msgd"):
@@ -61,6 +62,7 @@ class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
 
     protocol = "synchronous"
     replicated = True
+    any_optimizer = True
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.02}
     momentum: Fraction = 0.9
     nesterov: bool = True
@@ -74,4 +76,4 @@ class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
         return minibatch * (ranks if self.batch == "local" else 1)
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
-        return with_momentum(self.momentum, self.nesterov, fast)
+        return super().optimizer(fast) if self.chosen else with_momentum(self.momentum, self.nesterov, fast)

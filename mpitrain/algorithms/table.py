@@ -7,7 +7,10 @@ import msgspec
 
 from mpitrain.algorithms.roles import AveragingRule, MasterRule, WorkerRule
 from mpitrain.flat import Array
-from mpitrain.optimizers import Buffers, Optimizer, Sgd
+from mpitrain.optimizers import AnyOptimizer, Buffers, Optimizer, Sgd
+from mpitrain.optimizers.options import Fraction as Fraction
+from mpitrain.optimizers.options import NotNegative as NotNegative
+from mpitrain.optimizers.options import Positive as Positive
 from mpitrain.rules import Fast, plain
 from mpitrain.schedules.local_rate import LocalRate
 
@@ -26,10 +29,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Large = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Few = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 Handful = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Amount = Annotated[float, msgspec.Meta(gt=0, le=1e9)]  # epochs, seconds, gigabytes
 AmountOrNone = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]  # no NUL, which files' names cannot hold
@@ -46,6 +46,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     has_master: ClassVar[bool] = False
     #: Whether all members end with the same parameters.
     replicated: ClassVar[bool] = False
+    #: Whether the local step may be any optimizer, chosen by [algorithm.optimizer].
+    any_optimizer: ClassVar[bool] = False
     #: The vectors of a checkpoint that `model` is made of.
     model_from: ClassVar[tuple[str, ...]] = ("theta",)
     #: Values of [training] that suit the algorithm on the embedded digits; a configuration overrides them.
@@ -54,6 +56,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     #: What else of the configuration a preset implies.
     recipes: ClassVar[dict[str, dict[str, Any]]] = {}
+    chosen: AnyOptimizer | None = msgspec.field(default=None, name="optimizer")  # None: the algorithm's own
 
     # ---- what it needs
 
@@ -121,7 +124,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         """The local step."""
-        return Sgd(fast)
+        return self.chosen.make(fast) if self.chosen else Sgd(fast)
 
     def average(self, fast: Fast) -> Average | None:
         """The average over time that is kept beside θ, where the algorithm has one."""

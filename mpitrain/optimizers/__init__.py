@@ -1,7 +1,32 @@
 """Local steps. An optimizer turns a gradient into the increment that an algorithm applies to its vectors."""
 
+from typing import get_args
+
 from mpitrain.optimizers.descent import Descent
 from mpitrain.optimizers.interface import Buffers, Optimizer
-from mpitrain.optimizers.momentum import Momentum, Nesterov, Sgd, with_momentum
+from mpitrain.optimizers.momentum import (
+    Momentum,
+    MomentumOptions,
+    Nesterov,
+    NesterovOptions,
+    Sgd,
+    SgdOptions,
+    with_momentum,
+)
+from mpitrain.optimizers.options import Options
 
-__all__ = ["Buffers", "Descent", "Momentum", "Nesterov", "Optimizer", "Sgd", "with_momentum"]
+__all__ = [
+    "OPTIMIZERS",
+    "AnyOptimizer",
+    "Buffers",
+    "Descent",
+    "Momentum",
+    "Nesterov",
+    "Optimizer",
+    "Sgd",
+    "with_momentum",
+]
+
+AnyOptimizer = SgdOptions | MomentumOptions | NesterovOptions
+
+OPTIMIZERS: dict[str, type[Options]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyOptimizer)}

@@ -1,9 +1,12 @@
 """SGD and its momentum forms (Zhang, Choromanska & LeCun 2015, §5). The equations are in mpitrain/rules/sgd.py."""
 
+from typing import ClassVar
+
 import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.optimizers.interface import Buffers, Optimizer
+from mpitrain.optimizers.options import Fraction, Options
 from mpitrain.rules import Fast, plain
 from mpitrain.rules import sgd as rule
 
@@ -58,3 +61,27 @@ def with_momentum(mu: float, nesterov: bool = True, fast: Fast = plain) -> Optim
     if mu == 0.0:
         return Sgd(fast)
     return Nesterov(mu, fast) if nesterov else Momentum(mu, fast)
+
+
+class SgdOptions(Options, frozen=True, tag_field="name", tag="sgd"):
+    """Plain SGD."""
+
+    def make(self, fast: Fast) -> Optimizer:
+        return Sgd(fast)
+
+
+class MomentumOptions(Options, frozen=True, tag_field="name", tag="momentum"):
+    """Classical momentum."""
+
+    training: ClassVar = {"learning_rate": 0.02}
+    momentum: Fraction = 0.9
+
+    def make(self, fast: Fast) -> Optimizer:
+        return with_momentum(self.momentum, nesterov=False, fast=fast)
+
+
+class NesterovOptions(MomentumOptions, frozen=True, tag_field="name", tag="nesterov"):
+    """Nesterov's momentum."""
+
+    def make(self, fast: Fast) -> Optimizer:
+        return with_momentum(self.momentum, fast=fast)

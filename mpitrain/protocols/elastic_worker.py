@@ -45,7 +45,8 @@ class Line(Protocol):
 
 
 class Worker:
-    """A worker's loop around its method. `local_numbers` of a checkpoint: t, turns, unused samples, the rate's past."""
+    """A worker's loop around its method. `local_numbers` of a checkpoint: t, turns, t where it last (re)started, unused
+    samples, the rate's past."""
 
     def __init__(self, session: Session, line: Line, number: int, workers: list[int]) -> None:
         self.session, self.line, self.number, self.workers = session, line, number, workers
@@ -60,7 +61,7 @@ class Worker:
         self.rule = self.options.worker(place(x), place(theta), len(workers), session.device.fast)
         state.local = self.rule.vectors
         self.rate = self.options.local_rate()
-        self.t, self.turns, self.rest = 0, 0, list[Work]()
+        self.t, self.turns, self.began, self.rest = 0, 0, 0, list[Work]()
         self._g = np.empty_like(self.rule.at)
         self._first = self._idle = self.stopping = self._done = False
         self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
@@ -123,6 +124,8 @@ class Worker:
         for piece, d in self._passage.through(centre.pieces, centre.read, treat):
             if d is not None:
                 centre.add(piece, d)
+        if self._idle:  # the optimizer's count begins anew, as its buffers do
+            self.began = self.t
         self._first, self._idle = not self._idle, False
         self._exchanges += 1
         self.session.learner.expect(self.rest)
@@ -132,7 +135,7 @@ class Worker:
 
         def update(part: slice) -> None:
             for b in block_slices(part, block_of(self._g)):
-                self.rule.step(b, self._g[b], eta, self.t, first)
+                self.rule.step(b, self._g[b], eta, self.t - self.began, first)
             self.centre.progress()
 
         loss = self.session.learner.gradient(self.rule.at, self._g, minibatch, update)
@@ -236,13 +239,13 @@ class Worker:
     def note_numbers(self) -> None:
         """Put the numbers of a checkpoint where it looks for them."""
         rest = [[work.epoch, work.start, work.count, work.minibatch] for work in self.rest]
-        numbers = {"t": self.t, "turns": self.turns, "rest": rest, "rate": self.rate.numbers()}
-        self.session.state.local_numbers.update(numbers)
+        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "rest": rest}
+        self.session.state.local_numbers.update(numbers, rate=self.rate.numbers())
 
     def restored(self) -> None:
         """Go on from `state.local_numbers`."""
         numbers = self.session.state.local_numbers
-        self.t, self.turns = numbers["t"], numbers["turns"]
+        self.t, self.turns, self.began = numbers["t"], numbers["turns"], numbers.get("began", 0)
         self.rest = [Work(*row) for row in numbers["rest"]]
         self.rate.restore(numbers["rate"])
         self.rule.restored()

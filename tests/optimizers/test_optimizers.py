@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpitrain import config as configuration
+from mpitrain.algorithms import Algorithm
 from mpitrain.flat import Array
 from mpitrain.optimizers import Descent, Momentum, Nesterov, Optimizer, Sgd, with_momentum
 
@@ -95,6 +97,22 @@ def test_momentum_by_hand() -> None:
         for t in range(2):
             local.step(slice(0, 1), local.at.copy(), 0.25, t)
         assert local.x[0] == expected
+
+
+def chosen(*settings: str) -> Algorithm:
+    return configuration.load(None, [f"algorithm.{setting}" for setting in settings]).algorithm
+
+
+def test_a_chosen_optimizer_is_the_one_that_algorithms_have_of_their_own() -> None:
+    """To the bit: `easgd` with Nesterov's momentum is `eamsgd`, `allreduce` with μ = 0.9 is its default."""
+    x = np.linspace(-2, 2, 100)
+    for one, other in (
+        (chosen("name=eamsgd"), chosen("name=easgd", "optimizer.name=nesterov")),
+        (chosen("name=allreduce"), chosen("name=allreduce", "optimizer.name=nesterov")),
+        (chosen("name=allreduce", "nesterov=false"), chosen("name=sgd", "optimizer.name=momentum")),
+        (chosen("name=easgd-sync"), chosen("name=easgd-sync", "optimizer.name=sgd")),
+    ):
+        assert descended(one.optimizer(), x, 5).x.tobytes() == descended(other.optimizer(), x, 5).x.tobytes()
 
 
 def test_no_momentum_is_sgd_and_keeps_no_velocity() -> None:
