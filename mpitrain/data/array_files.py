@@ -1,4 +1,4 @@
-"""Named arrays in a file: an npz archive, without pickles, or any HDF5 file."""
+"""Read named arrays from a file: an npz archive without pickles, or any HDF5 file."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
 
 @contextmanager
 def opened(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The arrays by name: things with shape and dtype that a slice reads. Raises BadInput naming the file."""
+    """The arrays by name: objects with shape and dtype that are read by slicing. Raises BadInput naming the file."""
     with naming(path):
         with path.open("rb") as file:
             begins = file.read(8)
@@ -36,7 +36,7 @@ def opened(path: Path) -> Iterator[Mapping[str, Any]]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file makes its reader raise into BadInput with the file's name."""
+    """Turn any exception that a reader raises on a damaged file into BadInput naming the file."""
     try:
         yield
     except BadInput:
@@ -47,14 +47,14 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def require(arrays: Mapping[str, Any], name: str, path: Path) -> Any:
-    """The array of that name. Raises BadInput naming the file, and what it has instead."""
+    """The array of that name. Raises BadInput naming the file and the arrays that it has."""
     if name not in arrays:
         raise BadInput(f"{path}: has no array {name}, but {', '.join(sorted(arrays)) or 'none'}")
     return arrays[name]
 
 
 def _require_room(members: list[ZipInfo], path: Path) -> None:
-    """Raises ValueError for a member that unpacks to more than so large an archive holds."""
+    """Raise ValueError for a member whose size is larger than an archive of this size can hold."""
     most = path.stat().st_size * EXPANSION
     for member in members:
         if member.file_size > most:
@@ -62,7 +62,7 @@ def _require_room(members: list[ZipInfo], path: Path) -> None:
 
 
 class _DataSets(Mapping[str, Any]):
-    """The data sets of an HDF5 file, those in groups too, as group/name."""
+    """The data sets of an HDF5 file, including those in groups, as group/name."""
 
     def __init__(self, file: h5py.File) -> None:
         self._file, self._names = file, list[str]()
@@ -79,7 +79,7 @@ class _DataSets(Mapping[str, Any]):
 
 
 class _Member:
-    """An array of an npz archive: read whole at the first look, as only then its checksum is."""
+    """An array of an npz archive. It is read completely at first use, since this is what verifies its checksum."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name

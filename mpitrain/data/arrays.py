@@ -1,4 +1,4 @@
-"""`prepare arrays`: a corpus out of the arrays of an npz archive or the data sets of any HDF5 file."""
+"""`prepare arrays`: make a corpus from the arrays of an npz archive or the data sets of any HDF5 file."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,11 +14,11 @@ from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-PLACE = "{part}"  # in a file's or an array's name stands for that of the part
+PLACE = "{part}"  # in the name of a file or array: a placeholder for the name of the part
 
 
 class Names(NamedTuple):
-    """Of the arrays: `inputs` are the images or features; those that are not there are empty.
+    """Names of the arrays. `inputs` are the images or features; the name of an array that does not exist is empty.
 
     `utterances` holds offsets [n+1], `lengths` the frames of each utterance [n]; without both, each frame stands alone.
     """
@@ -32,7 +32,7 @@ class Names(NamedTuple):
     channels_first: bool = False
 
     def of(self, part: str) -> "Names":
-        """Those of one part."""
+        """The names for one part."""
         own: dict[str, Any] = {
             name: value.replace(PLACE, part) for name, value in self._asdict().items() if isinstance(value, str)
         }
@@ -40,18 +40,20 @@ class Names(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Samples `start` to `stop` of a file's arrays; of frames, whole utterances, of so many frames each."""
+    """Samples `start` to `stop` of a file's arrays; for frames, whole utterances from `first` on, with their
+    `lengths`."""
 
     path: str
     names: Names
     start: int
     stop: int
-    first: int = 0  # utterance
+    first: int = 0
     lengths: tuple[int, ...] = ()
 
 
 def plan(source: str, names: Names, parts: list[str], classes: int | None = None) -> Plan:
-    """Of `source`, in which, as in the names, {part} stands for each of `parts`. Raises BadInput naming the file."""
+    """The plan for `source`; in it and in the names, {part} stands for each of `parts`. Raises BadInput naming the
+    file."""
     if len(parts) > 1 and PLACE not in source + names.inputs:
         raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor the name of the inputs contains {PLACE}")
     chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part)) for part in parts}
@@ -70,7 +72,7 @@ def _chunks(path: Path, names: Names) -> list[Chunk]:
         each = int(np.prod(inputs.shape[1:])) * (1 if names.kind == "images" else 4)
         smallest = (
             LARGEST if isinstance(arrays, dict) else SMALLEST
-        )  # every process reads an npz whole: no more than it takes
+        )  # every process reads a whole npz, so use as few as possible
         ends = np.cumsum([0, *shard_lengths(len_of(inputs), each, smallest)])
         if names.kind == "images":
             return [Chunk(str(path), names, int(a), int(b)) for a, b in pairwise(ends)]
@@ -85,7 +87,7 @@ def _chunks(path: Path, names: Names) -> list[Chunk]:
 
 
 def len_of(array: Any) -> int:
-    """Rows of an array that may lie in a file."""
+    """Number of rows of an array, which may be in a file."""
     return int(array.shape[0]) if array.shape else 0
 
 
@@ -113,7 +115,7 @@ def _described(array: Any) -> str:
 
 
 def _offsets(arrays: Mapping[str, Any], names: Names, frames: int, path: Path) -> Array:
-    """Where utterances begin, int64 [n+1]."""
+    """Offsets at which utterances begin, int64 [n+1]."""
     name = names.utterances or names.lengths
     if not name:
         return np.arange(frames + 1)

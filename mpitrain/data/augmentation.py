@@ -1,9 +1,9 @@
-"""Training images as a network sees them: cut at random, reflected, shifted in colour, while they are gathered.
+"""Augmentation of training images while they are gathered: random crops, reflections and colour shifts.
 
-Crops and horizontal reflections as in both image papers: random in training, the centre in evaluation (Krizhevsky 2014,
-§5; Zhang, Choromanska, LeCun 2015, §5.1 and supplement). The shift of colour is that of Krizhevsky, Sutskever, Hinton
-2012, §4.1. What happens to a sample is a function of the seed, the epoch and its position in the epoch's order: not of
-the minibatch, nor of the rank that treats it.
+Crops and horizontal reflections follow both image papers: random in training, the centre crop in evaluation (Krizhevsky
+2014, §5; Zhang, Choromanska, LeCun 2015, §5.1 and supplement). The colour shift is that of Krizhevsky, Sutskever,
+Hinton 2012, §4.1. How a sample is augmented depends on the seed, the epoch and its position in the epoch's order, but
+not on the minibatch or the rank that processes it.
 """
 
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.rng import uniforms
 
-DRAWS = 8  # uniform numbers a sample may use: row, column, reflection, two pairs for three normal ones
+DRAWS = 8  # uniform random numbers per sample: row, column, reflection, two pairs for three normal ones
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to images. The default: nothing.
+    """The augmentation of images; by default none.
 
-    `crop`: pixels of the square's side, 0 for the whole image; `flip`: reflect every other image; `colour_shift`: the
-    standard deviation of α, 0 for none (the paper: 0.1).
+    `crop`: side of the square crop in pixels, 0 for the whole image; `flip`: reflect images with probability ½;
+    `colour_shift`: the standard deviation of α, 0 for none (0.1 in the paper).
     """
 
     crop: int = 0
@@ -32,23 +32,23 @@ class Augmentation:
     seed: int = 1
 
     def shape(self, image: tuple[int, ...]) -> tuple[int, ...]:
-        """Of what is left of images [h, w, c]. Raises BadInput naming data.crop."""
+        """The shape of crops of images [h, w, c]. Raises BadInput naming data.crop."""
         if self.crop > min(image[:2]):
             raise BadInput(f"data.crop = {self.crop}: the images are {image[0]} x {image[1]} pixels")
         return (self.crop, self.crop, image[2]) if self.crop else image
 
     def refuse_frames(self) -> None:
-        """Raises BadInput naming the key that only images have a use for."""
+        """Raise BadInput naming a key that is set but applies only to images."""
         for key, value in (("crop", self.crop), ("flip", self.flip), ("colour_shift", self.colour_shift)):
             if value:
                 raise BadInput(f"data.{key}: frames are not images")
 
 
 class Views:
-    """Which part of each image of a minibatch is seen, and its shift of colour, in buffers that grow with it.
+    """Draws the crop, reflection and colour shift of each image of a minibatch, into buffers that grow as needed.
 
-    `room`: rows and columns by which an image is larger than its view. `axes` [c, c]: the step in colour that a normal
-    number of deviation 1 makes along each principal axis, in columns; None where colours stay as they are.
+    `room`: rows and columns by which an image is larger than its crop. `axes` [c, c]: the principal axes of the colours
+    in columns, each scaled to the shift for a standard normal number of 1; None for no colour shift.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Views:
     def at(self, place: tuple[int, int] | None, count: int) -> tuple[Array, Array]:
         """int64 [count, 3]: top row, left column, whether reflected; and shifts in colour [count, c].
 
-        `place` is the epoch and position of the first sample; None, for an evaluation, gives the centre as it is.
+        `place` is the epoch and position of the first sample; None, for an evaluation, gives the unchanged centre crop.
         """
         if len(self._corners) < count:
             self._resize(count)
@@ -94,7 +94,7 @@ def colour_axes(covariance: Array, scale: Array, deviation: float) -> Array:
     """[3, 3]: √λ_i·p_i in column i, times `deviation`, in units of normalised pixels (`scale` [3] each).
 
     λ_i and p_i are the eigenvalues and eigenvectors of the covariance of pixels. The paper's text multiplies p_i by
-    α_i·λ_i, which depends on the unit of a pixel; its author's programs, by the deviation √λ_i, and so it is done here.
+    α_i·λ_i, which depends on the unit of a pixel; its author's programs multiply by √λ_i, and so does this function.
     """
     values, vectors = np.linalg.eigh(np.asarray(covariance, np.float64))
     signs = np.where(vectors[np.abs(vectors).argmax(axis=0), range(3)] < 0, -1.0, 1.0)  # the same on every machine
@@ -104,7 +104,7 @@ def colour_axes(covariance: Array, scale: Array, deviation: float) -> Array:
 
 @njit(cache=True, nogil=True)
 def choose_views(draws: Array, room: tuple[int, int], flip: bool, corners: Array) -> None:
-    """corners [n, 3] ← a place with equal chances in all (room + 1) positions, and 1 for every other image."""
+    """corners [n, 3] ← uniformly one of the (room + 1) positions in each direction, and 1 with probability ½."""
     for k in range(len(corners)):
         corners[k, 0] = int(draws[k, 0] * (room[0] + 1))
         corners[k, 1] = int(draws[k, 1] * (room[1] + 1))

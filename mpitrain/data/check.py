@@ -1,4 +1,4 @@
-"""Verifying a shard folder: every byte of every shard is read."""
+"""Verify a shard folder: every byte of every shard is read."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from mpitrain.errors import BadInput
 
 
 def check(folder: Path) -> None:
-    """Print a table of the parts, and a line for every shard that is bad. Raises BadInput naming the first of them."""
+    """Print a table of the parts, and a line for every bad shard. Raises BadInput naming the first of them."""
     table = Table("part", "shards", "samples", "utterances", "input", "classes", "size", box=None, pad_edge=False)
     faults: list[BadInput] = []
     for part, paths in folder_parts(folder).items():
@@ -31,7 +31,7 @@ def check(folder: Path) -> None:
 
 
 class Figures(NamedTuple):
-    """What is told of a shard, which is not kept."""
+    """The figures of a shard for the table; the shard itself is not kept in memory."""
 
     samples: int
     utterances: int

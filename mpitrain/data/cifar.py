@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 as A. Krizhevsky publishes them: https://www.cs.toronto.edu/~kriz/cifar.html.
 
-The python archive holds pickled dictionaries of `data` uint8 [n, 3072] and labels, the binary one records of labels
+The python archive holds pickled dictionaries of `data` uint8 [n, 3072] and labels, the binary archive records of labels
 (one byte; CIFAR-100: coarse, then fine) and 3072 bytes: the red plane of 32 rows, then green and blue.
 """
 
@@ -21,11 +21,12 @@ from mpitrain.flat import Array
 
 SIDE, PLANES = 32, 3
 PIXELS = PLANES * SIDE * SIDE
-LARGEST_FILE, LARGEST_ARCHIVE = 1 << 28, 1 << 30  # bytes, unpacked; those published have 1.5e8 and 1.9e8
+LARGEST_FILE, LARGEST_ARCHIVE = 1 << 28, 1 << 30  # bytes, unpacked; the published files have 1.5e8 and 1.9e8
 
 
 class Labels(NamedTuple):
-    """A set of labels and where the files have it: key of a pickle, byte of a record's `record_bytes`, their names."""
+    """A set of labels and its place in the files: key of the pickle, byte among a record's `record_bytes`, and
+    names."""
 
     source: str
     classes: int
@@ -48,7 +49,7 @@ TEST = {"cifar10": "test_batch", "cifar100": "test"}
 
 
 def plan(path: Path, name: str) -> Plan:
-    """Of an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it.
+    """The plan for an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it.
 
     `name` is one of LABELS.
     """
@@ -67,14 +68,14 @@ def plan(path: Path, name: str) -> Plan:
 
 
 def _batch(path: Path, labels: Labels, member: str) -> dict[str, Array]:
-    """A shard: one file of the archive."""
+    """The arrays of a shard, which is one file of the archive."""
     parse = parse_binary if member.endswith(".bin") else parse_python
     images, targets = parse(_read(path, member), labels, path / member)
     return {"images": images, "targets": targets}
 
 
 def _listed(path: Path) -> dict[str, str]:
-    """The files of a folder and of the folders in it, or of a tar archive: by their last names, where they are."""
+    """The paths of the files in a folder and its subfolders, or in a tar archive, by file name."""
     if path.is_dir():
         found = [file for pattern in ("*/*", "*") for file in sorted(path.glob(pattern)) if file.is_file()]
         return {file.name: str(file.relative_to(path)) for file in found}
@@ -83,7 +84,7 @@ def _listed(path: Path) -> dict[str, str]:
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members, as long as they are such as can be read: a packed archive may claim any size."""
+    """The members. Raises TarError for one that is too large: a compressed archive may claim any size."""
     total = 0
     for member in archive:
         total += member.size
@@ -93,28 +94,28 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _read(path: Path, member: str) -> bytes:
-    """A file of the folder or archive."""
+    """The content of a file in the folder or archive."""
     if path.is_dir():
         try:
             return (path / member).read_bytes()
         except OSError as error:
             raise BadInput(f"{path / member}: {error.strerror}") from error
     with _opened(path) as archive:
-        found = [each for each in _members(archive) if each.isfile() and each.name == member]  # _listed knows it
+        found = [each for each in _members(archive) if each.isfile() and each.name == member]  # as found by _listed
         file = archive.extractfile(found[-1])
-        assert file is not None  # a regular one
+        assert file is not None  # since it is a regular file
         return file.read()
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """A tar archive, packed or not. Raises BadInput naming it for whatever goes wrong in reading it."""
+    """Open a tar archive, compressed or not. Raises BadInput naming it for any error in reading it."""
     try:
         with tarfile.open(path) as archive:
             yield archive
     except BadInput:
         raise
-    except Exception as error:  # tarfile and the decompressors raise all sorts of things at damaged files
+    except Exception as error:  # tarfile and the decompressors raise many types of errors for damaged files
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise BadInput(f"{path}: not a whole tar archive: {reason}") from error
 
@@ -133,7 +134,7 @@ def parse_python(content: bytes, labels: Labels, path: Path) -> tuple[Array, Arr
 
 
 def parse_binary(content: bytes, labels: Labels, path: Path) -> tuple[Array, Array]:
-    """The same of a batch of binary records. Raises BadInput naming `path`."""
+    """Like `parse_python`, for a batch of binary records. Raises BadInput naming `path`."""
     record = labels.record_bytes + PIXELS
     if not content:
         raise BadInput(f"{path}: is empty")
@@ -144,7 +145,7 @@ def parse_binary(content: bytes, labels: Labels, path: Path) -> tuple[Array, Arr
 
 
 def class_names(content: bytes, labels: Labels, binary: bool, path: Path) -> list[str]:
-    """The classes' names from the file that holds them. Raises BadInput naming `path`."""
+    """The names of the classes, from the content of their file. Raises BadInput naming `path`."""
     if binary:
         names = content.decode(errors="replace").split()
     else:

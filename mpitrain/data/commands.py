@@ -1,4 +1,4 @@
-"""The command line of the data: `prepare SOURCE ... DIR` and `check DIR`."""
+"""The command line of `prepare SOURCE ... DIR` and `check DIR`."""
 
 import argparse
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Subparsers = Any  # argparse keeps the type of add_subparsers() to itself
 
 
 def add_parsers(commands: Subparsers) -> None:
-    """Add `prepare` with one subcommand a source, and `check`."""
+    """Add `prepare`, with one subcommand per source, and `check`."""
     prepare = commands.add_parser("prepare", help="write a shard folder from a source")
     sources = prepare.add_subparsers(metavar="SOURCE", required=True)
     digits = sources.add_parser("digits", help="the embedded handwritten digits")
@@ -63,7 +63,8 @@ def _speech(options: argparse.Namespace) -> int:
 
 
 def _alone(action: Callable[[], None]) -> int:
-    """Carry out what one process does; the exit status. Raises BadInput, in all ranks, under a launcher."""
+    """Run an action that needs a single process; return the exit status. Raises BadInput on all ranks if there are
+    several."""
     from mpitrain.mpi import Transport
     from mpitrain.mpi.agreement import agreed, ending_together
 

@@ -1,7 +1,7 @@
 """A corpus: one part of a data set, from which minibatches are gathered.
 
-Frame windows are cut on the fly, never across utterances; images become floating point numbers, cut and changed as
-`augmentation` says; both are normalised. A part that fits under the memory limit is read whole, a larger one as needed.
+Context windows of frames are cut on the fly, never across utterances; images are converted to floating point numbers,
+cropped and augmented; both are normalised. A part below the memory limit is read completely, a larger one on demand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,13 +43,13 @@ def open_corpus(
     normalise: str = "corpus",
     statistics: Mapping[str, Any] | None = None,
 ) -> "Corpus":
-    """One part of the shard folder `path`.
+    """Open one part of the shard folder `path`.
 
-    `context`: frames left and right of the centre frame, one number for both or two. `dtype`: of the minibatches.
-    `memory_limit`: bytes of inputs above which they stay on disk. `augmentation`: of images. `normalise`: by the
-    "corpus" (its stored mean and standard deviation), the "speaker" or "utterance" (frames), to "unit" (pixels ÷ 255),
-    or "none". `statistics`: mean and standard_deviation of another corpus, which hold instead of the stored ones.
-    Raises BadInput naming the folder, the shard, or the key of [data].
+    `context`: number of frames left and right of the centre frame, one number for both or two. `dtype`: that of the
+    minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
+    `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
+    "utterance" (frames); "unit" (pixels ÷ 255); or "none". `statistics`: mean and standard_deviation to use instead of
+    the stored ones. Raises BadInput naming the folder, the shard, or the key of [data].
     """
     found = folder_parts(path)
     if part not in found:
@@ -70,9 +70,9 @@ def open_corpus(
 class Corpus:
     """`samples` inputs of `shape` (frames: [window, dims]; images: [h, w, c]) with targets in range(`classes`).
 
-    `kind` is "frames" or "images"; `attributes` those of the first shard; `in_memory` whether reading is over. `mean`
-    and `scale` (1 ÷ standard deviation) of images are those of a channel, of frames of each group and feature. Of
-    frames, `utterances` int64 [n+1] are the offsets where utterances begin, `keys` their names where they have any.
+    `kind` is "frames" or "images"; `attributes` are those of the first shard; `in_memory` says whether all inputs have
+    been read. `mean` and `scale` (1 ÷ standard deviation) are per channel for images, per group and feature for frames.
+    For frames, `utterances` int64 [n+1] are the offsets where utterances begin, and `keys` their names, if any.
     """
 
     def __init__(
@@ -140,20 +140,20 @@ class Corpus:
     def gather(self, indices: Array, out: Batch, place: tuple[int, int] | None = None) -> Batch:
         """Fill `out` (inputs [n, *shape], targets [n]) with the samples of `indices` int64 [n], in that order.
 
-        `place` is the epoch and position in its order of the first one, from which images are augmented; None, for an
-        evaluation, takes their centres. Raises IndexError for an index outside range(samples), BadInput for a shard
-        that cannot be read.
+        `place` is the epoch of the first sample and its position in the epoch's order, which determine the augmentation
+        of images; None, for an evaluation, gives centre crops. Raises IndexError for an index outside range(samples),
+        BadInput for a shard that cannot be read.
         """
         if not len(indices):
             return out
         if indices.min() < 0 or indices.max() >= self.samples:
             raise IndexError(f"samples {indices.min()} to {indices.max()} of {self.samples}")
-        with self._filling:  # a thread may read ahead while an evaluation looks at the same part
+        with self._filling:  # a thread may read ahead while an evaluation reads the same part
             np.take(self.targets, indices, out=out.targets, mode="clip")
             views = self._views.at(place, len(indices)) if self.kind == "images" else None
             for base, rows, which, places in self._rows.spans(indices, self._context):
                 which = which.view()
-                which.flags.writeable = False  # as an epoch's order is: another type would be compiled apart
+                which.flags.writeable = False  # like an epoch's order: Numba would compile another type separately
                 if views is None:
                     gather_windows(rows, base, self.utterances, which, places, self._context[0], out.inputs)
                 else:
@@ -162,7 +162,7 @@ class Corpus:
 
 
 def _groups(files: list[ShardFile], normalise: str) -> Array:
-    """Which statistics each utterance is normalised by. Raises BadInput naming a shard without speakers."""
+    """The group whose statistics normalise each utterance. Raises BadInput naming a shard without speakers."""
     utterances = sum(len(file.utterances) - 1 for file in files if file.utterances is not None)
     if normalise == "utterance":
         return np.arange(utterances)
@@ -202,7 +202,7 @@ def _check_alike(files: list[ShardFile]) -> None:
 
 
 def _joined(offsets: list[Array | None]) -> Array:
-    """Offsets into the concatenation from each shard's own."""
+    """Combine the offsets of all shards into offsets into their concatenation."""
     joined, base = [np.zeros(1, np.int64)], 0
     for own in offsets:
         assert own is not None

@@ -1,7 +1,7 @@
-"""What the attributes of a shard say of its classes and features: the classes' names, and how it was prepared.
+"""The attributes of a shard that describe its classes and features: `class_names` and `preparation`.
 
-`class_names` holds the names in the order of the classes, with blanks between. `preparation` is a JSON object of
-whatever makes features of one preparation differ from those of another, such as {"bins": 23, "cmvn": "none"}.
+`class_names` holds the names in the order of the classes, separated by blanks. `preparation` is a JSON object that
+distinguishes features of one preparation from those of another, such as {"bins": 23, "cmvn": "none"}.
 """
 
 import json
@@ -24,7 +24,7 @@ def prepared(how: Mapping[str, Any]) -> str:
 
 
 def class_names(attributes: Mapping[str, Any]) -> list[str] | None:
-    """The names of the classes from 0 on, perhaps not of all; None where they have none, or more than classes."""
+    """The names of the classes from 0 on, possibly of the first ones only; None if there are none or too many."""
     found = attributes.get(NAMES)
     if isinstance(found, np.ndarray):
         found = [name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in found.reshape(-1)]
@@ -33,17 +33,17 @@ def class_names(attributes: Mapping[str, Any]) -> list[str] | None:
 
 
 def preparation(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """How the features were prepared, as far as the shard says."""
+    """How the features were prepared, as far as the shard describes it."""
     found = attributes.get(PREPARATION)
     try:
         how = json.loads(found) if isinstance(found, str) else None
-    except (ValueError, RecursionError):  # the word of another tool
+    except (ValueError, RecursionError):  # written by another tool
         how = None
     return how if isinstance(how, dict) else {}
 
 
 def names_apart(found: list[str] | None, wanted: list[str] | None) -> str:
-    """The first class that the two call differently, with both names; "" where there is none, or one has no names."""
+    """The first class whose names differ, with both names; "" if there is none, or if one side has no names."""
     for number, (name, known) in enumerate(zip(found or (), wanted or (), strict=False)):
         if name != known:
             return f"class {number} is called {name}, the network was trained on {known}"
@@ -51,7 +51,7 @@ def names_apart(found: list[str] | None, wanted: list[str] | None) -> str:
 
 
 def preparations_apart(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The first key that both have with other values, with these; "" where there is none."""
+    """The first key whose values differ, with both values; "" if there is none. Keys of one side are ignored."""
     for key in sorted(set(found) & set(wanted)):
         if found[key] != wanted[key]:
             values = (value if isinstance(value, str) else json.dumps(value) for value in (found[key], wanted[key]))

@@ -15,7 +15,7 @@ from mpitrain.flat import Array
 
 SOURCE = "UCI Optical Recognition of Handwritten Digits, Alpaydin and Kaynak 1998, https://doi.org/10.24432/C50P49"
 LICENCE = "CC BY 4.0"
-HELD_OUT = 5  # one scan in so many
+HELD_OUT = 5  # every fifth scan is held out
 
 
 def embedded() -> Path:
@@ -24,7 +24,7 @@ def embedded() -> Path:
 
 
 def prepare_digits(folder: Path) -> None:
-    """Write the digits into `folder`: 1438 scans to train on, 359 to test. Raises BadInput naming a file."""
+    """Write the digits into `folder`: 1438 scans for training, 359 for testing. Raises BadInput naming a file."""
     for paths in folder_parts(embedded()).values():
         for path in paths:
             shard = read_shard(path)

@@ -1,8 +1,8 @@
-"""espeak-ng through its C interface: speech by rule, with the sample at which each phone begins.
+"""espeak-ng through its C interface: synthesised speech, with the sample at which each phone begins.
 
-The library keeps state between utterances (phase, flutter, echo) and seeds its random numbers by the clock, so it is
-loaded and seeded afresh for each one, in half a millisecond: the same voice and text give the same samples, whatever
-was spoken before.
+The library keeps state between utterances (phase, flutter, echo) and seeds its random numbers from the clock. It is
+therefore reloaded and reseeded for each utterance, which takes half a millisecond: the same voice and text always give
+the same samples.
 """
 
 import _ctypes
@@ -14,7 +14,7 @@ import numpy as np
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-RATE = 22050  # samples a second
+RATE = 22050  # samples per second
 PAUSE = "_"
 SHORT_PAUSE = RATE // 20  # samples
 
@@ -24,7 +24,7 @@ _WORDS_A_MINUTE, _PITCH, _RANGE = 1, 3, 4  # espeak_PARAMETER
 
 
 class Voice(NamedTuple):
-    """A speaker: espeak's voice variant, pitch and its range (0 to 100), rate in words a minute."""
+    """A speaker: espeak's voice variant, pitch and pitch range (0 to 100), rate in words per minute."""
 
     variant: str
     pitch: int
@@ -33,7 +33,7 @@ class Voice(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """`samples` int16 at RATE; phones (IPA without stress, PAUSE for none) begin at `starts` int64, rising from 0."""
+    """`samples` int16 at RATE; phones (IPA without stress, or PAUSE) begin at `starts` int64, increasing from 0."""
 
     samples: Array
     phones: list[str]
@@ -61,7 +61,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 def speak(language: str, voice: Voice, text: str) -> Speech:
-    """Speak a text. Raises BadInput when the wheel is missing, or has no such language or variant."""
+    """Synthesise a text. Raises BadInput if the wheel is missing or lacks the language or variant."""
     pieces: list[Array] = []
     events: list[tuple[int, str]] = []
 
@@ -102,18 +102,18 @@ def _load() -> ctypes.CDLL:
     data = str(espeakng_loader.get_data_path()).encode()
     if library.espeak_Initialize(_SYNCHRONOUS, 0, data, _PHONEMES_AS_IPA) != RATE:
         raise BadInput("espeak-ng could not be started with its data")
-    library.espeak_ng_SetRandSeed(ctypes.c_long(1))  # else it is the second of the clock
+    library.espeak_ng_SetRandSeed(ctypes.c_long(1))  # otherwise the clock's second is the seed
     return library
 
 
 def _phone(name: bytes) -> str:
-    # The eight bytes may cut a character in two; "(en)" marks a change of language, and makes no sound.
+    # The eight bytes may end within a character; "(en)" marks a change of language and is not spoken.
     text = name.decode(errors="ignore").strip("ˈˌ")
     return "" if text.startswith("(") else text or PAUSE
 
 
 def _speech(samples: Array, events: list[tuple[int, str]]) -> Speech:
-    """Phones with a duration; a short pause, such as a stop's closure, belongs to the phone that follows."""
+    """Keep phones with a duration; a short pause, such as a stop's closure, is joined to the phone that follows."""
     spoken = [(start, phone) for start, phone in events if phone and start < len(samples)]
     phones, starts = [PAUSE], [0]
     for start, phone in spoken:

@@ -11,7 +11,7 @@ WINDOW, SHIFT = 0.025, 0.010  # seconds
 
 
 def preparation(rate: int, bins: int, deltas: bool) -> dict[str, Any]:
-    """What tells these features from others, by the keys that importers share."""
+    """The description that distinguishes these features from others, with keys that all importers use."""
     shape = {"features": "log-mel", "sample_rate": rate, "bins": bins, "deltas": deltas}
     return {**shape, "window": WINDOW, "shift": SHIFT, "cmvn": "none", "norm_vars": False}
 

@@ -1,4 +1,4 @@
-"""The loops that fill a minibatch: one pass over memory, nothing allocated."""
+"""The loops that fill a minibatch in one pass over memory, without allocating."""
 
 from numba import njit
 
@@ -9,7 +9,7 @@ from mpitrain.flat import Array
 def gather_windows(
     features: Array, base: int, offsets: Array, indices: Array, places: Array, left: int, out: Array
 ) -> None:
-    """out[places[k], w] = features of frame indices[k] + w − left, edge frames of its utterance repeated.
+    """out[places[k], w] = features of frame indices[k] + w − left, repeating the edge frames of its utterance.
 
     `features` [m, dims] begins at frame `base` of the corpus; `offsets` [utterances+1]; `out` [n, window, dims].
     """
@@ -44,8 +44,8 @@ def gather_images(
 ) -> None:
     """out[places[k]] = (view of image indices[k] − mean)·scale + shift, per channel, in the dtype of all four.
 
-    `images` uint8 [m, h, w, c] begins at image `base` of the corpus; `out` [n, rows, columns, c]. The view of a place
-    begins at row and column corners[place] [n, 3], and is read from right to left where the third number says so.
+    `images` uint8 [m, h, w, c] begins at image `base` of the corpus; `out` [n, rows, columns, c]. The crop of sample p
+    begins at row corners[p, 0] and column corners[p, 1] and is reflected if corners[p, 2] is 1.
     """
     rows, columns, channels = out.shape[1], out.shape[2], out.shape[3]
     for k in range(indices.size):

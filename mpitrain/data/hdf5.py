@@ -1,6 +1,6 @@
-"""Data sets of HDF5 files from anywhere: nothing outside the file is read, and nothing is read that it does not hold.
+"""Read data sets of untrusted HDF5 files: only values that are stored in the file itself.
 
-HDF5 follows links, virtual data sets and external storage into any file that the process may open, and makes up values
+HDF5 follows links, virtual data sets and external storage into any file that the process may open, and fills in values
 that were never stored, so that a file of a few kilobytes can fill the memory.
 """
 
@@ -8,13 +8,13 @@ from math import prod
 
 import h5py
 
-EXPANSION = 1032  # bytes that deflate can make of one, at most
+EXPANSION = 1032  # deflate expands one byte to at most this many
 LARGEST_CHUNK = 1 << 28  # bytes: HDF5 holds a whole chunk in memory
-HOPS = 16  # soft links on the way to a data set
+HOPS = 16  # most soft links to follow to a data set
 
 
 def data_set(file: h5py.File, name: str) -> h5py.Dataset:
-    """The data set of that name. Raises KeyError where there is none, ValueError saying what is wrong with it."""
+    """The data set of that name. Raises KeyError if there is none, ValueError if it may not be read, saying why."""
     found = file[_hard_path(file, name)]
     if not isinstance(found, h5py.Dataset):
         raise KeyError(f"{name} is not a data set")
@@ -27,12 +27,12 @@ def data_set(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def has(group: h5py.Group, name: str) -> bool:
-    """Whether the group has a link of that name, wherever it leads."""
+    """Whether the group has a link of that name, whatever its target."""
     return bool(group.id.links.exists(name.encode()))
 
 
 def _hard_path(file: h5py.File, name: str) -> str:
-    """The path without soft links. Raises ValueError for one that leaves the file or does not end."""
+    """The path with soft links resolved. Raises ValueError for a link that leaves the file or is circular."""
     left, path, hops = name.split("/")[::-1], "", 0
     while left:
         if (step := left.pop()) in ("", "."):
@@ -55,7 +55,7 @@ def _hard_path(file: h5py.File, name: str) -> str:
 
 
 def _require_stored(found: h5py.Dataset, name: str, file_bytes: int) -> None:
-    """Raises ValueError unless all values are stored, by what their number and the file's size allow."""
+    """Raise ValueError unless the file is large enough to store all values of the data set."""
     values, stored = prod(found.shape) * found.dtype.itemsize, found.id.get_storage_size()
     told = f"{name} would take {values:,} bytes, the file holds {stored:,} for it"
     if stored > file_bytes or values > stored * (EXPANSION if found.chunks else 1):

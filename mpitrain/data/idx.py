@@ -19,12 +19,12 @@ UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path, axes: int) -> Array:
-    """uint8 of so many axes, gzipped or not. Raises BadInput naming the file."""
+    """Read a uint8 array with `axes` axes, gzipped or not. Raises BadInput naming the file."""
     return parse_idx(read_bytes(path), axes, path)
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file's content, unpacked where it is gzipped. Raises BadInput naming the file."""
+    """A file's content, unpacked if it is gzipped. Raises BadInput naming the file."""
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(GZIP) else content
@@ -33,7 +33,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse_idx(content: bytes, axes: int, path: Path) -> Array:
-    """The array in an IDX file's content. Raises BadInput naming `path`, which is only named."""
+    """The array in an IDX file's content. Raises BadInput naming `path`, which is not read."""
     if not content:
         raise BadInput(f"{path}: is empty")
     header = 4 + 4 * axes

@@ -1,7 +1,8 @@
-"""Carrying out an import in several processes, and ranks: interrupted, it goes on with the shards that are missing.
+"""Carry out an import in several processes and ranks. After an interruption it continues with the missing shards.
 
-Every chunk of the source becomes a whole shard under a provisional name. When all are there, what only the whole corpus
-knows is written into each, and then they get their names: so nobody ever sees half a corpus.
+Every chunk of the source becomes a shard under a provisional name. When all shards are written, the attributes that
+depend on the whole corpus are added to each, and then they get their final names, so that nobody ever sees an
+incomplete corpus.
 """
 
 import os
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from mpitrain.mpi import Transport
 
 Action = Callable[[], None]
-TICK = 0.25  # seconds between two looks at what other processes and ranks have done
+TICK = 0.25  # seconds between two checks of the progress of other processes and ranks
 
 
 class Importing:
     """One rank's part of an import into `folder`, in `jobs` processes; by default the node's cores ÷ its ranks.
 
-    `stop` says whether a signal wants the end: shards under way are finished first.
+    `stop` says whether a signal has requested a stop; shards that were begun are finished first.
     """
 
     def __init__(self, transport: "Transport", folder: Path, jobs: int | None = None, stop: Stop | None = None) -> None:
@@ -47,10 +48,10 @@ class Importing:
         self.jobs = jobs or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)
         self.console = open_console(live=transport.rank == 0, quiet=transport.rank > 0)
         self._said = time.monotonic()
-        transport.yielding = 0.0  # the cores are for the processes that do the work
+        transport.yielding = 0.0  # leave the cores to the processes that do the work
 
     def run(self, planning: Callable[[], Plan]) -> int:
-        """Make the shards of a plan; the exit status. Collective: every rank makes the same plan.
+        """Make the shards of a plan; return the exit status. Collective: every rank makes the same plan.
 
         Raises BadInput naming the source, or the folder that holds other shards.
         """
@@ -69,7 +70,7 @@ class Importing:
         return 0
 
     def _make(self, planning: Callable[[], Plan], executor: Executor) -> tuple[Plan, list[Task]]:
-        """The plan, and its shards under provisional names."""
+        """Make the plan, and its shards under provisional names."""
         plan = self._agreed(planning, "the plan")
         tasks = plan.tasks(self.folder)
         missing = self._agreed(lambda: self._missing(tasks), "the look at the folder")
@@ -83,7 +84,7 @@ class Importing:
         return plan, tasks
 
     def _missing(self, tasks: list[Task]) -> list[Task]:
-        """Those whose shards are not there."""
+        """The tasks whose shards do not exist yet."""
         with refusals(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         wanted = {task.final: task for task in tasks}
@@ -110,7 +111,8 @@ class Importing:
                 raise
 
     def _look(self, waiting: "set[Future[None]]", mine: int) -> int:
-        """How many actions are done on all ranks. Raises BadInput when one failed, KeyboardInterrupt when told to."""
+        """How many actions all ranks have done. Raises BadInput if one failed, KeyboardInterrupt after a stop
+        request."""
         fault: BaseException | None = None
         if waiting:
             finished, _ = wait(waiting, TICK)
@@ -129,7 +131,7 @@ class Importing:
         return int(counts[0])
 
     def _say(self, text: str) -> None:
-        """A plain line now and then where there is no live one."""
+        """Print a plain line now and then if there is no live one."""
         if not self.console.is_terminal and time.monotonic() - self._said > PLAIN_EVERY:
             self._said = time.monotonic()
             self.console.print(text, soft_wrap=True)
@@ -140,7 +142,7 @@ class Importing:
                 for task in tasks:
                     if task.provisional.exists():
                         task.provisional.rename(task.final)
-                for left in self.folder.glob(".*-[0-9][0-9][0-9][0-9][0-9].h5"):  # of an import that was given up
+                for left in self.folder.glob(".*-[0-9][0-9][0-9][0-9][0-9].h5"):  # left by an abandoned import
                     left.unlink()
 
     def _agreed(self, action: Callable[[], Any], what: str) -> Any:
@@ -157,7 +159,7 @@ class Importing:
 
 
 def _figures(paths: list[Path]) -> tuple[str, ...]:
-    """A part's shards, samples, utterances, shape of an input, classes."""
+    """A row of the table: a part's shards, samples, utterances, shape of an input, classes."""
     samples = utterances = 0
     for path in paths:
         with ShardFile(path) as file:
@@ -172,7 +174,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
-    """The attributes that the whole corpus knows, from those of its shards."""
+    """The attributes that depend on the whole corpus, computed from those of its shards."""
     found, samples, first = [], [], None
     for task in tasks:
         with ShardFile(task.final if task.final.exists() else task.provisional) as file:
@@ -190,14 +192,14 @@ def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
         validate_range(plan.attributes["source"], common["classes"], sum(samples))
     if "mean" in plan.attributes or "train" not in plan.chunks:
         return common
-    if known:  # an import that was interrupted when it had all it needed
+    if known:  # an import that was interrupted after the statistics were complete
         names = {"mean", "standard_deviation", "covariance"} & set(known)
         return common | {name: known[name] for name in sorted(names)}
     return common | statistics(attributes for part, attributes in found if part == "train")
 
 
 def _submitted(executor: Executor, action: Action) -> "Future[None]":
-    """The action under way, or failed at once where a process died before there was work for it."""
+    """Submit the action; a future that has failed if a process died before it got work."""
     try:
         return executor.submit(action)
     except BrokenProcessPool as error:

@@ -1,7 +1,7 @@
-"""Kaldi's features with an integer a frame, such as the pdf of a forced alignment, as a plan of shards.
+"""Plan shards of Kaldi's features with one integer per frame, such as the pdf-ids of a forced alignment.
 
-Sums for cepstral mean and variance normalisation (CMVN) have Kaldi's form, [2, dims + 1]: sums of the features and how
-many frames, sums of their squares and 0.
+Sums for cepstral mean and variance normalisation (CMVN) have Kaldi's form, [2, dims + 1]: sums of the features and the
+number of frames, then sums of squares and 0.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, sh
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-FLOOR = 1e-20  # variance, as Kaldi's apply-cmvn
+FLOOR = 1e-20  # smallest variance, as in Kaldi's apply-cmvn
 
 
 @dataclass(frozen=True)
 class How:
-    """What is made of an utterance. `cmvn`: none, scp (sums from cmvn.scp), speaker or utterance (its own sums).
+    """How utterances are prepared. `cmvn`: none, scp (sums from cmvn.scp), speaker or utterance (their own sums).
 
-    `variance`: divide by the deviation too; `tolerance`: frames by which features and alignment may differ; `classes`:
-    None for the highest target and one.
+    `variance`: also divide by the standard deviation; `tolerance`: number of frames by which the lengths of features
+    and alignment may differ; `classes`: None for the highest target plus one.
     """
 
     cmvn: str = "none"
@@ -35,7 +35,7 @@ class How:
 
 
 class Where(NamedTuple):
-    """Places of an utterance's objects."""
+    """Where an utterance's features, alignment and sums are stored."""
 
     features: Place
     alignment: Place
@@ -43,9 +43,9 @@ class Where(NamedTuple):
 
 
 def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: dict[str, int], seed: int = 1) -> Plan:
-    """Of the data folder (or scp, or ark) of each part, and alignments of all, to be found by their keys.
+    """The plan for the data folder (or scp, or ark) of each part and the alignments of all, matched by key.
 
-    `held_out`: how many speakers of train go into other parts. Raises BadInput naming the file.
+    `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
     """
     require_kaldiio()
     for path in (*alignments, *sources.values()):
@@ -75,7 +75,7 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
 def _utterances(
     source: Path, aligned: dict[str, Place], cmvn: bool, archives: Archives
 ) -> tuple[list[Utterance], list[str]]:
-    """Those that have an alignment, and the keys of those that have none."""
+    """The utterances with an alignment, and the keys of those without."""
     folder = source if source.is_dir() else source.parent
     features = places(source / "feats.scp" if source.is_dir() else source)
     speakers = speakers_of(folder)
@@ -124,7 +124,7 @@ def _pair(utterance: Utterance, how: How, dims: int, archives: Archives) -> tupl
 
 
 def _own_sums(features: list[Array], chunk: Chunk, cmvn: str) -> dict[int, Array]:
-    """The sums of each utterance, or, all together, of its speaker."""
+    """Sums over each utterance or over all utterances of its speaker."""
     if cmvn not in ("speaker", "utterance"):
         return {}
     each = [sums_of(own) for own in features]
@@ -146,7 +146,7 @@ def _read_sums(utterance: Utterance, dims: int, archives: Archives) -> Array:
 
 
 def sums_of(features: Array) -> Array:
-    """float64 [2, dims + 1]."""
+    """The sums of features [frames, dims] in Kaldi's form, float64 [2, dims + 1]."""
     wide = features.astype(np.float64)
     sums = np.zeros((2, features.shape[1] + 1))
     sums[0, :-1], sums[0, -1], sums[1, :-1] = wide.sum(0), len(wide), (wide * wide).sum(0)
@@ -154,7 +154,7 @@ def sums_of(features: Array) -> Array:
 
 
 def normalise(features: Array, sums: Array, variance: bool) -> Array:
-    """float32 [frames, dims] less the mean, and with `variance` over the deviation."""
+    """Features float32 [frames, dims] minus the mean, divided by the standard deviation if `variance`."""
     mean = sums[0, :-1] / sums[0, -1]
     result = features - mean
     if variance:

@@ -1,4 +1,4 @@
-"""Kaldi's archives (ark), which may be gzipped, and the scripts (scp) that point into them: what lies where."""
+"""Read Kaldi's archives (ark), which may be gzipped, and the scripts (scp) that point into them."""
 
 import gzip
 import io
@@ -16,15 +16,16 @@ from mpitrain.data.kaldi_objects import begin, read_integers, read_matrix, skip
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-OPEN = 16  # archives kept open at a time
-KEY = 4096  # bytes of a key, at most
-DIGITS = 100  # of an offset, at most: int() takes no more than some thousands
+OPEN = 16  # most archives that are kept open
+KEY = 4096  # most bytes of a key
+DIGITS = 100  # most digits of an offset: int() raises an error for several thousand
 
 _POINTER = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?:\[(?P<cut>[\d:, ]*)\])?")
 
 
 class Place(NamedTuple):
-    """Where an object begins; `cut` is Kaldi's choice of rows and columns, "0:99" or "0:99,3:5", both ends included."""
+    """Where an object begins; `cut` is Kaldi's range of rows and columns, "0:99" or "0:99,3:5", with both ends
+    included."""
 
     path: str
     offset: int = 0
@@ -35,7 +36,7 @@ class Place(NamedTuple):
 
 
 def require_kaldiio() -> None:
-    """Raises BadInput where it is missing."""
+    """Raise BadInput if kaldiio is missing."""
     try:
         import kaldiio  # noqa: F401
     except ImportError as error:
@@ -43,7 +44,8 @@ def require_kaldiio() -> None:
 
 
 def places(path: Path) -> dict[str, Place]:
-    """Every key of a script (.scp) or an archive, in order. Raises BadInput naming the file: spoilt, or a key twice."""
+    """Every key of a script (.scp) or an archive, in order, with its place. Raises BadInput naming a file that is
+    damaged or has a key twice."""
     found: dict[str, Place] = {}
     pairs = script(path) if path.suffix == ".scp" else _scan(path)
     for key, place in pairs:
@@ -56,7 +58,7 @@ def places(path: Path) -> dict[str, Place]:
 
 
 def script(path: Path) -> Iterator[tuple[str, Place]]:
-    """The lines of a script: key and place. Raises BadInput naming the line, such as one that is a command."""
+    """The lines of a script: key and place. Raises BadInput naming an invalid line, such as a command."""
     for number, words in table(path):
         key, pointer = words[0], " ".join(words[1:])
         match = _POINTER.fullmatch(pointer)
@@ -70,7 +72,8 @@ def script(path: Path) -> Iterator[tuple[str, Place]]:
 
 
 def table(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The words of each line that has any, with its number from 1. Raises BadInput naming what is not text."""
+    """The words of each line that is not blank, with its number from 1. Raises BadInput naming a line that is not
+    text."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -85,28 +88,28 @@ def table(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 class Archives:
-    """Reads objects, keeping archives open between two of them. A context manager.
+    """Reads objects and keeps archives open for the next ones. A context manager.
 
-    Everything raises BadInput naming the place of what cannot be read.
+    All methods raise BadInput naming the place of an object that cannot be read.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, BinaryIO] = {}
 
     def matrix(self, place: Place, dtype: type = np.float32) -> Array:
-        """[rows, columns]."""
+        """The matrix [rows, columns] at a place."""
         with _naming(place):
             matrix = _cut(read_matrix(self._at(place)), place.cut)
-            with np.errstate(over="ignore"):  # what is infinite then is refused as that
+            with np.errstate(over="ignore"):  # infinite values are refused later
                 return matrix.astype(dtype)
 
     def integers(self, place: Place) -> Array:
-        """int32 [n]."""
+        """The integers at a place, int32 [n]."""
         with _naming(place):
             return _cut(read_integers(self._at(place)), place.cut)
 
     def length(self, place: Place) -> int:
-        """How many integers there are, from the head of a binary vector."""
+        """The number of integers at a place, from the header of a binary vector."""
         with _naming(place):
             kind, _, length = begin(self._at(place))
         return length // 5 if kind == b"\4" and not place.cut else len(self.integers(place))
@@ -115,7 +118,7 @@ class Archives:
         file = self._open.pop(place.path, None)
         if file is None:
             file = _opened(place.path)
-        self._open[place.path] = file  # the newest last
+        self._open[place.path] = file  # move it to the end: the dictionary is ordered by last use
         if len(self._open) > OPEN:
             self._open.pop(next(iter(self._open))).close()
         file.seek(place.offset)
@@ -160,10 +163,10 @@ def _scan(path: Path) -> Iterator[tuple[str, Place]]:
 
 
 def _key(file: BinaryIO) -> str:
-    """The next key, "" at the end."""
+    """The next key, or "" at the end of the file."""
     letters = bytearray()
     while (letter := file.read(1)) not in (b"", b" ", b"\t"):
-        if letter == b"\n":  # an empty line belongs to no object; after a key, its object is empty
+        if letter == b"\n":  # an empty line between objects is skipped; after a key, it is an empty object
             if not letters:
                 continue
             file.seek(-1, io.SEEK_CUR)
@@ -180,7 +183,7 @@ def _key(file: BinaryIO) -> str:
 
 
 def _cut(array: Array, cut: str) -> Array:
-    """What "first:last,first:last" leaves of rows and columns, both included."""
+    """The rows and columns that "first:last,first:last" selects, both ends included."""
     pieces = cut.replace(" ", "").split(",") if cut else []
     if len(pieces) > array.ndim:
         raise ValueError(f"[{cut}] of an object of shape {array.shape}")

@@ -1,8 +1,8 @@
-"""One object of a Kaldi archive: how long it is, and its numbers.
+"""Parse one object of a Kaldi archive: its length and its numbers.
 
 A binary object begins with "\\0B" and its type: FM, DM (float, double), CM, CM2, CM3 (compressed; Kaldi's
-compressed-matrix.h), or, for integers, the byte 4. In text, a matrix stands in brackets, a row a line, and integers on
-one line. kaldiio decodes the binary matrices. Whatever is wrong raises ValueError, and what gzip raises.
+compressed-matrix.h), or, for integers, the byte 4. In text, a matrix is in brackets with one row per line, and integers
+are on one line. kaldiio decodes the binary matrices. Invalid objects raise ValueError or the errors of gzip.
 """
 
 import gzip
@@ -15,13 +15,13 @@ import numpy as np
 
 from mpitrain.flat import Array
 
-DEFLATED = 1032  # bytes that gzip can make of one, at most
-SIZES = {b"FM": 4, b"DM": 8, b"CM": 1, b"CM2": 2, b"CM3": 1}  # bytes of a value
+DEFLATED = 1032  # gzip expands one byte to at most this many
+SIZES = {b"FM": 4, b"DM": 8, b"CM": 1, b"CM2": 2, b"CM3": 1}  # bytes per value
 INTEGER = np.dtype([("size", "u1"), ("value", "<i4")])
 
 
 def read_matrix(file: BinaryIO) -> Array:
-    """[rows, columns] of the object that begins here."""
+    """Read the matrix [rows, columns] that begins at the file's position."""
     kind, head, length = begin(file)
     if not kind:
         return _text_matrix(file)
@@ -31,7 +31,7 @@ def read_matrix(file: BinaryIO) -> Array:
 
 
 def read_integers(file: BinaryIO) -> Array:
-    """int32 [n] of the object that begins here."""
+    """Read the integers, int32 [n], that begin at the file's position."""
     kind, _, length = begin(file)
     if not kind:
         return np.array([int(word) for word in file.readline().strip(b" []\r\n").split()], np.int32)
@@ -44,7 +44,7 @@ def read_integers(file: BinaryIO) -> Array:
 
 
 def skip(file: BinaryIO) -> None:
-    """Go on to what follows the object that begins here."""
+    """Skip the object that begins at the file's position."""
     kind, _, length = begin(file)
     if kind:
         file.seek(length, io.SEEK_CUR)
@@ -58,7 +58,8 @@ def skip(file: BinaryIO) -> None:
 
 
 def begin(file: BinaryIO) -> tuple[bytes, bytes, int]:
-    """Type, bytes of the head and how many bytes follow. Text has the type b"" and stays unread."""
+    """Read a header: the type, the header's bytes and the number of bytes that follow. Text has the type b"" and is not
+    read."""
     start = file.tell()
     head = file.read(3)
     if head[:2] != b"\0B":
@@ -78,7 +79,7 @@ def begin(file: BinaryIO) -> tuple[bytes, bytes, int]:
     kind = head[2:-1]
     if kind not in SIZES:
         raise ValueError(f"type {kind.decode(errors='replace')}, neither a matrix nor integers")
-    # compressed: float32 minimum and range, then rows and columns; else each of the two after a byte 4, their size
+    # compressed: float32 minimum and range, then rows and columns; otherwise rows and columns, each after its size, 4
     form = "<8xii" if kind.startswith(b"C") else "<xixi"
     body = _whole(file, struct.calcsize(form))
     rows, columns = struct.unpack(form, body)
@@ -89,7 +90,7 @@ def begin(file: BinaryIO) -> tuple[bytes, bytes, int]:
 
 
 def _room(file: BinaryIO, length: int) -> int:
-    """The length, which the file must be long enough for."""
+    """The length, after checking that the file can be that long."""
     size = os.fstat(file.fileno()).st_size
     most = size * DEFLATED if isinstance(file, gzip.GzipFile) else size - file.tell()
     if not 0 <= length <= most:
@@ -111,7 +112,7 @@ def _decoded(content: bytes) -> Array:
 
 
 def _text_matrix(file: BinaryIO) -> Array:
-    """Rows in brackets. kaldiio takes a matrix whose first number has no point for one of integers."""
+    """Parse rows in brackets. kaldiio would read a matrix whose first number has no decimal point as integers."""
     rows, line = [], file.readline()
     opened, _, line = line.partition(b"[")
     if opened.strip() or not _:
