@@ -1,8 +1,8 @@
-"""Label files of recorded speech: one label a frame, or segments of time.
+"""Label files of recorded speech: one label per frame, or labelled segments of time.
 
-A line of a frame-level file holds an utterance's key and a label for each frame; a line of a segment-level file key,
-start, end and label, or, as in NIST's CTM, key, channel, start, duration and label; times in seconds. Labels that are
-all whole numbers are the classes themselves, others are numbered in alphabetical order.
+A line of a frame-level file holds an utterance's key and a label for each frame; a line of a segment-level file holds
+key, start, end and label, or, as in NIST's CTM, key, channel, start, duration and label, with times in seconds. If all
+labels are integers, they are the class numbers; otherwise they are numbered in alphabetical order.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,23 @@ from mpitrain.data.kaldi_archive import table
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-SLACK = 0.1  # seconds by which a segment may begin after the last frame's middle
-TOUCH = 1e-4  # seconds by which rounded segments may overlap
+SLACK = 0.1  # a segment may begin up to this many seconds after the last frame's middle
+TOUCH = 1e-4  # segments may overlap by this many seconds, because of rounding
 
 
 @dataclass(frozen=True)
 class Labels:
-    """An utterance's labels, int32; of frames, or of segments from `starts` to `ends` [seconds], in order."""
+    """An utterance's labels, int32, for each frame or for each segment from `starts` to `ends` [seconds], in order."""
 
     targets: Array
     starts: Array | None = None
     ends: Array | None = None
 
     def at(self, times: Array, background: int | None, where: str) -> Array:
-        """int32: the label at each of these times, `background` where no segment is; of frames, all there are.
+        """The label at each of these times, int32, `background` between segments; frame-level labels as they are.
 
-        Raises BadInput with `where` for a time that no segment holds, and for segments after the last time.
+        Raises BadInput with `where` for a time outside all segments if there is no `background`, and for segments after
+        the last time.
         """
         if self.starts is None or self.ends is None:
             return self.targets
@@ -43,17 +44,17 @@ class Labels:
 
 
 class Numbering:
-    """Numbers the names of labels as they come; `classes` afterwards says which class each number is."""
+    """Numbers the names of labels in order of appearance; `classes` maps these numbers to classes afterwards."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def number(self, name: str) -> int:
-        """That of a name, new or known."""
+        """The number of a name, which may be new."""
         return self._numbers.setdefault(name, len(self._numbers))
 
     def classes(self) -> tuple[Array, list[str]]:
-        """The class of each number, and the names of the classes unless they are numbers."""
+        """The class of each number, and the names of the classes unless they are integers."""
         names = list(self._numbers)
         if all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
             return np.array([int(name) for name in names], np.int32), []
@@ -63,7 +64,7 @@ class Numbering:
 
 
 def read_frames(path: Path, numbering: Numbering) -> dict[str, Labels]:
-    """The labels of each key, by `numbering`. Raises BadInput naming the line."""
+    """The labels of each key, as numbers from `numbering`. Raises BadInput naming the line."""
     found: dict[str, Labels] = {}
     for number, (key, *names) in table(path):
         if key in found:
@@ -73,7 +74,7 @@ def read_frames(path: Path, numbering: Numbering) -> dict[str, Labels]:
 
 
 def read_segments(path: Path, numbering: Numbering) -> dict[str, Labels]:
-    """The segments of each key, by `numbering`. Raises BadInput naming the line."""
+    """The segments of each key, with numbers from `numbering`. Raises BadInput naming the line."""
     rows: dict[str, list[tuple[float, float, int]]] = {}
     for number, words in table(path):
         if len(words) not in (4, 5):

@@ -1,4 +1,4 @@
-"""MNIST, and what is published in its form, such as Fashion-MNIST: a folder of four IDX files, gzipped or not."""
+"""MNIST and data sets in its format, such as Fashion-MNIST: a folder of four IDX files, gzipped or not."""
 
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,8 @@ NAMES = {"train": "train", "test": "t10k"}
 
 
 def plan(folder: Path, classes: int = 10) -> Plan:
-    """Of a folder with `train-images-idx3-ubyte` and the other three. Raises BadInput naming what is missing."""
+    """The plan for a folder with `train-images-idx3-ubyte` and the other three files. Raises BadInput naming a missing
+    one."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
     chunks = {
@@ -25,7 +26,7 @@ def plan(folder: Path, classes: int = 10) -> Plan:
 
 
 def _found(folder: Path, name: str, what: str, axes: int) -> Path:
-    """The file, under its published name or with a dot, as some unpack it."""
+    """The path of the file under its published name, or with a dot in it, as some programs unpack it."""
     published = f"{name}-{what}-idx{axes}-ubyte"
     for form in (published, published.replace("-idx", ".idx")):
         for path in (folder / form, folder / f"{form}.gz"):
@@ -35,7 +36,7 @@ def _found(folder: Path, name: str, what: str, axes: int) -> Path:
 
 
 def _part(classes: int, paths: tuple[Path, Path]) -> dict[str, Array]:
-    """The one shard of a part."""
+    """The arrays of a part, which is a single shard."""
     images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
     if len(images) != len(labels):
         raise BadInput(f"{paths[1]}: {len(labels):,} labels for the {len(images):,} images of {paths[0].name}")

@@ -1,4 +1,4 @@
-"""Sums from which the mean, deviation and covariance of a training part are put together, shard by shard."""
+"""Sums over shards from which the mean, standard deviation and covariance of a training part are computed."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,15 +7,15 @@ import numpy as np
 
 from mpitrain.flat import Array
 
-AT_A_TIME = 1 << 21  # values turned into float64
-COLOURS = 4  # channels up to which all products are summed; more are features, of which the squares are
-LEAST = 1e-8  # variance
+AT_A_TIME = 1 << 21  # values converted to float64 at a time
+COLOURS = 4  # up to this many channels, all products are summed; more channels are features, of which only squares are
+LEAST = 1e-8  # smallest variance
 
 
 def moments(inputs: Array) -> dict[str, Any]:
-    """Of the last axis' channels: how many values each has, their sums, and sums of products or of squares.
+    """For the channels of the last axis: the number of values, their sums, and sums of products or of squares.
 
-    Keys are names of attributes. float64; exact for bytes.
+    Keys are names of attributes. The sums are float64, which is exact for bytes.
     """
     channels = inputs.shape[-1]
     rows = inputs.reshape(-1, channels)
@@ -33,7 +33,8 @@ NAMES = ("moments_count", "moments_sum", "moments_products")
 
 
 def statistics(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """`mean` and `standard_deviation` float32 [channels] over shards' moments; of images also `covariance` [c, c]."""
+    """`mean` and `standard_deviation` float32 [channels] from the moments of all shards; for images also `covariance`
+    [c, c]."""
     found = list(shards)
     count, sums, products = (np.sum([shard[name] for shard in found], axis=0) for name in NAMES)
     mean = sums / count

@@ -1,4 +1,4 @@
-"""Features and pixels less a mean, over a standard deviation: that of the corpus, of a speaker or of an utterance."""
+"""Normalise features and pixels by the mean and standard deviation of the corpus, a speaker or an utterance."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,11 +9,12 @@ from numba import njit
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-LEAST = 1e-8  # variance, so that a feature that never changes does not divide by zero
+LEAST = 1e-8  # smallest variance, so that a constant feature does not cause a division by zero
 
 
 class FrameNormaliser:
-    """Normalises frames in place by their group: `groups` [utterances] says which, `offsets` where utterances begin.
+    """Normalises frames in place by their group. `groups` [utterances]: the group of each utterance; `offsets`: where
+    utterances begin.
 
     `mean` and `scale` float32 [groups, dims]; `scale` is 1 ÷ standard deviation.
     """
@@ -26,7 +27,8 @@ class FrameNormaliser:
     def measured(
         cls, pieces: Iterable[tuple[int, Array]], offsets: Array, groups: Array, dims: int
     ) -> "FrameNormaliser":
-        """By the groups' own statistics, from all frames in `pieces`: (number of the first frame, rows)."""
+        """A normaliser by the groups' own statistics, over all frames in `pieces`: (number of the first frame,
+        rows)."""
         count = int(groups.max()) + 1
         frames = np.bincount(groups, np.diff(offsets), count)[:, None]
         sums, squares = np.zeros((count, dims)), np.zeros((count, dims))
@@ -41,14 +43,15 @@ class FrameNormaliser:
 
 
 def stored(attributes: dict[str, Any], channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
-    """Mean and 1 ÷ standard deviation of each channel as a shard has them; 0 and 1 where it has none."""
+    """Mean and 1 ÷ standard deviation of each channel as stored in a shard; 0 and 1 if there are none."""
     mean = np.broadcast_to(attributes.get("mean", 0.0), channels)
     deviation = np.broadcast_to(attributes.get("standard_deviation", 1.0), channels)
     return mean.astype(dtype), (1.0 / deviation.astype(np.float64)).astype(dtype)
 
 
 def of_pixels(how: str, attributes: dict[str, Any], channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
-    """Mean and scale [channels] of images. Raises BadInput naming data.normalise for what only frames have."""
+    """Mean and scale [channels] of images. Raises BadInput naming data.normalise if its value applies only to
+    frames."""
     if how in ("speaker", "utterance"):
         raise BadInput(f"data.normalise = {how}: images have none; corpus, unit or none")
     if how == "corpus":

@@ -1,4 +1,4 @@
-"""Classes of speech frames: begin, middle and end of each phone in its left context, the rare ones merged."""
+"""Classes of speech frames: begin, middle and end of each phone in its left context, with rare states merged."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ THIRDS = ("begin", "middle", "end")
 
 
 class State(NamedTuple):
-    """A third of a phone after another one; `left` is "" in the merged classes."""
+    """One third of a phone in the context of the phone to its left; `left` is "" in merged classes."""
 
     left: str
     phone: str
@@ -23,7 +23,7 @@ class State(NamedTuple):
 
 
 def align(phones: Sequence[str], starts: Array, end: int, centres: Array) -> tuple[list[State], Array]:
-    """The states of an utterance, and for each frame (by its middle sample) the number of its state among them."""
+    """The states of an utterance, and for each frame (by its middle sample) the index of its state."""
     left = [phones[0], *phones[:-1]]
     states = [State(*pair, third) for pair in zip(left, phones, strict=True) for third in range(3)]
     phone = np.maximum(np.searchsorted(starts, centres, "right") - 1, 0)
@@ -35,13 +35,13 @@ def align(phones: Sequence[str], starts: Array, end: int, centres: Array) -> tup
 def choose(states: Sequence[State], counts: Sequence[int] | Array, wanted: int) -> tuple[Array, list[str]]:
     """The class of each state (int32 [states]) and the classes' names.
 
-    The most frequent states are classes of their own; all others of one third of a phone share a class, whatever their
-    left contexts. As many are kept as make `wanted` classes; fewer classes when there are not so many states.
-    Raises BadInput when `wanted` is less than the number of thirds of phones.
+    The most frequent states get classes of their own; all other states of one third of a phone share a class, whatever
+    their left contexts. Together these are `wanted` classes, or fewer if there are not enough states. Raises BadInput
+    if `wanted` is less than the number of thirds of phones.
     """
     order = sorted(range(len(states)), key=lambda number: (-counts[number], states[number]))
     seen = sum(count > 0 for count in counts)
-    # merged[k]: classes that the states after the k most frequent need. k + merged[k] never falls.
+    # merged[k]: number of classes for the states after the k most frequent ones. k + merged[k] never decreases.
     merged, rest = [0], set[tuple[str, int]]()
     for number in reversed(order):
         rest.add(states[number][1:])

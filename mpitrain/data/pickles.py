@@ -1,7 +1,7 @@
-"""Pickles of dictionaries of byte arrays, such as the published CIFAR batches, read without running what they name.
+"""Read pickled dictionaries of byte arrays, such as the published CIFAR batches, without running what they name.
 
-A pickle calls the functions that it names. Here it may name only what NumPy's own pickles do, and gets for it stand-ins
-that remember what they were given: nothing of NumPy runs before the array's type and size have been looked at.
+A pickle calls the functions that it names. Here it may name only the functions in NumPy's own pickles, and they are
+replaced by stand-ins that record their arguments, so that the type and size of an array are checked before NumPy runs.
 """
 
 import io
@@ -18,17 +18,17 @@ from mpitrain.flat import Array
 
 
 class _Type:
-    """Stands in for numpy.dtype: remembers its name."""
+    """Stands in for numpy.dtype and records its name."""
 
     def __init__(self, name: Any = None, *arguments: Any) -> None:
         self.name = name.decode("ascii") if isinstance(name, bytes) else name
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and the like, which bytes have none of."""
+        """Ignore byte order and the like, which do not matter for bytes."""
 
 
 class _Raw:
-    """Stands in for numpy.ndarray: remembers its state (version, shape, type, whether Fortran's order, bytes)."""
+    """Stands in for numpy.ndarray and records its state (version, shape, type, whether in Fortran order, bytes)."""
 
     def __init__(self, *arguments: Any) -> None:
         self.state: Any = None
@@ -38,14 +38,14 @@ class _Raw:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Stands in for _codecs.encode, by which protocol 2 writes bytes."""
+    """Stands in for _codecs.encode, with which protocol 2 writes bytes."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"bytes in {encoding}")
     return text.encode("latin1")
 
 
 def _from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> _Raw:
-    """Stands in for numpy's own of protocol 5."""
+    """Stands in for NumPy's function of this name in protocol 5."""
     if not isinstance(content, bytes | bytearray):
         raise pickle.UnpicklingError("an array without bytes")
     raw = _Raw()
@@ -64,17 +64,17 @@ _ALLOWED = {
 }
 
 
-BITS = 128  # of a number, at most
-MEMO = 1 << 10  # by which an index of the memo may run ahead of the entries
+BITS = 128  # most bits of a number
+MEMO = 1 << 10  # an index of the memo may exceed the number of entries by this much
 _REFUSED = {"DUP", "FROZENSET", "PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"}
-#: What makes an object that may stand in several places.
+#: The opcodes that create an object to which other objects may refer.
 _TEXTS = ("STRING", "UNICODE", "BINSTRING", "BINUNICODE", "BINBYTES", "BYTEARRAY", "SHORT_BIN")
 _SHARED = (*_TEXTS, "GLOBAL", "STACK_GLOBAL", "REDUCE")
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Nothing but the stand-ins."""
+        """Return a stand-in, and nothing else."""
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no array needs")
         return _ALLOWED[module, name]
@@ -83,7 +83,7 @@ class _Unpickler(pickle.Unpickler):
 def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
     """The dictionary in a pickle, keys as text, byte arrays as uint8. Raises BadInput naming `path`.
 
-    Strings of Python 2 come as bytes.
+    Strings of Python 2 are returned as bytes.
     """
     if not content:
         raise BadInput(f"{path}: is empty")
@@ -93,16 +93,16 @@ def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise pickle.UnpicklingError(f"it holds a {type(found).__name__}, not a dictionary")
         return {_name(key): _array(value) if isinstance(value, _Raw) else value for key, value in found.items()}
-    except Exception as error:  # what a damaged pickle raises is anybody's guess
+    except Exception as error:  # damaged pickles raise many types of errors
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BadInput(f"{path}: not a pickle of arrays: {reason}") from error
 
 
 def _scan(content: bytes) -> None:
-    """Refuse what no array needs and what makes a small pickle large or slow.
+    """Refuse opcodes that no array needs and that make a small pickle take much memory or time.
 
-    A memo is an array as long as its greatest index; a tuple of tuples that each stand in the file but once is looked
-    through once for every way that leads to them, which may be forever.
+    A memo is an array as long as its largest index. A tuple whose elements refer to the same tuples again and again is
+    traversed once for every path to them, of which there may be exponentially many.
     """
     before, kept, fixed = "", 0, set[int]()
     for opcode, argument, _ in pickletools.genops(content):

@@ -1,4 +1,4 @@
-"""`prepare images`: pictures in a folder for each class, perhaps below train/, val/ (or dev/) and test/."""
+"""`prepare images`: images in one folder per class, optionally below train/, val/ (or dev/) and test/."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,14 +18,14 @@ PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "d
 
 
 class Look(NamedTuple):
-    """How pictures are looked at: `size` of the square, 0 to leave them as they are, which is then alike for all."""
+    """How images are read: `size` of the square, or 0 for images that all have the same size and are not resized."""
 
     size: int = 0
     grey: bool = False
 
 
 class Split(NamedTuple):
-    """Shares of each class's training pictures that are held out, where no folder of that part is there."""
+    """Fractions of each class's training images to hold out for parts that have no folder."""
 
     dev: float = 0.0
     test: float = 0.0
@@ -33,17 +33,17 @@ class Split(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The pictures of a shard and their classes."""
+    """The image files of a shard and their classes."""
 
     paths: tuple[str, ...]
     targets: tuple[int, ...]
 
 
-Classes = dict[str, list[Path]]  #: pictures by class
+Classes = dict[str, list[Path]]  #: image files by class
 
 
 def plan(folder: Path, look: Look, split: Split) -> Plan:
-    """Of a folder. Raises BadInput naming what in it does not fit."""
+    """The plan for a folder. Raises BadInput naming an unsuitable file or folder in it."""
     parts, left = _parts(folder)
     names = sorted(parts["train"])
     for part, classes in parts.items():
@@ -65,7 +65,7 @@ def plan(folder: Path, look: Look, split: Split) -> Plan:
 
 
 def _parts(folder: Path) -> tuple[dict[str, Classes], int]:
-    """Pictures by part and class, and how many other files there are."""
+    """Image files by part and class, and the number of other files."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
     endings, left = suffixes(), 0
@@ -86,7 +86,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _classes(folder: Path, endings: set[str]) -> tuple[Classes, int]:
-    """The pictures of each class, in the order of their names."""
+    """The image files of each class, sorted by name, and the number of other files."""
     classes, left = dict[str, list[Path]](), 0
     for path in folder.iterdir():
         if path.is_file() and path.suffix.lower() in endings:
@@ -103,7 +103,7 @@ def _classes(folder: Path, endings: set[str]) -> tuple[Classes, int]:
 
 
 def _hold_out(parts: dict[str, Classes], names: list[str], split: Split) -> None:
-    """Take the shares of held-out parts from the training pictures, the same of every class."""
+    """Move the given fractions of every class from the training images to the held-out parts."""
     for part, share in (("dev", split.dev), ("test", split.test)):
         if not 0 <= share < 1 or split.dev + split.test >= 1:
             raise BadInput(f"--{part} {share:g}: expected a share of the pictures below 1")
@@ -129,7 +129,7 @@ def _hold_out(parts: dict[str, Classes], names: list[str], split: Split) -> None
 
 
 def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: int | None) -> Iterator[Chunk]:
-    """The shards of a part; with a `seed`, pictures are shuffled, as neighbours are read together in training."""
+    """The shards of a part; with a `seed`, images are shuffled, because training reads neighbours together."""
     pairs = [
         (str(path.relative_to(folder)), number) for number, name in enumerate(names) for path in classes.get(name, [])
     ]

@@ -1,4 +1,4 @@
-"""Picture files as arrays: upright, of one number of channels, resized by the shorter side, the middle cut out."""
+"""Image files as arrays: rotated upright, converted to the wanted channels, resized, and cropped to the centre."""
 
 import warnings
 from pathlib import Path
@@ -12,13 +12,13 @@ from mpitrain.flat import Array
 if TYPE_CHECKING:
     from PIL import Image
 
-MARGIN = 2  # a JPEG may be decoded at a coarser scale that is still so many times larger than wanted
-PIXELS = 1 << 26  # of a picture, at most
-UNEVEN = ("I", "F")  # modes whose range nobody knows
+MARGIN = 2  # a JPEG may be decoded at a reduced scale that is still this many times larger than needed
+PIXELS = 1 << 26  # most pixels of an image
+UNEVEN = ("I", "F")  # modes without a known range of values
 
 
 def require_pillow() -> Any:
-    """Pillow. Raises BadInput where it is missing."""
+    """Pillow's module. Raises BadInput if it is missing."""
     try:
         import PIL
     except ImportError as error:
@@ -27,7 +27,7 @@ def require_pillow() -> Any:
 
 
 def suffixes() -> set[str]:
-    """Endings of names that say it is a picture, such as .png."""
+    """The file name extensions of images, such as .png."""
     require_pillow()
     from PIL import Image
 
@@ -35,7 +35,7 @@ def suffixes() -> set[str]:
 
 
 def _formats() -> list[str]:
-    """The formats that Pillow decodes by itself: for PostScript it would run the program in the file."""
+    """The formats that Pillow decodes itself. PostScript is excluded, since the program in the file would be run."""
     from PIL import Image
 
     Image.init()
@@ -45,8 +45,8 @@ def _formats() -> list[str]:
 def load_picture(path: Path, size: int, grey: bool) -> Array:
     """uint8 [h, w, 3], or [h, w, 1] when `grey`; `size` x `size` unless that is 0.
 
-    Turned as its EXIF orientation says; of an animation the first picture; transparent on white. Raises BadInput naming
-    the file.
+    The image is rotated by its EXIF orientation; of an animation, the first frame is used; transparency becomes white.
+    Raises BadInput naming the file.
     """
     require_pillow()
     from PIL import Image
@@ -62,7 +62,7 @@ def load_picture(path: Path, size: int, grey: bool) -> Array:
         raise
     except Image.UnidentifiedImageError as error:
         raise BadInput(f"{path}: not a picture that Pillow knows") from error
-    except Exception as error:  # decoders raise all sorts of things at damaged files
+    except Exception as error:  # decoders raise many types of errors for damaged files
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BadInput(f"{path}: cannot be read: {reason}") from error
 
@@ -87,7 +87,7 @@ def _pixels(picture: "Image.Image", size: int, grey: bool) -> Array:
 
 
 def _square(picture: "Image.Image", size: int) -> "Image.Image":
-    """The shorter side resized to `size`, and the middle square of that, as in Krizhevsky et al. 2012, §2."""
+    """Resize the shorter side to `size` and cut out the central square, as in Krizhevsky et al. 2012, §2."""
     from PIL import Image
 
     width, height = picture.size

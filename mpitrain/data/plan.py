@@ -1,6 +1,6 @@
-"""What an importer wants made, and how one process makes one shard of it.
+"""The plan of an import, and how one process makes one of its shards.
 
-Nothing here knows of other processes or ranks: this module is what they load.
+Worker processes load this module; nothing in it depends on other processes or ranks.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from mpitrain.files import write_whole
 from mpitrain.flat import Array
 
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
-PIECES = 32  # shards that a part is divided into, if they are neither too small nor too large so
+PIECES = 32  # shards per part, unless they would become too small or too large
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A corpus to be made: `chunks` says for each part what each of its shards is made of.
+    """A corpus to be made: `chunks` lists, for each part, the source of each of its shards.
 
-    `make` turns a chunk into the arrays of a shard of this `kind`. It runs in other processes, so both must pickle, and
-    raises BadInput naming the source. A shard is told from that of another import by `attributes`, and by the reprs of
-    its chunk and of `options`, which are whatever else `make` depends on. `attributes` holds `source`, and `classes`
-    where they are known; mean and deviation of the training part, if missing, are worked out. `preparation`: what the
-    shards are to say of their features, see `described`. `notes` are lines for the user.
+    `make` turns a chunk into the arrays of a shard of this `kind`. It runs in other processes, so both must be
+    picklable, and raises BadInput naming the source. `attributes` and the reprs of the chunk and of `options`, which
+    are all else that `make` depends on, distinguish a shard from those of other imports. `attributes` holds `source`,
+    and `classes` if known; mean and standard deviation of the training part are computed if they are missing.
+    `preparation` describes the features, see `described`. `notes` are messages for the user.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Plan:
     preparation: dict[str, Any] = field(default_factory=dict)
 
     def tasks(self, folder: Path) -> list["Task"]:
-        """One for every shard."""
+        """One task per shard."""
         return [
             Task(self.make, self.kind, self.attributes, self.options, folder, part, number, len(chunks), chunk)
             for part, chunks in self.chunks.items()
@@ -66,23 +66,23 @@ class Task:
 
     @property
     def provisional(self) -> Path:
-        """Its name until all shards are there."""
+        """The shard's path until all shards are written."""
         return self.folder / f".{self.part}-{self.number:05d}.h5"
 
     @property
     def final(self) -> Path:
-        """Its name in the shard folder."""
+        """The shard's final path."""
         return self.folder / shard_name(self.part, self.number, self.count)
 
     @property
     def recipe(self) -> str:
-        """Tells this shard from that of another import."""
+        """A string that distinguishes this shard from those of other imports."""
         attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
         described = self.kind, attributes, self.options, self.part, self.number, self.count, self.chunk
         return xxhash.xxh3_64_hexdigest(repr(described).encode())
 
     def done(self, path: Path) -> bool:
-        """Whether a whole shard of this recipe lies there."""
+        """Whether `path` is an intact shard of this recipe."""
         try:
             with ShardFile(path) as file:
                 return bool(file.attributes.get("recipe") == self.recipe)
@@ -99,13 +99,13 @@ class Task:
         )
 
     def finish(self, common: dict[str, Any]) -> None:
-        """Give the provisional shard the attributes that only the whole corpus has. Raises BadInput."""
+        """Add the attributes that depend on the whole corpus to the provisional shard. Raises BadInput."""
         changes = {**dict.fromkeys(NAMES), **common}
         write_whole(self.provisional, with_attributes(self.provisional, changes))
 
 
 def shard_lengths(samples: int, bytes_each: int, smallest: int = SMALLEST) -> list[int]:
-    """How many samples to put into each shard of a part: about alike, PIECES shards of `smallest` to LARGEST bytes."""
+    """The number of samples in each shard of a part: about equal, in PIECES shards of `smallest` to LARGEST bytes."""
     size = min(max(samples * bytes_each // PIECES, smallest), LARGEST)
     shards = min(max(-(-samples * bytes_each // size), 1), max(samples, 1))
     return [(number + 1) * samples // shards - number * samples // shards for number in range(shards)]

@@ -1,8 +1,8 @@
-"""Reading ahead: the next minibatches are gathered while the current one is computed.
+"""Prefetching: the next minibatches are gathered while the current one is computed.
 
-A loader is asked for minibatches and hands them over in that order. A corpus in memory is gathered on the spot: 256
-windows of 23 x 23 take 0.1 to 0.2 ms, less than handing a thread's result over costs a busy core. A corpus on disk is
-read by a thread (random windows: 33 ms a minibatch).
+A loader takes requests for minibatches and returns them in that order. A corpus in memory is gathered on the spot: 256
+windows of 23 x 23 take 0.1 to 0.2 ms, less than the hand-over from a thread costs on a busy core. A corpus on disk is
+read by a thread (random windows: 33 ms per minibatch).
 """
 
 import threading
@@ -17,46 +17,47 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 
-DEADLINE = 300.0  # seconds, where nobody says
-WAITS = 10  # to a deadline: of the time in which the process was suspended, only one's share counts
-Place = tuple[int, int] | None  #: epoch and position in its order of a minibatch's first sample: see Corpus.gather
+DEADLINE = 300.0  # default, in seconds
+WAITS = 10  # waits per deadline: however long the process was suspended, only one of them is lost
+Place = tuple[int, int] | None  #: epoch of a minibatch's first sample and its position in the order, see Corpus.gather
 Empty = Callable[[Any, Any], Array]  #: makes an array from shape and dtype
 
 
 class Loader(Protocol):
-    """Minibatches in the order in which they were asked for."""
+    """Returns minibatches in the order in which they were requested."""
 
-    why: str  #: which way of loading this is, and the reason
+    why: str  #: the way of loading, and why it was chosen
 
     @property
     def room(self) -> int:
-        """How many more minibatches may be asked for now."""
+        """How many more minibatches may be requested now."""
 
     def request(self, indices: Array, place: Place = None) -> None:
-        """Ask for the samples `indices` int64 [n], the first of which has `place`. Raises RuntimeError without room."""
+        """Request the samples `indices` int64 [n], the first of which is at `place`. Raises RuntimeError without
+        room."""
 
     def take(self) -> Batch:
-        """The oldest minibatch asked for; it holds until the next take. Raises what gathering it raised."""
+        """The oldest requested minibatch, valid until the next take. Raises the exception that gathering raised."""
 
     def stage(self) -> None:
-        """Do ahead what can be done while the device computes."""
+        """Do work ahead of time while the device computes."""
 
     def close(self) -> None:
-        """Stop; what was asked for and not taken is dropped."""
+        """Stop, and drop minibatches that were requested but not taken."""
 
 
 def open_loader(
     corpus: Corpus, dtype: np.dtype, *, ahead: int = 2, deadline: float = DEADLINE, empty: Empty = np.empty
 ) -> Loader:
-    """The loader that suits the corpus. `ahead`: minibatches asked for before they are needed; `deadline`: seconds;
-    `empty` makes the buffers."""
+    """The loader that suits the corpus. `ahead`: minibatches requested before they are needed; `deadline`: in seconds;
+    `empty` allocates the buffers."""
     if corpus.in_memory:
         return Direct(corpus, dtype, ahead, empty)
     return Prefetcher(corpus, dtype, ahead, deadline, empty)
 
 
 class _Buffer:
-    """A minibatch's memory, which grows to the largest one."""
+    """The memory of a minibatch, which grows to the largest one."""
 
     def __init__(self, corpus: Corpus, dtype: np.dtype, empty: Empty = np.empty) -> None:
         self._empty = empty
@@ -72,7 +73,7 @@ class _Buffer:
 
 
 class Direct:
-    """Gathers when a minibatch is taken."""
+    """Gathers each minibatch when it is taken."""
 
     why = "gathered on the spot: the part lies in memory"
 
@@ -130,7 +131,7 @@ class Prefetcher:
             self._change.notify_all()
 
     def take(self) -> Batch:
-        """Raises Overdue when the reading takes longer than the deadline."""
+        """See Loader. Raises Overdue if reading takes longer than the deadline."""
         if self._requested == self._taken:
             raise RuntimeError("take() of a minibatch that nobody asked for")
         with self._change:
@@ -149,7 +150,7 @@ class Prefetcher:
         pass
 
     def close(self) -> None:
-        """Waits for a read in progress, no longer than the deadline."""
+        """Wait for a read in progress, at most until the deadline."""
         with self._change:
             self._open = False
             self._change.notify_all()
@@ -163,7 +164,7 @@ class Prefetcher:
                 if not self._open:
                     return
                 indices, place = self._asked.popleft()
-            try:  # this buffer's last batch was taken, and another after it: `room` sees to that
+            try:  # `room` ensures that this buffer's last batch was taken, and another one after it
                 buffer = self._buffers[number % len(self._buffers)]
                 batch = self._corpus.gather(indices, buffer.of(len(indices)), place)
             except BaseException as error:  # raised again where the minibatch is taken

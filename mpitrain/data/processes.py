@@ -1,7 +1,7 @@
-"""The processes that an import computes in.
+"""The worker processes of an import.
 
-Signals that reach all of a terminal or job are for the process that started them: it lets them finish what they are at.
-They end when that process ends them, or is gone.
+They ignore signals that are sent to all processes of a terminal or job: the parent handles these, and lets them finish
+their current work. They exit when the parent ends them or has disappeared.
 """
 
 import os
@@ -17,27 +17,27 @@ from threading import Thread
 
 from mpitrain.errors import BadInput
 
-WISHES = {signal.SIGINT, signal.SIGTERM}
-LOOK = 1.0  # seconds between two looks whether the process that started this one is still there
-EARLY = 8  # processes that start before anybody knows how many there is work for
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+LOOK = 1.0  # seconds between two checks whether the parent process still exists
+EARLY = 8  # most processes to start before the amount of work is known
 
 
 def processes(jobs: int, module: str) -> Executor:
-    """At most so many of them, which load `module` while their work is planned.
+    """An executor of at most `jobs` processes, which load `module` while their work is being planned.
 
-    A thread instead of one, so that its rank can answer the others.
+    For a single job it uses a thread, so that the rank can answer the others.
     """
     if jobs <= 1:
         return ThreadPoolExecutor(1)
     executor = ProcessPoolExecutor(jobs, _Context(), _begin, (os.getpid(),))
-    for _ in range(min(jobs, EARLY)):  # each task starts a process, as long as there are not so many and none is idle
+    for _ in range(min(jobs, EARLY)):  # each task starts a process, up to the limit, if none is idle
         executor.submit(_load, module)
     return executor
 
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Raises BadInput where one of the processes is found to have died."""
+    """Raise BadInput if one of the processes has died."""
     try:
         yield
     except BrokenProcessPool:
@@ -50,12 +50,12 @@ def _load(module: str) -> None:
 
 
 class _Process(SpawnProcess):
-    """Born with WISHES blocked: one that comes while it starts would kill it, and an executor does without none."""
+    """A process that blocks STOP_SIGNALS while it starts: they would kill it, which breaks the executor."""
 
     def start(self) -> None:
-        """Start it."""
-        resource_tracker.ensure_running()  # it unblocks them when it starts
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, WISHES)
+        """Start the process with the signals blocked."""
+        resource_tracker.ensure_running()  # it would unblock them if it started later
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             super().start()
         finally:
@@ -67,14 +67,14 @@ class _Context(SpawnContext):
 
 
 def _begin(parent: int) -> None:
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded: a process has one core
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded: each process uses one core
     Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
 def _follow(parent: int) -> None:
-    """Leave when the parent says so, as an executor does that has lost one of its processes, or is no more."""
+    """Exit when the parent asks for it, as after the loss of another process, or no longer exists."""
     while os.getppid() == parent:
-        wish = signal.sigtimedwait(WISHES, LOOK)
-        if wish is not None and wish.si_pid == parent:
+        stop = signal.sigtimedwait(STOP_SIGNALS, LOOK)
+        if stop is not None and stop.si_pid == parent:
             break
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Reading a shard: every fault of the file becomes one BadInput line that names it."""
+"""Read a shard. Every fault of the file raises BadInput with one line that names the file."""
 
 import os
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from mpitrain.data.validation import KINDS, OPTIONAL, validate, validate_finite,
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-SHARE = 8  # part of the files that a process may open
-LEAST, MOST = 4, 4096  # open shards
+SHARE = 8  # one in so many of the files that a process may open
+LEAST, MOST = 4, 4096  # bounds on the number of open shards
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file makes HDF5 raise into BadInput with the file's name."""
+    """Turn any exception that HDF5 raises on a damaged file into BadInput naming the file."""
     try:
         yield
     except BadInput:
@@ -39,7 +39,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class Shard(NamedTuple):
-    """A whole shard in memory."""
+    """A complete shard in memory."""
 
     kind: str
     arrays: dict[str, Array]
@@ -47,34 +47,34 @@ class Shard(NamedTuple):
 
 
 class OpenFiles:
-    """The shards that are open, up to `most`: then the one that nobody has read for longest is closed.
+    """The open shards, at most `most`; beyond that the least recently read one is closed.
 
-    By default a SHARE of the files that a process may open, since it reads several parts and MPI takes its own.
+    The default is 1/SHARE of the files that a process may open, since it reads several parts and MPI needs files, too.
     """
 
     def __init__(self, most: int | None = None) -> None:
         allowed = getrlimit(RLIMIT_NOFILE)[0]
         self._most = most or (MOST if allowed == RLIM_INFINITY else min(max(allowed // SHARE, LEAST), MOST))
-        self._files = WeakKeyDictionary[ShardFile, None]()  # the one used last at the end
+        self._files = WeakKeyDictionary[ShardFile, None]()  # the most recently used one is last
 
     def use(self, file: "ShardFile") -> None:
-        """This one is read now."""
+        """Mark a file as most recently used, and close another one if there are too many."""
         self._files.pop(file, None)
         self._files[file] = None
         if len(self._files) > self._most:
             next(iter(self._files)).close()
 
     def forget(self, file: "ShardFile") -> None:
-        """This one is closed."""
+        """Remove a file that has been closed."""
         self._files.pop(file, None)
 
 
 class ShardFile:
     """A shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
-    It is opened when it is read, and stays so until close(), or until `files` needs room for others.
+    It is opened when it is read, and stays open until close(), or until `files` closes it in favour of others.
     `inputs`: shape of the data set of inputs. `targets`, `utterances` (None for images), `speakers` and `keys`
-    (None where they are not known): whole arrays. Raises BadInput naming the file.
+    (None if not known): complete arrays. Raises BadInput naming the file.
     """
 
     def __init__(self, path: Path, files: OpenFiles | None = None) -> None:
@@ -89,9 +89,9 @@ class ShardFile:
                 raise
 
     def _opened(self) -> h5py.File:
-        """The file. Raises BadInput where another one has taken its place since it was checked."""
+        """The open file. Raises BadInput if it has been replaced by another one since it was checked."""
         if self._file is None:
-            self._files.use(self)  # first: there must be room
+            self._files.use(self)  # before opening, to make room
             self._file = h5py.File(self.path, "r")
             found = os.fstat(self._file.id.get_vfd_handle())
             version = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
@@ -120,7 +120,7 @@ class ShardFile:
         validate_shapes(self.path, self.kind, headers)
         self._name = next(iter(headers))
         self.inputs: tuple[int, ...] = headers[self._name].shape
-        self.inputs_bytes = prod(self.inputs) * headers[self._name].dtype.itemsize  #: in memory
+        self.inputs_bytes = prod(self.inputs) * headers[self._name].dtype.itemsize  #: their size in memory
         self.targets = self.read("targets")
         self.utterances = self.read("utterances") if self.kind == "frames" else None
         self.speakers = self.read("speakers") if "speakers" in headers else None
@@ -128,7 +128,7 @@ class ShardFile:
         validate(self.path, self.kind, {**headers, **self.small()}, self.attributes)
 
     def small(self) -> dict[str, Array]:
-        """The arrays that are in memory: all but the inputs."""
+        """The arrays in memory, that is, all but the inputs."""
         arrays = {"targets": self.targets, "utterances": self.utterances, "speakers": self.speakers, "keys": self.keys}
         return {name: array for name, array in arrays.items() if array is not None}
 
@@ -138,7 +138,7 @@ class ShardFile:
         return int(self.attributes["classes"])
 
     def read(self, name: str, out: Array | None = None) -> Array:
-        """A whole array, into `out` when given, its checksum verified."""
+        """Read a complete array, into `out` if given, and verify its checksum."""
         with naming(self.path):
             dataset = self._opened()[name]
             array = np.empty(dataset.shape, dataset.dtype) if out is None else out
@@ -150,13 +150,13 @@ class ShardFile:
             return array
 
     def read_inputs(self, out: Array | None = None) -> Array:
-        """All inputs, verified and finite."""
+        """Read all inputs; verify their checksum, and that they are finite."""
         array = self.read(self._name, out)
         self._finite(array)
         return array
 
     def read_rows(self, start: int, stop: int, out: Array) -> None:
-        """Inputs [start, stop) into out [stop − start, ...]. Only HDF5's checksums guard these."""
+        """Read inputs [start, stop) into out [stop − start, ...]. Only HDF5's own checksums are verified."""
         with naming(self.path):
             file = self._opened()
             if self._data is None:
@@ -169,7 +169,7 @@ class ShardFile:
             validate_finite(self.path, array)
 
     def close(self) -> None:
-        """Close the file. What is read later opens it again."""
+        """Close the file. A later read opens it again."""
         self._files.forget(self)
         if self._file is not None:
             self._file.close()
@@ -183,7 +183,7 @@ class ShardFile:
 
 
 def read_shard(path: Path) -> Shard:
-    """A whole shard, every checksum verified. Raises BadInput naming the file."""
+    """Read a complete shard and verify every checksum. Raises BadInput naming the file."""
     with ShardFile(path) as file:
         name = next(iter(KINDS[file.kind]))
         return Shard(file.kind, {name: file.read_inputs(), **file.small()}, file.attributes)

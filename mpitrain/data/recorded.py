@@ -1,4 +1,4 @@
-"""Recorded corpora: which utterances are in which part and shard, whatever files they come from."""
+"""Recorded corpora: assign utterances to parts and shards, whatever the format of their files."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.rng import stream
 
-NAMED = 20  # keys that a line names, at most
+NAMED = 20  # most keys that a message names
 
-Stamp = tuple[str, int, int]  # path, size, time of change in nanoseconds: tells a file from another version of it
+Stamp = tuple[str, int, int]  # path, size, modification time in nanoseconds: identifies a version of a file
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """One that is to be imported. `frames`: its length, about; `speaker`: "" where not known; `where`: for `make`."""
+    """An utterance to import. `frames`: its approximate length; `speaker`: "" if not known; `where`: used by `make`."""
 
     key: str
     speaker: str
@@ -31,7 +31,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The utterances of a shard, the number of each one's speaker in its part, and the files that they come from."""
+    """The utterances of a shard, the number of each one's speaker within the part, and their files."""
 
     utterances: tuple[Utterance, ...]
     speakers: tuple[int, ...]
@@ -39,7 +39,8 @@ class Chunk:
 
 
 def speakers_of(folder: Path) -> dict[str, str]:
-    """The speaker of each key, from a folder's utt2spk; none without. Raises BadInput naming the line."""
+    """The speaker of each key from a folder's utt2spk, empty if there is no such file. Raises BadInput naming the
+    line."""
     path, found = folder / "utt2spk", {}
     for number, words in table(path) if path.exists() else ():
         if len(words) != 2:
@@ -49,7 +50,8 @@ def speakers_of(folder: Path) -> dict[str, str]:
 
 
 def split_off(parts: dict[str, list[Utterance]], held_out: Mapping[str, int], seed: int) -> dict[str, list[Utterance]]:
-    """The parts, and those of so many speakers that are drawn from train. Raises BadInput naming what is too much."""
+    """Split held-out speakers from the training part: `held_out` speakers, drawn with `seed`, for each other part.
+    Raises BadInput naming a part that asks for too many."""
     train = parts["train"]
     speakers = sorted({utterance.speaker for utterance in train})
     if held_out and "" in speakers:
@@ -73,9 +75,9 @@ def chunks(
     files: Callable[[Utterance], Iterable[str]],
     whole_speakers: bool = False,
 ) -> dict[str, list[Chunk]]:
-    """The shards of each part, of frames of so many bytes; with `whole_speakers` none is in two.
+    """Divide each part into shards, with frames of `bytes_each`; with `whole_speakers`, no speaker is in two shards.
 
-    `files` says which files an utterance is made of. Raises BadInput naming a key that is in two parts.
+    `files` returns the files of an utterance. Raises BadInput naming a key that is in two parts.
     """
     home: dict[str, str] = {}
     for part, utterances in parts.items():
@@ -90,7 +92,7 @@ def chunks(
 
 
 def _groups(utterances: list[Utterance], bytes_each: int, whole_speakers: bool) -> Iterator[list[Utterance]]:
-    """About alike in size, between SMALLEST and LARGEST bytes."""
+    """Groups of about equal size, between SMALLEST and LARGEST bytes."""
     together: dict[str, list[Utterance]] = {}
     for each in utterances:
         together.setdefault((each.speaker or each.key) if whole_speakers else each.key, []).append(each)
@@ -147,9 +149,9 @@ def shard(chunk: Chunk, pairs: Iterable[tuple[Array, Array]]) -> dict[str, Array
 
 
 def alike(features: Array, targets: Array, tolerance: int, classes: int | None, where: str) -> tuple[Array, Array]:
-    """Both cut to the length of the shorter if they differ by up to `tolerance` frames.
+    """Truncate both to the length of the shorter one if they differ by up to `tolerance` frames.
 
-    Raises BadInput with `where` for lengths that differ more, features that are not finite and wrong classes.
+    Raises BadInput with `where` for lengths that differ by more, non-finite features and invalid classes.
     """
     if abs(len(features) - len(targets)) > tolerance:
         advice = "" if tolerance else "; --tolerance N cuts up to N frames"
@@ -168,7 +170,7 @@ def alike(features: Array, targets: Array, tolerance: int, classes: int | None, 
 
 
 def left_out(keys: list[str], count: int, why: str) -> tuple[str, ...]:
-    """A line that counts and names the utterances that are left out; none when there are none."""
+    """A message with the number and names of utterances that are left out; empty if there are none."""
     if not keys:
         return ()
     more = f" and {len(keys) - NAMED:,} more" if len(keys) > NAMED else ""

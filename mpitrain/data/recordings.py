@@ -1,4 +1,4 @@
-"""Audio files, through soundfile: WAV, FLAC, Ogg, MP3, AIFF, NIST SPHERE and others."""
+"""Read audio files with soundfile: WAV, FLAC, Ogg, MP3, AIFF, NIST SPHERE and others."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
 ENDINGS = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph", ".nist"}
-FULL_SCALE = 32768  # samples are in units of int16, as Kaldi's
-SLOWEST, FASTEST = 1_000, 1_000_000  # samples a second
-LOUDEST = 2.0**31  # sample of a floating point file, in which 1 is full scale, but some have those of whole numbers
-SHORT, DENSEST = 1 << 26, 256  # samples: so many, or so many a byte of the file; Opus comes to 64 a byte
+FULL_SCALE = 32768  # samples are in units of int16, as in Kaldi
+SLOWEST, FASTEST = 1_000, 1_000_000  # samples per second
+LOUDEST = 2.0**31  # largest sample of a floating point file: full scale is 1, but some files use the scale of integers
+SHORT, DENSEST = 1 << 26, 256  # most samples of a file, or samples per byte of the file; Opus reaches 64 per byte
 BLOCK = 1 << 20  # samples read at a time
 
 
 def about(path: str) -> tuple[int, int]:
-    """Samples a second, and how many. Raises BadInput naming the file that cannot be used."""
+    """The sampling rate and the number of samples. Raises BadInput naming a file that cannot be used."""
     soundfile = _soundfile()
     try:
         with open(path, "rb") as file:
@@ -41,7 +41,7 @@ def about(path: str) -> tuple[int, int]:
 
 
 def read_samples(path: str) -> Array:
-    """float32 [n] in units of int16. Raises BadInput naming the file."""
+    """Read the samples, float32 [n], in units of int16. Raises BadInput naming the file."""
     soundfile = _soundfile()
     try:
         with soundfile.SoundFile(path) as file:
@@ -59,7 +59,7 @@ def read_samples(path: str) -> Array:
 
 
 def _read_all(file: Any) -> Array:
-    """What the file really holds, block by block: its head may promise more than the memory has room for."""
+    """Read the file block by block, since its header may claim more samples than fit in memory."""
     blocks = [np.empty(0, np.float32)]
     while len(block := file.read(BLOCK, dtype="float32")):
         blocks.append(block)
@@ -73,6 +73,6 @@ def _reason(error: Exception) -> str:
 def _soundfile():  # type: ignore[no-untyped-def]
     try:
         import soundfile
-    except (ImportError, OSError) as error:  # OSError: the package without its C library
+    except (ImportError, OSError) as error:  # OSError: the package is there without its C library
         raise BadInput("prepare wav needs soundfile: pip install mpitrain[speech]") from error
     return soundfile

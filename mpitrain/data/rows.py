@@ -1,4 +1,4 @@
-"""Where a corpus's inputs lie: in memory, or in shards that are read as minibatches need them."""
+"""The storage of a corpus's inputs: in memory, or in shards that are read on demand."""
 
 from collections.abc import Callable, Iterator
 from math import prod
@@ -9,33 +9,33 @@ import numpy as np
 from mpitrain.data.reader import ShardFile
 from mpitrain.flat import Array
 
-Change = Callable[[Array, int], None]  # in place, on freshly read rows and the number of the first
+Change = Callable[[Array, int], None]  # changes freshly read rows in place; the number is that of the first row
 
-SPAN = 1 << 22  # bytes that one read may take
-GAP = 1 << 16  # bytes between two wanted samples that are read along rather than skipped
+SPAN = 1 << 22  # most bytes of one read
+GAP = 1 << 16  # a gap of up to this many bytes between two samples is read rather than skipped
 
-#: First row's number in the corpus, the rows, the indices served from them, and those indices' places in the batch.
+#: Number of the first row in the corpus, the rows, the indices served from them, and the places of these in the batch.
 Span = tuple[int, Array, Array, Array]
 
 
 class Rows(Protocol):
-    """Inputs by row number of the corpus."""
+    """Inputs by their row number in the corpus."""
 
     def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
-        """Rows that hold all `indices` with so many neighbours left and right, in as many pieces as need be.
+        """Rows that contain all `indices` with `context` neighbours left and right, in one or more pieces.
 
-        A piece is valid until the next one is asked for.
+        A piece is valid until the next one is requested.
         """
 
     def pieces(self) -> Iterator[tuple[int, Array]]:
-        """All rows in order, in as many pieces as need be, each with the number of its first row."""
+        """All rows in order, in one or more pieces, each with the number of its first row."""
 
     def change(self, change: Change) -> None:
-        """Have all rows changed from now on."""
+        """Apply `change` to all rows from now on."""
 
 
 class MemoryRows:
-    """All rows in one array, read at once. Raises BadInput naming the shard that cannot be read."""
+    """All rows in one array, read at once. Raises BadInput naming a shard that cannot be read."""
 
     def __init__(self, files: list[ShardFile]) -> None:
         first = files[0]
@@ -59,12 +59,12 @@ class MemoryRows:
         yield 0, self._rows
 
     def change(self, change: Change) -> None:
-        """Change them now."""
+        """Apply it now."""
         change(self._rows, 0)
 
 
 class ShardRows:
-    """Rows in open shards. Neighbours are read together: an order in chunks reads almost sequentially."""
+    """Rows in open shards. Neighbours are read together, so that a chunked order reads almost sequentially."""
 
     def __init__(self, files: list[ShardFile]) -> None:
         self._files = files
@@ -75,7 +75,7 @@ class ShardRows:
         self._buffer = np.empty((0, *self._shape), self._dtype)
 
     def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
-        """Pieces in the order of the rows, each read when it is asked for."""
+        """Pieces in the order of the rows, each read when it is requested."""
         row = prod(self._shape) * self._dtype.itemsize
         order = np.argsort(indices, kind="stable")
         wanted = indices[order]
@@ -90,13 +90,13 @@ class ShardRows:
             begin = end
 
     def pieces(self) -> Iterator[tuple[int, Array]]:
-        """Every row is read once."""
+        """All rows, each read once."""
         step, rows = max(SPAN // (prod(self._shape) * self._dtype.itemsize), 1), int(self._starts[-1])
         for low in range(0, rows, step):
             yield low, self._read(low, min(low + step, rows))
 
     def change(self, change: Change) -> None:
-        """Change them whenever they are read."""
+        """Apply it whenever rows are read."""
         self._change = change
 
     def _read(self, low: int, high: int) -> Array:

@@ -1,7 +1,7 @@
 """The order in which samples are trained on: pure functions of the seed and a position.
 
-Positions count samples, not minibatches, so that the minibatch may change in mid-epoch and a resumed run goes on where
-it stopped: minibatch [start, start + count) of an epoch is that slice of the epoch's order.
+Positions count samples, not minibatches, so that the minibatch size may change within an epoch and a resumed run
+continues where it stopped: minibatch [start, start + count) of an epoch is that slice of the epoch's order.
 """
 
 from functools import lru_cache
@@ -11,12 +11,12 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.rng import stream
 
-CHUNK = 512  # samples that one loader hands over at a time (author's code of EASGD)
+CHUNK = 512  # samples that one loader delivers at a time (as in the EASGD authors' code)
 
 
 @lru_cache(maxsize=2)
 def epoch_indices(seed: int, epoch: int, samples: int) -> Array:
-    """A permutation of range(samples), int64, read-only: the order of an epoch. Each sample comes exactly once."""
+    """The order of an epoch: a permutation of range(samples), int64, read-only."""
     return _frozen(stream(seed, "order", epoch).permutation(samples))
 
 
@@ -30,7 +30,7 @@ def independent_indices(seed: int, epoch: int, start: int, count: int, samples: 
 def chunked_indices(seed: int, epoch: int, samples: int, loaders: int, chunk: int = CHUNK) -> Array:
     """A permutation of range(samples), int64, read-only, that reads contiguously (EASGD's prefetch).
 
-    Chunks of neighbours come in random order; each time one from each of `loaders` loaders, shuffled together.
+    Chunks of neighbours come in random order; one chunk from each of `loaders` loaders is shuffled together at a time.
     """
     rng = stream(seed, "chunks", epoch)
     starts = rng.permutation(-(-samples // chunk)) * chunk

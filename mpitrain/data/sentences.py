@@ -1,4 +1,4 @@
-"""Sentences by rule: common words, made-up words and numbers, so that most sequences of phones occur."""
+"""Generate sentences of common words, made-up words and numbers, so that most sequences of phones occur."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from mpitrain.errors import BadInput
 
 
 class Language(NamedTuple):
-    """`words` in common use; made-up words are one to three syllables of onset + nucleus + coda, each a spelling."""
+    """Common `words`; made-up words have one to three syllables of onset + nucleus + coda, each given as a spelling."""
 
     words: tuple[str, ...]
     onsets: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ LANGUAGES = {
         ("", "", *_words("n s r l d z m")),
     ),
 }
-SHARES = (0.45, 0.5, 0.05)  # of common words, made-up words, numbers
+SHARES = (0.45, 0.5, 0.05)  # probabilities of common words, made-up words, numbers
 
 
 def sentence(language: str, rng: np.random.Generator) -> str:

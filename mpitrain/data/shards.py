@@ -1,13 +1,13 @@
-"""The shard format: one HDF5 file of samples, written whole or not at all.
+"""The shard format: one HDF5 file of samples, which is written completely or not at all.
 
 A shard of kind "frames" holds `features` float32 [frames, dims], `targets` int32 [frames] and `utterances` int64 [n+1],
 the offsets where utterances begin; of kind "images", `images` uint8 [n, h, w, c] and `targets` int32 [n]. Frames may
 have `speakers` int32 [n], a number for the speaker of each utterance, and `keys` [n], its name in UTF-8. Attributes:
-`format`, `kind`, `classes`, `source`, and where known `mean` and `standard_deviation` of each feature or channel.
+`format`, `kind`, `classes`, `source`, and if known `mean` and `standard_deviation` of each feature or channel.
 
-Every data set carries fletcher32, every piece of HDF5's own bookkeeping a checksum (library version 1.10 on), every
-array an xxh3 of its content (`xxh3_NAME`), and `xxh3` covers the attributes: no flipped bit goes unseen. Shards of
-other tools may leave `format` and the xxh3 out, not fletcher32.
+Every data set has fletcher32, HDF5's metadata have checksums (library version 1.10 on), every array has an xxh3 of its
+content (`xxh3_NAME`), and `xxh3` covers the attributes, so that every flipped bit is detected. Shards of other tools
+may omit `format` and the xxh3 attributes, but not fletcher32.
 """
 
 import io
@@ -30,13 +30,13 @@ from mpitrain.flat import Array
 
 FORMAT = 1
 CHUNK = 1 << 17  # bytes: large enough for speed, small enough that a lone window does not read much
-PAYS = 0.8  # compressed size from which gzip's slower reading is worth it
+PAYS = 0.8  # compress only to at most this fraction of the size, since gzip is slower to read
 
 _NAME = re.compile(r"(?P<part>train|dev|test(?:-[\w-]+?)?)-(?P<number>\d{5})-of-(?P<count>\d{5})\.h5")
 
 
 def shard_name(part: str, number: int, count: int) -> str:
-    """The file name of shard `number` (from 0) of `count`. Raises BadInput for a part that has no such name."""
+    """The file name of shard `number` (from 0) of `count`. Raises BadInput for an invalid name of a part."""
     name = f"{part}-{number:05d}-of-{count:05d}.h5"
     if not _NAME.fullmatch(name):
         raise BadInput(f"{part}: a part is called train, dev, test or test-NAME")
@@ -46,7 +46,7 @@ def shard_name(part: str, number: int, count: int) -> str:
 def folder_parts(folder: Path) -> dict[str, list[Path]]:
     """The shards that every part of a folder should have, in order: train, dev, test, test-NAME.
 
-    Raises BadInput naming the folder that has none, or several sets of one part.
+    Raises BadInput naming a folder that has no shards, or several sets of shards of one part.
     """
     counts: dict[str, set[int]] = {}
     try:
@@ -74,7 +74,7 @@ def write_shard(
     """Write a shard under a temporary name, then rename it. With `compress`, arrays are gzipped where that pays.
 
     `attributes` holds at least `classes`; values are strings, numbers and arrays of numbers.
-    Raises BadInput naming the file when the disk refuses, and for arrays that make no valid shard.
+    Raises BadInput naming the file if it cannot be written, and for arrays that do not make a valid shard.
     """
     described = {**attributes, "format": FORMAT, "kind": kind}
     validate(path, kind, arrays, described)
@@ -84,12 +84,12 @@ def write_shard(
 
 
 def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Any], compress: bool) -> bytes:
-    """The file's bytes. Made in memory, because HDF5 itself does not survive a full disk in an orderly way."""
+    """The file's bytes. They are made in memory, because HDF5 itself does not handle a full disk properly."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver=("v110", "v110")) as file:
         for name, (dtype, _) in (KINDS[kind] | OPTIONAL[kind]).items():
             if name not in arrays:
-                continue  # an optional one: the arrays have been validated
+                continue  # an optional array: the others have been validated
             array = np.ascontiguousarray(arrays[name], dtype)
             _write_array(file, name, array, compress)
             attributes[f"xxh3_{name}"] = digest(array)
@@ -109,7 +109,7 @@ def _write_array(file: h5py.File, name: str, array: Array, compress: bool) -> No
 
 
 def _write_attribute(file: h5py.File, name: str, value: Any) -> None:
-    if isinstance(value, str):  # of fixed length: variable ones lie in a heap that has no checksum
+    if isinstance(value, str):  # of fixed length: strings of variable length are in a heap without checksum
         encoded = value.encode()
         file.attrs.create(name, np.bytes_(encoded), dtype=h5py.string_dtype("utf-8", max(len(encoded), 1)))
     else:
@@ -117,7 +117,7 @@ def _write_attribute(file: h5py.File, name: str, value: Any) -> None:
 
 
 def with_attributes(path: Path, changes: Mapping[str, Any]) -> bytes:
-    """The bytes of a shard with these attributes set, or left out where the value is None, and its arrays as they are.
+    """The bytes of a shard with these attributes set, or removed if the value is None, and unchanged arrays.
 
     Raises BadInput naming the file.
     """
@@ -144,6 +144,6 @@ def digest(array: Array) -> str:
 
 
 def attributes_digest(attributes: Mapping[str, Any]) -> str:
-    """xxh3 of all attributes but itself."""
+    """xxh3 of all attributes except itself."""
     plain = {name: np.asarray(value).tolist() for name, value in attributes.items() if name != "xxh3"}
     return xxhash.xxh3_64_hexdigest(json.dumps(plain, sort_keys=True).encode())

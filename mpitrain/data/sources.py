@@ -65,20 +65,20 @@ def _add_arrays(sources: Subparsers) -> None:
 
 
 def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Namespace], Plan]) -> None:
-    """What all importers have, to be added after their own: the folder, and how many processes."""
+    """Add the arguments that all importers share, after their own: the folder and the number of processes."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the shards go")
     parser.add_argument("--jobs", type=int, help="processes; default: one a core, divided by the ranks of a node")
     parser.set_defaults(run=run_import, planning=planning)
 
 
 def check_jobs(options: argparse.Namespace) -> None:
-    """Raises BadInput naming --jobs."""
+    """Raise BadInput naming --jobs if it is invalid."""
     if options.jobs is not None and options.jobs < 1:
         raise BadInput(f"--jobs {options.jobs}: at least 1")
 
 
 def check_classes(options: argparse.Namespace) -> None:
-    """Raises BadInput naming --classes where that is more than a corpus may have."""
+    """Raise BadInput naming --classes if it is more than a corpus may have."""
     from mpitrain.data.validation import CLASSES
 
     if options.classes is not None and not 1 <= options.classes <= CLASSES:
@@ -86,7 +86,7 @@ def check_classes(options: argparse.Namespace) -> None:
 
 
 def run_import(options: argparse.Namespace) -> int:
-    """Import in all ranks; the exit status."""
+    """Import on all ranks; return the exit status."""
     check_jobs(options)
     from mpitrain.data.importing import Importing
     from mpitrain.mpi import Transport, abort_on_exception

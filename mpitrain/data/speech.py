@@ -1,7 +1,7 @@
-"""`prepare speech`: a phone-aligned corpus spoken by rule, without any download.
+"""`prepare speech`: a phone-aligned corpus of synthesised speech, without any download.
 
-Parts train, dev, test-clean and test-noisy, with speakers of their own (Zhang 2013 has a clean and a noisy test set).
-The same recipe gives the same shards, whatever the number of processes.
+The parts are train, dev, test-clean and test-noisy, each with its own speakers (Zhang 2013 has a clean and a noisy test
+set). The same recipe gives the same shards, whatever the number of processes.
 """
 
 import os
@@ -30,10 +30,10 @@ from mpitrain.data.writer import LIMIT
 from mpitrain.errors import BadInput
 from mpitrain.files import refusals
 
-HELD_OUT = 0.1, 0.5  # share of the training hours in each other part, and the most hours
-AHEAD = 4  # utterances that are under way or ready, for each process
-SILENT = 1000  # utterances in which nothing is said, after which a part is given up
-SECONDS_EACH = 4.5  # of an utterance, about
+HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
+AHEAD = 4  # utterances that are in work or ready, per process
+SILENT = 1000  # a part is abandoned after this many utterances without speech
+SECONDS_EACH = 4.5  # approximate length of an utterance
 
 Make = Callable[[int], Utterance | None]
 
@@ -43,14 +43,14 @@ def prepare_speech(
 ) -> None:
     """Write `hours` of training speech with `classes` phone states, and the held-out parts, into `folder`.
 
-    `jobs`: processes, by default the cores; `limit`: bytes of features in a shard. Raises BadInput for an unknown
-    language, a missing extra, a folder that holds a corpus, and for too few classes.
+    `jobs`: number of processes, by default that of the cores; `limit`: bytes of features in a shard. Raises BadInput
+    for an unknown language, a missing extra, a folder that already holds a corpus, and too few classes.
     """
     began, console, jobs = time.monotonic(), Console(), jobs or len(os.sched_getaffinity(0))
     if not 0 < hours < 1e5:
         raise BadInput(f"--hours {hours:g}: expected a positive number")
     with processes(jobs, "mpitrain.data.utterances") as executor:
-        utterance(recipe, "dev", 0)  # whatever is missing is missed here, in one line
+        utterance(recipe, "dev", 0)  # reports anything that is missing, in one line
         _make_room(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
             table = States()
@@ -71,7 +71,7 @@ def prepare_speech(
 def _speak(
     spoken: Spoken, table: States, executor: Executor, make: Make, seconds: float, bars: Progress, part: str, jobs: int
 ) -> None:
-    """Fill a part up to its length; utterances come in order, some of them ahead of the one that is waited for."""
+    """Fill a part up to its length. Utterances are added in order, while later ones are already being synthesised."""
     wanted, numbers = round(seconds / SHIFT), count()
     bar = bars.add_task(f"speaking {part}", total=wanted)
     under_way: deque[Future[Utterance | None]] = deque()

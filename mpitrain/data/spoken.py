@@ -1,4 +1,4 @@
-"""A spoken part before its classes are known: features in a temporary file, states numbered as they come."""
+"""A part before its classes are known: features in a temporary file, states numbered in order of appearance."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from mpitrain.flat import Array
 
 
 class States:
-    """Numbers the states in the order in which they come."""
+    """Numbers states in order of appearance."""
 
     def __init__(self) -> None:
         self.states: list[State] = []
         self._numbers: dict[State, int] = {}
 
     def number(self, states: list[State]) -> Array:
-        """int32 [states]: the number of each."""
+        """The number of each state, int32 [states]."""
         for state in states:
             if state not in self._numbers:
                 self._numbers[state] = len(self.states)
@@ -29,12 +29,12 @@ class States:
         return np.array([self._numbers[state] for state in states], np.int32)
 
     def counts(self, frames: Array) -> Array:
-        """How often each state occurs among the frames' states."""
+        """How often each state occurs among the states of `frames`."""
         return np.bincount(frames, minlength=len(self.states))
 
 
 class Spoken:
-    """The utterances of a part, their features in a temporary file."""
+    """The utterances of a part, with their features in a temporary file."""
 
     def __init__(self, path: Path, dims: int) -> None:
         self._path, self._dims = path, dims
@@ -45,7 +45,7 @@ class Spoken:
         self.frames = 0
 
     def add(self, spoken: Utterance, table: States) -> None:
-        """Take an utterance in. Only the states that a frame is in are numbered."""
+        """Add an utterance. Only states that contain a frame are numbered."""
         used, frames = np.unique(spoken.segments, return_inverse=True)
         self._states.append(table.number([spoken.states[number] for number in used])[frames])
         with refusals(self._path):
@@ -58,12 +58,12 @@ class Spoken:
 
     @property
     def heard(self) -> set[int]:
-        """The speakers."""
+        """The speakers of the utterances so far."""
         return set(self._speakers)
 
     @property
     def utterances(self) -> int:
-        """How many there are."""
+        """Number of utterances."""
         return len(self._states)
 
     def states(self) -> Array:

@@ -1,6 +1,6 @@
-"""Utterances by rule: a speaker, a sentence, its features and the phone state of each frame.
+"""Synthetic utterances: a speaker, a sentence, its features and the phone state of each frame.
 
-Utterance k of a part is a pure function of the recipe, the part and k, whoever makes it.
+Utterance k of a part is a pure function of the recipe, the part and k, whichever process makes it.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from mpitrain.flat import Array
 from mpitrain.rng import stream
 
 PARTS = ("train", "dev", "test-clean", "test-noisy")
-HELD_OUT_VARIANTS = 4  # in each part but train
-SETTINGS = 4  # pitch, range and rate of each variant's speakers
+HELD_OUT_VARIANTS = 4  # voice variants in each part but train
+SETTINGS = 4  # speakers per variant, each with a pitch, range and rate of its own
 MICROPHONE = 2.0  # standard deviation of the noise of every recording, in units of int16
-NOISY = 10.0  # dB: the noisy test set when the training data are clean
+NOISY = 10.0  # SNR in dB of the noisy test set if the training data are clean
 #: espeak-ng's voice variants that sound like people.
 VARIANTS = """
     f1 f2 f3 f4 f5 m1 m2 m3 m4 m5 m6 m7 m8 Alicia Andrea Andy Annie Denis Jacky Lee Marco Mario Michael Mike adam
@@ -31,7 +31,7 @@ VARIANTS = """
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to speak and how to look at it. `noise`: SNR in dB of half of the training utterances, None for none."""
+    """What to synthesise, and its features. `noise`: SNR in dB of half of the training utterances, None for none."""
 
     language: str = "bn"
     bins: int = 23
@@ -41,7 +41,7 @@ class Recipe:
 
     @property
     def dims(self) -> int:
-        """Features of a frame."""
+        """Number of features per frame."""
         return self.bins * (3 if self.deltas else 1)
 
 
@@ -69,7 +69,7 @@ def speakers(seed: int, part: str) -> list[Voice]:
 
 
 def utterance(recipe: Recipe, part: str, number: int) -> Utterance | None:
-    """Speak utterance `number` of a part; None when espeak-ng found nothing to say. Raises BadInput as `speak` does."""
+    """Synthesise utterance `number` of a part; None if espeak-ng finds nothing to say. Raises BadInput like `speak`."""
     rng = stream(recipe.seed, "utterance", PARTS.index(part), number)
     voices = speakers(recipe.seed, part)
     speaker = int(rng.integers(len(voices)))
@@ -84,7 +84,7 @@ def utterance(recipe: Recipe, part: str, number: int) -> Utterance | None:
 
 
 def _between_silences(speech: Speech, rng: np.random.Generator) -> Speech:
-    """A tenth to a third of a second of silence on either side."""
+    """Add a tenth to a third of a second of silence on either side."""
     before, after = (int(RATE * seconds) for seconds in rng.uniform(0.1, 0.33, 2))
     silent_start = speech.phones[0] == PAUSE
     phones = [PAUSE, *speech.phones[silent_start:]]
@@ -96,7 +96,8 @@ def _between_silences(speech: Speech, rng: np.random.Generator) -> Speech:
 
 
 def _snr(recipe: Recipe, part: str, rng: np.random.Generator) -> float | None:
-    """dB, None for a clean recording. Training has up to 20 dB less noise than the noisy test set."""
+    """The signal-to-noise ratio in dB, None for a clean recording. Training has up to 20 dB less noise than the noisy
+    test set."""
     if part == "test-noisy":
         return NOISY if recipe.noise is None else recipe.noise
     noisy = part == "train" and recipe.noise is not None and rng.random() < 0.5
@@ -104,7 +105,7 @@ def _snr(recipe: Recipe, part: str, rng: np.random.Generator) -> float | None:
 
 
 def _noise(samples: Array, snr: float | None, rng: np.random.Generator) -> Array:
-    """Noise whose spectrum falls like 1/f^a, a in [0, 1], over that of the microphone."""
+    """Noise with a spectrum that falls like 1/f^a, a in [0, 1], in addition to that of the microphone."""
     noise = rng.normal(0, MICROPHONE, len(samples))
     if snr is not None:
         spectrum = np.fft.rfft(rng.normal(size=len(samples)))

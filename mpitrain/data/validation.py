@@ -1,4 +1,4 @@
-"""What makes a shard that can be trained on."""
+"""Check that a shard can be trained on."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,20 +14,20 @@ KINDS: dict[str, dict[str, tuple[str, int]]] = {
     "frames": {"features": ("float32", 2), "targets": ("int32", 1), "utterances": ("int64", 1)},
     "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
 }
-#: Those that a kind may have besides: `speakers` numbers the speaker of each utterance, alike in all shards of a part;
+#: Optional data sets of a kind: `speakers` numbers the speaker of each utterance, consistently over a part's shards;
 #: `keys` are the utterances' names in UTF-8.
 OPTIONAL: dict[str, dict[str, tuple[str, int]]] = {"frames": {"speakers": ("int32", 1), "keys": ("S", 1)}, "images": {}}
 
 
-CLASSES = 1 << 24  #: of a corpus, at most
-USUAL = 1 << 16  #: classes that a corpus of any size may have; more only as many as it has samples
-GREATEST = 1e30  # size of a mean, and of a deviation or 1 ÷ that: float32 holds them
+CLASSES = 1 << 24  #: most classes of a corpus
+USUAL = 1 << 16  #: a corpus of any size may have this many classes, and at most its number of samples beyond that
+GREATEST = 1e30  # bound on means, standard deviations and their reciprocals, within the range of float32
 
 
 def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> None:
-    """Raises BadInput naming `path` unless the arrays and attributes make a shard that can be trained on.
+    """Raise BadInput naming `path` unless the arrays and attributes make a shard that can be trained on.
 
-    The inputs' own values are not looked at (`validate_finite` does): an unread HDF5 data set will do for them.
+    The values of the inputs are not checked here but by `validate_finite`; they may be an unread HDF5 data set.
     """
     if kind not in KINDS:
         raise BadInput(f"{path}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
@@ -42,7 +42,7 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Map
 
 
 def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Any]) -> None:
-    """Raises BadInput unless the arrays, which may be unread, have the types and shapes of this kind."""
+    """Raise BadInput unless the arrays, which may be unread, have the types and shapes of this kind."""
     for name, (dtype, axes) in (KINDS[kind] | OPTIONAL[kind]).items():
         if name not in arrays and name in OPTIONAL[kind]:
             continue
@@ -60,7 +60,7 @@ def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Any]) -> None:
 
 
 def validate_attributes(path: Path, channels: int, attributes: Mapping[str, Any]) -> None:
-    """Raises BadInput unless `classes` and the normalisation can be used with inputs of so many channels."""
+    """Raise BadInput unless `classes` and the normalisation can be used with inputs of this many channels."""
     classes = attributes.get("classes")
     if not isinstance(classes, int | np.integer) or not 1 <= classes <= CLASSES:
         raise BadInput(f"{path}: attribute classes = {classes!r}: expected a number of classes up to {CLASSES:,}")
@@ -76,9 +76,9 @@ def validate_attributes(path: Path, channels: int, attributes: Mapping[str, Any]
 
 
 def validate_range(source: object, classes: int, samples: int) -> None:
-    """Raises BadInput for so many classes that a training part of so many samples cannot teach them.
+    """Raise BadInput if there are too many classes for a training part with this many samples.
 
-    A single absurd label would otherwise make an output layer that fills the memory.
+    Otherwise a single absurd label would make an output layer that fills the memory.
     """
     if classes > max(USUAL, samples):
         raise BadInput(
@@ -88,7 +88,7 @@ def validate_range(source: object, classes: int, samples: int) -> None:
 
 
 def validate_targets(path: Path, targets: Array, classes: int) -> None:
-    """Raises BadInput unless there are targets, all of them in [0, classes)."""
+    """Raise BadInput unless there are targets and all of them are in [0, classes)."""
     if not len(targets):
         raise BadInput(f"{path}: no samples")
     low, high = int(targets.min()), int(targets.max())
@@ -97,19 +97,19 @@ def validate_targets(path: Path, targets: Array, classes: int) -> None:
 
 
 def validate_offsets(path: Path, offsets: Array, frames: int) -> None:
-    """Raises BadInput unless utterances cover the frames from the first to the last, none of them empty."""
+    """Raise BadInput unless utterances cover all frames and none of them is empty."""
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (offsets[1:] <= offsets[:-1]).any():
         raise BadInput(f"{path}: utterances must rise from 0 to {frames} frames")
 
 
 def validate_speakers(path: Path, speakers: Array | None, utterances: int) -> None:
-    """Raises BadInput unless every utterance has a speaker, or none has."""
+    """Raise BadInput unless every utterance has a speaker, or none has."""
     if speakers is not None and (len(speakers) != utterances or speakers.min() < 0):
         raise BadInput(f"{path}: speakers must number the speaker of each of {utterances} utterances from 0")
 
 
 def validate_keys(path: Path, keys: Array | None, utterances: int) -> None:
-    """Raises BadInput unless every utterance has a name of its own without blanks, or none has."""
+    """Raise BadInput unless every utterance has a unique name without blanks, or none has."""
     if keys is None:
         return
     names = [bytes(key).decode(errors="replace") for key in keys[:]]
@@ -119,6 +119,6 @@ def validate_keys(path: Path, keys: Array | None, utterances: int) -> None:
 
 
 def validate_finite(path: Path, features: Array) -> None:
-    """Raises BadInput when a feature is not a finite number."""
+    """Raise BadInput if a feature is not a finite number."""
     if features.size and not (np.isfinite(features.min()) and np.isfinite(features.max())):
         raise BadInput(f"{path}: features that are not finite numbers")

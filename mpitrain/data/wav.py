@@ -1,4 +1,4 @@
-"""Audio files and a file of labels, as a plan of shards of log-mel features."""
+"""Plan shards of log-mel features from audio files and a file of labels."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,18 +20,18 @@ from mpitrain.flat import Array
 
 @dataclass(frozen=True)
 class How:
-    """What is made of a recording. `background`: the class where no segment is; others as in kaldi.How."""
+    """How recordings are prepared. `background`: the class between segments; the others as in kaldi.How."""
 
     bins: int = 23
     deltas: bool = False
     tolerance: int = 0
     classes: int | None = None
     background: int | None = None
-    rate: int = 0  # Hz, of all recordings
+    rate: int = 0  # sampling rate of all recordings in Hz
 
 
 class Where(NamedTuple):
-    """The recording, its labels, and the file that they are from."""
+    """The recording, its labels, and the file with the labels."""
 
     path: str
     labels: Labels
@@ -48,9 +48,9 @@ def plan(
     background: str | None = None,
     seed: int = 1,
 ) -> Plan:
-    """Of the folder (or list, a key and a path a line) of each part, and the labels of all by their keys.
+    """The plan for the folder (or list, with a key and a path per line) of each part and the labels of all, by key.
 
-    `held_out`: how many speakers of train go into other parts. Raises BadInput naming the file.
+    `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
     """
     labels, names, fill = _labels(label_file, segments, background)
     parts: dict[str, list[Utterance]] = {}
@@ -60,7 +60,7 @@ def plan(
         parts[part], missing = _utterances(source, labels, label_file, rates)
         notes += left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
     how = replace(how, rate=next(iter(rates)), background=fill)
-    dims = _features(np.zeros(how.rate), how).shape[1]  # what is missing is missed here, in one line
+    dims = _features(np.zeros(how.rate), how).shape[1]  # reports anything that is missing, in one line
     attributes: dict[str, Any] = {"source": f"log-mel features of {sources['train']}"}
     if how.classes is not None or names:
         attributes |= {"classes": how.classes or len(names)}
@@ -73,7 +73,7 @@ def plan(
 
 
 def _labels(path: Path, segments: bool, background: str | None) -> tuple[dict[str, Labels], list[str], int | None]:
-    """The labels of each key, the classes' names unless they are numbers, and the class of the background."""
+    """The labels of each key, the names of the classes unless they are integers, and the class of the background."""
     numbering = Numbering()
     found = (read_segments if segments else read_frames)(path, numbering)
     if not found:
@@ -87,7 +87,7 @@ def _labels(path: Path, segments: bool, background: str | None) -> tuple[dict[st
 def _utterances(
     source: Path, labels: dict[str, Labels], label_file: Path, rates: dict[int, str]
 ) -> tuple[list[Utterance], list[str]]:
-    """Those that have labels, and the keys of those that have none."""
+    """The utterances with labels, and the keys of those without."""
     recordings = _recordings(source, labels)
     speakers = speakers_of(source if source.is_dir() else source.parent)
     found = []
@@ -107,7 +107,7 @@ def _utterances(
 
 
 def _recordings(source: Path, labels: dict[str, Labels]) -> dict[str, str]:
-    """The path of each recording, by its name without ending, or with folders if that is how the labels call it."""
+    """The path of each recording by its key: the file name without extension, with folders if the labels use them."""
     if not source.exists():
         raise BadInput(f"{source}: no such folder or list")
     found: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Writing a corpus that is longer than one shard, so that an importer can be interrupted and go on.
+"""Write a corpus of several shards, in such a way that an interrupted importer can continue.
 
-Whole shards lie under provisional names (`.train-00003.h5`) until the last is written and their number is known.
+Complete shards have provisional names (`.train-00003.h5`) until the last one is written and their number is known.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ LIMIT = 1 << 27  # bytes of inputs in a shard
 class ShardWriter:
     """Collects utterances or images into shards of at most `limit` bytes of inputs (one utterance may be longer).
 
-    `done`: utterances (kind frames) or images already in whole shards of an interrupted writer with the same
-    attributes; the importer leaves so many out. Raises BadInput when the folder already holds the part.
+    `done`: number of utterances (kind frames) or images in complete shards of an interrupted writer with the same
+    attributes; the importer skips these. Raises BadInput if the folder already holds the part.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class ShardWriter:
     def add(self, inputs: Array, targets: Array, speaker: int | None = None, key: str | None = None) -> None:
         """Add one utterance (features [frames, dims]) or some images [n, h, w, c], with their targets [n].
 
-        `speaker` is the number of an utterance's speaker, `key` its name, which `predict` writes beside its posteriors:
-        each given for all utterances of a part or for none. Raises BadInput for either of images.
+        `speaker` is the number of an utterance's speaker, `key` the utterance's name, which `predict` writes with its
+        posteriors. Each is given for all utterances of a part or for none. Raises BadInput if given for images.
         """
         if self._kind != "frames" and (speaker, key) != (None, None):
             raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have no speakers or keys")
@@ -60,7 +60,8 @@ class ShardWriter:
         self._bytes += inputs.nbytes
 
     def finish(self) -> int:
-        """Write what is left and give all shards their names; how many they are. Raises BadInput without samples."""
+        """Write the last shard and give all shards their names; return their number. Raises BadInput without
+        samples."""
         if self._inputs:
             self._write()
         if not self._shards:
