@@ -19,6 +19,7 @@ from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.checkpoint import coordination, origin
 from mpitrain.cli.finish import finish
+from mpitrain.cli.pretraining import pretrain
 from mpitrain.cli.setup import Options, furnish, new_session, prepare, run_folder, threads
 from mpitrain.config import Config
 from mpitrain.data.batch import Batch
@@ -28,7 +29,6 @@ from mpitrain.errors import BadInput
 from mpitrain.models import Network, warm
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
-from mpitrain.pretraining import pretrain
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.standby import dismiss, stand_by
 from mpitrain.sampling.assignments import Work

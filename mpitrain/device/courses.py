@@ -14,6 +14,7 @@ import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.models.partition import units_of
+from mpitrain.mpi.tags import Tag
 
 if TYPE_CHECKING:
     from mpitrain.device.collectives import StagedTransport
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from mpitrain.mpi import Transport
 
 #: Each collective has two of these tags, one for each of its steps, so that it meets no other's messages.
-FIRST_TAG, TAGS = 1024, 1 << 14
+TAGS = 1 << 14
 Steps = Iterator[list[Any]]
 
 
@@ -155,7 +156,7 @@ class Courses:
         return [units_of(size, rank, len(self._ranks)) for rank in self._ranks]
 
     def _tag(self) -> int:
-        return FIRST_TAG + 2 * next(self._transport.numbers) % TAGS
+        return Tag.COLLECTIVES + 2 * next(self._transport.numbers) % TAGS
 
     def _room(self, size: int, dtype: np.dtype) -> Array:
         """Memory for what others send, MPI's once the compute stream, which may have freed it, has settled."""

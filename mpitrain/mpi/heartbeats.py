@@ -8,8 +8,8 @@ a frozen rank: it is the one that says nothing, in whichever collective the othe
 from collections.abc import Iterable
 
 from mpitrain.mpi.start import MPI
+from mpitrain.mpi.tags import Tag
 
-TAG = 40  # message tag
 WORKING, WAITING, LEAVING = b"w", b"i", b"l"
 BEATS = 10  # in a deadline
 LISTENING = 1.0  # seconds between two looks, at most
@@ -60,7 +60,7 @@ class Heartbeats:
     def listen(self, now: float) -> bool:
         """Take the heartbeats that have come; whether any have."""
         status, any_came = MPI.Status(), False
-        while (message := look(self._comm, MPI.ANY_SOURCE, TAG, status)) is not None:
+        while (message := look(self._comm, MPI.ANY_SOURCE, Tag.HEARTBEAT, status)) is not None:
             message.Recv([self._byte, MPI.BYTE])
             sender, any_came = status.source, True
             self._state[sender], self._heard[sender] = bytes(self._byte), now
@@ -118,4 +118,4 @@ class Heartbeats:
         self.settle()
         for rank in self.others:
             if rank not in self._sending:
-                self._sending[rank] = self._comm.Isend([state, MPI.BYTE], rank, TAG)
+                self._sending[rank] = self._comm.Isend([state, MPI.BYTE], rank, Tag.HEARTBEAT)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.coordination import REFUSED
 from mpitrain.checkpoint.state import State
-from mpitrain.protocols.wire import Kind, Note
+from mpitrain.protocols.messages import TO_WORKER, Copied, Resume, Save, Unused
 from mpitrain.sampling.assignments import Work
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Collection:
     """The master's side of a checkpoint of free-running ranks: asks on construction; `release` once `complete`."""
 
-    def __init__(self, session: "Session", workers: list[int], tag: int) -> None:
-        self.session, self.workers, self._tag = session, workers, tag
+    def __init__(self, session: "Session", workers: list[int]) -> None:
+        self.session, self.workers = session, workers
         self._sizes: dict[int, int] = {}
-        self._post(Note(Kind.SAVE))
+        self._post(Save())
 
     @property
     def complete(self) -> bool:
@@ -41,20 +41,20 @@ class Collection:
         own, whole = saver.copy_own(state), saver.copy_state(state, unused)
         nbytes = whole.nbytes + (own.nbytes if own else 0) + sum(self._sizes.values())
         begun = coordination.begun(saver, state.trained, nbytes, last=False)
-        self._post(Note(Kind.RESUME, count=state.trained if begun else REFUSED))
+        self._post(Resume(state.trained if begun else REFUSED))
         if not begun:
             return
         if own is not None:
             saver.write_own(state.trained, rank, own)
         saver.commit(state.trained, whole, [*self._sizes, *([rank] if own else [])])
 
-    def _post(self, note: Note) -> None:
+    def _post(self, message: Save | Resume) -> None:
         for worker in self.workers:
-            self.session.transport.post(worker, self._tag, note.pack())
+            TO_WORKER.post(self.session.transport, worker, message)
 
 
 def give_piece(session: "Session", orders: "Orders", rest: list[Work]) -> None:
-    """A rank's answer to SAVE: it copies its piece, names the samples it was given and has not used, and waits until
+    """A rank's answer to Save: it copies its piece, names the samples it was given and has not used, and waits until
     all have done so; then it goes on, while the piece is written.
 
     What this rank has sent before must be where it belongs.
@@ -64,8 +64,8 @@ def give_piece(session: "Session", orders: "Orders", rest: list[Work]) -> None:
     piece = saver.copy_own(session.state)
     assert piece is not None
     for work in rest:
-        orders.tell(Note(Kind.REST, epoch=work.epoch, start=work.start, count=work.count, minibatch=work.minibatch))
-    orders.tell(Note(Kind.COPIED, nbytes=piece.nbytes))
+        orders.tell(Unused(work))
+    orders.tell(Copied(piece.nbytes))
     orders.until(lambda: not orders.saving, "the other ranks to stop for a checkpoint")
     if orders.saved_as != REFUSED:
         saver.write_own(orders.saved_as, session.transport.rank, piece)

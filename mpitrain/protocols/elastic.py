@@ -18,8 +18,8 @@ from mpitrain.protocols.elastic_centre import OwnCentre, WindowCentre
 from mpitrain.protocols.elastic_master import Master
 from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
 from mpitrain.protocols.elastic_worker import Worker
+from mpitrain.protocols.messages import FromWorker, Report
 from mpitrain.protocols.orders import Orders
-from mpitrain.protocols.wire import Kind, Note
 from mpitrain.sampling.assignments import Work
 from mpitrain.sampling.supply import Supply
 from mpitrain.training.context import Session
@@ -127,11 +127,11 @@ class _Alone:
     def until(self, condition: Callable[[], bool], what: str) -> None:
         assert condition(), what
 
-    def tell(self, note: Note) -> None:
-        if note.kind == Kind.REPORT:
-            self.session.monitor.trained(note.count, note.loss)
-            self.session.monitor.updated(count=note.index)
-            self.session.state.index += note.index
+    def tell(self, message: FromWorker) -> None:
+        if isinstance(message, Report):
+            self.session.monitor.trained(message.samples, message.loss)
+            self.session.monitor.updated(count=message.exchanges)
+            self.session.state.index += message.exchanges
             while self.session.monitor.turn(self.session.state):
                 pass
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices, blocks
-from mpitrain.protocols.wire import Note
+from mpitrain.protocols.messages import FromWorker
 from mpitrain.rules.elastic import move_centre
 from mpitrain.sampling.assignments import Work
 from mpitrain.sampling.supply import Supply
@@ -69,8 +69,8 @@ class MastersCentre(Protocol):
     def place(self) -> int:
         """How many samples have been taken from the supply."""
 
-    def take(self, sender: int, note: Note) -> bool:
-        """Whether a worker's note was for the centre; then it has been dealt with."""
+    def take(self, sender: int, message: FromWorker) -> bool:
+        """Whether a worker's message was for the centre; then it has been dealt with."""
 
     def serve(self) -> bool:
         """Go on with what workers have asked for; whether anything moved."""
@@ -153,8 +153,8 @@ class WindowCentre:
         """How many samples have been taken from the supply."""
         return self._memory.word(self._master, 0)
 
-    def take(self, sender: int, note: Note) -> bool:
-        """Whether the note was for the centre: it never is."""
+    def take(self, sender: int, message: FromWorker) -> bool:
+        """Whether the message was for the centre: it never is."""
         return False
 
     def serve(self) -> bool:

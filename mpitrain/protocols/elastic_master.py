@@ -5,9 +5,19 @@ from typing import Any
 from mpitrain.errors import WireError
 from mpitrain.protocols.collection import Collection
 from mpitrain.protocols.elastic_centre import MastersCentre
-from mpitrain.protocols.orders import TO_MASTER, TO_WORKER
-from mpitrain.protocols.wire import Kind, Note, unpack
-from mpitrain.sampling.assignments import Unused
+from mpitrain.protocols.messages import (
+    TO_MASTER,
+    TO_WORKER,
+    Copied,
+    Done,
+    Envelope,
+    Finish,
+    FromWorker,
+    Leave,
+    Report,
+    Unused,
+)
+from mpitrain.sampling import assignments
 from mpitrain.sampling.supply import Supply
 from mpitrain.training.context import Session
 
@@ -23,7 +33,7 @@ class Master:
         self._before = session.state.trained
         self._done: set[int] = set()
         self._stopping = self._told = False
-        self._unused = Unused()
+        self._unused = assignments.Unused()
         self._collection: Collection | None = None
         self.monitor.refresh = self.refresh
         if session.saver is not None:
@@ -39,18 +49,18 @@ class Master:
                 backoff.reset()
             else:
                 self._idle(backoff)
-        self._post(Note(Kind.STOP, stopping=1))
+        self._post(Leave())
         self.refresh()
         self.state.assignments.returned += self._unused.ranges
 
     def _idle(self, backoff: Any) -> None:
-        """Sleep until a note waits. Where workers serve themselves, seldom looking: they need the cores."""
+        """Sleep until a message waits. Where workers serve themselves, seldom looking: they need the cores."""
         if not self.centre.patient:
             backoff.pause()
             return
         for _ in range(10):
             self.transport.sleep(PATIENCE)
-            if self.transport.waiting(TO_MASTER):
+            if self.transport.waiting(TO_MASTER.tag):
                 return
 
     def refresh(self) -> None:
@@ -65,41 +75,41 @@ class Master:
 
     def _turn(self) -> bool:
         busy = False
-        while (message := self.transport.poll(TO_MASTER)) is not None:
-            self._take(message[0], unpack(message[1], message[0]))
+        while (arrived := TO_MASTER.poll(self.transport)) is not None:
+            self._take(*arrived)
             busy = True
         busy |= self.centre.serve()
         if (self._stopping or self.session.stop.flag) and not self._told:
             self._told = True
-            self._post(Note(Kind.STOP))
+            self._post(Finish())
         return busy
 
-    def _take(self, sender: int, note: Note) -> None:
+    def _take(self, sender: int, envelope: Envelope[FromWorker]) -> None:
         if sender not in self.workers:
             raise WireError(f"rank {sender} is no worker of this master")
-        self._stopping |= bool(note.stopping)
-        self.monitor.traffic[sender] = note.traffic
-        if self.centre.take(sender, note):
+        self._stopping |= envelope.stopping
+        self.monitor.traffic[sender] = envelope.traffic
+        if self.centre.take(sender, envelope.message):
             return
-        match note.kind:
-            case Kind.REPORT:
-                self.monitor.trained(note.count, note.loss)
-                self.monitor.updated(count=note.index)
-                self.state.index += note.index
-            case Kind.REST:
-                self._unused.name(sender, note.work)
-            case Kind.COPIED if self._collection is not None:
+        match envelope.message:
+            case Report(samples, loss, _, exchanges):
+                self.monitor.trained(samples, loss)
+                self.monitor.updated(count=exchanges)
+                self.state.index += exchanges
+            case Unused(work):
+                self._unused.name(sender, work)
+            case Copied(nbytes) if self._collection is not None:
                 self._unused.close(sender)
-                self._collection.copied(sender, note.nbytes)
-            case Kind.DONE:
+                self._collection.copied(sender, nbytes)
+            case Done():
                 self._unused.close(sender)
                 self._done.add(sender)
-            case _:
-                raise WireError(f"rank {sender} sent a note of kind {note.kind}, which no worker sends")
+            case unexpected:
+                raise WireError(f"rank {sender} sent {unexpected}, which was not due")
 
     def _save(self) -> None:
         """Start a checkpoint of a moment when nothing moves: all workers wait between two minibatches."""
-        self._collection = Collection(self.session, self.workers, TO_WORKER)
+        self._collection = Collection(self.session, self.workers)
         backoff = self.transport.backoff("the workers' pieces of a checkpoint", self.workers)
         while not self._collection.complete:
             if self._turn():
@@ -109,8 +119,7 @@ class Master:
         self.refresh()
         collection, self._collection = self._collection, None
         collection.release(self.state, self._unused.ranges)
-        self._heard = dict.fromkeys(self.workers, self.transport.waking())  # they were silent while they waited
 
-    def _post(self, note: Note) -> None:
+    def _post(self, message: Finish | Leave) -> None:
         for worker in self.workers:
-            self.transport.post(worker, TO_WORKER, note.pack())
+            TO_WORKER.post(self.transport, worker, message)

@@ -1,8 +1,8 @@
 """The elastic centre by messages, where MPI serves no one-sided access while the target computes.
 
-A worker's CLAIM is answered by its samples' place and x̃, piece by piece; what it adds comes piece by piece, too, and
-the last is answered by ADDED. A note goes before each piece, with its length and checksum. Rank 0 holds two pieces a
-worker at most, whatever is under way, and treats a worker's notes in order: a worker reads what it has added. Where
+A worker's Claim is answered by its samples' place and x̃, piece by piece; what it adds comes piece by piece, too, and
+the last is answered by Added. A message goes before each piece, with its length and checksum. Rank 0 holds two pieces a
+worker at most, whatever is under way, and treats a worker's messages in order: a worker reads what it has added. Where
 MPI takes vectors from GPU memory, x̃ and the pieces lie there.
 """
 
@@ -15,9 +15,10 @@ import numpy as np
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import WireError
 from mpitrain.flat import BLOCK, GPU_BLOCK, Array, blocks
+from mpitrain.mpi.tags import Tag
 from mpitrain.protocols.elastic_centre import Kept
-from mpitrain.protocols.orders import TO_WORKER, VECTOR, Orders
-from mpitrain.protocols.wire import Kind, Note
+from mpitrain.protocols.messages import TO_WORKER, Added, Claim, FromWorker, Move, Piece, Place
+from mpitrain.protocols.orders import Orders
 from mpitrain.sampling.assignments import Work
 from mpitrain.sampling.supply import Supply
 
@@ -35,24 +36,24 @@ class AskingCentre:
         self._sending: list[Any] = []
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
-        self._orders.tell(Note(Kind.CLAIM, index=worker, minibatches=minibatches))
-        answer = self._orders.answer(Kind.WORK, "samples and the centre")
-        return self._supply.take(answer.start, minibatches, worker)[0], answer.start
+        self._orders.tell(Claim(worker, minibatches))
+        place = self._orders.answer(Place, "samples and the centre").samples
+        return self._supply.take(place, minibatches, worker)[0], place
 
     def read(self, piece: slice, out: Array) -> None:
         master = self._orders.master
-        note = self._orders.answer(Kind.SNAPSHOT, "the centre")
-        if note.nbytes != out.nbytes:
-            raise WireError(f"rank {master} sends {note.nbytes} bytes of the centre, expected {out.nbytes}")
-        self._transport.receive_into(master, VECTOR, out, "the centre")
-        if self._checksum(out) != note.checksum:
+        told = self._orders.answer(Piece, "the centre")
+        if told.nbytes != out.nbytes:
+            raise WireError(f"rank {master} sends {told.nbytes} bytes of the centre, expected {out.nbytes}")
+        self._transport.receive_into(master, Tag.VECTOR, out, "the centre")
+        if self._checksum(out) != told.checksum:
             raise WireError(f"rank {master} sent a piece of the centre that does not match its checksum")
 
     def add(self, piece: slice, d: Array) -> None:
         if piece.start == 0:
             self._orders.unconfirmed += 1
-        self._orders.tell(Note(Kind.PUSH, nbytes=d.nbytes, checksum=self._checksum(d)))
-        self._sending.append(self._transport.send(self._orders.master, VECTOR, d))
+        self._orders.tell(Move(d.nbytes, self._checksum(d)))
+        self._sending.append(self._transport.send(self._orders.master, Tag.VECTOR, d))
 
     def progress(self) -> None:
         self._sending = [request for request in self._sending if not request.Test()]
@@ -82,8 +83,8 @@ class _Worker:
 
     push: _Transfer | None = None
     pull: _Transfer | None = None
-    announced: deque[Note] = field(default_factory=deque)
-    claims: deque[Note] = field(default_factory=deque)
+    announced: deque[Move] = field(default_factory=deque)
+    claims: deque[Claim] = field(default_factory=deque)
 
 
 class ServingCentre(Kept):
@@ -99,12 +100,15 @@ class ServingCentre(Kept):
         self._workers = {worker: _Worker() for worker in workers}
         self._spare: list[Array] = []
 
-    def take(self, sender: int, note: Note) -> bool:
-        if note.kind == Kind.CLAIM:
-            self._workers[sender].claims.append(note)
-        elif note.kind == Kind.PUSH:
-            self._workers[sender].announced.append(note)
-        return note.kind in (Kind.CLAIM, Kind.PUSH)
+    def take(self, sender: int, message: FromWorker) -> bool:
+        match message:
+            case Claim():
+                self._workers[sender].claims.append(message)
+            case Move():
+                self._workers[sender].announced.append(message)
+            case _:
+                return False
+        return True
 
     def serve(self) -> bool:
         busy = False
@@ -123,9 +127,9 @@ class ServingCentre(Kept):
         return _Transfer(buffer)
 
     def _answer(self, rank: int, worker: _Worker) -> None:
-        note = worker.claims.popleft()
-        taken, after = self._supply.take(self._place, note.minibatches, note.index)
-        self._transport.post(rank, TO_WORKER, Note(Kind.WORK, start=self._place).pack())
+        claim = worker.claims.popleft()
+        taken, after = self._supply.take(self._place, claim.minibatches, claim.worker)
+        TO_WORKER.post(self._transport, rank, Place(self._place))
         self._place = after
         worker.pull = self._transfer() if taken else None
 
@@ -139,24 +143,23 @@ class ServingCentre(Kept):
         piece = self.pieces[pull.number]
         out = pull.buffer[: piece.stop - piece.start]
         np.copyto(out, self.theta[piece])
-        note = Note(Kind.SNAPSHOT, nbytes=out.nbytes, checksum=self._device.checksum(out))
-        self._transport.post(rank, TO_WORKER, note.pack())
-        pull.request = self._transport.send(rank, VECTOR, out)
+        TO_WORKER.post(self._transport, rank, Piece(out.nbytes, self._device.checksum(out)))
+        pull.request = self._transport.send(rank, Tag.VECTOR, out)
         pull.number += 1
         return True
 
-    def _receive(self, rank: int, worker: _Worker, note: Note) -> bool:
+    def _receive(self, rank: int, worker: _Worker, move: Move) -> bool:
         push = worker.push = worker.push or self._transfer()
         piece = self.pieces[push.number]
         d = push.buffer[: piece.stop - piece.start]
         if push.request is None:
-            if note.nbytes != d.nbytes:
-                raise WireError(f"rank {rank} sends {note.nbytes} bytes of a move, expected {d.nbytes}")
-            push.request = self._transport.start_receive(rank, VECTOR, d)
+            if move.nbytes != d.nbytes:
+                raise WireError(f"rank {rank} sends {move.nbytes} bytes of a move, expected {d.nbytes}")
+            push.request = self._transport.start_receive(rank, Tag.VECTOR, d)
             return True
         if not push.request.Test():
             return False
-        if self._device.checksum(d) != note.checksum:
+        if self._device.checksum(d) != move.checksum:
             raise WireError(f"rank {rank} sent a move of the centre that does not match its checksum")
         self.add(piece, d)
         worker.announced.popleft()
@@ -164,5 +167,5 @@ class ServingCentre(Kept):
         if push.number == len(self.pieces):
             worker.push = None
             self._spare.append(push.buffer)
-            self._transport.post(rank, TO_WORKER, Note(Kind.ADDED).pack())
+            TO_WORKER.post(self._transport, rank, Added())
         return True

@@ -10,12 +10,12 @@ from typing import Protocol, cast
 import numpy as np
 
 from mpitrain.algorithms import Elastic
-from mpitrain.errors import TrainingFailed, WireError
+from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, block_slices, on_host
 from mpitrain.protocols.collection import give_piece
 from mpitrain.protocols.elastic_centre import Centre
-from mpitrain.protocols.orders import TO_NEXT, Orders
-from mpitrain.protocols.wire import Kind, Note, unpack
+from mpitrain.protocols.messages import TO_NEXT, Done, FromWorker, Report, Token, Unused, pack
+from mpitrain.protocols.orders import Orders
 from mpitrain.sampling.assignments import Work
 from mpitrain.sampling.supply import Supply
 from mpitrain.training.context import Session
@@ -37,7 +37,7 @@ class Line(Protocol):
     def look(self) -> bool:
         """File what has come; whether anything has."""
 
-    def tell(self, note: Note) -> None:
+    def tell(self, message: FromWorker) -> None:
         """Say something."""
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -171,9 +171,9 @@ class Worker:
             self._pass_token(finished)
         self.report()
         for work in self.unused():
-            self.line.tell(Note(Kind.REST, 0, work.epoch, work.start, work.count, work.minibatch))
+            self.line.tell(Unused(work))
         self.note_numbers()
-        self.line.tell(Note(Kind.DONE))
+        self.line.tell(Done())
         self._done = True
         self._until(lambda: self.line.over, "the others to finish")
 
@@ -183,18 +183,15 @@ class Worker:
         self._until(self._has_token, "its turn")
 
     def _has_token(self) -> bool:
-        if self._token is None and (message := self.transport.poll(TO_NEXT)) is not None:
-            note = unpack(message[1], message[0])
-            if note.kind != Kind.TOKEN:
-                raise WireError(f"rank {message[0]} sent a note of kind {note.kind} instead of a turn")
-            self._token = note.count
-            self.stopping |= bool(note.stopping)
+        if self._token is None and (arrived := TO_NEXT.poll(self.transport)) is not None:
+            self._token = arrived[1].message.finished
+            self.stopping |= arrived[1].stopping
         return self._token is not None
 
     def _pass_token(self, finished: int) -> None:
         self._token = None
         following = self.workers[(self.number + 1) % len(self.workers)]
-        self.transport.post(following, TO_NEXT, Note(Kind.TOKEN, count=finished, stopping=self.stopping).pack())
+        self.transport.post(following, TO_NEXT.tag, pack(Token(finished), self.stopping))
 
     def _wait_for_stage(self) -> None:
         if not self.in_order:
@@ -227,8 +224,7 @@ class Worker:
 
     def report(self) -> None:
         """Tell what has been trained since the last report."""
-        sums = Note(Kind.REPORT, self._exchanges, count=self._samples, minibatches=self._steps, loss=self._loss)
-        self.line.tell(sums)
+        self.line.tell(Report(self._samples, self._loss, self._steps, self._exchanges))
         self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
         self._reported = self.session.clock()
 

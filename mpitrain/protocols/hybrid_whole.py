@@ -7,9 +7,8 @@ import numpy as np
 from mpitrain.algorithms import Hybrid
 from mpitrain.flat import Array, on_host
 from mpitrain.models.partition import Partition
+from mpitrain.mpi.tags import Tag
 from mpitrain.training.context import Session
-
-TAG = 11
 
 
 class Whole:
@@ -43,12 +42,12 @@ class Whole:
     def _gather(self, own: Array, whole: Array | None) -> None:
         transport, partition, own = self._session.transport, self._partition, on_host(own)
         if not self._master:
-            request = transport.send(self._session.members[0], TAG, own[partition.shared :])
+            request = transport.send(self._session.members[0], Tag.WEIGHTS, own[partition.shared :])
             transport.wait(request, "the master to take the weights")
             return
         assert whole is not None
         whole[: partition.shared] = own[: partition.shared]
         partition.put(own[partition.shared :], whole)
         for rank, (other, size) in zip(self._session.members[1:], self._others, strict=True):
-            transport.receive_into(rank, TAG, self._room[:size], f"the weights of rank {rank}")
+            transport.receive_into(rank, Tag.WEIGHTS, self._room[:size], f"the weights of rank {rank}")
             other.put(self._room[:size], whole)

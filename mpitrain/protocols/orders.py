@@ -1,16 +1,26 @@
 """What a free-running worker hears from its master, filed as it comes: end, save, go on, and answers."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mpitrain.errors import WireError
-from mpitrain.protocols.wire import Kind, Note, unpack
+from mpitrain.protocols.messages import (
+    TO_MASTER,
+    TO_WORKER,
+    Added,
+    Finish,
+    FromWorker,
+    Leave,
+    Piece,
+    Place,
+    Resume,
+    Save,
+)
 
 if TYPE_CHECKING:
     from mpitrain.training.context import Session
 
-TO_MASTER, TO_WORKER, VECTOR, TO_NEXT = 1, 2, 3, 4  # message tags
+Wanted = TypeVar("Wanted", Place, Piece)
 
 
 class Orders:
@@ -25,44 +35,43 @@ class Orders:
         self.stopping, self.over = False, False
         self.saving, self.saved_as = False, 0
         self.unconfirmed = 0
-        self._answers: list[Note] = []
+        self._answers: list[Place | Piece] = []
 
-    def tell(self, note: Note) -> None:
-        """Send a note, with this rank's wish to stop."""
-        note = replace(note, stopping=int(self.session.stop.flag), traffic=self.transport.traffic.both)
-        self.transport.post(self.master, TO_MASTER, note.pack())
+    def tell(self, message: FromWorker) -> None:
+        """Send a message."""
+        TO_MASTER.tell(self.session, self.master, message)
 
     def look(self) -> bool:
         """File what has come; whether anything has."""
         seen = False
-        while (message := self.transport.poll(TO_WORKER, self.master)) is not None:
-            note, seen = unpack(message[1], self.master), True
-            match note.kind:
-                case Kind.STOP:
-                    self.stopping, self.over = True, bool(note.stopping)
-                case Kind.SAVE:
+        while (arrived := TO_WORKER.poll(self.transport, self.master)) is not None:
+            seen = True
+            match arrived[1].message:
+                case Finish():
+                    self.stopping = True
+                case Leave():
+                    self.stopping = self.over = True
+                case Save():
                     self.saving = True
-                case Kind.RESUME:
-                    self.saving, self.saved_as = False, note.count
-                case Kind.ADDED:
+                case Resume(name):
+                    self.saving, self.saved_as = False, name
+                case Added():
                     self.unconfirmed -= 1
-                case Kind.WORK | Kind.SNAPSHOT:
-                    self._answers.append(note)
-                case _:
-                    raise WireError(f"rank {self.master} sent a note of kind {note.kind}, which no master sends")
+                case Place() | Piece() as answer:
+                    self._answers.append(answer)
         return seen
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """File notes until the condition holds. Raises Overdue naming `what`."""
+        """File messages until the condition holds. Raises Overdue naming `what`."""
         backoff = self.transport.backoff(what, [self.master])
         while not condition():
             if not self.look():
                 backoff.pause()
 
-    def answer(self, kind: Kind, what: str) -> Note:
+    def answer(self, wanted: type[Wanted], what: str) -> Wanted:
         """The master's next answer: to a claim, or on a piece of the centre."""
         self.until(lambda: bool(self._answers), what)
-        note = self._answers.pop(0)
-        if note.kind != kind:
-            raise WireError(f"rank {self.master} sent a note of kind {note.kind} instead of {kind}")
-        return note
+        answer = self._answers.pop(0)
+        if not isinstance(answer, wanted):
+            raise WireError(f"rank {self.master} sent {answer} where a {wanted.__name__} was due")
+        return answer

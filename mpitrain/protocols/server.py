@@ -4,17 +4,29 @@ A worker's round: pull Θ_j; take n minibatches, stepping its own θ; when `unti
 server grants; hand over the plain sum of its gradients with j; wait for the next work, which comes once Θ includes it.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mpitrain.errors import WireError
 from mpitrain.protocols.centre import Centre, choose, open_centre
+from mpitrain.protocols.messages import (
+    TO_SERVED,
+    TO_SERVER,
+    Assignment,
+    FromServer,
+    Gradient,
+    Grant,
+    Hello,
+    Pull,
+    Pulled,
+    Ready,
+    Stop,
+    Wait,
+)
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.server_vectors import Vectors
 from mpitrain.protocols.server_worker import alone, work
-from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, Kind, Note, unpack
 from mpitrain.sampling.assignments import Work
 from mpitrain.training.context import Session
 
@@ -58,7 +70,7 @@ def _lay_out(centre: Centre, session: Session) -> None:
 
 
 class Server:
-    """Rank 0's loop: takes notes, applies gradients, grants, dispenses samples, and evaluates when nothing waits."""
+    """Rank 0's loop: takes messages, applies gradients, grants, dispenses samples, and evaluates when nothing waits."""
 
     def __init__(self, session: Session, centre: Centre, workers: list[int]) -> None:
         self.session, self.centre, self.workers = session, centre, workers
@@ -68,7 +80,7 @@ class Server:
         self.in_order = self.options.order == "round-robin"
         self.assigned: dict[int, Work] = {}
         self.ready: list[int] = []
-        self.gradients: dict[int, Note] = {}  # arrived, not yet applied
+        self.gradients: dict[int, Gradient] = {}  # arrived, not yet applied
         self.hello: set[int] = set()
         self.pulling: int | None = None  # in round-robin order: who must have Θ before the next update
         self.stopped: set[int] = set()
@@ -80,7 +92,7 @@ class Server:
         """Until every worker has been told to stop."""
         backoff = self.transport.backoff("any worker", self.workers)
         while len(self.stopped) < len(self.workers):
-            busy = self.take_notes()
+            busy = self.take_messages()
             busy |= self.apply_one()
             if not self.gradients:
                 busy |= self.grant()
@@ -95,37 +107,35 @@ class Server:
         self.vectors.finish()
 
     def _idle(self, backoff: Any) -> None:
-        """Sleep until a note waits, with as little work between as there can be: the workers need the cores."""
+        """Sleep until a message waits, with as little work between as there can be: the workers need the cores."""
         for _ in range(1 if self.vectors.asked else 50):
             backoff.pause()
-            if self.transport.waiting(TO_SERVER):
+            if self.transport.waiting(TO_SERVER.tag):
                 return
 
     # ---- what arrives
 
-    def take_notes(self) -> bool:
-        """Sort the waiting notes by what they ask."""
+    def take_messages(self) -> bool:
+        """Sort the waiting messages by what they ask."""
         taken = False
-        while (message := self.transport.poll(TO_SERVER)) is not None:
-            sender, note = message[0], unpack(message[1], message[0])
+        while (arrived := TO_SERVER.poll(self.transport)) is not None:
+            sender, envelope = arrived
             if sender not in self.workers:
                 raise WireError(f"rank {sender} is no worker of this server")
-            self.session.stop.flag |= bool(note.stopping)
-            self.monitor.traffic[sender] = note.traffic
+            self.session.stop.flag |= envelope.stopping
+            self.monitor.traffic[sender] = envelope.traffic
             taken = True
-            match note.kind:
-                case Kind.HELLO:
+            match envelope.message:
+                case Hello():
                     self.hello.add(sender)
-                case Kind.READY:
+                case Ready():
                     self.ready.append(sender)
-                case Kind.GRADIENT:
-                    self.gradients[sender] = note
-                case Kind.PULL:
+                case Gradient() as gradient:
+                    self.gradients[sender] = gradient
+                case Pull():
                     self.vectors.asked.append(sender)
-                case Kind.PULLED:
+                case Pulled():
                     self.pulling = None if self.pulling == sender else self.pulling
-                case _:
-                    raise WireError(f"rank {sender} sent a note of kind {note.kind}, which no worker sends")
         return taken
 
     # ---- what is done about it
@@ -138,16 +148,16 @@ class Server:
         if worker is None or worker not in self.gradients:
             return False
         began = self.session.clock()
-        note = self.gradients.pop(worker)
-        self._check(note, worker)
-        gradient = self.vectors.gradient(worker, note)
-        if accepted := self.updates.accepts(gradient, note, worker):
+        told = self.gradients.pop(worker)
+        self._check(told, worker)
+        gradient = self.vectors.gradient(worker, told)
+        if accepted := self.updates.accepts(gradient, told, worker):
             with self.centre.writing(self.state.index + 1):
-                self.updates.apply(gradient, note, worker)
+                self.updates.apply(gradient, told, worker)
                 self.vectors.show()
         given = self.assigned.pop(worker)
-        self.state.assignments.give_back(given.rest(note.count))
-        self.monitor.trained(*(note.count, note.loss) if accepted else (0, 0.0), self.session.clock() - began)
+        self.state.assignments.give_back(given.rest(told.work.count))
+        self.monitor.trained(*(told.work.count, told.loss) if accepted else (0, 0.0), self.session.clock() - began)
         self._assign(worker)
         return True
 
@@ -158,7 +168,7 @@ class Server:
             self._told, granted = True, self.workers
         for worker in granted:
             if worker in self.assigned and worker not in self.gradients:
-                self.transport.post(worker, TO_WORKER, Note(Kind.GRANT).pack())
+                self._post(worker, Grant())
         return bool(granted)
 
     def greet(self) -> bool:
@@ -194,7 +204,7 @@ class Server:
         settings = self.session.schedule.at(self.state.assignments.position)
         number = self.workers.index(worker)
         if settings.workers is not None and number >= settings.workers and not self._over():
-            self.transport.post(worker, TO_WORKER, Note(Kind.WAIT).pack())
+            self._post(worker, Wait())
             return
         work = None
         if not self.session.stop.flag:
@@ -203,20 +213,22 @@ class Server:
         if work is None:
             if self._over() or self.session.stop.flag:
                 self.stopped.add(worker)
-                self.transport.post(worker, TO_WORKER, Note(Kind.STOP).pack())
+                self._post(worker, Stop())
             else:  # others may give ranges back
-                self.transport.post(worker, TO_WORKER, Note(Kind.WAIT).pack())
+                self._post(worker, Wait())
             return
         self.assigned[worker] = work
-        note = Note(Kind.WORK, self.state.index, work.epoch, work.start, work.count, work.minibatch)
-        self.transport.post(worker, TO_WORKER, replace(note, learning_rate=settings.learning_rate).pack())
+        self._post(worker, Assignment(self.state.index, work, settings.learning_rate))
         if self.in_order:
             self.pulling = worker
 
     def _over(self) -> bool:
         return self.state.assignments.exhausted and not (self.assigned and self.options.computes_on)
 
-    def _check(self, note: Note, worker: int) -> None:
-        given = self.assigned.get(worker)
-        if given is None or (note.epoch, note.start) != (given.epoch, given.start) or note.count > given.count:
+    def _post(self, worker: int, message: FromServer) -> None:
+        TO_SERVED.post(self.transport, worker, message)
+
+    def _check(self, told: Gradient, worker: int) -> None:
+        given, work = self.assigned.get(worker), told.work
+        if given is None or (work.epoch, work.start) != (given.epoch, given.start) or work.count > given.count:
             raise WireError(f"rank {worker} sent a gradient over samples it was not given")

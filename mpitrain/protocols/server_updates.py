@@ -7,7 +7,7 @@ import numpy as np
 from mpitrain.algorithms import Served
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, blocks, scratch_for
-from mpitrain.protocols.wire import Note
+from mpitrain.protocols.messages import Gradient
 from mpitrain.training.context import Session
 
 
@@ -24,7 +24,7 @@ class Updates:
         self._previous_from = -1
         self._scratch = scratch_for(self.state.theta)
 
-    def accepts(self, gradient: Array, note: Note, worker: int) -> bool:
+    def accepts(self, gradient: Array, told: Gradient, worker: int) -> bool:
         """Whether the gradient is finite. Counts and names a worker whose gradient is not; raises TrainingFailed
         when that persists."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -33,7 +33,7 @@ class Updates:
             self._refused_in_a_row = 0
             return True
         self._refused_in_a_row += 1
-        self.monitor.refused(worker, note.index, note.loss)
+        self.monitor.refused(worker, told.index, told.loss)
         if self._refused_in_a_row >= self.limit:
             raise TrainingFailed(
                 f"{self.limit} gradients in a row were not finite, the last from rank {worker} at update "
@@ -41,20 +41,20 @@ class Updates:
             )
         return False
 
-    def apply(self, gradient: Array, note: Note, worker: int) -> None:
+    def apply(self, gradient: Array, told: Gradient, worker: int) -> None:
         """The algorithm's update with the worker's index j; counts i, the samples and the staleness."""
-        state, eta = self.state, note.learning_rate
-        stale, vectors = state.index - note.index, state.vectors()
+        state, eta = self.state, told.learning_rate
+        stale, vectors = state.index - told.index, state.vectors()
         for b in blocks(state.theta.size, block_of(state.theta)):
             parts = {name: vector[b] for name, vector in vectors.items()}
             scratch = self._scratch[: b.stop - b.start]
             self.rule.merge(parts, gradient[b], scratch, eta=eta, stale=stale, t=state.index)
         self.monitor.updated(stale)
         if self._previous is not None:
-            self._compare(gradient, note, worker)
+            self._compare(gradient, told, worker)
         state.index += 1
 
-    def _compare(self, gradient: Array, note: Note, worker: int) -> None:
+    def _compare(self, gradient: Array, told: Gradient, worker: int) -> None:
         """Chan & Lane §3.4: share of exact zeros in a minibatch's gradient, cosine between what two workers sent."""
         previous, cosine = self._previous, None
         assert previous is not None
@@ -63,4 +63,4 @@ class Updates:
             cosine = float(np.dot(gradient, previous) / norms) if norms else None
         np.copyto(previous, gradient)
         self._previous_from = worker
-        self.monitor.gradient_statistics(note.zeros, note.minibatches, cosine)
+        self.monitor.gradient_statistics(told.zeros, told.minibatches, cosine)

@@ -6,8 +6,9 @@ import numpy as np
 
 from mpitrain.errors import WireError
 from mpitrain.flat import Array
+from mpitrain.mpi.tags import Tag
 from mpitrain.protocols.centre import Centre
-from mpitrain.protocols.wire import TO_WORKER, VECTOR, Kind, Note
+from mpitrain.protocols.messages import TO_SERVED, Gradient, Snapshot
 from mpitrain.training.context import Session
 
 
@@ -21,17 +22,17 @@ class Vectors:
         self._snapshot: Array | None = None
         self._sends: list[Any] = []
 
-    def gradient(self, worker: int, note: Note) -> Array:
-        """The gradient that a note announces, on the device. Raises WireError when it is damaged."""
+    def gradient(self, worker: int, told: Gradient) -> Array:
+        """The gradient that a worker tells of, on the device. Raises WireError when it is damaged."""
         seen = self.centre.handed_over(worker)
-        return self.device.place(self._receive(worker, note) if seen is None else seen)
+        return self.device.place(self._receive(worker, told) if seen is None else seen)
 
-    def _receive(self, worker: int, note: Note) -> Array:
+    def _receive(self, worker: int, told: Gradient) -> Array:
         received = self.centre.gradient
-        if note.nbytes != received.nbytes:
-            raise WireError(f"rank {worker} sends {note.nbytes} bytes, expected {received.nbytes}")
-        self.transport.receive_into(worker, VECTOR, received, f"the gradient of rank {worker}")
-        if self.device.checksum(received) != note.checksum:
+        if told.nbytes != received.nbytes:
+            raise WireError(f"rank {worker} sends {told.nbytes} bytes, expected {received.nbytes}")
+        self.transport.receive_into(worker, Tag.VECTOR, received, f"the gradient of rank {worker}")
+        if self.device.checksum(received) != told.checksum:
             raise WireError(f"rank {worker} sent a gradient that does not match its checksum")
         return received
 
@@ -51,10 +52,10 @@ class Vectors:
             self._snapshot = np.empty_like(self.centre.theta)
         np.copyto(self._snapshot, self.centre.theta)
         check = self.device.checksum(self._snapshot)
-        note = Note(Kind.SNAPSHOT, self.state.index, nbytes=self._snapshot.nbytes, checksum=check)
+        told = Snapshot(self.state.index, self._snapshot.nbytes, check)
         for worker in self.asked:
-            self.transport.post(worker, TO_WORKER, note.pack())
-            self._sends.append(self.transport.send(worker, VECTOR, self._snapshot))
+            TO_SERVED.post(self.transport, worker, told)
+            self._sends.append(self.transport.send(worker, Tag.VECTOR, self._snapshot))
         self.asked.clear()
         return True
 

@@ -4,16 +4,33 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from mpitrain.algorithms import Served
 from mpitrain.device.cpu import InPlace
 from mpitrain.errors import WireError
 from mpitrain.flat import Array, block_of, block_slices
+from mpitrain.mpi.tags import Tag
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.centre import Centre
+from mpitrain.protocols.messages import (
+    TO_SERVED,
+    TO_SERVER,
+    Answer,
+    Assignment,
+    FromServed,
+    Gradient,
+    Grant,
+    Hello,
+    Pull,
+    Pulled,
+    Ready,
+    Snapshot,
+    Stop,
+    Wait,
+)
 from mpitrain.protocols.server_updates import Updates
-from mpitrain.protocols.wire import TO_SERVER, TO_WORKER, VECTOR, Kind, Note, unpack
 from mpitrain.sampling.means import Mean
 from mpitrain.training.context import Session
 
@@ -36,22 +53,21 @@ class Worker:
         self._local = Descent(self.options.optimizer(device.fast), self.theta)
         self._counts_zeros = session.config.run.gradient_statistics
 
-    def ask(self, note: Note, what: str) -> Note:
-        """Send a note and wait for the answer."""
-        self.tell(note)
+    def ask(self, message: FromServed, what: str) -> Answer:
+        """Send a message and wait for the answer."""
+        self.tell(message)
         return self.answer(what)
 
-    def tell(self, note: Note) -> None:
-        """Send a note, with this rank's wish to stop."""
-        note = replace(note, stopping=int(self.session.stop.flag), traffic=self.transport.traffic.both)
-        self.transport.post(self.master, TO_SERVER, note.pack())
+    def tell(self, message: FromServed) -> None:
+        """Send a message."""
+        TO_SERVER.tell(self.session, self.master, message)
 
-    def answer(self, what: str) -> Note:
-        """The next note from the server that is not a grant come too late."""
+    def answer(self, what: str) -> Answer:
+        """The next message from the server that is not a grant come too late."""
         while True:
-            note = unpack(self.transport.receive(self.master, TO_WORKER, what), self.master)
-            if note.kind != Kind.GRANT:
-                return note
+            answer = TO_SERVED.receive(self.transport, self.master, what).message
+            if not isinstance(answer, Grant):
+                return answer
 
     def pull(self, at_least: int) -> int:
         """Fetch Θ_j with j no older than this worker's own last update; j."""
@@ -66,19 +82,19 @@ class Worker:
         return index
 
     def _pull_by_message(self) -> int:
-        note = self.ask(Note(Kind.PULL), "Θ from the server")
-        if note.kind != Kind.SNAPSHOT or note.nbytes != self._read.nbytes:
-            raise WireError(f"rank {self.master} answered a pull with kind {note.kind}, {note.nbytes} bytes")
-        self.transport.receive_into(self.master, VECTOR, self._read, "Θ from the server")
-        if self.session.device.checksum(self._read) != note.checksum:
+        answer = self.ask(Pull(), "Θ from the server")
+        if not isinstance(answer, Snapshot) or answer.nbytes != self._read.nbytes:
+            raise WireError(f"rank {self.master} answered a pull with {answer}")
+        self.transport.receive_into(self.master, Tag.VECTOR, self._read, "Θ from the server")
+        if self.session.device.checksum(self._read) != answer.checksum:
             raise WireError(f"rank {self.master} sent a Θ that does not match its checksum")
-        return note.index
+        return answer.index
 
-    def round(self, order: Note) -> Note:
-        """One round of gradients from Θ_j; the note that announces their sum, which lies in `centre.gradient`."""
+    def round(self, order: Assignment) -> Gradient:
+        """One round of gradients from Θ_j; the message that tells of their sum, which lies in `centre.gradient`."""
         index = self.pull(order.index)
         if self.options.order == "round-robin" and self.transport.rank != self.master:  # alone, nobody waits for it
-            self.tell(Note(Kind.PULLED))
+            self.tell(Pulled())
         total, eta, samples, loss, zeros = self._total, order.learning_rate, 0, 0.0, Mean()
         minibatches = list(order.work.minibatches())
         self.session.learner.expect(minibatches)
@@ -95,8 +111,8 @@ class Worker:
                 break
         if not known:  # the last minibatch was not known to be it
             self._outgoing.start(slice(0, total.size))
-        note = Note(Kind.GRADIENT, index, order.epoch, order.start, samples, order.minibatch, number)
-        return replace(note, learning_rate=eta, loss=loss, zeros=zeros.value or 0.0)
+        trained = replace(order.work, count=samples)
+        return Gradient(index, trained, number, eta, loss, zeros.value or 0.0)
 
     def _step(self, g: Array, total: Array, eta: float | None, part: slice) -> None:
         """s ← s + g and θ ← θ − ηg on a part whose gradient has just been computed, while it is in cache.
@@ -115,19 +131,19 @@ class Worker:
     def _granted(self, ask: bool) -> bool:
         """Whether the server has said that it is free, or that the end is wished for; `ask` it once per round."""
         if ask:
-            self.tell(Note(Kind.READY))
-        message = self.transport.poll(TO_WORKER, self.master)
-        return message is not None and unpack(message[1], self.master).kind == Kind.GRANT
+            self.tell(Ready())
+        arrived = TO_SERVED.poll(self.transport, self.master)
+        return arrived is not None and isinstance(arrived[1].message, Grant)
 
-    def hand_over(self, note: Note) -> Note:
+    def hand_over(self, told: Gradient) -> Answer:
         """Give the summed gradient to the server; its answer, which comes once Θ includes it."""
         total = self.centre.gradient
         self._outgoing.finish()
         self.transport.traffic.bytes_sent += total.nbytes if self.centre.how == "shared" else 0
         if self.centre.how == "shared":
-            return self.ask(note, "the server to apply a gradient")
-        self.tell(replace(note, nbytes=total.nbytes, checksum=self.session.device.checksum(total)))
-        sending = self.transport.send(self.master, VECTOR, total)
+            return self.ask(told, "the server to apply a gradient")
+        self.tell(msgspec.structs.replace(told, nbytes=total.nbytes, checksum=self.session.device.checksum(total)))
+        sending = self.transport.send(self.master, Tag.VECTOR, total)
         answer = self.answer("the server to apply a gradient")
         self.transport.wait(sending, "a gradient to leave", whom=[self.master])
         return answer
@@ -140,15 +156,16 @@ class Worker:
 def work(session: Session, centre: Centre, master: int, number: int) -> None:
     """A worker's loop."""
     worker = Worker(session, centre, master, number)
-    order = worker.ask(Note(Kind.HELLO), "the first work")
-    while order.kind != Kind.STOP:
-        if order.kind == Kind.WAIT:
-            session.transport.sleep(0.1)
-            order = worker.ask(Note(Kind.HELLO), "the next work")
-        elif order.kind == Kind.WORK:
-            order = worker.hand_over(worker.round(order))
-        else:
-            raise WireError(f"rank {master} sent a note of kind {order.kind}, which no server sends")
+    order = worker.ask(Hello(), "the first work")
+    while not isinstance(order, Stop):
+        match order:
+            case Wait():
+                session.transport.sleep(0.1)
+                order = worker.ask(Hello(), "the next work")
+            case Assignment():
+                order = worker.hand_over(worker.round(order))
+            case Snapshot():
+                raise WireError(f"rank {master} sent a Θ that nobody asked for")
 
 
 def alone(session: Session) -> None:
@@ -163,13 +180,12 @@ def alone(session: Session) -> None:
         given = state.assignments.next(settings.minibatch, options.period, left)
         if given is None:
             break
-        order = Note(Kind.WORK, state.index, given.epoch, given.start, given.count, given.minibatch)
-        note = worker.round(replace(order, learning_rate=settings.learning_rate))
-        if updates.accepts(centre.gradient, note, 0):
-            updates.apply(centre.gradient, note, 0)
+        told = worker.round(Assignment(state.index, given, settings.learning_rate))
+        if updates.accepts(centre.gradient, told, 0):
+            updates.apply(centre.gradient, told, 0)
             centre.index = state.index
-            monitor.trained(note.count, note.loss)
-        state.assignments.give_back(given.rest(note.count))
+            monitor.trained(told.work.count, told.loss)
+        state.assignments.give_back(given.rest(told.work.count))
         while monitor.turn(state):
             pass
 

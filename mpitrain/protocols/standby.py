@@ -1,10 +1,9 @@
 """Ranks for which an algorithm has no work: they wait for the end, however far it is, as long as the others give
 heartbeats, and pass on a stop request."""
 
+from mpitrain.protocols.messages import TO_FIRST, TO_IDLE, Gone, Over, StopRequest
 from mpitrain.training.context import Session
 
-TO_MASTER, TO_IDLE = 51, 52  # message tags
-OVER = b"over"
 NAP = 0.05  # seconds between two looks
 
 
@@ -16,26 +15,26 @@ def idle_ranks(session: Session) -> list[int]:
 def stand_by(session: Session) -> None:
     """Wait until the members have finished."""
     transport, master, told = session.transport, session.members[0], False
-    while transport.poll(TO_IDLE, master) is None:
+    while TO_IDLE.poll(transport, master) is None:
         if session.stop.flag and not told:
-            transport.post(master, TO_MASTER, b"stop")
+            TO_FIRST.post(transport, master, StopRequest())
             told = True
         transport.heartbeat(working=False)
         transport.sleep(NAP)
-    transport.post(master, TO_MASTER, OVER)
+    TO_FIRST.post(transport, master, Gone())
 
 
 def dismiss(session: Session) -> None:
     """The master's: let the idle ranks go."""
     for rank in idle_ranks(session):
-        session.transport.post(rank, TO_IDLE, OVER)
+        TO_IDLE.post(session.transport, rank, Over())
     for rank in idle_ranks(session):  # no wish to stop that came too late stays behind
-        while session.transport.receive(rank, TO_MASTER, "the end of an idle rank") != OVER:
+        while TO_FIRST.receive(session.transport, rank, "the end of an idle rank").message != Gone():
             pass
     session.transport.flush()
 
 
 def hear(session: Session) -> None:
     """The master's, between two steps: take an idle rank's wish to stop for its own."""
-    if len(session.members) < session.transport.size and session.transport.poll(TO_MASTER) is not None:
+    if len(session.members) < session.transport.size and TO_FIRST.poll(session.transport) is not None:
         session.stop.flag = True

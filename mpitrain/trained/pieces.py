@@ -11,9 +11,9 @@ import numpy as np
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
+from mpitrain.mpi.tags import Tag
 from mpitrain.trained.computing import Compute
 
-TAG = 21
 HEAD = 1024  # bytes before the rows: nothing, or why there are none
 
 
@@ -32,7 +32,7 @@ def lead(transport: Transport, parts: list[slice], classes: int, compute: Comput
             yield compute(part)
             continue
         message = room[: HEAD + 4 * (part.stop - part.start) * classes]
-        transport.receive_into(rank, TAG, message, f"the predictions of rank {rank}")
+        transport.receive_into(rank, Tag.ROWS, message, f"the predictions of rank {rank}")
         if fault := bytes(message[:HEAD]).rstrip(b"\0"):
             raise BadInput(fault.decode(errors="replace"))
         yield message[HEAD:].view(np.float32).reshape(-1, classes)
@@ -53,7 +53,7 @@ def follow(transport: Transport, parts: list[slice], classes: int, compute: Comp
         message[:HEAD] = np.frombuffer(fault.ljust(HEAD, b"\0"), np.uint8)
         if before is not None:
             transport.wait(before, "the first rank to take predictions")
-        before = transport.send_matched(0, TAG, message)
+        before = transport.send_matched(0, Tag.ROWS, message)
         if fault:
             break
     if before is not None:

@@ -7,7 +7,7 @@ import pytest
 
 from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
-from mpitrain.mpi.heartbeats import TAG as HEARTBEAT
+from mpitrain.mpi.tags import Tag
 from mpitrain.mpi.waiting import WakingClock
 from mpitrain.protocols.centre import choose
 
@@ -81,4 +81,4 @@ def test_heartbeats_that_nobody_waited_for_are_taken(transport: Transport) -> No
     mine.leave()
     mine.leave()
     transport.barrier("all to have left")
-    assert mine.poll(HEARTBEAT) is None
+    assert mine.poll(Tag.HEARTBEAT) is None

@@ -161,7 +161,7 @@ def test_a_run_starts_from_the_pretrained_weights(launch: Callable[..., Any], tm
 
 WISHING = """
 import sys
-from mpitrain import pretraining
+from mpitrain.cli import pretraining
 from mpitrain.__main__ import main
 plain = pretraining._await
 def wishing(session):

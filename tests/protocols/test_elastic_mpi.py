@@ -11,11 +11,12 @@ from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.device import CPU
 from mpitrain.errors import WireError
+from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.elastic_centre import WindowCentre
 from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
-from mpitrain.protocols.orders import TO_MASTER, TO_WORKER, VECTOR, Orders
-from mpitrain.protocols.wire import Kind, Note, unpack
+from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Piece
+from mpitrain.protocols.orders import Orders
 from mpitrain.sampling.assignments import Assignments
 from mpitrain.sampling.supply import Supply
 from mpitrain.stability import maps
@@ -68,19 +69,19 @@ def test_a_damaged_piece_names_its_sender(session_of, transport) -> None:
     d, whole = np.arange(float(size)), slice(0, size)
     if transport.rank == 0:
         serving = ServingCentre(transport, [1], d, supply)
-        serving.take(1, unpack(transport.receive(1, TO_MASTER, "a move"), 1))
+        serving.take(1, TO_MASTER.receive(transport, 1, "a move").message)
         with pytest.raises(WireError, match="rank 1 sent a move of the centre that does not match its checksum"):
             for _ in range(600):
                 serving.serve()
                 transport.sleep(0.1)
         serving = ServingCentre(transport, [1], d, supply)
-        serving.take(1, unpack(transport.receive(1, TO_MASTER, "a move"), 1))
+        serving.take(1, TO_MASTER.receive(transport, 1, "a move").message)
         with pytest.raises(WireError, match=f"rank 1 sends 8 bytes of a move, expected {8 * size}"):
             serving.serve()
-        transport.receive_into(1, VECTOR, np.empty(1), "the move")
+        transport.receive_into(1, Tag.VECTOR, np.empty(1), "the move")
         for length in (d.nbytes, 8):
-            transport.post(1, TO_WORKER, Note(Kind.SNAPSHOT, nbytes=length, checksum=1).pack())
-        transport.wait(transport.send(1, VECTOR, d), "a piece to leave")
+            TO_WORKER.post(transport, 1, Piece(length, 1))
+        transport.wait(transport.send(1, Tag.VECTOR, d), "a piece to leave")
     elif transport.rank == 1:
         asking = AskingCentre(transport, Orders(session, 0), size, supply)
         asking._checksum = lambda vector: 1
@@ -237,7 +238,7 @@ def test_without_momentum_eamsgd_is_easgd(session_of, transport, how: str) -> No
 
 @pytest.mark.parametrize("how", ["one-sided", "messages"])
 def test_two_vectors_an_exchange(session_of, transport, how: str) -> None:
-    """One each way; notes beside, of which there are a few a second."""
+    """One each way; messages beside, of which there are a few a second."""
     settings = ("algorithm.name=easgd", "training.minibatch=1", "training.epochs=1", "algorithm.tau=2")
     size = 5000
     session = session_of(transport, *settings, f"run.exchange={how}", samples=200, network=type(Wide())(size))

@@ -9,8 +9,11 @@ from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server_updates import Updates
-from mpitrain.protocols.wire import Kind, Note
+from mpitrain.sampling.assignments import Work
+
+WORK = Work(0, 0, 1, 1)
 
 
 def one_rank() -> Transport:
@@ -30,7 +33,7 @@ def test_a_sequence_of_gradients_gives_algorithm_1_by_hand(session_of) -> None:
     session.state.beside = {"velocity": np.zeros(2)}
     updates = Updates(session)
     for j, gradient in ((0, [4.0, 8.0]), (0, [8.0, -8.0]), (2, [1.0, 4.0])):
-        updates.apply(np.array(gradient), Note(Kind.GRADIENT, index=j, learning_rate=0.25), worker=1)
+        updates.apply(np.array(gradient), Gradient(j, WORK, learning_rate=0.25), worker=1)
     assert session.state.theta.tolist() == [-2.5, -2.0]
     assert session.state.beside["velocity"].tolist() == [-1.0, -1.0]
     assert session.state.index == 3
@@ -43,10 +46,10 @@ def test_a_gradient_that_is_not_finite_is_refused_and_its_worker_named(session_o
     updates = Updates(session_of(one_rank(), "run.nonfinite_limit=3"))
     fine, broken = np.full(5, 1e200), np.array([1.0, bad, 1, 1, 1])
     for gradient, accepted in ((broken, False), (broken, False), (fine, True), (broken, False), (broken, False)):
-        assert updates.accepts(gradient, Note(Kind.GRADIENT), worker=4) is accepted
+        assert updates.accepts(gradient, Gradient(0, WORK), worker=4) is accepted
     assert updates.monitor.refusals == 4
     with pytest.raises(TrainingFailed, match="rank 4"):
-        updates.accepts(broken, Note(Kind.GRADIENT), worker=4)
+        updates.accepts(broken, Gradient(0, WORK), worker=4)
 
 
 @pytest.mark.parametrize("minibatch", [8, 7])
@@ -86,7 +89,7 @@ def test_gradient_statistics(session_of) -> None:
     """Chan & Lane §3.4: zeros are the worker's, the cosine is between the gradients of two workers only."""
     updates = Updates(session_of(one_rank(), "run.gradient_statistics=true"))
     for worker, gradient in ((1, [1.0, 0, 0, 0, 0]), (2, [1.0, 1.0, 0, 0, 0]), (2, [0, 0, 0, 0, 1.0])):
-        note = Note(Kind.GRADIENT, index=updates.state.index, minibatches=worker, zeros=worker / 4)
+        note = Gradient(updates.state.index, WORK, worker, zeros=worker / 4)
         updates.apply(np.array(gradient), note, worker)
     summary = updates.monitor.summary()
     assert summary["gradient_zeros_mean"] == (0.25 + 4 * 0.5) / 5

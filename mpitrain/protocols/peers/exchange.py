@@ -1,22 +1,21 @@
-"""A peer's conversation: messages and notes sent, what comes in applied, and every wait a receiving one."""
+"""A peer's conversation: messages sent, what comes in applied, and every wait a receiving one."""
 
 from collections.abc import Callable
 from typing import Any, cast
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.flat import Array
-from mpitrain.protocols.peers import notes
+from mpitrain.mpi.tags import Tag
+from mpitrain.protocols.messages import TO_PEER, FromPeer, Meeting, Reached, Totals, pack
 from mpitrain.protocols.peers.mail import Inbox, Outbox
 from mpitrain.protocols.peers.replica import Replica, capacity
 from mpitrain.protocols.peers.rounds import END
 from mpitrain.protocols.peers.tally import Tally
 from mpitrain.training.context import Session
 
-MESSAGE, NOTE = 31, 32  # message tags
-
 
 class Exchange:
-    """Replica, mail and notes of one rank. `at_once`: messages are applied when they come, else when asked for."""
+    """Replica, mail and messages of one rank. `at_once`: messages are applied when they come, else when asked for."""
 
     def __init__(self, session: Session, at_once: bool) -> None:
         options = cast(SparseDelta, session.config.algorithm)
@@ -26,10 +25,10 @@ class Exchange:
         self.peers = [member for member in session.members if member != transport.rank]
         self.replica = Replica(state, session.members, transport.rank, session.device)
         most = capacity(state.theta.size)
-        self.outbox = Outbox(transport, MESSAGE, self.peers, options.window, most)
-        self.inbox = Inbox(transport, MESSAGE, self.peers, options.window * len(self.peers), most)
+        self.outbox = Outbox(transport, Tag.DELTA, self.peers, options.window, most)
+        self.inbox = Inbox(transport, Tag.DELTA, self.peers, options.window * len(self.peers), most)
         self.tally = Tally(session.monitor, state.theta.size, state.theta.itemsize)
-        self._notes: list[tuple[Any, bytes]] = []
+        self._told: list[tuple[Any, bytes]] = []
         self.reached = 0  # the round that the master has told of
         self.meeting, self.called = 0, -1  # the next meeting, the last one that somebody called
         self.there: dict[int, int] = {}  # the meeting to which each peer has come
@@ -44,15 +43,15 @@ class Exchange:
         self.outbox.send(message)
         return int(message.nbytes)
 
-    def tell(self, to: list[int], note: notes.Note) -> None:
-        """Send a note."""
-        message = notes.pack(note)
-        self._notes += [(self._transport.send_matched(peer, NOTE, message), message) for peer in to]
+    def tell(self, to: list[int], message: FromPeer) -> None:
+        """Send a message beside the deltas."""
+        told = pack(message)
+        self._told += [(self._transport.send_matched(peer, TO_PEER.tag, told), told) for peer in to]
 
     def told(self) -> bool:
-        """Whether all notes have been taken."""
-        self._notes = [sent for sent in self._notes if not sent[0].Test()]
-        return not self._notes
+        """Whether all that was told has been taken."""
+        self._told = [sent for sent in self._told if not sent[0].Test()]
+        return not self._told
 
     # ---- in
 
@@ -67,7 +66,7 @@ class Exchange:
             for peer in self.peers:
                 while self.take_from(peer):
                     found = True
-        return self._read_notes() or found
+        return self._listen() or found
 
     def take_from(self, peer: int) -> bool:
         """Apply the next message of a peer, if it has come. Raises WireError naming the peer when it is not right."""
@@ -95,22 +94,22 @@ class Exchange:
                 backoff.reset()
             backoff.pause()
 
-    def _read_notes(self) -> bool:
+    def _listen(self) -> bool:
         found = False
-        while self.peers and (arrived := self._transport.poll(NOTE)) is not None:
-            self._heed(arrived[0], notes.unpack(arrived[1], arrived[0]))
+        while self.peers and (arrived := TO_PEER.poll(self._transport)) is not None:
+            self._heed(arrived[0], arrived[1].message)
             found = True
         return found
 
-    def _heed(self, sender: int, note: notes.Note) -> None:
-        match note:
-            case notes.Report():
-                self.tally.take(sender, note)
-            case notes.Reached():
-                self.reached = max(self.reached, note.place)
-            case notes.Meeting():
-                self.there[sender] = note.number
-                if note.reason != "done":
-                    self.called = max(self.called, note.number)
+    def _heed(self, sender: int, message: FromPeer) -> None:
+        match message:
+            case Totals():
+                self.tally.take(sender, message)
+            case Reached(place):
+                self.reached = max(self.reached, place)
+            case Meeting(number, reason):
+                self.there[sender] = number
+                if reason != "done":
+                    self.called = max(self.called, number)
                 elif sender == self.master:
                     self.reached = END

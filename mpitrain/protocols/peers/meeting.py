@@ -11,12 +11,21 @@ import msgspec
 
 from mpitrain.checkpoint import coordination
 from mpitrain.errors import TrainingFailed, named
-from mpitrain.protocols.peers import notes
+from mpitrain.protocols.messages import Meeting, Reason, Totals
 from mpitrain.protocols.peers.replica import odd_ones
 from mpitrain.protocols.peers.rounds import END
 
 if TYPE_CHECKING:
     from mpitrain.protocols.peers.peer import Peer
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a rank stands at a meeting, all messages applied: its next round, its replica, whether it was stopped."""
+
+    reason: Reason
+    place: int
+    replica: str
+    report: Totals
 
 
 class Meetings:
@@ -26,7 +35,7 @@ class Meetings:
         self._peer, self._session, self._exchange = peer, peer.session, peer.exchange
         self._save_wanted = False
 
-    def reason(self, done: bool = False) -> notes.Reason | None:
+    def reason(self, done: bool = False) -> Reason | None:
         """Why this rank should come to a meeting now, if it should."""
         if self._session.stop.flag:
             return "stop"
@@ -36,7 +45,7 @@ class Meetings:
             return "called"
         return "done" if done else None
 
-    def meet(self, reason: notes.Reason, place: int) -> bool:
+    def meet(self, reason: Reason, place: int) -> bool:
         """Wait for all ranks; this one's next round is at `place`. Whether the training is over.
 
         Raises TrainingFailed naming ranks whose replicas differ; at the end that is a warning, and in the summary.
@@ -45,7 +54,7 @@ class Meetings:
         self._drain(reason)
         peer.measure()
         self._exchange.replica.check()
-        standings = self._gather(notes.Standing(reason, place, self._exchange.replica.hash(), peer.report))
+        standings = self._gather(Standing(reason, place, self._exchange.replica.hash(), peer.report))
         over = any(s.reason == "stop" for s in standings) or all(s.place == END for s in standings)
         self._compare([s.replica for s in standings], over)
         peer.state.assignments = peer.rounds.remaining([s.place for s in standings])
@@ -77,10 +86,10 @@ class Meetings:
 
     # ---- the nonblocking consensus
 
-    def _drain(self, reason: notes.Reason) -> None:
+    def _drain(self, reason: Reason) -> None:
         """Own sends taken up, then a barrier, receiving and applying all the while: then nothing is on its way."""
         exchange = self._exchange
-        exchange.tell(exchange.peers, notes.Meeting(exchange.meeting, reason))
+        exchange.tell(exchange.peers, Meeting(exchange.meeting, reason))
         coming = "the end of its minibatch"
         exchange.until(lambda: exchange.told() and not exchange.outbox.on_their_way(), coming, self._missing)
         barrier = self._peer.transport.start_barrier()
@@ -94,9 +103,9 @@ class Meetings:
         missing = [peer for peer in exchange.peers if exchange.there.get(peer, -1) < exchange.meeting]
         return missing or exchange.peers
 
-    def _gather(self, mine: notes.Standing) -> list[notes.Standing]:
-        texts = self._peer.transport.gather_texts(notes.pack(mine).decode(), "the meeting of all ranks")
-        return [msgspec.json.decode(texts[member], type=notes.Standing) for member in self._peer.members]
+    def _gather(self, mine: Standing) -> list[Standing]:
+        texts = self._peer.transport.gather_texts(msgspec.json.encode(mine).decode(), "the meeting of all ranks")
+        return [msgspec.json.decode(texts[member], type=Standing) for member in self._peer.members]
 
     def _compare(self, hashes: list[str], over: bool) -> None:
         odd = [self._peer.members[place] for place in odd_ones(hashes)]

@@ -8,7 +8,7 @@ import numpy as np
 from mpitrain.algorithms import SparseDelta
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
-from mpitrain.protocols.peers import notes
+from mpitrain.protocols.messages import Reached, Totals
 from mpitrain.protocols.peers.emission import Emission
 from mpitrain.protocols.peers.exchange import Exchange
 from mpitrain.protocols.peers.meeting import Meetings
@@ -36,7 +36,7 @@ class Peer:
         self.emission = Emission(session)
         self.exchange = Exchange(session, at_once=not self.in_step)
         self.meetings = Meetings(self)
-        self.report = notes.Report()
+        self.report = Totals()
         self.patience = options.patience  # minibatches that may yet be trained on with a full window
         self._index, self._workers = self.state.index, 0
         self._reported = self._checked = session.clock()
@@ -65,7 +65,7 @@ class Peer:
         """The master tells those whose stage begins."""
         if self.number == 0 and turn.workers != self._workers:
             self._workers = turn.workers
-            self.exchange.tell(self.exchange.peers, notes.Reached(turn.place))
+            self.exchange.tell(self.exchange.peers, Reached(turn.place))
 
     def attend(self) -> None:
         """What is due between two minibatches: a check of the replica, a report, records and evaluation."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from mpitrain.monitoring.monitor import Monitor
-from mpitrain.protocols.peers.notes import Report
+from mpitrain.protocols.messages import Totals
 
 
 class Tally:
@@ -14,12 +14,12 @@ class Tally:
 
     def __init__(self, monitor: Monitor, length: int, itemsize: int) -> None:
         self._monitor, self._length, self._itemsize = monitor, length, itemsize
-        self._reports: dict[int, Report] = {}
-        self._shown = Report()
+        self._reports: dict[int, Totals] = {}
+        self._shown = Totals()
 
-    def take(self, rank: int, report: Report) -> None:
+    def take(self, rank: int, report: Totals) -> None:
         """A rank's newest report, or an older one come late."""
-        before = self._reports.get(rank, Report())
+        before = self._reports.get(rank, Totals())
         if report.minibatches > before.minibatches:
             self._monitor.trained(report.samples - before.samples, report.loss - before.loss)
         if report.minibatches >= before.minibatches:
@@ -33,20 +33,20 @@ class Tally:
 
     def whole(self) -> dict[str, Any]:
         """The exchange since the start of the program."""
-        return self._describe(self._sum(), Report())
+        return self._describe(self._sum(), Totals())
 
-    def _sum(self) -> Report:
+    def _sum(self) -> Totals:
         reports = list(self._reports.values())
         sums = {
             name: sum(getattr(report, name) for report in reports)
             for name in ("samples", "loss", "minibatches", "messages", "elements", "nbytes")
         }
-        ranks = [report for report in reports if report.minibatches] or [Report()]
+        ranks = [report for report in reports if report.minibatches] or [Totals()]
         norms = [report.residual for report in ranks if report.residual is not None]
         threshold = sum(report.threshold for report in ranks) / len(ranks)
-        return Report(**sums, threshold=threshold, residual=sum(norms) / len(norms) if norms else None)
+        return Totals(**sums, threshold=threshold, residual=sum(norms) / len(norms) if norms else None)
 
-    def _describe(self, now: Report, before: Report) -> dict[str, Any]:
+    def _describe(self, now: Totals, before: Totals) -> dict[str, Any]:
         minibatches = now.minibatches - before.minibatches
         if not minibatches:
             return {}

@@ -1,0 +1,82 @@
+"""Pre-training of the initial weights by the first rank, while the others wait.
+
+It is done before a training, whatever the algorithm.
+"""
+
+from itertools import groupby
+
+from mpitrain.checkpoint.state import fresh
+from mpitrain.config import Pretraining
+from mpitrain.monitoring.evaluation import Subset
+from mpitrain.pretraining import METHODS
+from mpitrain.protocols.messages import TO_FIRST, TO_IDLE, Gone, Over, StopRequest
+from mpitrain.training.context import Session
+
+
+def pretrain(session: Session) -> None:
+    """Pre-train the initial weights of a fresh session as its configuration says. Collective.
+
+    The other ranks wait for as long as the first one gives heartbeats. A stop ends it, and then the training, which
+    leaves no checkpoint: weights that are half pre-trained are none to resume from.
+    """
+    options, transport, theta = session.config.pretraining, session.transport, session.state.theta
+    if options.method == "none":
+        return
+    complete = _work(session, options) if transport.rank == 0 else _await(session)
+    if not complete:
+        session.saver = session.monitor.saver = None
+    transport.broadcast_array(theta, "the pre-trained weights")
+    transport.flush()
+    session.state = fresh(session.config.algorithm, theta, session.state.assignments)
+    session.monitor.resume(session.state)
+
+
+def _work(session: Session, options: Pretraining) -> bool:
+    """Whether it came to its end."""
+    corpus, seed = session.learner.corpus, session.config.training.seed
+    if options.samples:
+        corpus = Subset(corpus, options.samples, seed)
+    device, theta = session.device, session.device.place(session.state.theta)
+    deadline = session.config.run.deadline
+    steps = METHODS[options.method].steps(session.network, corpus, theta, options, seed, device, deadline)
+    for (layer, layers), same_layer in groupby(steps, lambda step: (step.layer, step.layers)):
+        began, loss, samples = session.clock(), 0.0, 0
+        for step in same_layer:
+            loss, samples = loss + step.loss * step.samples, samples + step.samples
+            session.transport.heartbeat()
+            session.stop.flag |= TO_FIRST.poll(session.transport) is not None
+            if session.stop.flag:
+                break
+        if session.stop.flag:
+            session.monitor.progress.line(f"pre-training of layer {layer} of {layers} stopped; nothing of it is kept")
+            break
+        _record(session, layer, layers, loss / samples, session.clock() - began)
+    if theta is not session.state.theta:
+        device.download(theta, session.state.theta)
+    others = range(1, session.transport.size)
+    for rank in others:
+        TO_IDLE.post(session.transport, rank, Over(not session.stop.flag))
+    for rank in others:  # no wish to stop that came too late stays behind
+        while TO_FIRST.receive(session.transport, rank, "the end of the pre-training").message != Gone():
+            pass
+    return not session.stop.flag
+
+
+def _await(session: Session) -> bool:
+    """Whether it came to its end; a wish to stop is told to the first rank."""
+    transport, told = session.transport, False
+    backoff = transport.backoff("the pre-training by rank 0", [0])
+    while (arrived := TO_IDLE.poll(transport, 0)) is None:
+        if session.stop.flag and not told:
+            TO_FIRST.post(transport, 0, StopRequest())
+            told = True
+        backoff.pause()
+    TO_FIRST.post(transport, 0, Gone())
+    return arrived[1].message.complete
+
+
+def _record(session: Session, layer: int, layers: int, loss: float, seconds: float) -> None:
+    """Of a layer that is done, its mean loss over all of its minibatches."""
+    monitor = session.monitor
+    monitor.progress.line(f"pre-trained layer {layer} of {layers}: loss {loss:.4f}, {seconds:.1f} s")
+    monitor.write("pretraining", layer=layer, layers=layers, loss=loss, seconds=seconds)

@@ -1,0 +1,22 @@
+"""The tags of all messages between two ranks. protocols/messages.py says what those with a struct of their own are."""
+
+from enum import IntEnum
+
+
+class Tag(IntEnum):
+    """What a message belongs to. Two conversations that can go on at the same time never share one."""
+
+    TO_SERVER = 1  # of its workers
+    TO_SERVED = 2
+    VECTOR = 3  # Θ, x̃, a gradient or a move of the centre: announced by a message under another tag
+    TO_MASTER = 4  # of the elastic family
+    TO_WORKER = 5
+    TO_NEXT = 6  # from worker to worker
+    WEIGHTS = 11  # a rank's part of a network that is spread over ranks
+    ROWS = 21  # predictions of a trained network
+    DELTA = 31  # a peer's sparse message
+    TO_PEER = 32
+    HEARTBEAT = 40  # a byte
+    TO_FIRST = 51  # from ranks that have no part in what goes on
+    TO_IDLE = 52
+    COLLECTIVES = 1024  # and above: collectives of vectors in GPU memory

@@ -1,0 +1,303 @@
+"""The table of messages: what ranks say to each other beside vectors, and under which tag.
+
+Each kind of message is a struct of its own. On the wire it lies in an envelope (MessagePack) with its sender's wish to
+stop and traffic, between a magic word and a checksum. A tag has its own set of kinds; whatever else comes under it, and
+whatever came damaged, raises WireError naming the sender. A vector travels in a message of its own, which the message
+before it announces with length and checksum (`device.checksum`).
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_args
+
+import msgspec
+import xxhash
+
+from mpitrain.errors import WireError
+from mpitrain.mpi.tags import Tag
+from mpitrain.sampling.assignments import Work
+
+if TYPE_CHECKING:
+    from mpitrain.mpi import Transport
+    from mpitrain.training.context import Session
+
+_LARGEST = 1.7976931348623157e308
+Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """One kind of message."""
+
+
+# ---- from a worker to the parameter server
+
+
+class Hello(Message, frozen=True):
+    """Give me work."""
+
+
+class Ready(Message, frozen=True):
+    """I have gone through enough minibatches: take my gradient when you are free."""
+
+
+class Gradient(Message, frozen=True):
+    """Here is the sum of my gradients. Without `nbytes` it lies where the server sees it, else it follows."""
+
+    index: int  # of the Θ from which I began
+    work: Work  # the samples it is over
+    minibatches: Count = 0
+    learning_rate: Finite = 0.0
+    loss: float = 0.0  # summed over samples; not finite where the gradient is not
+    zeros: Finite = 0.0  # mean share of exact zeros in the minibatches' gradients
+    nbytes: Count = 0
+    checksum: Count = 0
+
+
+class Pull(Message, frozen=True):
+    """Send me Θ."""
+
+
+class Pulled(Message, frozen=True):
+    """I have Θ."""
+
+
+# ---- from the parameter server to a worker
+
+
+class Grant(Message, frozen=True):
+    """Hand your gradient over."""
+
+
+class Assignment(Message, frozen=True):
+    """Train on these samples, from a Θ no older than this one."""
+
+    index: int
+    work: Work
+    learning_rate: Finite
+
+
+class Wait(Message, frozen=True):
+    """It is not your stage yet: ask again later."""
+
+
+class Stop(Message, frozen=True):
+    """The end."""
+
+
+class Snapshot(Message, frozen=True):
+    """Θ follows."""
+
+    index: int
+    nbytes: Count
+    checksum: Count
+
+
+# ---- from a worker of the elastic family to its master
+
+
+class Claim(Message, frozen=True):
+    """Give me samples and the centre."""
+
+    worker: Count  # my number among the workers
+    minibatches: Count
+
+
+class Move(Message, frozen=True):
+    """Add the piece that follows to the centre."""
+
+    nbytes: Count
+    checksum: Count
+
+
+class Report(Message, frozen=True):
+    """What I have done since my last report."""
+
+    samples: Count
+    loss: Finite  # summed over samples
+    steps: Count
+    exchanges: Count
+
+
+class Unused(Message, frozen=True):
+    """I was given these samples and have not trained on them. `Copied` or `Done` ends the list."""
+
+    work: Work
+
+
+class Copied(Message, frozen=True):
+    """My piece of the checkpoint is copied, and I wait."""
+
+    nbytes: Count
+
+
+class Done(Message, frozen=True):
+    """I shall train no more."""
+
+
+# ---- from the elastic family's master to a worker
+
+
+class Finish(Message, frozen=True):
+    """Train no more."""
+
+
+class Leave(Message, frozen=True):
+    """All have finished."""
+
+
+class Save(Message, frozen=True):
+    """Copy your piece of a checkpoint, and wait."""
+
+
+class Resume(Message, frozen=True):
+    """Go on, and write the piece under the checkpoint's name, unless that is REFUSED."""
+
+    name: int
+
+
+class Added(Message, frozen=True):
+    """All pieces of your move are added."""
+
+
+class Place(Message, frozen=True):
+    """Your samples begin at this place in the supply; if there are any, the centre follows in pieces."""
+
+    samples: Count
+
+
+class Piece(Message, frozen=True):
+    """The centre's next piece follows."""
+
+    nbytes: Count
+    checksum: Count
+
+
+class Token(Message, frozen=True):
+    """From worker to worker: it is your turn, and so many workers have finished."""
+
+    finished: Count
+
+
+# ---- between peers
+
+#: Why a rank comes to a meeting: it has no work left, it was told to stop, the master wants to save, others called.
+Reason = Literal["done", "stop", "save", "called"]
+
+
+class Totals(Message, frozen=True):
+    """What a rank has done since the start of the program, and how its emission stands."""
+
+    samples: Count = 0
+    loss: Finite = 0.0  # summed over samples
+    minibatches: Count = 0
+    messages: Count = 0
+    elements: Count = 0
+    nbytes: Count = 0  # of messages, each counted once, however many peers it goes to
+    threshold: Finite = 0.0
+    residual: float | None = None  # its norm, 5 s old at most; None before it was measured
+
+
+class Reached(Message, frozen=True):
+    """The master has come to the round at `place`: ranks whose stage begins there may train."""
+
+    place: Count
+
+
+class Meeting(Message, frozen=True):
+    """The sender waits at meeting `number`. Unless it is merely done, all shall come once their minibatch is done."""
+
+    number: Count
+    reason: Reason
+
+
+# ---- between the first rank and those that have no part in what goes on
+
+
+class StopRequest(Message, frozen=True):
+    """I was asked to stop."""
+
+
+class Gone(Message, frozen=True):
+    """I have heard that it is over; nothing more will come from me."""
+
+
+class Over(Message, frozen=True):
+    """It is over; `complete` unless it was stopped before its end."""
+
+    complete: bool = True
+
+
+# ---- on the wire
+
+MAGIC, CHECK = b"mpt2", 8  # the first and the number of the last bytes
+T = TypeVar("T", bound=Message)
+
+
+class Envelope(msgspec.Struct, Generic[T], frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A message, and what its sender says beside it."""
+
+    message: T
+    stopping: bool = False  # it wishes to stop
+    traffic: Finite = 0.0  # bytes that it has sent and received so far
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # NumPy's numbers
+
+
+def pack(message: Message, stopping: bool = False, traffic: float = 0.0) -> bytes:
+    """The message in its envelope as bytes."""
+    body = MAGIC + _encoder.encode(Envelope(message, stopping, traffic))
+    return body + xxhash.xxh3_64_digest(body)
+
+
+class Channel(Generic[T]):
+    """The messages under one tag."""
+
+    def __init__(self, tag: Tag, kinds: Any) -> None:
+        self.tag, self.kinds = tag, get_args(kinds) or (kinds,)
+        self._decoder: msgspec.msgpack.Decoder[Envelope[T]] = msgspec.msgpack.Decoder(Envelope[kinds])
+
+    def unpack(self, message: bytes, sender: int) -> Envelope[T]:
+        """The envelope that a message is. Raises WireError naming the sender."""
+        body, check = message[:-CHECK], message[-CHECK:]
+        if body[: len(MAGIC)] != MAGIC or xxhash.xxh3_64_digest(body) != check:
+            raise WireError(f"rank {sender} sent a corrupt message ({self.tag.name})")
+        try:
+            return self._decoder.decode(memoryview(body)[len(MAGIC) :])
+        except msgspec.DecodeError as error:
+            raise WireError(f"rank {sender} sent what is no message here ({self.tag.name}): {error}") from None
+
+    def post(self, transport: "Transport", to: int, message: T) -> None:
+        """Send a message."""
+        transport.post(to, self.tag, pack(message))
+
+    def tell(self, session: "Session", to: int, message: T) -> None:
+        """Send a message with this rank's wish to stop and its traffic."""
+        transport = session.transport
+        transport.post(to, self.tag, pack(message, session.stop.flag, transport.traffic.both))
+
+    def poll(self, transport: "Transport", *source: int) -> tuple[int, Envelope[T]] | None:
+        """A message that waits, of one rank or any, as (sender, envelope)."""
+        arrived = transport.poll(self.tag, *source)
+        return None if arrived is None else (arrived[0], self.unpack(arrived[1], arrived[0]))
+
+    def receive(self, transport: "Transport", source: int, what: str) -> Envelope[T]:
+        """Wait for a message of one rank."""
+        return self.unpack(transport.receive(source, self.tag, what), source)
+
+
+FromServed = Hello | Ready | Gradient | Pull | Pulled
+Answer = Assignment | Wait | Stop | Snapshot
+FromServer = Grant | Answer
+FromWorker = Claim | Move | Report | Unused | Copied | Done
+FromMaster = Finish | Leave | Save | Resume | Added | Place | Piece
+FromPeer = Totals | Reached | Meeting
+
+TO_SERVER: Channel[FromServed] = Channel(Tag.TO_SERVER, FromServed)
+TO_SERVED: Channel[FromServer] = Channel(Tag.TO_SERVED, FromServer)
+TO_MASTER: Channel[FromWorker] = Channel(Tag.TO_MASTER, FromWorker)
+TO_WORKER: Channel[FromMaster] = Channel(Tag.TO_WORKER, FromMaster)
+TO_NEXT: Channel[Token] = Channel(Tag.TO_NEXT, Token)
+TO_PEER: Channel[FromPeer] = Channel(Tag.TO_PEER, FromPeer)
+TO_FIRST: Channel[StopRequest | Gone] = Channel(Tag.TO_FIRST, StopRequest | Gone)
+TO_IDLE: Channel[Over] = Channel(Tag.TO_IDLE, Over)
+CHANNELS = (TO_SERVER, TO_SERVED, TO_MASTER, TO_WORKER, TO_NEXT, TO_PEER, TO_FIRST, TO_IDLE)
