@@ -62,7 +62,8 @@ def before(owner, name, what, condition=lambda *arguments, **names: True):
     setattr(owner, name, instead)
 
 import itertools
-from mpitrain import run, saving
+from mpitrain.checkpoint import coordination as saving
+from mpitrain.cli import train as run
 from mpitrain.__main__ import main
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.training.gradients import Learner
@@ -93,7 +94,7 @@ elif phase == "checkpoint":
 elif phase == "evaluation":
     before(Evaluation, "step", call, lambda *_: next(turns) == 0)
 elif phase == "last checkpoint":
-    before(saving, "together", lose, lambda *_, last=False: last)
+    before(saving, "together", lose, lambda *_, last=False, **__: last)
 elif phase == "end":
     before(Transport, "leave", lose)
 sys.exit(main())

@@ -214,7 +214,7 @@ def test_one_of_several_takes_over_from_a_dead_run(tmp_path: Path) -> None:
 
 def test_a_run_that_lost_its_folder_ends(tmp_path: Path) -> None:
     """As one that was suspended for hours, and taken for dead."""
-    program = "from mpitrain import lease; lease.HEARTBEAT = 0.1; from mpitrain.__main__ import main; main()"
+    program = "from mpitrain.checkpoint import lease; lease.HEARTBEAT = 0.1; from mpitrain.__main__ import main; main()"
     command = [sys.executable, "-c", program, *SHORT, *LONG, "--out", "run"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
