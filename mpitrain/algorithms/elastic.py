@@ -97,7 +97,7 @@ class _InStep(Pulled, frozen=True):
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
         return minibatch * ranks
 
-    def averaging(self, x: Array, ranks: int, fast: Fast) -> "ElasticRule":
+    def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "ElasticRule":
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)
 
 

@@ -134,8 +134,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """The arithmetic of a worker that starts at x while the centre is `centre`. Both are copied."""
         raise NotImplementedError
 
-    def averaging(self, x: Array, ranks: int, fast: Fast) -> AveragingRule:
-        """The arithmetic of one of so many ranks that all exchange at the same step, and that starts at x."""
+    def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> AveragingRule:
+        """The arithmetic of one of so many ranks that all exchange at the same step, and that starts at x.
+
+        `vectors` are the centre's, as `beside` names them.
+        """
         raise NotImplementedError
 
     def master(self, fast: Fast) -> MasterRule:

@@ -38,7 +38,7 @@ class Stepper:
         seed, x = session.config.training.seed, self.state.theta
         if self.options.starts_apart:
             x = session.device.place(session.network.initial(seed + 1 + self.part, x.dtype))
-        self.worker = self.options.averaging(x, len(self.ranks), session.device.fast)
+        self.worker = self.options.averaging(x, self.state.vectors(), len(self.ranks), session.device.fast)
         self.state.local = self.worker.vectors
         self.rate, self.t = self.options.local_rate(), 0
         self.since = 0  # steps since the last exchange
