@@ -169,7 +169,7 @@ class Bowl:
         """All ones."""
         return np.ones(self.layout.size, dtype)
 
-    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None):
+    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None, *, share=None):
         """The loss and, into `gradient`, θ − mean/100."""
         np.subtract(theta, batch.inputs.mean() / 100, out=gradient)
         loss = 0.5 * float(np.dot(gradient, gradient))

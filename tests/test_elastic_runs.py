@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 ASYNCHRONOUS = ("easgd", "eamsgd", "downpour", "admm", "adownpour", "mvadownpour", "mdownpour")
-NAMES = (*ASYNCHRONOUS, "easgd-sync", "eamsgd-sync")
+IN_STEP = ("easgd-sync", "eamsgd-sync", "block-momentum")
+NAMES = (*ASYNCHRONOUS, *IN_STEP)
 IN_TURN = {"admm": ("algorithm.order=round-robin",)}
 
 
@@ -43,7 +44,7 @@ def test_the_name_alone_trains_the_digits(launch: Callable[..., Any], tmp_path: 
     assert ended.status == 0, ended.err
     found = summary(tmp_path / "run")
     assert found["test_error"] < 0.1 and found["samples"] == (20 * 1438) and found["exit_reason"] == "finished"
-    assert found["workers"] == (3 if name.endswith("sync") else 2)
+    assert found["workers"] == (3 if name in IN_STEP else 2)
     assert all(record["train_subset_loss"] > 0 for record in events(tmp_path / "run", "evaluate"))
     one_sided = name in ("easgd", "eamsgd", "downpour", "admm")
     assert (found["staleness_mean"] is None) == (found["staleness_max"] is None) == one_sided  # nobody numbers updates

@@ -121,6 +121,7 @@ CASES = [
     ("downpour", [1, 2], ("algorithm.name=downpour", "algorithm.tau=9")),
     ("admm", [1], ("algorithm.name=admm", "algorithm.tau=9")),
     ("easgd-sync", [1], ("algorithm.name=easgd-sync",)),
+    ("block-momentum", [1], ("algorithm.name=block-momentum",)),
     ("allreduce", [2], ("algorithm.name=allreduce",)),
     ("hybrid", [1], ("algorithm.name=hybrid",)),
     ("sparse-delta", [1], ("algorithm.name=sparse-delta",)),

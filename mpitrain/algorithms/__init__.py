@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 from mpitrain.algorithms.admm import Admm
+from mpitrain.algorithms.block_momentum import BlockMomentum
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.downpour import Adownpour, Downpour, Mdownpour, Mvadownpour
 from mpitrain.algorithms.elastic import Eamsgd, EamsgdSync, Easgd, EasgdSync, Pulled
@@ -24,6 +25,7 @@ __all__ = [
     "AnyAlgorithm",
     "Asgd",
     "Averaged",
+    "BlockMomentum",
     "Downpour",
     "Eamsgd",
     "EamsgdSync",
@@ -63,6 +65,7 @@ AnyAlgorithm = (
     | Adownpour
     | Mvadownpour
     | SparseDelta
+    | BlockMomentum
 )
 
 ALGORITHMS: dict[str, type[Algorithm]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyAlgorithm)}

@@ -29,6 +29,7 @@ MORE = {
     "easgd": ("algorithm.tau=2",),
     "eamsgd": ("algorithm.tau=2", "algorithm.start=different"),
     "easgd-sync": ("algorithm.tau=2",),
+    "block-momentum": ("algorithm.tau=2", "algorithm.preset=bmuf"),
     "eamsgd-sync": ("algorithm.tau=2",),
     "admm": ("algorithm.tau=3", "algorithm.delta=0.5"),
     "allreduce": ("algorithm.bucket_mb=0.001",),

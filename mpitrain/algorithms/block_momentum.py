@@ -1,0 +1,128 @@
+"""Block momentum: local steps, then an average that moves with a momentum of its own (BMUF, SlowMo, DiLoCo)."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from mpitrain.algorithms.roles import AveragingRule
+from mpitrain.algorithms.table import Algorithm, Count, Fraction, Positive
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array, scratch_for
+from mpitrain.optimizers import Buffers, Descent, Optimizer
+from mpitrain.rules import Fast
+from mpitrain.rules.block_momentum import block_move, block_step, nesterov_step
+from mpitrain.rules.sgd import look_ahead
+
+if TYPE_CHECKING:
+    from mpitrain.config import Config
+
+
+class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentum"):
+    """All ranks take τ local steps, average, and move Θ by the average's momentum.
+
+    Without a momentum of its own (μ = 0, ζ = 1) that is local SGD. What is evaluated is Θ.
+    """
+
+    protocol = "model-averaging"
+    any_optimizer = True
+    training: ClassVar = {"minibatch": 8, "learning_rate": 0.05, "epochs": 20.0}
+    presets: ClassVar = {
+        "": {},
+        "bmuf": {"momentum": None, "rate": 1.0, "look_ahead": "start"},
+        "slowmo": {"momentum": 0.7, "rate": 1.0, "unit": "learning-rate"},
+        "diloco": {"momentum": 0.9, "rate": 0.7, "look_ahead": "step"},
+    }
+    preset: Literal["", "bmuf", "slowmo", "diloco"] = ""
+    tau: Count = 10  # τ: minibatches between two averages
+    momentum: Fraction | None = None  # μ; 1 − 1/p with p ranks when not given (BMUF)
+    rate: Positive = 1.0  # ζ: how much of the average's move Θ makes
+    look_ahead: Literal["none", "start", "step"] = "none"  # "start": ranks start at Θ + μζv; "step": DiLoCo's
+    unit: Literal["one", "learning-rate"] = "one"  # of v: SlowMo's follows a learning rate that changes
+    buffers: Literal["kept", "reset", "averaged"] = "kept"  # what an average does to the optimizer's own buffers
+
+    def check(self, config: "Config") -> None:
+        if any(stage.workers for stage in config.stages):
+            raise BadInput("stages: block-momentum trains with all ranks; workers cannot change")
+        if self.look_ahead != "none" and self.unit != "one":
+            raise BadInput(f"algorithm.unit: can only be 'one' with look_ahead = {self.look_ahead!r}")
+
+    def check_steps(self, steps: int) -> None:
+        if self.tau > steps:
+            raise BadInput(f"algorithm.tau = {self.tau}: longer than the {steps} minibatches that a worker has")
+
+    def workers(self, ranks: int) -> int:
+        return ranks
+
+    def samples_of_step(self, minibatch: int, ranks: int) -> int:
+        return minibatch * ranks
+
+    def beside(self, theta: Array) -> Buffers:
+        return {"velocity": np.zeros_like(theta)}
+
+    def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "BlockRule":
+        mu = 1 - 1 / ranks if self.momentum is None else self.momentum
+        return BlockRule(vectors, self, self.optimizer(fast), mu)
+
+
+class BlockRule(AveragingRule):
+    """A rank's xⁱ, which an exchange replaces by the sum of all ranks' in place."""
+
+    def __init__(self, vectors: Buffers, options: BlockMomentum, optimizer: Optimizer, mu: float) -> None:
+        self._options, self._mu, self._eta = options, mu, 1.0
+        self._ahead = mu * options.rate if options.look_ahead == "start" else 0.0
+        x = vectors["theta"].copy()
+        if self._ahead:
+            look_ahead(x, vectors["theta"], vectors["velocity"], self._ahead)
+        self._local, self._scratch = Descent(optimizer, x), scratch_for(x)
+        self.vectors = {"x": self._local.x, **self._local.buffers}
+
+    @property
+    def at(self) -> Array:
+        return self._local.at
+
+    def due(self, t: int) -> bool:
+        return (t + 1) % self._options.tau == 0
+
+    def begin(self, eta: float, workers: int) -> None:
+        self._eta = eta
+
+    def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
+        # xⁱ ← xⁱ + u
+        self._local.step(part, g, eta, t % self._options.tau if self._options.buffers == "reset" else t)
+
+    @property
+    def summed(self) -> list[Array]:
+        buffers = self._local.buffers.values() if self._options.buffers == "averaged" else ()
+        return [self._local.x, *buffers]
+
+    def take(self, b: slice, vectors: Buffers, ranks: int) -> None:
+        options, mu, x, scratch = self._options, self._mu, self._local.x[b], self._scratch[: b.stop - b.start]
+        theta, v = vectors["theta"], vectors["velocity"]
+        for vector in self.summed:
+            part = vector[b]
+            np.divide(part, ranks, out=part)  # the same object: else CuPy makes a copy first
+        unit = self._eta if options.unit == "learning-rate" else 1.0
+        # Δ ← mean(xⁱ) − where they started;  v ← μv + Δ
+        block_move(x, theta, v, scratch, mu=mu, unit=unit, ahead=self._ahead)
+        if options.look_ahead == "step":
+            # Θ ← Θ + ζ(Δ + μv)
+            nesterov_step(theta, v, x, scratch, rate=options.rate, mu=mu)
+        else:
+            # Θ ← Θ + ζv
+            block_step(theta, v, scratch, rate=options.rate * unit)
+        # xⁱ ← Θ, or Θ + μζv
+        if self._ahead:
+            look_ahead(x, theta, v, self._ahead)
+        else:
+            np.copyto(x, theta)
+        self._restart(b, x)
+
+    def _restart(self, b: slice, x: Array) -> None:
+        """What the average does to the optimizer's buffers, and to where the next gradient is taken."""
+        if self._options.buffers == "reset":
+            self._local.restart(b, x.copy())
+        else:
+            self._local.look(b)
+
+    def restored(self) -> None:
+        self._local.look()
