@@ -1,6 +1,6 @@
-"""Minibatches that are on the GPU before they are needed.
+"""Copy minibatches to the GPU ahead of use.
 
-While the GPU computes a minibatch the host gathers the next one into pinned memory and starts its copy.
+While the GPU computes a minibatch, the host gathers the next one into pinned memory and starts to copy it.
 """
 
 from collections import deque
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Uploading:
-    """A loader over another one, whose buffers must be pinned. Two minibatches are there: one in use, one coming."""
+    """A loader that copies minibatches of another loader, with pinned buffers, to the GPU. It holds two minibatches:
+    one in use and one being copied."""
 
     def __init__(self, device: "Gpu", inner: Loader) -> None:
         self._device, self._inner = device, inner
@@ -30,16 +31,16 @@ class Uploading:
 
     @property
     def room(self) -> int:
-        """How many more minibatches may be asked for now."""
+        """How many more minibatches may be requested now."""
         return self._inner.room - len(self._staged)
 
     def request(self, indices: Array, place: Any = None) -> None:
-        """Ask for these samples."""
+        """Request these samples."""
         self._inner.request(indices, place)
         self._asked += 1
 
     def take(self) -> Batch:
-        """The oldest minibatch asked for, on the GPU; it holds until the next take."""
+        """The oldest requested minibatch, on the GPU; valid until the next take."""
         if self._used is not None:  # all kernels that read it have been launched
             self._used.read.record(self._device.compute)
         if not self._staged:
@@ -49,10 +50,10 @@ class Uploading:
         return slot.batch
 
     def stage(self) -> None:
-        """Gather the next minibatch and start its copy, where one has been asked for and there is room."""
+        """Gather the next requested minibatch and start to copy it, if there is one and there is room."""
         if not self._asked or self._staged:
             return
-        self._crossed.synchronize()  # the copy before this one has left the pinned memory
+        self._crossed.synchronize()  # the previous copy has read all of the pinned memory
         batch = self._inner.take()
         self._asked -= 1
         slot = self._slots[self._number % 2]
@@ -63,7 +64,7 @@ class Uploading:
         self._staged.append(slot)
 
     def close(self) -> None:
-        """Stop; what was asked for and not taken is dropped."""
+        """Stop, and drop minibatches that were requested but not taken."""
         self._device.incoming.synchronize()
         self._inner.close()
 
@@ -76,7 +77,7 @@ class _Slot:
         self._room: Batch | None = None
 
     def fill(self, batch: Batch, device: "Gpu") -> None:
-        """Start copying a host minibatch here."""
+        """Start to copy a host minibatch to this memory."""
         count = len(batch.targets)
         if self._room is None or len(self._room.targets) < count:
             device.compute.synchronize()  # nobody reads the old memory any more

@@ -1,4 +1,4 @@
-"""Which device a rank computes on: `run.device`, its place among the ranks of its node, and what is installed."""
+"""Choose the device of a rank, from `run.device`, its number on the node, and the installed software."""
 
 import os
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from mpitrain.config import Run
     from mpitrain.mpi import Transport
 
-#: Where launchers say which of its node's ranks this one is: Open MPI, MPICH and Intel MPI, Cray, Slurm. Slurm's comes
-#: last: within a batch script it is 0, and mpirun hands that on to all ranks.
+#: The launchers' variables for the rank's number on its node: Open MPI, MPICH and Intel MPI, Cray, Slurm. Slurm's comes
+#: last: within a batch script it is 0, and mpirun passes that on to all ranks.
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
 MISSING, TOOLKIT = "CuPy is not installed", "CuPy finds no CUDA toolkit"
 
 
 def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.environ) -> Cpu:
-    """The device of `run.device`; `local_rank` is what MPI says, where the launcher says nothing.
+    """The device of `run.device`; `local_rank`, from MPI, is used if the launcher does not set one.
 
-    Raises BadInput when "gpu" is asked for and there is none.
+    Raises BadInput if a GPU is required and there is none.
     """
     if run.device == "cpu":
         return CPU
@@ -39,14 +39,14 @@ def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.envi
 
 
 def local_rank_of(environment: Mapping[str, str], otherwise: int) -> int:
-    """This rank's number on its node: the launcher's word for it, else MPI's."""
+    """This rank's number on its node: from the launcher's variables, or else MPI's."""
     return next((int(environment[name]) for name in LOCAL_RANK if environment.get(name, "").isdigit()), otherwise)
 
 
 def agree(device: Cpu, transport: "Transport", aware: bool, source: str) -> None:
-    """Settle `device.direct`, alike on all ranks: a vector leaves GPU memory only if it arrives in GPU memory.
+    """Set `device.direct` to the same value on all ranks: vectors are passed from GPU memory only if all can do it.
 
-    `aware`: this rank's MPI takes device buffers, as `source` says. Collective.
+    `aware`: this rank's MPI accepts device buffers, according to `source`. Collective.
     """
     why = why_staged(transport, device.name == "gpu", aware, source)
     if device.name == "gpu":
@@ -54,19 +54,19 @@ def agree(device: Cpu, transport: "Transport", aware: bool, source: str) -> None
 
 
 def why_staged(transport: "Transport", gpu: bool, aware: bool, source: str) -> str:
-    """Why MPI cannot have vectors as they lie in GPU memory; "" where it can. Collective."""
+    """Why vectors in GPU memory cannot be passed to MPI directly; "" if they can. Collective."""
     reason = "has no GPU" if not gpu else "" if aware else f"has an MPI that is not CUDA-aware ({source})"
     reasons = transport.gather_texts(reason, "what MPI takes")
     return next((f"rank {rank} {reason}" for rank, reason in enumerate(reasons) if reason), "")
 
 
 def available() -> bool:
-    """Whether there is a GPU that can be used. Starts no context."""
+    """Whether there is a usable GPU. Creates no context."""
     return not _cupy()[1]
 
 
 def describe() -> str:
-    """The GPUs of this node with driver and CuPy, or why there are none; one line. Starts no context."""
+    """One line on the GPUs of this node with driver and CuPy, or why there are none. Creates no context."""
     cupy, why = _cupy()
     if why:
         return f"none: {why}"
@@ -82,10 +82,10 @@ def _version(number: int) -> str:
 
 
 def _cupy() -> tuple[Any, str]:
-    """CuPy, and why no GPU can be used: "" where one can."""
+    """CuPy, and why no GPU can be used: "" if one can."""
     try:
         import cupy
-    except Exception as error:  # not only ImportError: a CuPy for another driver fails in its own ways
+    except Exception as error:  # not only ImportError: a CuPy for another driver raises other errors
         return None, MISSING if missing(error, "cupy") else f"CuPy: {first_line(error)}"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
@@ -93,7 +93,7 @@ def _cupy() -> tuple[Any, str]:
         return None, f"no GPU: {error}"
     if not count:
         return None, "no GPU"
-    try:  # CuPy's wheels have neither, and miss them only at the first kernel and the first product
+    try:  # CuPy's wheels contain neither, and need them only at the first kernel and the first product
         cupy.cuda.nvrtc.getVersion()
         cupy.cuda.cublas  # noqa: B018
     except Exception as error:

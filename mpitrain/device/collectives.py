@@ -1,8 +1,8 @@
-"""Collectives on arrays that lie on the GPU, by way of pinned memory.
+"""Collectives on GPU arrays, staged in pinned memory.
 
-An operation goes through stages: its input is final and has crossed to the host; it is under way; its result crosses
-back, and later kernels wait for that. Operations start in the order in which they were asked for, on every rank alike,
-those on host arrays among them. `Test` of any request moves all of them on.
+An operation has three stages: its input becomes final and is copied to the host; it runs; its result is copied back,
+and later kernels wait for that copy. Operations, including those on host arrays, start in the order of their requests,
+which is the same on every rank. `Test` of any request makes all of them progress.
 """
 
 from collections import deque
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 class Operation:
-    """One collective under way, with the face of a request."""
+    """One collective in progress, with the interface of an MPI request."""
 
     def __init__(self, queue: "StagedTransport", start: Callable[[], Any], end: Callable[[], None], ready: Any) -> None:
         self._queue, self._start, self._end, self._ready = queue, start, end, ready
         self._request: Any = None
         self.done = False
 
-    def Test(self) -> bool:  # as MPI's requests have it
-        """Whether the result is there for kernels launched from now on."""
+    def Test(self) -> bool:  # named as in MPI's requests
+        """Whether kernels launched from now on see the result."""
         self._queue.advance()
         return self.done
 
     def started(self) -> bool:
-        """Start it if its input has crossed; whether it has started."""
+        """Start the collective if its input is on the host; whether it has started."""
         if self._request is None and (self._ready is None or self._ready.done):
             self._request = self._start()
         return self._request is not None
 
     def finished(self) -> bool:
-        """Whether it is over; then its result is on its way back."""
+        """Whether it has completed; then the copy of its result to the GPU has been started."""
         if not self.done and self._request is not None and self._request.Test():
             self._end()
             self.done = True
@@ -48,12 +48,12 @@ class Operation:
 
 
 class StagedTransport(Counted):
-    """A transport whose collectives take arrays of the device too. All else is the transport's own."""
+    """A transport whose collectives also accept device arrays. Everything else is passed to the wrapped transport."""
 
     def __init__(self, transport: "Transport", device: "Gpu") -> None:
         self._transport, self._device = transport, device
         self._waiting: deque[Any] = deque()
-        self._queues = [self._waiting]  # the twin's too
+        self._queues = [self._waiting]  # with those of the twin
         self._spare: dict[tuple[int, str], list[tuple[Array, Any]]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -66,7 +66,7 @@ class StagedTransport(Counted):
             setattr(self._transport, name, value)
 
     def twin(self) -> "StagedTransport":
-        """The same ranks with collectives that are matched apart from this one's. Collective."""
+        """A transport over a duplicate communicator, whose collectives are matched separately. Collective."""
         twin = type(self)(self._transport.twin(), self._device)
         self._queues.append(twin._waiting)
         twin._queues = self._queues
@@ -119,7 +119,7 @@ class StagedTransport(Counted):
         )
 
     def advance(self) -> None:
-        """Move on what is under way."""
+        """Make operations in progress advance."""
         for waiting in self._queues:
             for operation in tuple(waiting):
                 if not operation.started():
@@ -139,7 +139,7 @@ class StagedTransport(Counted):
         crossing: Sequence[bool | slice],
         returning: Sequence[bool],
     ) -> Any:
-        """`crossing`: which arrays' contents, or which part, the operation reads; `returning`: which it writes."""
+        """Queue an operation. `crossing`: the arrays, or parts of them, that it reads; `returning`: those it writes."""
         device, on_device = self._device, [not isinstance(array, np.ndarray) for array in arrays]
         if not any(on_device) and not self._waiting:
             return start(arrays)
@@ -170,7 +170,7 @@ class StagedTransport(Counted):
         return operation
 
     def _pinned(self, array: Array) -> tuple[Array, Any]:
-        """A flat host array of the same size, with the mark of its last copy."""
+        """A flat pinned array of the same size, with the event of its last copy."""
         spare = self._spare.get((array.size, array.dtype.char), [])
         if spare:
             host, free = spare.pop()
@@ -180,6 +180,6 @@ class StagedTransport(Counted):
 
 
 def pieces_of(counts: Sequence[int]) -> list[slice]:
-    """The ranks' pieces, `counts` elements long, of a vector."""
+    """The ranks' pieces of a vector, `counts` elements long."""
     ends = list(accumulate(counts))
     return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]

@@ -1,9 +1,9 @@
-"""Collectives on arrays in GPU memory, made of messages that a CUDA-aware MPI takes from there.
+"""Chunked collectives on arrays in GPU memory, made of messages that a CUDA-aware MPI reads from there.
 
-All MPI libraries that take device memory take it in messages; in nonblocking collectives few do, and a blocking one
-waits without a deadline. Here every rank has a share of the elements. It gets the others' terms of its share, adds them
-up, and hands the sum to those who want it, so that a sum over K ranks of n elements costs each 2(K−1)/K·n, received
-and sent. The sum of an element is made by one rank: all get the same bits.
+All CUDA-aware MPI libraries accept device memory in messages, but few in nonblocking collectives, and blocking ones
+wait without a deadline. Here every rank owns a share of the elements. It receives the others' terms of its share, adds
+them up, and sends the sum to the ranks that need it, so that in a sum over K ranks of n elements each rank receives and
+sends 2(K−1)/K·n. The sum of an element is computed by one rank, so that all get the same bits.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from mpitrain.device.gpu import Gpu
     from mpitrain.mpi import Transport
 
-#: Each collective has two of these tags, one for each of its steps, so that it meets no other's messages.
+#: Each collective has two of these tags, one for each of its steps, so that its messages match no other's.
 TAGS = 1 << 14
 Steps = Iterator[list[Any]]
 
 
 class Course:
-    """A collective as an operation of `queue`: its steps yield what has to be over before the next one."""
+    """A chunked collective in `queue`: its steps yield the requests that must complete before the next step."""
 
     def __init__(self, queue: "StagedTransport", steps: Steps) -> None:
         self._queue, self._steps, self.done = queue, steps, False
         self._pending = next(steps)
 
-    def Test(self) -> bool:  # as MPI's requests have it
-        """Whether the result is there for kernels launched from now on."""
+    def Test(self) -> bool:  # named as in MPI's requests
+        """Whether kernels launched from now on see the result."""
         self._queue.advance()
         return self.done
 
     def started(self) -> bool:
-        """Always: unlike MPI's collectives, these may start in any order."""
+        """Always True: unlike MPI's collectives, these may start in any order."""
         return True
 
     def finished(self) -> bool:
-        """Go on as far as possible; whether it is over."""
+        """Advance as far as possible; whether it has completed."""
         while not self.done:
             self._pending = [each for each in self._pending if not each.Test()]
             if self._pending:
@@ -57,17 +57,17 @@ class Course:
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in a stream, with the face of a request."""
+    """An event in a stream, with the interface of an MPI request."""
 
     event: Any
 
-    def Test(self) -> bool:  # as MPI's requests have it
-        """Whether the stream has come here."""
+    def Test(self) -> bool:  # named as in MPI's requests
+        """Whether the stream has reached the event."""
         return bool(self.event.done)
 
 
 class Courses:
-    """What the collectives of one transport with several ranks consist of. Arrays are flat."""
+    """The steps of one transport's collectives over several ranks. Arrays are flat."""
 
     def __init__(self, transport: "Transport", device: "Gpu") -> None:
         self._transport, self._device = transport, device
@@ -76,14 +76,14 @@ class Courses:
         self._rooms: dict[tuple[int, np.dtype], list[Array]] = {}
 
     def reduced(self, array: Array, add: Callable[..., Any]) -> Steps:
-        """Every element by `add` over all ranks, in place."""
+        """Combine every element with `add` over all ranks, in place."""
         tag, shares = self._tag(), self._shares(array.size)
         own = array[shares[self._rank]]
         yield from self._combined(array, own, own, shares, add, tag)
         yield self._handed(own, array, shares, self._ranks, tag + 1)
 
     def broadcast(self, array: Array, root: int) -> Steps:
-        """The root deals out the shares, each of which its owner hands to those that still want it."""
+        """The root sends each share to its owner, which sends it to the ranks that do not have it yet."""
         tag, shares = self._tag(), self._shares(array.size)
         own = array[shares[self._rank]]
         yield self._settled(self._device.compute)
@@ -94,7 +94,7 @@ class Courses:
         yield self._handed(own, array, shares, [rank for rank in self._ranks if rank != root], tag + 1)
 
     def reduced_at(self, root: int, array: Array, out: Array | None) -> Steps:
-        """The sum of the ranks' arrays in the root's `out`."""
+        """Put the sum of the ranks' arrays into the root's `out`."""
         tag, shares = self._tag(), self._shares(array.size)
         mine = shares[self._rank]
         own = self._room(mine.stop - mine.start, array.dtype) if out is None else out[mine]
@@ -104,7 +104,7 @@ class Courses:
             self._give_back(own)
 
     def gathered(self, own: Array | None, out: Array, pieces: list[slice]) -> Steps:
-        """The ranks' pieces in everybody's `out`."""
+        """Put the ranks' pieces into `out` on every rank. With `own=None` this rank's piece is in `out` already."""
         tag, mine = self._tag(), out[pieces[self._rank]]
         if own is not None:
             np.copyto(mine, own)
@@ -112,19 +112,20 @@ class Courses:
         yield self._handed(mine, out, pieces, self._ranks, tag)
 
     def scattered(self, array: Array, own: Array, pieces: list[slice]) -> Steps:
-        """Of the sum of the ranks' arrays each gets its piece in `own`."""
+        """Put each rank's piece of the sum of the ranks' arrays into its `own` (reduce_scatter)."""
         yield from self._combined(array, array[pieces[self._rank]], own, pieces, np.add, self._tag())
 
     def _combined(
         self, terms: Array, term: Array, own: Array, shares: list[slice], add: Callable[..., Any], tag: int
     ) -> Steps:
-        """This rank's share of all ranks' combined `terms`, in `own`. Its own `term` of it may be the same object."""
+        """Combine this rank's share of all ranks' `terms` into `own`, which may be the same object as its own
+        `term`."""
         room = self._room(own.size * len(self._others), own.dtype)
         rows = dict(zip(self._others, room.reshape(len(self._others), own.size), strict=True))
         yield self._settled(self._device.compute)
         sends = self._sends(tag, {rank: terms[shares[rank]] for rank in self._others})
         yield sends + self._receives(tag, rows)
-        with self._device.incoming as stream:  # not behind all that has been given to the compute stream by now
+        with self._device.incoming as stream:  # so as not to wait for everything in the compute stream
             for row in rows.values():
                 add(term, row, out=own)
                 term = own
@@ -134,7 +135,7 @@ class Courses:
     def _handed(
         self, own: Array, out: Array | None, pieces: list[slice], wanting: Collection[int], tag: int
     ) -> list[Any]:
-        """Bring every rank's own piece into the `out` of the ranks that want it."""
+        """Send every rank's own piece to the `out` of the ranks that need it."""
         messages = self._sends(tag, {rank: own for rank in wanting if rank != self._rank})
         if out is not None and self._rank in wanting:
             messages += self._receives(tag, {rank: out[pieces[rank]] for rank in self._others})
@@ -147,7 +148,7 @@ class Courses:
         return [self._transport.begin_receive(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
 
     def _settled(self, stream: Any) -> list[Any]:
-        """When what has been given to the stream by now has run."""
+        """A request that completes when the work that is now in the stream has run."""
         event = self._device.event()
         event.record(stream)
         return [Mark(event)]
@@ -159,7 +160,8 @@ class Courses:
         return Tag.COLLECTIVES + 2 * next(self._transport.numbers) % TAGS
 
     def _room(self, size: int, dtype: np.dtype) -> Array:
-        """Memory for what others send, MPI's once the compute stream, which may have freed it, has settled."""
+        """Memory for the data of other ranks. MPI may write to it once the compute stream, which may still use memory
+        that was freed earlier, has settled."""
         spare = self._rooms.get((size, dtype), [])
         return spare.pop() if spare else self._device.cupy.empty(size, dtype)
 

@@ -1,7 +1,7 @@
-"""The CPU as a device: vectors lie where the protocols have them, and nothing is copied.
+"""The CPU as a device: vectors are already in host memory, and nothing is copied.
 
-The GPU (gpu.py) has the same face. State vectors, gradients and activations lie on the device; windows and whatever
-MPI or a file sees lie in host memory, unless MPI is CUDA-aware.
+The GPU (gpu.py) has the same interface. State vectors, gradients and activations are on the device; MPI windows and
+everything that MPI or a file reads is in host memory, unless MPI is CUDA-aware.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,9 +23,9 @@ class Cpu:
     """NumPy and Numba."""
 
     name = "cpu"
-    why = ""  #: the reason for the choice, where there is one to tell
-    direct = False  #: whether MPI takes this device's arrays as they are, on all ranks
-    passing = ""  #: why it does or does not, where that is worth telling
+    why = ""  #: the reason for the choice, if there is one to report
+    direct = False  #: whether MPI accepts this device's arrays directly, on all ranks
+    passing = ""  #: why it does or does not, if that is worth reporting
     #: ops.residual.accumulate and codecs.replica.apply for vectors on the device; words are in host memory.
     emit = staticmethod(accumulate)
     apply_words = staticmethod(replica.apply)
@@ -42,60 +42,60 @@ class Cpu:
         return open_loader(corpus, dtype, deadline=deadline)
 
     def transport(self, transport: Any) -> Any:
-        """The transport, taking the device's arrays in collectives, and if `direct` in messages."""
+        """The transport with collectives, and if `direct` also messages, that accept the device's arrays."""
         return transport
 
     def place(self, vector: Array) -> Array:
-        """The host's vector on the device: a copy, unless it lies there."""
+        """The host vector on the device: a copy, unless the device is the host."""
         return vector
 
     def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
-        """Copy a host vector to a device vector. The host's may be changed on return.
+        """Copy a host vector to a device vector. The host vector may be changed on return.
 
-        A `steady` one is of `host_like`, and may be changed when a kernel launched later has ended.
+        A `steady` one, made by `host_like`, may be changed only when a kernel launched later has ended.
         """
         np.copyto(to, vector)
 
     def download(self, vector: Array, to: Array) -> None:
-        """Copy a device vector to a host vector, which is whole on return."""
+        """Copy a device vector to a host vector, which is complete on return."""
         np.copyto(to, vector)
 
     def host_like(self, vector: Array) -> Array:
-        """An empty host vector of the same size that copies quickly."""
+        """An uninitialised host vector of the same size that can be copied quickly."""
         return np.empty_like(vector)
 
     def checksum(self, vector: Array) -> int:
         """Checksum of a contiguous vector's bytes, at memory speed. On return the vector is final.
 
-        Sender and receiver must have it in the same kind of memory.
+        Sender and receiver must hold the vector in the same kind of memory.
         """
         return int(xxhash.xxh3_64_intdigest(memoryview(vector).cast("B")))
 
     def fast(self, rule: Rule) -> Rule:
-        """The rule, or one kernel that does the same to the bit."""
+        """The rule, or a single kernel that gives the same bits."""
         return rule
 
     def outgoing(self, vector: Array, to: Array) -> "InPlace":
-        """A way of `vector` to the host vector `to`, part by part while the device computes on."""
+        """An object that copies `vector` to the host vector `to`, part by part, while the device computes."""
         return InPlace()
 
     def passage(self, vector: Array) -> "Passage":
-        """A way for pieces of vectors like this one to the device and back."""
+        """An object that stages pieces of vectors like this one to the device and back."""
         return Passage(vector)
 
 
 class InPlace:
-    """The way of a vector that lies where it shall be."""
+    """Stands in for the copy of a vector that needs no copy."""
 
     def start(self, part: slice) -> None:
-        """The part is final: let it go."""
+        """Copy this part, which is final."""
 
     def finish(self) -> None:
-        """Wait until all parts have arrived."""
+        """Wait until all parts are copied."""
 
 
 class Passage:
-    """Pieces read from outside, treated, and handed out, all in the memory of `vector`."""
+    """Processes pieces that are read from outside, all in the memory of `vector`."""
 
     def __init__(self, vector: Array) -> None:
         self._piece = np.empty_like(vector[:0])
@@ -106,9 +106,9 @@ class Passage:
         read: Callable[[slice, Array], None],
         treat: Callable[[slice, Array], Array | None],
     ) -> Iterator[tuple[slice, Array | None]]:
-        """For each piece `read` fills a host buffer, and `treat` gets that on the device; yields what `treat` returns.
+        """For each piece, `read` fills a host buffer and `treat` gets it on the device; yields the results of `treat`.
 
-        What is yielded stays as it is until the next pass.
+        The yielded arrays remain valid until the next pass.
         """
         for piece in pieces:
             size = piece.stop - piece.start

@@ -1,4 +1,4 @@
-"""Vectors that cross between the GPU and host memory while it computes on, through pinned memory."""
+"""Stage vectors between GPU and host memory through pinned memory, while the GPU computes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Outgoing:
-    """The way of a device vector to a host vector, part by part, as the parts become final in the compute stream."""
+    """Copies a device vector to a host vector, part by part, as the parts become final in the compute stream."""
 
     def __init__(self, device: "Gpu", stream: Any, vector: Array, to: Array) -> None:
         self._device, self._stream, self._vector, self._to = device, stream, vector, to
@@ -21,7 +21,8 @@ class Outgoing:
         self._under_way: deque[tuple[slice, Any]] = deque()
 
     def start(self, part: slice) -> None:
-        """The part is final once the kernels launched so far have run. It must stay so until `finish`."""
+        """Copy this part, which is final once the kernels launched so far have run. It must not change until
+        `finish`."""
         self._device.after(self._device.compute, self._stream)
         self._vector[part].get(stream=self._stream, out=self._pinned[part], blocking=False)
         crossed = self._device.event()
@@ -29,7 +30,7 @@ class Outgoing:
         self._under_way.append((part, crossed))
 
     def finish(self) -> None:
-        """Wait until all parts have arrived; one is copied on while the next crosses."""
+        """Wait until all parts are copied; each is copied from pinned memory while the next is being staged."""
         while self._under_way:
             part, crossed = self._under_way.popleft()
             crossed.synchronize()
@@ -37,7 +38,7 @@ class Outgoing:
 
 
 class GpuPassage:
-    """Pieces read from outside cross to the GPU, are treated there, and cross back: three things at a time."""
+    """Stages pieces to the GPU, processes them there, and stages the results back, all three at the same time."""
 
     def __init__(self, device: "Gpu", stream: Any, vector: Array) -> None:
         self._device, self._stream, self._dtype = device, stream, vector.dtype
@@ -50,11 +51,11 @@ class GpuPassage:
         read: Callable[[slice, Array], None],
         treat: Callable[[slice, Array], Array | None],
     ) -> Iterator[tuple[slice, Array | None]]:
-        """As Passage.through. A piece is yielded when the one after it is on its way."""
+        """Like Passage.through. A piece is yielded when the staging of the next one has begun."""
         device, coming = self._device, deque[tuple[slice, Array | None, Any]]()
         for number, piece in enumerate(pieces):
             slot = self._slot(number, piece.stop - piece.start)
-            slot.crossed.synchronize()  # until then its pinned memory is being read
+            slot.crossed.synchronize()  # until then its pinned memory is still being read
             host, here = slot.pinned[: piece.stop - piece.start], slot.array[: piece.stop - piece.start]
             read(piece, host)
             device.incoming.wait_event(slot.used)
@@ -96,9 +97,9 @@ class GpuPassage:
 
 
 class _Slot:
-    """A piece's memory on both sides, and when each was last used."""
+    """A piece's memory on both sides, with the events of its last use."""
 
     def __init__(self, device: "Gpu", size: int, dtype: np.dtype) -> None:
         self.pinned, self.array = device.pinned(size, dtype), device.cupy.empty(size, dtype)
         self.crossed, self.used = device.event(), device.event()
-        self.used.record(device.compute)  # CuPy gives memory out again while kernels in this stream still use it
+        self.used.record(device.compute)  # CuPy reuses freed memory while kernels in this stream still use it

@@ -1,9 +1,9 @@
-"""Convolution by cuDNN, through NVIDIA's cudnn-frontend where it is installed.
+"""Convolution with cuDNN, through NVIDIA's cudnn-frontend if it is installed.
 
-Images are NHWC as everywhere here. cuDNN wants weights [filters, kh, kw, c], ours are [kh, kw, c, filters]: they are
-turned once a minibatch, and so is their gradient. Kernels that give other bits each time are not
-taken; nor for `matmul = "float32"` those that round the inputs for the tensor cores. "bf16" convolves in
-TF32: cuDNN would want a second copy of every activation.
+Images are NHWC as everywhere here. cuDNN needs weights [filters, kh, kw, c], ours are [kh, kw, c, filters]: they are
+transposed once per minibatch, and so is their gradient. Nondeterministic kernels are excluded, and for `matmul =
+"float32"` also those that round their inputs for the tensor cores. With "bf16", convolutions use TF32, since cuDNN
+would need a second copy of every activation.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ Arrays = tuple[Array, Array, Array]  #: two operands, result
 
 
 class CudnnProducts:
-    """cuDNN's handle and the plans made so far."""
+    """cuDNN's handle and a cache of plans."""
 
     def __init__(self, cupy: Any, cudnn: Any, precision: str) -> None:
         self.cupy, self.cudnn, self.precision = cupy, cudnn, precision
@@ -33,16 +33,16 @@ class CudnnProducts:
 
     @classmethod
     def found(cls, cupy: Any, precision: str) -> "tuple[CudnnProducts | None, str]":
-        """None where cudnn-frontend or cuDNN itself is missing, and why."""
+        """cuDNN's products, or None and the reason if cudnn-frontend or cuDNN itself is missing."""
         try:
             import cudnn
 
             return cls(cupy, cudnn, precision), ""
-        except Exception as error:  # each way of not being there has its own: ImportError, a missing library, …
+        except Exception as error:  # depends on what is missing: ImportError, a missing library, …
             return None, "nvidia-cudnn-frontend is not installed" if missing(error, "cudnn") else first_line(error)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CudnnProducts":
-        """Copies of layers share the device's handle and plans."""
+        """Return self, so that copies of layers share the device's handle and plans."""
         return self
 
     def product(self, name: str, window: Window, workspace: "Workspace") -> "CudnnProduct":
@@ -50,9 +50,9 @@ class CudnnProducts:
         return CudnnProduct(self, name, window, workspace)
 
     def run(self, kind: str, window: Window, x: tuple[int, ...], filters: int, arrays: Arrays) -> bool:
-        """conv_fprop, conv_dgrad or conv_wgrad: two operands, result. `x` is the shape of the images.
+        """Run conv_fprop, conv_dgrad or conv_wgrad on two operands and the result. `x` is the shape of the images.
 
-        False, and nothing done, where cuDNN has no kernel for it.
+        Returns False and does nothing if cuDNN has no kernel for it.
         """
         key = kind, window, x, filters, arrays[2].dtype.char
         if key not in self._plans:
@@ -70,7 +70,7 @@ class CudnnProducts:
 
 
 class Plan:
-    """One convolution, or one of its gradients, of one shape: built once, then run."""
+    """A convolution or one of its gradients for given shapes, which is built once and run many times."""
 
     def __init__(
         self, owner: CudnnProducts, kind: str, window: Window, x: tuple[int, ...], filters: int, dtype: np.dtype
@@ -103,7 +103,7 @@ class Plan:
         self.bytes = graph.get_workspace_size()
 
     def run(self, arrays: Arrays, workspace: Array) -> None:
-        """Two operands, result."""
+        """Run it on two operands and the result."""
         pointers = {tensor: array.data.ptr for tensor, array in zip(self._tensors, arrays, strict=True)}
         self._graph.execute(pointers, workspace.data.ptr, handle=self._owner.handle)
 
@@ -120,7 +120,7 @@ class Plan:
 
 
 class CudnnProduct:
-    """models.patch_product.Product by cuDNN, the whole minibatch at once; by patches where cuDNN has no kernel."""
+    """models.patch_product.Product with cuDNN, for the whole minibatch at once; with patches if cuDNN has no kernel."""
 
     def __init__(self, owner: CudnnProducts, name: str, window: Window, workspace: "Workspace") -> None:
         self._owner, self._name, self._window, self._workspace = owner, name, window, workspace

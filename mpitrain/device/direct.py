@@ -1,7 +1,7 @@
-"""A transport that hands arrays in GPU memory to a CUDA-aware MPI.
+"""A transport that passes arrays in GPU memory to a CUDA-aware MPI.
 
-MPI knows no streams. So before it may read an array or write over one, the kernels launched so far have run; and what
-a completed request has brought is there for every kernel launched afterwards.
+MPI does not know streams. Before it may read or overwrite an array, the kernels launched so far must have run; the data
+of a completed request are visible to every kernel that is launched afterwards.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 class DirectTransport(StagedTransport):
-    """Messages and collectives of device arrays. Host arrays and bytes go as they are."""
+    """Messages and collectives of device arrays. Host arrays and bytes are passed on unchanged."""
 
     def __init__(self, transport: "Transport", device: "Gpu") -> None:
         super().__init__(transport, device)
         self._courses = Courses(transport, device)
 
     def send(self, to: int, tag: int, buffer: Any) -> Any:
-        """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
+        """Start to send a contiguous buffer. It must not be changed until the request has completed."""
         self._settle(buffer)
         return self._transport.send(to, tag, buffer)
 
     def receive_into(self, source: int, tag: int, buffer: Array, what: str) -> None:
-        """Wait for a message of exactly the buffer's length. Raises ValueError when it has another."""
+        """Wait for a message of exactly the buffer's length. Raises ValueError if it has another length."""
         self._settle(buffer)
         self._transport.receive_into(source, tag, buffer, what)
 
     def start_receive(self, source: int, tag: int, buffer: Array) -> Any:
-        """Start receiving a message of the buffer's length from one rank."""
+        """Start to receive a message of the buffer's length from one rank."""
         self._settle(buffer)
         return self._transport.start_receive(source, tag, buffer)
 

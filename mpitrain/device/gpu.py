@@ -1,8 +1,8 @@
-"""A GPU through CuPy, with streams of its own: one to compute, one for what comes in, one for what goes out.
+"""A GPU through CuPy, with three streams: for computing, for incoming copies and for outgoing copies.
 
-All kernels go to the compute stream, in the order of the program. A copy waits, by an event, for the kernels before it,
-and the kernels after it for the copy; the host waits only where it reads: a loss, a vector to send. Several ranks may
-share a GPU: each has its own context and takes the memory that it needs.
+All kernels go to the compute stream, in program order. By events, a copy waits for the kernels before it, and later
+kernels wait for the copy; the host waits only when it reads data, such as a loss or a vector to send. Several ranks may
+share a GPU: each has its own context and allocates only the memory that it needs.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from mpitrain.flat import Array
 from mpitrain.models.patch_product import Product, Window
 from mpitrain.models.workspace import Workspace
 
-CHUNK = 1 << 20  # elements that cross at a time: 4 MiB, of which a bus needs one to run at full speed
+CHUNK = 1 << 20  # elements staged at a time: 4 MiB, while 1 MiB suffices for the full speed of the bus
 
 
 class Gpu(Cpu):
@@ -33,7 +33,7 @@ class Gpu(Cpu):
         self.cupy, self.number, self.matmul = cupy, number, matmul
         cupy.cuda.Device(number).use()
         self.compute, self.incoming, self._leaving = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
-        self.compute.__enter__()  # not `use`, which CuPy forgets where a `with` ends, in its own functions too
+        self.compute.__enter__()  # not `use`, whose effect ends with any `with` block, even in CuPy's own functions
         self.ops = Operations(cupy, matmul)
         self.emit, self.apply_words = self.ops.emit, self.ops.apply_words
         self.cudnn, self._without = CudnnProducts.found(cupy, matmul)
@@ -63,7 +63,8 @@ class Gpu(Cpu):
         return placed
 
     def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
-        """By way of two pinned buffers: one is filled while the other crosses. Later kernels see the whole vector."""
+        """Copy through two pinned buffers: one is filled while the other is copied. Later kernels see the whole
+        vector."""
         self.after(self.compute, self.incoming)
         if steady:
             to.set(vector, stream=self.incoming)
@@ -100,7 +101,7 @@ class Gpu(Cpu):
         if isinstance(vector, np.ndarray):
             return super().checksum(vector)
         self.ops.checksum(vector, self._checksum)
-        return int(self._checksum.get()[0])  # which waits for the kernels before it
+        return int(self._checksum.get()[0])  # waits for the preceding kernels
 
     def fast(self, rule: Rule) -> Rule:
         return self.ops.fused.get(rule, rule)
@@ -113,21 +114,21 @@ class Gpu(Cpu):
             return super().passage(vector)
         return GpuPassage(self, self._leaving, vector)
 
-    # ---- for the modules beside this one
+    # ---- for the other modules of this package
 
     def pinned(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
-        """An empty host array that copies cross asynchronously from and to."""
+        """An uninitialised pinned array, for asynchronous copies."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        with self.cupy.cuda.Device(self.number):  # another thread may ask
+        with self.cupy.cuda.Device(self.number):  # another thread may call this
             memory = self.cupy.cuda.alloc_pinned_memory(max(size, 1))
         return np.frombuffer(memory, np.uint8, size).view(dtype).reshape(shape)
 
     def event(self) -> Any:
-        """A mark in a stream."""
+        """An event to record in a stream."""
         return self.cupy.cuda.Event(disable_timing=True)
 
     def after(self, first: Any, then: Any) -> None:
-        """What is put into the stream `then` from now on waits for what is in `first` by now."""
+        """Let later work in stream `then` wait for the work that is in stream `first` now."""
         mark = self.event()
         mark.record(first)
         then.wait_event(mark)
@@ -138,7 +139,7 @@ class Gpu(Cpu):
         return self._leaving
 
     def _chunk(self, dtype: np.dtype, number: int, piece: slice) -> tuple[Array, Any]:
-        """One of two pinned buffers in turn, with the mark of its last copy."""
+        """One of two alternating pinned buffers, with the event of its last copy."""
         if dtype not in self._chunks:
             self._chunks[dtype] = [(self.pinned(CHUNK, dtype), self.event()) for _ in range(2)]
         buffer, crossed = self._chunks[dtype][number % 2]
@@ -151,7 +152,7 @@ class Gpu(Cpu):
 
 
 class GpuWorkspace(Workspace):
-    """Buffers on the GPU. Patches need not stay in a cache, but must fit into memory beside everything else."""
+    """Buffers on the GPU. Patches need not fit in a cache, but in memory together with everything else."""
 
     patch_rows, patch_bytes = 1 << 62, 1 << 30
 

@@ -13,13 +13,13 @@ from mpitrain.kernels.launch import Kernels
 from mpitrain.ops.residual import INDEX
 from mpitrain.rules import averaging, server, sgd
 
-NONE = 0xFFFFFFFF  # no element, where a kernel tells the first bad one
+NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if there is none
 
 
 class Operations(Kernels):
-    """The kernels, matrix products by cuBLAS, and the two kernels that report to the host.
+    """The kernels, matrix products with cuBLAS, and the two kernels that report to the host.
 
-    `fused` has for a rule of mpitrain.rules what does the same in one kernel, to the bit.
+    `fused` maps a rule of mpitrain.rules to a single kernel that gives the same bits.
     """
 
     def __init__(self, cupy: Any, matmul: str) -> None:
@@ -42,7 +42,7 @@ class Operations(Kernels):
     def emit(
         self, residual: Array, gradient: Array, words: Array, *, scale: float, threshold: float, limit: float = inf
     ) -> int:
-        """As ops.residual.accumulate; `words` is in host memory, and only as many as there are cross."""
+        """Like ops.residual.accumulate; `words` is in host memory, and only the emitted entries are copied."""
         here = self._room(words.size)
         self.accumulate(residual, gradient, here, self._report, scale=scale, threshold=threshold, limit=limit)
         count, bad = (int(number) for number in self._report.get())
@@ -53,7 +53,7 @@ class Operations(Kernels):
         return count
 
     def apply_words(self, words: Array, step: int, counts: Array, weights: Array) -> None:
-        """As codecs.replica.apply; `words` are in host memory."""
+        """Like codecs.replica.apply; `words` are in host memory."""
         if counts.shape != weights.shape or (words.size and words[-1] & INDEX >= counts.size):
             raise ValueError(f"words up to {words[-1:] & INDEX} for counts {counts.shape} and weights {weights.shape}")
         if not words.size:
@@ -76,7 +76,7 @@ class Operations(Kernels):
 
 
 def _without_scratch(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel with a rule's arguments, of which the last array is scratch that it needs none of."""
+    """The kernel with a rule's signature, without the last argument, scratch, which it does not need."""
 
     def rule(*arrays: Array, **scalars: float) -> None:
         kernel(*arrays[:-1], **scalars)

@@ -1,7 +1,7 @@
-"""Matrix products on the GPU by cuBLAS, written to where they belong, in the precision that was asked for.
+"""Matrix products on the GPU with cuBLAS, written to given arrays, in the chosen precision.
 
 NumPy's order of rows is cuBLAS's order of columns: the row-major C = A·B is the column-major Cᵀ = Bᵀ·Aᵀ in the same
-memory, so the operands change places and nothing is copied.
+memory, so the operands are swapped and nothing is copied.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from mpitrain.flat import Array
 
 N, T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 FLOAT, DOUBLE = 0, 1  # CUDA_R_32F, CUDA_R_64F
-#: How float32 products are computed; operands and results are float32 in memory whatever is chosen, and sums too.
+#: How float32 products are computed; operands, results and sums are float32 in any case.
 #: CUBLAS_COMPUTE_32F, …_32F_FAST_TF32 and …_32F_FAST_16BF of cublas_api.h.
 COMPUTE = {"float32": 68, "tf32": 77, "bf16": 75}
 COMPUTE_DOUBLE = 70  # CUBLAS_COMPUTE_64F
@@ -25,7 +25,7 @@ class Products:
     def __init__(self, cupy: Any, precision: str) -> None:
         self._cupy, self._compute = cupy, COMPUTE[precision]
         self._scalars = {kind: np.array([1, 0], kind) for kind in (np.float32, np.float64)}
-        # Made once: NumPy takes as long to tell an address as cuBLAS to launch a product.
+        # Computed once: NumPy needs as long to return an address as cuBLAS to launch a product.
         self._addresses = {k: (s.ctypes.data, s[1:].ctypes.data) for k, s in self._scalars.items()}
 
     def __call__(self, a: Array, b: Array, out: Array) -> None:
@@ -51,7 +51,7 @@ class Products:
 
 
 def _operand(matrix: Array) -> tuple[int, int]:
-    """Whether cuBLAS shall transpose what it sees in this memory, and the length of its columns there."""
+    """Whether cuBLAS has to transpose the matrix in this memory, and its leading dimension."""
     if matrix.flags.c_contiguous:
         return N, matrix.shape[1]
     if matrix.flags.f_contiguous:

@@ -1,5 +1,5 @@
-"""Elementwise layers: in place, on the buffer of the layer before, whose bias they add where the device has one kernel
-for both."""
+"""Elementwise layers. They work in place, on the buffer of the previous layer, and add its bias if the device has a
+kernel for both."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Two-dimensional convolution, with the max-pooling that follows it done in cache."""
+"""Two-dimensional convolution, optionally followed by max-pooling in cache."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -15,8 +15,8 @@ from mpitrain.models.pooling import MaxPool
 class Convolution(Layer):
     """y = x * W + b, with W [kh, kw, inputs, filters]; then, if given, `pool`.
 
-    A few examples at a time go through product and pooling, so that neither the patches of the product nor the output
-    before pooling leave the cache. The bias is added after pooling, with the same result: max(z) + b = max(z + b).
+    Product and pooling treat a few examples at a time, so that the patches and the output before pooling stay in cache.
+    The bias is added after pooling, with the same result: max(z) + b = max(z + b).
     `deviation` defaults to √(`gain` / (kh·kw·inputs)).
     """
 

@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014), scaled while training so that evaluation needs no scale."""
+"""Dropout (Srivastava et al. 2014), scaled during training so that evaluation needs no scaling."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from mpitrain.models.layer import Layer, Views
 
 
 class Dropout(Layer):
-    """While training each unit of each example is 0 with probability `rate`, else divided by 1 − rate.
+    """In training, each unit of each example is set to 0 with probability `rate`, otherwise divided by 1 − rate.
 
-    Of a minibatch that ranks share, `share` is (the place of this rank's first example, the count of the whole): each
-    rank draws for the whole and keeps its own rows, and so drops what one rank would.
+    If ranks share a minibatch, `share` is (index of this rank's first example, size of the whole minibatch): each rank
+    draws for the whole minibatch and keeps its own rows, so that the result is that of a single rank.
     """
 
     kind = "dropout"
@@ -26,7 +26,7 @@ class Dropout(Layer):
         if rng is None:
             raise ValueError("dropout needs a random stream while training")
         self._scale, y = self.buffer("scale", x.shape, x), self.buffer("y", x.shape, x)
-        # Not in place: the activation before needs its own output to go backward.
+        # Not in place: the previous activation needs its own output for the backward pass.
         self.workspace.ops.dropout(x, y, self._scale, rng, self.rate, self.share)
         return y
 

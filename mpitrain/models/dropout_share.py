@@ -1,9 +1,9 @@
 """Dropout of units that are divided over parts.
 
 Each part draws for the whole minibatch and all units, in the order in which the undivided network would draw on one
-rank, and keeps its own columns. So a run with dropout depends neither on the number of parts nor on the order of work:
-it drops what one rank drops on the same minibatch. Nothing need be agreed on, since the part that owns a unit sends its
-activation after dropout. A draw is cheap beside the unit's product.
+rank, and keeps its own columns. A run with dropout therefore depends neither on the number of parts nor on the order of
+work: it drops the same units as one rank on the same minibatch. No communication is needed, since the part that owns a
+unit sends its activation after dropout. A draw is cheap compared with the unit's product.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ ROWS = 64  # examples drawn at a time
 
 
 class DropoutShare:
-    """What dropout multiplies the own units by: 0 or 1/(1 − rate)."""
+    """The dropout factors of this part's units: 0 or 1/(1 − rate)."""
 
     def __init__(self, split: SplitStage, workspace: Workspace) -> None:
         assert split.stage.dropout is not None
@@ -39,14 +39,14 @@ class DropoutShare:
         np.multiply(keep, 1 / (1 - self.rate), out=keep)
 
     def _draw_there(self, rng: np.random.Generator, count: int) -> None:
-        """The same on the device, whose dropout draws all units of all examples."""
+        """Like `draw`, on a device, whose kernel draws for all units of all examples."""
         shape, dtype = (count, self.units), self._keep.dtype
         factors, rest = (self._workspace.array(f"{self._name}.{part}", shape, dtype) for part in ("all", "rest"))
         self._workspace.ops.dropout(rest, rest, factors, rng, self.rate)
         np.copyto(self._keep, factors[:, self.own].T)
 
     def of(self, pieces: Sequence[Piece]) -> Array:
-        """The factors [own units, n] of the pieces' examples."""
+        """The factors [own units, n] for the examples of the pieces."""
         first, last = pieces[0], pieces[-1]
         count = sum(piece.examples for piece in pieces)
         if last.stop - first.start == count:

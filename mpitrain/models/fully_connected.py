@@ -9,10 +9,10 @@ from mpitrain.models.layer import Layer, Shape, Views
 
 
 class FullyConnected(Layer):
-    """y = xW + b, with W [inputs, units]; an input of any shape is seen flattened.
+    """y = xW + b, with W [inputs, units]; inputs of any shape are flattened.
 
-    `deviation` is the standard deviation of the initial weights, by default √(`gain` / inputs), where `gain` = 2 keeps
-    the variance through a ReLU (He et al. 2015); `bias` is the initial bias.
+    `deviation` is the standard deviation of the initial weights, by default √(`gain` / inputs), where `gain` = 2
+    preserves the variance through a ReLU (He et al. 2015); `bias` is the initial bias.
     """
 
     kind = "fc"

@@ -1,4 +1,4 @@
-"""What every layer is."""
+"""The interface of layers."""
 
 from abc import ABC, abstractmethod
 
@@ -12,11 +12,11 @@ Shape = tuple[int, ...]
 
 
 class Layer(ABC):
-    """One step of a network, made in two: the constructor says what it is, `connect` what it stands on.
+    """One step of a network. The constructor takes its own sizes, `connect` the shape of its input.
 
-    Shapes are of one example, without the minibatch dimension. A layer remembers its last forward pass for the backward
-    pass that follows. Its output lies in the workspace (or in its input, for those that work in place) until the next
-    forward pass, and `backward` may overwrite dy.
+    Shapes are those of one example, without the minibatch dimension. A layer keeps its last forward pass for the
+    backward pass that follows. Its output stays in the workspace (or in its input, for layers that work in place) until
+    the next forward pass; `backward` may overwrite dy.
     """
 
     kind = "layer"  #: first part of the layer's name
@@ -27,13 +27,13 @@ class Layer(ABC):
         self.input_shape: Shape = ()
         self.output_shape: Shape = ()
         self.workspace: Workspace
-        #: Whether the layer after this one adds this one's bias, by way of `Workspace.bias`.
+        #: Whether the next layer adds this layer's bias, through `Workspace.bias`.
         self.leaves_bias = False
 
     def connect(self, input_shape: Shape, name: str = "", workspace: Workspace | None = None) -> Shape:
-        """Fix input shape, name and workspace.
+        """Set input shape, name and workspace.
 
-        Returns the output shape. Raises BadInput when the input is too small.
+        Returns the output shape. Raises BadInput if the input is too small.
         """
         self.name = name or self.kind
         self.workspace = workspace or Workspace()
@@ -44,11 +44,11 @@ class Layer(ABC):
 
     @property
     def takes_bias(self) -> bool:
-        """Whether the layer before may leave its bias to this one."""
+        """Whether this layer can add the bias of the previous one."""
         return False
 
     def prepare(self, input_shape: Shape) -> Shape:
-        """Set `parameters`; returns the output shape."""
+        """Set `parameters`; return the output shape."""
         return input_shape
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Layer(ABC):
 
     @abstractmethod
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
-        """Write the parameters' gradients over `gradients`; returns dx (None unless `need_dx`)."""
+        """Overwrite `gradients` with those of the parameters; return dx (None unless `need_dx`)."""
 
     def buffer(self, part: str, shape: Shape, like: Array) -> Array:
         """The layer's own workspace array, of the dtype of `like`."""

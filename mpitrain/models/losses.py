@@ -1,6 +1,6 @@
-"""Losses over the outputs z [n, classes] of a network, targets [n] being class numbers.
+"""Losses of the outputs z [n, classes] of a network, for targets [n], which are class numbers.
 
-Sums are taken in float64. NaN in z is NaN in the loss.
+Sums are computed in float64. NaN in z gives NaN in the loss.
 """
 
 from abc import ABC, abstractmethod
@@ -13,11 +13,11 @@ from mpitrain.models.workspace import Workspace
 
 
 class Loss(ABC):
-    """A loss of outputs and class numbers. A sum is a number, or on another device an array of one."""
+    """A loss of outputs and class numbers. A sum is a number, or on a GPU an array with one element."""
 
     @abstractmethod
     def loss(self, z: Array, targets: Array, workspace: Workspace) -> Any:
-        """The summed loss; z is lost."""
+        """The summed loss; z is overwritten."""
 
     @abstractmethod
     def loss_and_gradient(self, z: Array, targets: Array, workspace: Workspace) -> Any:
@@ -56,9 +56,9 @@ class Logistic(Loss):
 
 
 def _losses(z: Array, workspace: Workspace) -> Array:
-    """Room for one number an example."""
+    """A buffer for one number per example."""
     return workspace.array("loss.losses", (len(z),), np.dtype(np.float64))
 
 
-#: Losses by the name of the outputs they belong to.
+#: Losses by the name of the output layer.
 LOSSES: dict[str, type[Loss]] = {"softmax": Softmax, "logistic": Logistic}

@@ -1,4 +1,4 @@
-"""A network: layers one after another, their parameters in one flat vector."""
+"""A network: a sequence of layers with their parameters in one flat vector."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -19,10 +19,10 @@ Ready = Callable[[slice], None]
 
 
 class Network:
-    """`layers` from `input_shape` to `classes` outputs under `loss`, with `l2`/2·‖w‖² on the weights, not the biases.
+    """`layers` from `input_shape` to `classes` outputs with `loss`, and `l2`/2·‖w‖² over the weights without biases.
 
     `slices[i]` is layer i's part of the flat vector (empty for a layer without parameters); `split` is the number of
-    layers before the first fully connected one. Raises BadInput when `input_shape` is too small for the layers.
+    layers before the first fully connected one. Raises BadInput if `input_shape` is too small for the layers.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Network:
     ) -> Any:
         """Mean loss of the minibatch, without the l2 term (an array on a GPU).
 
-        The mean gradient, with it, is written over `gradients`.
+        The mean gradient, with the l2 term, overwrites `gradients`.
 
-        `rng` draws dropout. Of a minibatch that ranks share, `share` is (place of the first of these examples, count of
-        the whole): with equal streams each drops what one rank would. `on_ready` is called with each layer's part of
-        the flat vector, last layers first, when its gradient is final. All arrays are of one dtype, `batch.inputs`
-        [n, *input_shape].
+        `rng` draws dropout. If ranks share a minibatch, `share` is (index of the first of these examples, size of the
+        whole minibatch): with equal random streams, each rank drops the same units as a single rank would. `on_ready`
+        is called with each layer's slice of the flat vector, last layers first, when its gradient is final. All arrays
+        have one dtype; `batch.inputs` is [n, *input_shape].
         """
         views = self._views_of("parameters", parameters)
         gradient_views = self._views_of("gradients", gradients)
@@ -84,20 +84,21 @@ class Network:
         return loss / len(batch.targets)
 
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
-        """Summed loss, without dropout and l2, and how many examples have another greatest output than their target.
+        """Summed loss, without dropout and l2, and the number of examples whose largest output is not the target's.
 
-        Of equal outputs the first counts.
+        Of equal outputs the first counts as the largest.
         """
         outputs = self.outputs(parameters, batch.inputs)
         errors = int((outputs.argmax(axis=1) != batch.targets).sum())
         return float(self.loss.loss(outputs, batch.targets, self.workspace)), errors
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:
-        """The outputs z [n, classes] before softmax or logistic, without dropout, in a buffer of the network's."""
+        """The outputs z [n, classes] before softmax or logistic function, without dropout, in a buffer of the
+        network."""
         return self._forward(self._views_of("parameters", parameters), inputs, False, None)
 
     def initial(self, seed: int, dtype: Any = np.float32) -> Array:
-        """The initial flat vector, on the host: a function of `seed` and the layers, drawn in float64 and rounded."""
+        """The initial flat vector, on the host. It depends on `seed` and the layers; drawn in float64 and rounded."""
         vector = np.empty(self.layout.size, dtype)
         for i, parameter in enumerate(self.layout.parameters):
             kind, value = parameter.initial
@@ -131,7 +132,7 @@ class Network:
         return x
 
     def _views_of(self, role: str, vector: Array) -> Views:
-        """Views of `vector`, made anew only when the role has passed to another vector."""
+        """Views of `vector`, which are cached for each role until it gets another vector."""
         known = self._views.get(role)
         if known is None or known[0] is not vector:
             known = self._views[role] = (vector, self.layout.views(vector))

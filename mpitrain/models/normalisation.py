@@ -9,7 +9,7 @@ from mpitrain.models.layer import Layer, Views
 class LocalResponseNorm(Layer):
     """y_c = x_c / d_c^power, where d_c = offset + scale·Σ x² over the `size` channels around c. `size` is odd.
 
-    `scale` multiplies the sum, as in the paper, not the mean over the window, as in programs that divide it by `size`.
+    `scale` multiplies the sum over the window, as in the paper, not the mean, as in programs that divide by `size`.
     """
 
     kind = "norm"

@@ -1,7 +1,7 @@
 """A network of convolutional and then fully connected layers, divided over ranks (Krizhevsky 2014, §4).
 
-Every part holds the layers before the first fully connected one whole, and a share of the units of each fully
-connected one: columns of its weights [inputs, units] and the biases that go with them.
+Every part holds all layers before the first fully connected one, and a share of the units of each fully connected
+layer: columns of its weights [inputs, units] and the corresponding biases.
 """
 
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from mpitrain.models.network import Network
 
 
 def units_of(units: int, part: int, parts: int) -> slice:
-    """A part's units; sizes differ by at most one."""
+    """The units of a part; the sizes of parts differ by at most one."""
     return slice(part * units // parts, (part + 1) * units // parts)
 
 
 class Stage(NamedTuple):
-    """A fully connected layer with what follows it unit by unit: activations, then perhaps dropout."""
+    """A fully connected layer with the elementwise layers that follow it: activations, then optionally dropout."""
 
     layer: FullyConnected
     activations: tuple[Layer, ...]
@@ -33,12 +33,13 @@ class Stage(NamedTuple):
 
     @property
     def inputs(self) -> int:
-        """Inputs of the layer."""
+        """Number of inputs of the layer."""
         return self.layer.parameters[0].shape[0]
 
 
 def stages(network: Network, parts: int) -> list[Stage]:
-    """The fully connected layers of a network, to be divided into `parts`. Raises BadInput saying why they cannot."""
+    """The fully connected layers of a network, to be divided into `parts`. Raises BadInput if that is impossible,
+    saying why."""
     before, after = network.layers[: network.split], network.layers[network.split :]
     if not any(isinstance(layer, Convolution) for layer in before):
         raise BadInput(
@@ -65,8 +66,8 @@ def stages(network: Network, parts: int) -> list[Stage]:
 
 @dataclass(frozen=True)
 class Partition:
-    """Part `part` of `parts` of a network: `layout` of its own flat vector, `shared` of which, at the beginning, all
-    parts hold alike and at the same place as in the whole vector. One part of one is the network itself."""
+    """Part `part` of `parts` of a network. `layout` is that of the part's own flat vector, which begins with `shared`
+    elements that all parts hold, at the same place as in the whole vector. With one part it is the network itself."""
 
     network: Network
     part: int
@@ -79,7 +80,7 @@ class Partition:
 
     @property
     def shared(self) -> int:
-        """Length of what the layers before the fully connected ones take of the flat vector."""
+        """Number of parameters before the fully connected layers."""
         return self.network.slices[self.network.split].start
 
     @property
@@ -89,14 +90,14 @@ class Partition:
         return Layout([p if whole.slices[p.name].start < self.shared else self._share(p) for p in whole.parameters])
 
     def take(self, whole: Array) -> Array:
-        """The part's own vector, cut out of the whole one."""
+        """Extract the part's own vector from the whole one."""
         own = np.empty(self.layout.size, whole.dtype)
         own[: self.shared] = whole[: self.shared]
         self._each(whole, own[self.shared :], to_whole=False)
         return own
 
     def put(self, own: Array, whole: Array) -> None:
-        """Write what only this part holds, its own vector from `shared` on, into the whole vector."""
+        """Copy the elements that only this part holds, its own vector from `shared` on, into the whole vector."""
         self._each(whole, own, to_whole=True)
 
     def _share(self, parameter: Parameter) -> Parameter:

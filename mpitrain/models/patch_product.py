@@ -25,20 +25,20 @@ class Product(Protocol):
     """The products of a convolution with weights [kh, kw, c, filters], x [n, h, w, c] and z [n, *image, filters]."""
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:
-        """How many of `count` examples to treat at a time."""
+        """How many of `count` examples to process at a time."""
 
     def forward(self, x: Array, weights: Array, z: Array) -> None:
         """z ← x * W."""
 
     def weight_gradient(self, x: Array, dz: Array, out: Array, add: bool) -> None:
-        """The gradient by the weights, written over `out` or added to it."""
+        """The gradient with respect to the weights, written to `out` or added to it."""
 
     def input_gradient(self, dz: Array, weights: Array, dx: Array) -> None:
-        """The gradient by x."""
+        """The gradient with respect to x."""
 
 
 class PatchProduct:
-    """Patches, product; a block's patches stay in cache where the device has one that counts."""
+    """Copies patches and multiplies them by the weights, in blocks whose patches stay in a CPU's cache."""
 
     def __init__(self, name: str, window: Window, workspace: "Workspace") -> None:
         self._name, self._window, self._workspace = name, window, workspace

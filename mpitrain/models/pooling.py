@@ -8,7 +8,7 @@ from mpitrain.models.layer import Layer, Shape, Views
 
 
 class MaxPool(Layer):
-    """The maximum of each `size` × `size` window, `stride` (default `size`) apart and wholly inside the image."""
+    """The maximum of each `size` × `size` window inside the image; windows are `stride` (default `size`) apart."""
 
     kind = "pool"
 
@@ -35,5 +35,5 @@ class MaxPool(Layer):
         return dx
 
     def places(self, n: int) -> Array:
-        """The buffer [n, *output_shape] that says where in its window each maximum lies."""
+        """The buffer [n, *output_shape] with the position of each maximum in its window."""
         return self.workspace.array(f"{self.name}.place", (n, *self.output_shape), np.dtype(np.uint8))

@@ -1,4 +1,4 @@
-"""The papers' networks by name. Sizes that a paper leaves open are named so in the preset's docstring."""
+"""The papers' networks by name. The docstring of a preset says which sizes the paper leaves open."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from mpitrain.models.workspace import Workspace
 
 @dataclass(frozen=True)
 class Options:
-    """`width` multiplies every hidden size; the rest, unless None, replaces the paper's number."""
+    """`width` multiplies every hidden size; the other options, unless None, replace the paper's values."""
 
     width: float = 1.0
     dropout: float | None = None
@@ -31,7 +31,7 @@ class Options:
         return max(1, round(self.width * number))
 
     def drop(self, rate: float = 0.5) -> Dropout:
-        """Dropout at the paper's rate unless it is replaced."""
+        """Dropout at the paper's rate, unless it is overridden."""
         return Dropout(rate if self.dropout is None else self.dropout)
 
 
@@ -39,7 +39,7 @@ Build = Callable[[int, Options], list[Layer]]
 
 
 def digits_cnn(classes: int, o: Options) -> list[Layer]:
-    """For the embedded 8 x 8 digits, ours: conv 16 x 3², pool 2, conv 32 x 3², fc 64."""
+    """Our own network for the embedded 8 x 8 digits: conv 16 x 3², pool 2, conv 32 x 3², fc 64."""
     return [
         Convolution(o.units(16), 3, pad=1, pool=MaxPool(2)),
         Relu(),
@@ -74,8 +74,8 @@ def sigmoid_dnn(units: int, classes: int, o: Options) -> list[Layer]:
     """Hidden sigmoid layers of `units`, five unless `hidden_layers` says otherwise."""
     layers: list[Layer] = []
     for depth in range(o.hidden_layers or 5):
-        # A sigmoid's slope is at most 1/4, and less where it saturates. With the usual gain of 1 five layers of 154
-        # learned nothing of the digits in 12 epochs of SGD; with 16 they came to 7 % test error, with 32 to 2 %.
+        # A sigmoid's slope is at most 1/4, and less where it saturates. With the usual gain of 1, five layers of 154
+        # units did not learn the digits in 12 epochs of SGD; with 16 they reached 7 % test error, with 32 2 %.
         layers += [FullyConnected(o.units(units), gain=32.0 if depth else 2.0), Sigmoid()]
         if o.dropout:
             layers.append(o.drop())
@@ -149,14 +149,14 @@ def krizhevsky2014(classes: int, o: Options) -> list[Layer]:
 
 @dataclass(frozen=True)
 class Preset:
-    """A network's layers, and the paper's outputs and l2."""
+    """The layers of a network, with the paper's outputs and l2."""
 
     layers: Build
     output: str = "softmax"
     l2: float = 0.0
     #: Whether `hidden_layers` may be given.
     depth: bool = False
-    #: Whether it was made for windows of frames, not for images.
+    #: Whether it is made for windows of frames rather than for images.
     frames: bool = False
 
 
@@ -184,10 +184,10 @@ def build(
     hidden_layers: int | None = None,
     workspace: Workspace | None = None,
 ) -> Network:
-    """The network of a preset. None means the paper's number, or for `workspace` the CPU's.
+    """The network of a preset. None means the paper's value, or for `workspace` the CPU's.
 
-    `input_shape` is of one example: (h, w, c), or frames (window, dims), which convolutions see as one channel.
-    Raises BadInput for an unknown name (naming the known), a number out of range, an input too small.
+    `input_shape` is that of one example: (h, w, c), or frames (window, dims), which are one channel for convolutions.
+    Raises BadInput for an unknown name (listing the known ones), a number out of range, or an input that is too small.
     """
     known = _lookup("model.preset", preset, PRESETS)
     loss = _lookup("model.output", known.output if output is None else output, LOSSES)
@@ -226,13 +226,13 @@ def _lookup(key: str, name: str, table: dict[str, Any]) -> Any:
 
 
 def _described(shape: Shape) -> str:
-    """Inputs for a reader."""
+    """A description of the inputs for messages."""
     kind = "windows of frames" if len(shape) == 2 else "images" if len(shape) == 3 else "inputs"
     return f"{kind} of {' x '.join(map(str, shape))}"
 
 
 def _better(shape: Shape, known: Preset) -> str:
-    """The presets that were made for frames, where inputs are windows of these and the network was made for images."""
+    """If the inputs are windows of frames but the network is made for images, a list of the presets for frames."""
     if len(shape) != 2 or known.frames:
         return ""
     return f"; for frames: {', '.join(name for name, preset in PRESETS.items() if preset.frames)}"

@@ -1,4 +1,4 @@
-"""The layers before the fully connected ones, which every rank holds whole and runs on its own examples."""
+"""The layers before the fully connected ones, which every rank holds completely and runs on its own examples."""
 
 from collections.abc import Callable
 from math import prod
@@ -12,9 +12,9 @@ from mpitrain.models.network import Network
 
 
 class SharedPart:
-    """Forward and backward of the network's first layers. Their output has `activations` numbers an example.
+    """Forward and backward pass of the network's first layers. Their output has `activations` numbers per example.
 
-    `parts` are the layers' pieces of the flat vector, of those that have any; `names[part.start]` the parameters there.
+    `parts` are the slices of the flat vector of layers with parameters; `names[part.start]` names these parameters.
     """
 
     def __init__(self, network: Network) -> None:
@@ -31,7 +31,7 @@ class SharedPart:
         self._first = next(i for i, layer in enumerate(self.layers) if layer.parameters)
 
     def forward(self, views: Views, inputs: Array, rng: np.random.Generator, share: tuple[int, int]) -> Array:
-        """[n, activations] for inputs [n, *input_shape]; valid until the next forward pass.
+        """The output [n, activations] for inputs [n, *input_shape]; valid until the next forward pass.
 
         `rng` and `share` are for dropout, as in Network.loss_and_gradient.
         """
@@ -43,7 +43,8 @@ class SharedPart:
         return x.reshape(len(x), self.activations)
 
     def backward(self, views: Views, gradients: Views, dy: Array, on_ready: Callable[[slice], None]) -> None:
-        """Write the gradients for dy [n, activations], which is lost; `on_ready` as Network.loss_and_gradient's."""
+        """Write the gradients for dy [n, activations], which is overwritten; `on_ready` as in
+        Network.loss_and_gradient."""
         out: Array | None = dy.reshape(len(dy), *self.layers[-1].output_shape)
         for i in range(len(self.layers) - 1, self._first - 1, -1):
             layer = self.layers[i]

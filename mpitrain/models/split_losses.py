@@ -1,7 +1,7 @@
-"""The losses of losses.py over outputs that are divided: a part has z [own classes, n] and knows every target.
+"""The losses of losses.py for outputs that are divided over parts: a part has z [own classes, n] and all targets.
 
-Softmax needs two small reductions over the parts, the greatest output of each example and the sum of exponentials
-(both [n]); independent logistic outputs need none, for which Krizhevsky 2014, §5, chose them.
+Softmax needs two small reductions over the parts, the largest output of each example and the sum of exponentials (both
+[n]); independent logistic outputs need none, which is why Krizhevsky 2014, §5, chose them.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ Reduce = Callable[[Array, Literal["max", "sum"]], None]
 
 
 class SplitLoss(ABC):
-    """A loss over the classes `own`, one part's. The losses of all parts add up to the loss."""
+    """One part's term of a loss, over its classes `own`. The terms of all parts add up to the loss."""
 
     def __init__(self, own: slice, workspace: Workspace) -> None:
         self.own, self.workspace = own, workspace
@@ -30,13 +30,13 @@ class SplitLoss(ABC):
         """This part's term of the loss summed over the n examples; z ← scale · ∂(summed loss)/∂z."""
 
     def _chosen(self, targets: Array) -> tuple[Array, Array]:
-        """Where in z the targets lie that are among the own classes: rows and columns."""
+        """Rows and columns in z of those targets that are among the own classes."""
         columns = np.nonzero((targets >= self.own.start) & (targets < self.own.stop))[0]
         return targets[columns] - self.own.start, columns
 
 
 class SplitSoftmax(SplitLoss):
-    """log Σ exp(z) − z_target; the first part answers for the logarithm."""
+    """log Σ exp(z) − z_target; the first part contributes the logarithm."""
 
     def loss_and_gradient(self, z: Array, targets: Array, scale: float, reduce: Reduce) -> float:
         chosen = self._chosen(targets)
@@ -74,7 +74,7 @@ class SplitLogistic(SplitLoss):
 
 
 def split_loss(loss: Loss, own: slice, workspace: Workspace) -> SplitLoss:
-    """The divided form of a loss. Raises BadInput for one that has none."""
+    """The divided form of a loss. Raises BadInput for a loss without one."""
     forms: dict[type[Loss], type[SplitLoss]] = {Softmax: SplitSoftmax, Logistic: SplitLogistic}
     if type(loss) not in forms:
         raise BadInput(f"model.output: {type(loss).__name__} cannot be divided over the ranks of hybrid")

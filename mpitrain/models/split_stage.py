@@ -1,6 +1,6 @@
-"""A part's share of a fully connected layer: what it can compute without the other parts.
+"""A part's share of a fully connected layer, as far as it is computed without the other parts.
 
-Arrays of activations and their gradients are unit-major, [units, n], so that a part's units are one contiguous piece.
+Arrays of activations and their gradients are unit-major, [units, n], so that the units of a part are contiguous.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from mpitrain.models.workspace import Workspace
 
 Matmul = Callable[[Array, Array, Array], Any]  #: of a, b, out
 
-#: Multiplications of one block of a matrix product: about 2 ms of one core, which is how often messages are pushed on.
+#: Multiplications per block of a matrix product: about 2 ms on one core, the interval at which messages progress.
 BLOCK = 9e7
-#: Rows that a block needs to run at nearly full speed (benchmarks/hybrid/progress.py).
+#: Fewest rows of a block that run at nearly full speed (benchmarks/hybrid/progress.py).
 ROWS = 512
 
 
 def product(a: Array, b: Array, out: Array, pulse: Callable[[], None] | None, matmul: Matmul = np.matmul) -> None:
-    """out ← a·b, a block of rows at a time, with a `pulse` after each; all at once where there is none, and on a GPU,
-    which leaves the host free."""
+    """out ← a·b, a block of rows at a time, calling `pulse` after each to let messages progress. Without `pulse`, and
+    on a GPU, which leaves the host free, it is one product."""
     if pulse is None or not isinstance(out, np.ndarray):
         matmul(a, b, out)
         return
@@ -34,9 +34,9 @@ def product(a: Array, b: Array, out: Array, pulse: Callable[[], None] | None, ma
 
 
 def add_product(a: Array, b: Array, out: Array, workspace: Workspace, pulse: Callable[[], None] | None) -> None:
-    """out ← out + a·b, by blocks that are added while they are in cache (NumPy's product cannot add to its output).
+    """out ← out + a·b, in blocks that are added while they are in cache (NumPy's product cannot add to its output).
 
-    On a GPU all at once: some rows of a transposed `a` are no matrix that its products take.
+    On a GPU it is one product, since cuBLAS does not accept some of the rows of a transposed `a` as a matrix.
     """
     rows = min(_rows(a, b), len(a)) if isinstance(out, np.ndarray) else len(a)
     scratch = workspace.array("split.product", (rows, b.shape[1]), out.dtype)
@@ -61,7 +61,7 @@ class SplitStage:
         self.names = [parameter.name for parameter in stage.layer.parameters]
 
     def forward(self, views: Views, x: Array, out: Array, keep: Array | None, pulse: Any) -> None:
-        """out [own units, n] ← keep · activation(Wᵀx + b) for x [inputs, n]; `keep` [own units, n] is dropout's."""
+        """out [own units, n] ← keep · activation(Wᵀx + b) for x [inputs, n]; `keep` [own units, n]: dropout factors."""
         weights, bias = (views[name] for name in self.names)
         self._x, self._keep = x, keep
         self._y = out if keep is None else self._array("y", out.shape, out.dtype)
@@ -73,18 +73,18 @@ class SplitStage:
             np.multiply(self._y, keep, out=out)
 
     def backward_activation(self, views: Views, dy: Array) -> None:
-        """From the gradient after dropout and activation to the one before, in place."""
+        """Turn the gradient after activation and dropout into the one before, in place."""
         if self._keep is not None:
             np.multiply(dy, self._keep, out=dy)
         for layer in reversed(self.stage.activations):
             layer.backward(views, views, dy)
 
     def input_gradient(self, views: Views, dy: Array, out: Array, pulse: Any) -> None:
-        """out [inputs, n] ← W·dy: this part's term of the gradient by x, which is the sum over parts."""
+        """out [inputs, n] ← W·dy: this part's term of the gradient with respect to x, which is the sum over parts."""
         product(views[self.names[0]], dy, out, pulse, self.workspace.ops.matmul)
 
     def weight_gradient(self, gradients: Views, dy: Array, add: bool, pulse: Any) -> None:
-        """x·dyᵀ and Σ dy, written over the gradients of this part's weights and biases, or added to them."""
+        """Write x·dyᵀ and Σ dy to the gradients of this part's weights and biases, or add them."""
         weights, bias = (gradients[name] for name in self.names)
         if add:
             add_product(self._x, dy.T, weights, self.workspace, pulse)

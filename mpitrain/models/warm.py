@@ -1,4 +1,4 @@
-"""Compile before the others do."""
+"""Compile all loops that a network uses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +14,10 @@ Place = Callable[[Array], Array]
 
 
 def warm(network: Network, dtype: Any = np.float32, place: Place = lambda array: array) -> None:
-    """One step on one example of zeros, so that every compiled loop the network uses lies in the on-disk cache.
+    """Take a step on one example of zeros, so that every compiled loop of the network is in the cache on disk.
 
-    `place` puts arrays on the network's device. Compiling takes seconds, loading from the cache tens of milliseconds:
-    one rank of a node calls this before the rest.
+    `place` copies arrays to the network's device. Compiling takes seconds, loading from the cache tens of milliseconds:
+    one rank of each node calls this before the others.
     """
     parameters = place(network.initial(0, dtype))
     batch = Batch(place(np.zeros((1, *network.input_shape), dtype)), place(np.zeros(1, np.int32)))

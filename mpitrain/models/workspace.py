@@ -12,26 +12,26 @@ from mpitrain.models.patch_product import PatchProduct, Product, Window
 
 
 class Workspace:
-    """Named buffers that only ever grow, and the array functions of the device they lie on.
+    """Named buffers that never shrink, and the array functions of their device.
 
-    `xp` makes arrays (numpy, or a module like it), `ops` has the names of mpitrain.ops. Patch matrices of convolutions
-    have at least `patch_rows` rows, which a matrix product needs to run at full speed, within `patch_bytes`.
+    `xp` makes arrays (numpy, or a module like it), `ops` has the functions of mpitrain.ops. Patch matrices of
+    convolutions have at least `patch_rows` rows, so that matrix products run at full speed, within `patch_bytes`.
     """
 
-    patch_rows, patch_bytes = 1024, 8 << 20  # what stays in a CPU's cache
+    patch_rows, patch_bytes = 1024, 8 << 20  # these fit in a CPU's cache
 
     def __init__(self, xp: Any = np, ops: ModuleType | Any = ops) -> None:
         self.xp = xp
         self.ops = ops
-        #: Called between the blocks of a long layer, so that messages under way are pushed on.
+        #: Called between the blocks of a long layer, so that messages progress.
         self.pulse: Callable[[], None] = lambda: None
-        #: A bias that the layer before has left to the next forward pass of an activation.
+        #: A bias that the previous layer has left to the activation that follows.
         self.bias: Array | None = None
         self._views: dict[tuple[str, Any], Array] = {}
         self._buffers: dict[tuple[str, Any], Array] = {}
 
     def another(self) -> "Workspace":
-        """A workspace of the same device with buffers of its own."""
+        """A workspace on the same device with its own buffers."""
         return type(self)(self.xp, self.ops)
 
     def product(self, name: str, window: Window) -> Product:
@@ -39,7 +39,7 @@ class Workspace:
         return PatchProduct(name, window, self)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array of `shape`, its contents undefined; allocates only when `name` was never as large."""
+        """An uninitialised array of `shape`; allocates only if the buffer `name` was never that large."""
         key = name, dtype
         view = self._views.get(key)
         if view is None or view.shape != shape:
