@@ -1,4 +1,4 @@
-// Sums and products that are rounded once, for rules whose bits must be those of the CPU. `a * b + c` would become a
+// Sums, products, quotients and roots that are rounded once, for rules whose bits must be those of the CPU. `a * b + c` would become a
 // fused multiply-add, and CuPy always compiles with -ftz=true, which makes 0 of a subnormal number (a velocity that
 // fades away goes through them). These PTX instructions do neither, whatever the compiler's options.
 #pragma once
@@ -18,10 +18,23 @@
 ROUNDED(add, "add")
 ROUNDED(sub, "sub")
 ROUNDED(mul, "mul")
+ROUNDED(quotient, "div")
+__device__ inline float root(float a) {
+    float c;
+    asm("sqrt.rn.f32 %0, %1;" : "=f"(c) : "f"(a));
+    return c;
+}
+__device__ inline double root(double a) {
+    double c;
+    asm("sqrt.rn.f64 %0, %1;" : "=d"(c) : "d"(a));
+    return c;
+}
 #else  // compiled for the host, where tests run the same kernels
 __device__ inline real add(real a, real b) { return a + b; }
 __device__ inline real sub(real a, real b) { return a - b; }
 __device__ inline real mul(real a, real b) { return a * b; }
+__device__ inline real quotient(real a, real b) { return a / b; }
+__device__ inline real root(real a) { return sqrt(a); }
 #endif
 
 // v ← μv − ηg, the line that all momentum rules share. In full when μ = 0: 0·v is −0 or NaN for some v.

@@ -11,6 +11,7 @@ import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.kernels.launcher import THREADS, Launcher
+from mpitrain.rules.adamw import factors
 
 #: As in residual.cu, normalisation.cu, columns.cu.
 TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8
@@ -96,6 +97,10 @@ class Kernels(Launcher):
             self.sgd(theta, gradient, eta=alpha * eta)
         else:
             raise ValueError(f"momentum {mu} needs a velocity")
+
+    def adamw(self, x: Array, m: Array, v: Array, g: Array, *, eta: float, t: int, **constants: float) -> None:
+        """m ← β₁m + (1 − β₁)g; v ← β₂v + (1 − β₂)g²; x ← x − η(m̂/(√v̂ + ε) + λx)."""
+        self.rule("updates", "adamw", (x, m, v, g), *factors(eta, t, **constants))
 
     def mdownpour(self, y: Array, v: Array, g: Array, *, eta: float, delta: float) -> None:
         """v ← δv − ηg; y ← y − ηg + δv."""

@@ -12,6 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from mpitrain.flat import Array
 from mpitrain.rules import averaging, server
 from mpitrain.rules import sgd as rule
+from mpitrain.rules.adamw import adamw as rule_of_adamw
 from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
 
 #: The sign bit of a word, and the index that stands for none.
@@ -95,6 +96,11 @@ def krizhevsky(w: Array, inc: Array, g: Array, *, eta: float, mu: float, decay: 
 def server_update(theta: Array, v: Array | None, gradient: Array, *, eta: float, mu: float, alpha: float) -> None:
     """v ← μv − αη∇; Θ ← Θ + v. No v is kept when μ = 0."""
     server.update(theta, v, gradient, np.empty_like(gradient), eta=eta, mu=mu, alpha=alpha)
+
+
+def adamw(x: Array, m: Array, v: Array, g: Array, *, eta: float, t: int, **constants: float) -> None:
+    """m ← β₁m + (1 − β₁)g; v ← β₂v + (1 − β₂)g²; x ← x − η(m̂/(√v̂ + ε) + λx)."""
+    rule_of_adamw(x, m, v, g, np.empty_like(g), eta=eta, t=t, **constants)
 
 
 def mdownpour(y: Array, v: Array, g: Array, *, eta: float, delta: float) -> None:

@@ -33,6 +33,21 @@ extern "C" __global__ void krizhevsky(real *w, real *inc, const real *g, Index n
     }
 }
 
+// m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²;  θ ← θ − η(m̂/(√v̂ + ε) + λθ), by the factors of mpitrain/rules/adamw.py
+extern "C" __global__ void adamw(real *theta, real *m, real *v, const real *g, Index n, real keep_m, real take_m,
+                                 real keep_v, real take_v, real correct_v, real epsilon, real scale, real decay) {
+    for (Index i = thread(); i < n; i += threads()) {
+        real x = theta[i], gradient = g[i];
+        real first = add(mul(keep_m, m[i]), mul(take_m, gradient));
+        real second = add(mul(keep_v, v[i]), mul(take_v, mul(gradient, gradient)));
+        real step = mul(scale, quotient(first, add(mul(correct_v, root(second)), epsilon)));
+        if (decay != 0) step = mul(decay, add(step, x));
+        m[i] = first;
+        v[i] = second;
+        theta[i] = add(x, step);
+    }
+}
+
 // v ← δv − ηg;  y ← y − ηg + δv (Zhang, Choromanska & LeCun 2015, Supplement)
 extern "C" __global__ void mdownpour(real *y, real *v, const real *g, Index n, real eta, real delta) {
     for (Index i = thread(); i < n; i += threads()) {

@@ -127,6 +127,7 @@ def images(n: int, count: int) -> list[Array]:
     return [normal(max(1, n // (55 * 55 * 64)), 55, 55, 64) for _ in range(count)]
 
 
+ADAMW = {"eta": 0.001, "t": 4, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "decay": 0.01}
 NORM = {"half": 2, "scale": 1e-4, "power": 0.75}
 CASES = [
     # Residual and gradient in, residual out; a word for each element sent.
@@ -138,6 +139,7 @@ CASES = [
     rule("server_update", 3, 5, eta=0.01, mu=0.9, alpha=0.5),
     rule("krizhevsky", 3, 5, eta=0.01, mu=0.9, decay=5e-4),
     rule("mdownpour", 3, 5, eta=0.01, delta=0.9),
+    Case("adamw", lambda n: ([normal(n), normal(n), normal(n) ** 2, normal(n)], ADAMW), lambda a: 28 * a[0].size),
     Case("look_ahead", lambda n: ([normal(n), normal(n), normal(n), 0.9], {}), lambda a: 12 * a[0].size),
     rule("moving_average", 2, 3, rate=0.001),
     Case("add_scaled", lambda n: ([normal(n), normal(n), 1e-4], {}), lambda a: 12 * a[0].size),

@@ -11,7 +11,7 @@ from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.kernels.launch import Kernels
 from mpitrain.ops.residual import INDEX
-from mpitrain.rules import averaging, server, sgd
+from mpitrain.rules import adamw, averaging, server, sgd
 
 NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if there is none
 
@@ -33,6 +33,7 @@ class Operations(Kernels):
             sgd.nesterov: _without_scratch(self.classical),  # the same statements at another point
             sgd.krizhevsky: _without_scratch(self.krizhevsky),
             sgd.look_ahead: self.look_ahead,
+            adamw.adamw: _without_scratch(self.adamw),
             server.update: _without_scratch(self.server_update),
             server.mdownpour: _without_scratch(self.mdownpour),
             averaging.moving_average: _without_scratch(self.moving_average),

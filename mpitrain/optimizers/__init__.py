@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from mpitrain.optimizers.adamw import AdamW, AdamWOptions
 from mpitrain.optimizers.descent import Descent
 from mpitrain.optimizers.interface import Buffers, Optimizer
 from mpitrain.optimizers.momentum import (
@@ -17,6 +18,7 @@ from mpitrain.optimizers.options import Options
 
 __all__ = [
     "OPTIMIZERS",
+    "AdamW",
     "AnyOptimizer",
     "Buffers",
     "Descent",
@@ -27,6 +29,6 @@ __all__ = [
     "with_momentum",
 ]
 
-AnyOptimizer = SgdOptions | MomentumOptions | NesterovOptions
+AnyOptimizer = SgdOptions | MomentumOptions | NesterovOptions | AdamWOptions
 
 OPTIMIZERS: dict[str, type[Options]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyOptimizer)}

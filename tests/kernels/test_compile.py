@@ -38,7 +38,7 @@ def check(file: str, dtype: type, architecture: str) -> None:
         assert usage.registers * THREADS * 4 <= REGISTERS, usage
     # What must have the bits of the CPU: nothing fused, no subnormal flushed, though CuPy asks for that.
     if '#include "exact.cuh"' in (nvrtc.FOLDER / f"{file}.cu").read_text():
-        assert not re.findall(r"\b(?:fma|mad|(?:add|sub|mul)\.(?:rn\.)?ftz)\.\S*f\d\d", made.ptx)
+        assert not re.findall(r"\b(?:fma|mad|(?:add|sub|mul|div|sqrt)\.(?:rn\.)?ftz)\.\S*f\d\d", made.ptx)
 
 
 def test_a_warning_or_an_error_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ CASES = {
     "classical": (3, {"eta": ETA, "mu": MU}),
     "krizhevsky": (3, {"eta": ETA, "mu": MU, "decay": 0.0005}),
     "mdownpour": (3, {"eta": ETA, "delta": MU}),
+    "adamw": (4, {"eta": ETA, "t": 4, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "decay": 0.01}),
     "moving_average": (2, {"rate": 0.001}),
     "server_update": (3, {"eta": ETA, "mu": MU, "alpha": 0.95**3}),
 }
@@ -24,6 +25,7 @@ WITHOUT_MOMENTUM = {
     "classical": (3, {"eta": ETA, "mu": 0.0}),
     "krizhevsky": (3, {"eta": ETA, "mu": 0.0, "decay": 0.0}),
     "mdownpour": (3, {"eta": ETA, "delta": 0.0}),
+    "adamw": (4, {"eta": ETA, "t": 0, "beta1": 0.0, "beta2": 0.0, "epsilon": 1e-8, "decay": 0.0}),
     "server_update": (3, {"eta": ETA, "mu": 0.0, "alpha": 0.5}),
 }
 

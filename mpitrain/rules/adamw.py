@@ -1,0 +1,75 @@
+"""Adam with decoupled weight decay (Kingma & Ba 2015, Algorithm 1; Loshchilov & Hutter 2019, Algorithm 2).
+
+    m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²
+    θ ← θ − η(m̂/(√v̂ + ε) + λθ),  m̂ = m/(1 − β₁ⁿ),  v̂ = v/(1 − β₂ⁿ)
+
+n = t + 1 counts this step too. As in PyTorch, the decay is multiplied by the learning rate η.
+"""
+
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from mpitrain.flat import Array
+
+
+class Factors(NamedTuple):
+    """What vectors are multiplied by in a step: the scalars, reckoned in double precision before they are rounded."""
+
+    keep_m: float  # β₁
+    take_m: float  # 1 − β₁
+    keep_v: float  # β₂
+    take_v: float  # 1 − β₂
+    correct_v: float  # 1/√(1 − β₂ⁿ)
+    epsilon: float
+    scale: float  # of m/(√v̂ + ε) before θ is added: 1/(λ(1 − β₁ⁿ)); without decay −η/(1 − β₁ⁿ), and nothing is added
+    decay: float  # −ηλ
+
+
+def factors(eta: float, t: int, beta1: float, beta2: float, epsilon: float, decay: float) -> Factors:
+    """For the step after t others. The decay λ is 0 or at least 10⁻⁹, so that its inverse is a float32."""
+    correct_m, correct_v = 1.0 - beta1 ** (t + 1), sqrt(1.0 - beta2 ** (t + 1))
+    scale = 1.0 / (decay * correct_m) if decay else -eta / correct_m
+    return Factors(beta1, 1.0 - beta1, beta2, 1.0 - beta2, 1.0 / correct_v, epsilon, scale, -eta * decay)
+
+
+def increment(x: Array, m: Array, v: Array, g: Array, scratch: Array, by: Factors) -> None:
+    """`scratch` ← what θ = x is to be increased by, with both moments brought up to date."""
+    # m ← β₁m + (1 − β₁)g
+    np.multiply(g, by.take_m, out=scratch)
+    np.multiply(m, by.keep_m, out=m)
+    np.add(m, scratch, out=m)
+    # v ← β₂v + (1 − β₂)g²
+    np.multiply(g, g, out=scratch)
+    np.multiply(scratch, by.take_v, out=scratch)
+    np.multiply(v, by.keep_v, out=v)
+    np.add(v, scratch, out=v)
+    # u ← −ηλ(m̂/(√v̂ + ε)/λ + θ): the decay within the bracket, so that one scratch vector is enough
+    np.sqrt(v, out=scratch)
+    np.multiply(scratch, by.correct_v, out=scratch)
+    np.add(scratch, by.epsilon, out=scratch)
+    np.divide(m, scratch, out=scratch)
+    np.multiply(scratch, by.scale, out=scratch)
+    if by.decay:
+        np.add(scratch, x, out=scratch)
+        np.multiply(scratch, by.decay, out=scratch)
+
+
+def adamw(
+    x: Array,
+    m: Array,
+    v: Array,
+    g: Array,
+    scratch: Array,
+    *,
+    eta: float,
+    t: int,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    decay: float,
+) -> None:
+    """One step, after t others; x is θ."""
+    increment(x, m, v, g, scratch, factors(eta, t, beta1, beta2, epsilon, decay))
+    np.add(x, scratch, out=x)
