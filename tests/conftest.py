@@ -21,7 +21,6 @@ from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
-from mpitrain.monitoring.monitor import Monitor
 from mpitrain.sampling.assignments import Assignments
 from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
@@ -204,10 +203,9 @@ def make_session(
         loaders=config.algorithm.chunks_together,
         device=device,
     )
-    monitor = Monitor(config, time.monotonic, state, corpus.samples)
     members = list(range(transport.size))
     clock = time.monotonic
-    return Session(config, transport, members, network, learner, schedule, state, monitor, clock, device=device)
+    return Session(config, transport, members, network, learner, schedule, state, clock, device=device)
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ from mpitrain.cli import train as run
 from mpitrain.__main__ import main
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.training.gradients import Learner
-from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.pretraining import METHODS
 turns = itertools.count()
 if phase in ("pre-training", "training", "checkpoint", "evaluation", "busy"):
@@ -88,9 +88,9 @@ elif phase == "pre-training":
 elif phase in ("training", "busy"):
     before(Learner, "load", call, lambda *_: next(turns) == 20)
     if phase == "busy":  # the server has always something to do
-        Monitor.turn = lambda *_, **__: time.sleep(1e-3) is None
+        MasterMonitor.turn = lambda *_, **__: time.sleep(1e-3) is None
 elif phase == "checkpoint":
-    before(Monitor, "checkpoint", call, lambda *_: next(turns) == 0 and rank == 0)
+    before(MasterMonitor, "checkpoint", call, lambda *_: next(turns) == 0 and rank == 0)
 elif phase == "evaluation":
     before(Evaluation, "step", call, lambda *_: next(turns) == 0)
 elif phase == "last checkpoint":

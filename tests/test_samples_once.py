@@ -21,7 +21,7 @@ from pathlib import Path
 import h5py
 from mpitrain import checkpoint
 from mpitrain.training.gradients import Learner
-from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.cli.setup import Options
 from mpitrain.cli.train import train
@@ -31,7 +31,7 @@ from mpitrain.signals import STOPPED
 abort_on_exception()
 SAMPLES, cases, last = 1438, json.loads(Path("cases.json").read_text()), sys.argv[1] == "last"
 transport = Transport(deadline=120)
-load, save, begin, gate = Learner.load, Monitor.checkpoint, Saver.begin, {}
+load, save, begin, gate = Learner.load, MasterMonitor.checkpoint, Saver.begin, {}
 
 def loaded(self, work):
     notes.write(f"{work.epoch} {work.start} {work.count}\\n")
@@ -42,10 +42,10 @@ def hold(moment):
         gate.pop(moment).touch()
         time.sleep(0.5)
 
-def saving(self, state):
-    if self.saver is not None:
+def saving(self, piece):
+    if self.session.saver is not None:
         hold("before")
-    save(self, state)
+    save(self, piece)
 
 def beginning(self, samples, nbytes):
     hold("within")
@@ -78,7 +78,7 @@ def check(name, number):
     assert not wrong and known.total() == numbers["position"], (name, number, len(wrong), wrong[:9], known.total())
     return numbers["position"] // SAMPLES + 1
 
-Learner.load, Monitor.checkpoint, Saver.begin = loaded, saving, beginning
+Learner.load, MasterMonitor.checkpoint, Saver.begin = loaded, saving, beginning
 for name, told, settings in cases:
     for number in range(1 if last else 2):
         resume, gone = Path(name) if last or number else None, threading.Event()

@@ -23,7 +23,7 @@ import numpy as np
 from mpitrain.cli.setup import Options
 from mpitrain.cli.train import train
 from mpitrain.data.shards import write_shard
-from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.training.gradients import Learner
 
@@ -56,7 +56,7 @@ def main() -> int:
         "run.evaluate_every": 0,
         "run.progress": "none",
     }
-    gradients, checkpoints = timed(Learner, "gradient"), timed(Monitor, "checkpoint")
+    gradients, checkpoints = timed(Learner, "gradient"), timed(MasterMonitor, "checkpoint")
     train(Options(overrides=tuple(f"{key}={value}" for key, value in settings.items()), out=folder / "run"))
     began = [begin for begin, _ in checkpoints]  # of peers twice: it is due, they have met
     began = [t for before, t in itertools.pairwise([0.0, *began]) if t - before > 1]

@@ -30,7 +30,7 @@ WARM = 3
 class Phases:
     """Seconds that a trainer spends computing in each phase: the time it takes less the time it waits."""
 
-    def __init__(self, trainer: hybrid.Trainer) -> None:
+    def __init__(self, trainer: hybrid.Stepper) -> None:
         self.seconds = {"forward": 0.0, "connected": 0.0, "backward": 0.0}
         self._flights = trainer.flights
         trainer.shared.forward = self._timed("forward", trainer.shared.forward)  # type: ignore[method-assign]
@@ -68,7 +68,7 @@ def scheme(transport: Transport, net: Network, name: str, options: argparse.Name
     """One way of training, measured."""
     settings = ["algorithm.name=hybrid", f"algorithm.scheme={name}", f"algorithm.overlap={str(overlap).lower()}"]
     total = WARM + options.iterations
-    trainer = hybrid.Trainer(workload.session(transport, net, options.minibatch, total, *settings))
+    trainer = hybrid.Stepper(workload.session(transport, net, options.minibatch, total, *settings))
     steps(transport, trainer, WARM)
     flights, phases = trainer.flights, Phases(trainer)
     before, seconds, waited = dict(flights.received), flights.seconds, flights.waited

@@ -9,7 +9,6 @@ from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models import Network, build
-from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport
 from mpitrain.sampling.assignments import Assignments
 from mpitrain.schedules.stages import Schedule
@@ -51,6 +50,5 @@ def session(transport: Transport, net: Network, minibatch: int, minibatches: int
     schedule = Schedule(config, samples)
     state = fresh(config.algorithm, net.initial(1), Assignments(samples, schedule.total))
     learner = Learner(net, corpus, seed=1, dtype="float32")
-    monitor = Monitor(config, time.monotonic, state, samples)
     members = list(range(transport.size))
-    return Session(config, transport, members, net, learner, schedule, state, monitor, time.monotonic)
+    return Session(config, transport, members, net, learner, schedule, state, time.monotonic)

@@ -9,7 +9,6 @@ from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models import Network, build
-from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport
 from mpitrain.sampling.assignments import Assignments
 from mpitrain.schedules.stages import Schedule
@@ -56,7 +55,6 @@ def session(transport: Transport, minibatches: int, *settings: str, members: lis
     schedule = Schedule(config, samples)
     state = fresh(config.algorithm, net.initial(1), Assignments(samples, schedule.total))
     learner = Learner(net, corpus, seed=1, dtype="float32")
-    monitor = Monitor(config, time.monotonic, state, samples)
     return Session(
         config,
         transport,
@@ -65,6 +63,5 @@ def session(transport: Transport, minibatches: int, *settings: str, members: lis
         learner,
         schedule,
         state,
-        monitor,
         time.monotonic,
     )

@@ -33,7 +33,7 @@ def rate(transport: Transport, settings: tuple[str, ...], minibatches: int) -> t
     PROTOCOLS[ours.config.algorithm.protocol](ours)
     seconds = np.array([time.perf_counter() - began])
     transport.wait(transport.start_maximum(seconds), "the others")
-    return minibatches * transport.size * MINIBATCH / float(seconds[0]), ours.monitor.counted
+    return minibatches * transport.size * MINIBATCH / float(seconds[0]), ours.counters.counted
 
 
 def main(counts: dict[str, int]) -> None:

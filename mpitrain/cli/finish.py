@@ -13,6 +13,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import coordination
 from mpitrain.cli.setup import has_server, some
 from mpitrain.files import write_whole
+from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text
 from mpitrain.monitoring.records import errors, summary_text
 from mpitrain.signals import STOPPED
@@ -22,10 +23,10 @@ DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of
 STATUS = {"finished": 0, "diverged": 1, "stopped": STOPPED}
 
 
-def finish(session: Session, folder: Path | None, stopped: bool) -> int:
+def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> int:
     """Evaluate, write the last checkpoint and the summary, print the closing table, and return the exit status."""
-    state, transport, monitor = session.state, session.transport, session.monitor
-    seconds = monitor.seconds
+    state, transport = session.state, session.transport
+    seconds = monitor.cadence.seconds if monitor else 0.0
     traffic = transport.traffic
     counts = np.array([traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent], dtype=np.int64)
     if transport.rank == 0 and has_server(session.config) and transport.size > 1:
@@ -36,18 +37,17 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
         replicas = len(set(digests)) == 1
     reason = ""
-    if folder is not None:
-        monitor.finish(state, evaluate=not stopped)
-        stopped |= session.stop.flag and not monitor.evaluated(state)
+    if monitor is not None:
+        monitor.finish(evaluate=not stopped)
+        stopped |= session.stop.flag and not monitor.evaluated
         diverged = _divergence(monitor.last_loss, state.losses.first, session.network.classes)
         reason = "stopped" if stopped else "diverged" if diverged else "finished"
-        fields = _summary(session, seconds, counts.tolist(), reason)
+        fields = _summary(session, monitor, seconds, counts.tolist(), reason)
         if replicas is not None:
             fields["replicas_identical"] = replicas
-        path = folder / "summary.json"
+        path = monitor.folder / "summary.json"
         said = _said_before(fields, path)
-        monitor.save = lambda outstanding: coordination.together(session, outstanding, last=True, needed=said is None)
-        monitor.checkpoint(state)
+        monitor.checkpoint(lambda: coordination.together(session, [], last=True, needed=said is None))
         monitor.write("end", **(said or fields))
         if said is None:
             transport.alive_while(lambda: write_whole(path, summary_text(fields)))
@@ -56,7 +56,7 @@ def finish(session: Session, folder: Path | None, stopped: bool) -> int:
         monitor.progress.close()
         left = "--resume continues" if session.saver else "it left no checkpoint"
         why = {"finished": "", "stopped": f"by a signal; {left}", "diverged": diverged}[reason]
-        monitor.progress.table(_closing_rows(fields, why), str(folder))
+        monitor.progress.table(_closing_rows(fields, why), str(monitor.folder))
         if reason == "diverged":
             print(f"mpitrain: {diverged}; a smaller training.learning_rate may help", file=sys.stderr, flush=True)
     else:
@@ -86,26 +86,29 @@ def _said_before(fields: dict[str, Any], path: Path) -> dict[str, Any] | None:
     return before if all(before.get(key) == fields[key] for key in ("exit_reason", "parameters_sha256")) else None
 
 
-def _summary(session: Session, seconds: float, counts: list[int], reason: str) -> dict[str, Any]:
-    state, monitor, ranks = session.state, session.monitor, session.transport.size
-    trained_now = monitor.trained_now
+def _summary(
+    session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str
+) -> dict[str, Any]:
+    state, counters, ranks = session.state, session.counters, session.transport.size
+    before = monitor.cadence.seconds_before
     return {
         "algorithm": name_of(session.config.algorithm),
         "ranks": ranks,
         "workers": session.config.algorithm.workers(ranks),
         "samples": state.trained,
         "seconds": seconds,
-        "samples_per_second": trained_now / max(seconds - monitor.seconds_before, 1e-9),
+        "samples_per_second": counters.trained_now / max(seconds - before, 1e-9),
         "train_loss": monitor.last_loss,
         **dict.fromkeys(("test_loss", "test_error", *monitor.results)),
-        **(monitor.results if monitor.evaluated(state) else {}),
+        **(monitor.results if monitor.evaluated else {}),
         "bytes_sent": counts[0],
         "bytes_received": counts[1],
         "messages_sent": counts[2],
-        **monitor.summary(),
+        "exchange": session.exchange,
+        **counters.summary(),
         "parameters_sha256": hashlib.sha256(state.little_endian()).hexdigest(),
-        "resumed_samples": monitor.samples_before,
-        "resumed_seconds": monitor.seconds_before,
+        "resumed_samples": counters.trained_before,
+        "resumed_seconds": before,
         "exit_reason": reason,
     }
 

@@ -24,11 +24,10 @@ def pretrain(session: Session) -> None:
         return
     complete = _work(session, options) if transport.rank == 0 else _await(session)
     if not complete:
-        session.saver = session.monitor.saver = None
+        session.saver = None
     transport.broadcast_array(theta, "the pre-trained weights")
     transport.flush()
     session.state = fresh(session.config.algorithm, theta, session.state.assignments)
-    session.monitor.resume(session.state)
 
 
 def _work(session: Session, options: Pretraining) -> bool:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from mpitrain import __version__, checkpoint, pretraining
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
-from mpitrain.checkpoint import coordination, origin
+from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
@@ -28,7 +27,7 @@ from mpitrain.files import write_whole
 from mpitrain.models import Network
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
-from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
 from mpitrain.mpi import Transport, cuda_aware, library
@@ -166,53 +165,45 @@ def new_session(
         deadline=config.run.deadline,
     )
     members = list(range(transport.size if config.algorithm.workers(transport.size) > 1 or has_server(config) else 1))
-    monitor = Monitor(config, time.monotonic, state, corpus.samples)
-    monitor.stopping = lambda: stop.flag
     clock = time.monotonic
-    return Session(config, transport, members, network, learner, schedule, state, monitor, clock, stop, device=device)
+    return Session(config, transport, members, network, learner, schedule, state, clock, stop, device=device)
 
 
 def has_server(config: Config) -> bool:
     return config.algorithm.has_master
 
 
-def furnish(session: Session, folder: Path | None, resumed: Path | None) -> None:
-    """Give rank 0's monitor its files and the held-out parts and, on a resume, load the checkpoint. Bad input leaves
-    the folder unchanged."""
+def furnish(session: Session, folder: Path | None, resumed: Path | None) -> MasterMonitor | None:
+    """Give rank 0 a monitor with its files and the held-out parts and, on a resume, load the checkpoint. Bad input
+    leaves the folder unchanged."""
     if folder is None:
-        return
-    config, monitor, state, transport = session.config, session.monitor, session.state, session.transport
-    monitor.progress = Progress(config.run.progress, session.schedule.total)
+        return None
+    config, state, transport = session.config, session.state, session.transport
+    progress = Progress(config.run.progress, session.schedule.total)
     session.resumed = resumed
     told, corpora = transport.alive_while(lambda: _read(session, folder))
-    if resumed is not None:
-        monitor.resume(state)
     documents = {
         checkpoint.CONFIG: checkpoint.sealed(configuration.to_toml(config)),
         origin.NAME: origin.text(told),
     }
-    saver = Saver.of(config.run, folder / "checkpoints", session.network.layout, transport, documents)
-    monitor.saver = session.saver = saver
+    session.saver = Saver.of(config.run, folder / "checkpoints", session.network.layout, transport, documents)
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
     transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
-    monitor.metrics = Metrics(folder / "metrics.jsonl", events, monitor.progress.line)
-    monitor.save = lambda outstanding: coordination.save_state(session, outstanding)
+    metrics, evaluation = Metrics(folder / "metrics.jsonl", events, progress.line), None
     if config.run.train_subset:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:
         slices = has_server(config) and session.transport.size > 1
-        monitor.evaluation = Evaluation(
+        evaluation = Evaluation(
             session.network, corpora, np.dtype(config.training.dtype), session.clock, slices, device=session.device
         )
-    if session.transport.size > 1:
-        monitor.heartbeat = session.transport.heartbeat
-        monitor.exchanged = partial(_exchanged, session)
+    session.monitor = monitor = MasterMonitor(session, folder, metrics, progress, evaluation)
     _say_start(session, resumed is not None)
     for line in (*doubts.of_data(session.schedule, told.class_counts), *doubts.of_resume(session, before)):
-        monitor.progress.line(f"warning: {line}")
-        monitor.write("warning", text=line)
+        monitor.warn(line)
+    return monitor
 
 
 def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Any]]:
@@ -231,14 +222,6 @@ def _write_documents(folder: Path, documents: dict[str, str]) -> None:
         write_whole(folder / name, text)
 
 
-def _exchanged(session: Session) -> float:
-    """Bytes that all ranks have sent and received: the workers' own counts, or else this rank's times the number of
-    ranks, since all ranks exchange the same amount."""
-    if has_server(session.config):
-        return sum(session.monitor.traffic.values())
-    return len(session.members) * session.transport.traffic.both
-
-
 def _say_start(session: Session, resume: bool) -> None:
     config, transport, monitor = session.config, session.transport, session.monitor
     ranks, workers = transport.size, config.algorithm.workers(transport.size)
@@ -253,7 +236,7 @@ def _say_start(session: Session, resume: bool) -> None:
     monitor.progress.line(
         f"{config.data.path or 'embedded digits'}: {session.learner.corpus.samples:,} samples, "
         f"{session.network.classes} classes; {config.model.preset}: {session.network.layout.size:,} parameters"
-        + (f"; resumed at epoch {session.state.trained / monitor.samples:.2f}" if resume else "")
+        + (f"; resumed at epoch {session.state.trained / session.learner.corpus.samples:.2f}" if resume else "")
     )
     place = {"samples": session.state.trained, "seconds": session.state.seconds}  # where a resumed run goes on
     who = {"algorithm": name_of(config.algorithm), "ranks": ranks, "workers": workers}

@@ -140,14 +140,15 @@ def _train_in(
     device, corpus, network = parts
     _compile(transport, corpus, network, config, device)
     session = new_session(transport, config, device, corpus, network, stop)
-    agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")
+    monitor = agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")
     coordination.share(session)
     if options.resume:
         _share_state(session)
     with transport.watching():
         if not options.resume:
             pretrain(session)
-        session.monitor.start_clock()
+        session.counters.resume(session.state)
+        session.monitor.start()
         if transport.rank in session.members:
             PROTOCOLS[config.algorithm.protocol](session)
         else:
@@ -156,7 +157,7 @@ def _train_in(
             dismiss(session)
     stopped = np.array([int(stop.flag)])
     transport.sum(stopped, "the end")
-    return finish(session, folder, bool(stopped[0]))
+    return finish(session, monitor, bool(stopped[0]))
 
 
 def _require_same_data(transport: Transport, corpus: Corpus) -> None:

@@ -23,6 +23,7 @@ from mpitrain.protocols.orders import Orders
 from mpitrain.sampling.assignments import Work
 from mpitrain.sampling.supply import Supply
 from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 
 def run(session: Session) -> None:
@@ -30,12 +31,12 @@ def run(session: Session) -> None:
     master, *workers = session.members
     warn(session, max(len(workers), 1))
     if not workers:
-        _alone(session)
+        _Alone(session).train()
         return
     transport, theta = session.transport, session.state.theta
     how = agreed(transport, lambda: _way(session), "the choice of the exchange")
     session.say_exchange(how)
-    session.monitor.counts_staleness = False
+    session.counters.unnumbered()
     number = workers.index(transport.rank) if transport.rank != master else -1
     orders = Orders(session, master)
     worker = Worker(session, orders, number, workers) if number >= 0 else None
@@ -56,7 +57,6 @@ def run(session: Session) -> None:
         worker.train(centre, supply, first)
     transport.flush()
     transport.barrier("the end")
-    session.monitor.refresh = lambda: None
     if how == "one-sided":
         centre.close()
 
@@ -84,8 +84,7 @@ def warn(session: Session, workers: int) -> None:
         return
     settings = session.schedule.at(0)
     for line, numbers in session.config.algorithm.warnings(settings.learning_rate, settings.workers or workers):
-        session.monitor.progress.line(f"warning: {line}")
-        session.monitor.write("warning", text=line, **numbers)
+        session.monitor.warn(line, **numbers)
 
 
 def take_up(session: Session, worker: "Worker | None") -> tuple[Supply, int]:
@@ -108,14 +107,41 @@ def take_up(session: Session, worker: "Worker | None") -> tuple[Supply, int]:
     return Supply(state.assignments, session.schedule), counts.index(min(counts))
 
 
-class _Alone:
-    """The line of a worker to a master in its own process."""
+class _Alone(Trainer):
+    """The centre and its one worker in one process, and the line between them."""
 
     saving = False
     over = True
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        super().__init__(session)
+        self.worker = Worker(session, self, 0, [session.members[0]])
+        self.supply, _ = take_up(session, self.worker)
+        theta = session.state.theta
+        self.centre = OwnCentre(theta.size, theta.dtype, self.supply, session.device)
+
+    def train(self) -> None:
+        """Until all samples are served or a stop is asked for."""
+        self.centre.put(self.session.state.theta)
+        self.worker.report_every = 0.0
+        self.worker.train(self.centre, self.supply)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Bring the state up to what x̃, the supply and the worker are now."""
+        state, place = self.session.state, self.centre.place()
+        self.centre.copy(state.theta)
+        state.trained = self.session.counters.trained_all
+        state.assignments.position = self.supply.position(place)
+        again = self.supply.returned(place)
+        state.assignments.returned = again + self.worker.unused()
+        self.worker.note_numbers()
+        state.local_numbers["again"] = [[w.epoch, w.start, w.count, w.minibatch] for w in again]
+
+    def save(self) -> None:
+        """With the worker's own vectors."""
+        self.refresh()
+        coordination.together(self.session, [])
 
     @property
     def stopping(self) -> bool:
@@ -129,35 +155,8 @@ class _Alone:
 
     def tell(self, message: FromWorker) -> None:
         if isinstance(message, Report):
-            self.session.monitor.trained(message.samples, message.loss)
-            self.session.monitor.updated(count=message.exchanges)
+            self.session.counters.trained(message.samples, message.loss)
+            self.session.counters.updated(count=message.exchanges)
             self.session.state.index += message.exchanges
-            while self.session.monitor.turn(self.session.state):
+            while self.session.monitor.turn(self):
                 pass
-
-
-def _alone(session: Session) -> None:
-    """The centre and its one worker in one process."""
-    state, monitor = session.state, session.monitor
-    worker = Worker(session, _Alone(session), 0, [session.members[0]])
-    supply, _ = take_up(session, worker)
-    centre = OwnCentre(state.theta.size, state.theta.dtype, supply, session.device)
-    centre.put(state.theta)
-    before = state.trained
-
-    def refresh() -> None:
-        centre.copy(state.theta)
-        state.trained = before + monitor.trained_now
-        state.assignments.position = supply.position(centre.place())
-        again = supply.returned(centre.place())
-        state.assignments.returned = again + worker.unused()
-        worker.note_numbers()
-        state.local_numbers["again"] = [[w.epoch, w.start, w.count, w.minibatch] for w in again]
-
-    monitor.refresh = refresh
-    if session.saver is not None:
-        monitor.save = lambda outstanding: coordination.together(session, outstanding)
-    worker.report_every = 0.0
-    worker.train(centre, supply)
-    refresh()
-    monitor.refresh = lambda: None

@@ -20,30 +20,28 @@ from mpitrain.protocols.messages import (
 from mpitrain.sampling import assignments
 from mpitrain.sampling.supply import Supply
 from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
 
 
-class Master:
+class Master(Trainer):
     """Rank 0: counts, evaluates, saves, passes on a wish to stop, and serves the centre where that takes messages."""
 
     def __init__(self, session: Session, centre: MastersCentre, workers: list[int], supply: Supply) -> None:
-        self.session, self.centre, self.workers, self.supply = session, centre, workers, supply
-        self.transport, self.state, self.monitor = session.transport, session.state, session.monitor
-        self._before = session.state.trained
+        super().__init__(session)
+        self.centre, self.workers, self.supply = centre, workers, supply
+        self.transport, self.state, self.counters = session.transport, session.state, session.counters
         self._done: set[int] = set()
         self._stopping = self._told = False
         self._unused = assignments.Unused()
         self._collection: Collection | None = None
-        self.monitor.refresh = self.refresh
-        if session.saver is not None:
-            self.monitor.save = lambda outstanding: self._save()
 
     def serve(self) -> None:
         """Until every worker has finished."""
         backoff = self.transport.backoff("any worker", self.workers)
         while len(self._done) < len(self.workers):
-            busy = self._turn() | self.monitor.turn(self.state)
+            busy = self._turn() | self.session.monitor.turn(self)
             self.transport.heartbeat(busy)
             if busy:
                 backoff.reset()
@@ -67,7 +65,7 @@ class Master:
         """Bring the state up to what x̃ and the supply are now."""
         place = self.centre.place()
         self.centre.copy(self.state.theta)
-        self.state.trained = self._before + self.monitor.trained_now
+        self.state.trained = self.counters.trained_all
         self.state.assignments.position = self.supply.position(place)
         again = self.supply.returned(place)
         self.state.assignments.returned = again
@@ -88,13 +86,13 @@ class Master:
         if sender not in self.workers:
             raise WireError(f"rank {sender} is no worker of this master")
         self._stopping |= envelope.stopping
-        self.monitor.traffic[sender] = envelope.traffic
+        self.counters.exchanged(sender, envelope.traffic)
         if self.centre.take(sender, envelope.message):
             return
         match envelope.message:
             case Report(samples, loss, _, exchanges):
-                self.monitor.trained(samples, loss)
-                self.monitor.updated(count=exchanges)
+                self.counters.trained(samples, loss)
+                self.counters.updated(count=exchanges)
                 self.state.index += exchanges
             case Unused(work):
                 self._unused.name(sender, work)
@@ -107,7 +105,7 @@ class Master:
             case unexpected:
                 raise WireError(f"rank {sender} sent {unexpected}, which was not due")
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Start a checkpoint of a moment when nothing moves: all workers wait between two minibatches."""
         self._collection = Collection(self.session, self.workers)
         backoff = self.transport.backoff("the workers' pieces of a checkpoint", self.workers)

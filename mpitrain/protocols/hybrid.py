@@ -24,31 +24,32 @@ from mpitrain.protocols.hybrid_whole import Whole
 from mpitrain.rng import stream
 from mpitrain.sampling.assignments import Work
 from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members, which are all ranks."""
-    trainer, monitor, state = Trainer(session), session.monitor, session.state
-    session.say_exchange("collectives" if trainer.parts > 1 else "none")
-    while (work := trainer.next_work()) is not None:
-        loss = trainer.step(work)
+    stepper, trainer, counters, state = Stepper(session), Trainer(session), session.counters, session.state
+    session.say_exchange("collectives" if stepper.parts > 1 else "none")
+    while (work := stepper.next_work()) is not None:
+        loss = stepper.step(work)
         if not np.isfinite(loss):
             raise TrainingFailed(
                 f"the loss is no longer finite at update {state.index}; a smaller training.learning_rate may help"
             )
-        monitor.trained(work.count, loss * work.count)
-        monitor.updated()
-        if trainer.wanted:
-            trainer.whole.gather()
-        monitor.turn(state, whole=True, parameters=trainer.wanted)
+        counters.trained(work.count, loss * work.count)
+        counters.updated()
+        if stepper.wanted:
+            stepper.whole.gather()
+        session.monitor.turn(trainer, whole=True, parameters=stepper.wanted)
         session.transport.heartbeat()
-        if trainer.stopping:
+        if stepper.stopping:
             break
-    trainer.whole.gather()
-    monitor.counted.update(trainer.counted())
+    stepper.whole.gather()
+    counters.note(stepper.counted())
 
 
-class Trainer:
+class Stepper:
     """One rank's part of the network, and one update after another.
 
     After a step `wanted` says whether the master wants whole vectors, `stopping` whether some rank was told to stop;

@@ -14,6 +14,7 @@ from mpitrain.errors import TrainingFailed
 from mpitrain.flat import block_of, block_slices
 from mpitrain.protocols.elastic import warn
 from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 PIECE = 1 << 20  # elements of one sum over the ranks
 YIELDING = 1e-3  # seconds without sleeps at the end of a step, which all ranks reach at about the same time
@@ -27,11 +28,12 @@ def run(session: Session) -> None:
     Stepper(session).train()
 
 
-class Stepper:
+class Stepper(Trainer):
     """One rank's own vectors and its copy of the centre; all ranks take their shares of one minibatch after another."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self.state = session, session.state
+        super().__init__(session)
+        self.state = session.state
         self.transport = session.device.transport(session.transport)
         self.options, self.ranks = session.config.algorithm, session.members
         self.part = self.ranks.index(self.transport.rank)
@@ -50,20 +52,20 @@ class Stepper:
 
     def train(self) -> None:
         """Until the end, or until some rank was told to stop."""
-        state, monitor = self.state, self.session.monitor
+        state, counters, monitor = self.state, self.session.counters, self.session.monitor
         while (work := self._next_work()) is not None:
             loss, stopping, saving_due = self._step(work)
             if not np.isfinite(loss):
                 raise TrainingFailed(
                     f"the loss is no longer finite at step {self.t}; a smaller training.learning_rate may help"
                 )
-            monitor.trained(work.count, loss * work.count)
+            counters.trained(work.count, loss * work.count)
             state.index += 1
-            monitor.updated()
+            counters.updated()
             self._note_numbers()
             if saving_due:
-                self._save()
-            monitor.turn(state, whole=True, saves=False)
+                monitor.checkpoint(self.save)
+            monitor.turn(self, whole=True, saves=False)
             self.transport.heartbeat()
             if stopping:
                 return
@@ -149,11 +151,6 @@ class Stepper:
     def _note_numbers(self) -> None:
         self.state.local_numbers.update(t=self.t, since=self.since, rate=self.rate.numbers())
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """All ranks together, between two steps."""
-        monitor = self.session.monitor
-        if self.transport.rank == self.ranks[0]:
-            monitor.save = lambda outstanding: coordination.together(self.session, outstanding)
-            monitor.checkpoint(self.state)
-        else:
-            coordination.together(self.session, [])
+        coordination.together(self.session, [])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpitrain.checkpoint import coordination
 from mpitrain.errors import WireError
 from mpitrain.protocols.centre import Centre, choose, open_centre
 from mpitrain.protocols.messages import (
@@ -29,6 +30,7 @@ from mpitrain.protocols.server_vectors import Vectors
 from mpitrain.protocols.server_worker import alone, work
 from mpitrain.sampling.assignments import Work
 from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 
 def run(session: Session) -> None:
@@ -69,12 +71,13 @@ def _lay_out(centre: Centre, session: Session) -> None:
     state.theta = centre.theta
 
 
-class Server:
+class Server(Trainer):
     """Rank 0's loop: takes messages, applies gradients, grants, dispenses samples, and evaluates when nothing waits."""
 
     def __init__(self, session: Session, centre: Centre, workers: list[int]) -> None:
-        self.session, self.centre, self.workers = session, centre, workers
-        self.transport, self.state, self.monitor = session.transport, session.state, session.monitor
+        super().__init__(session)
+        self.centre, self.workers = centre, workers
+        self.transport, self.state, self.counters = session.transport, session.state, session.counters
         self.updates, self.vectors = Updates(session), Vectors(session, centre)
         self.options = self.updates.options
         self.in_order = self.options.order == "round-robin"
@@ -86,7 +89,6 @@ class Server:
         self.stopped: set[int] = set()
         self._told = False
         self.turn = 0
-        self.monitor.outstanding = lambda: list(self.assigned.values())
 
     def serve(self) -> None:
         """Until every worker has been told to stop."""
@@ -98,13 +100,17 @@ class Server:
                 busy |= self.grant()
             busy |= self.greet()
             busy |= self.vectors.answer()
-            busy |= self.monitor.turn(self.state, punctual=self.in_order)
+            busy |= self.session.monitor.turn(self, punctual=self.in_order)
             self.transport.heartbeat(busy)
             if busy:
                 backoff.reset()
             else:
                 self._idle(backoff)
         self.vectors.finish()
+
+    def save(self) -> None:
+        """The master alone; what workers hold is handed out again after a resume."""
+        coordination.save_state(self.session, list(self.assigned.values()))
 
     def _idle(self, backoff: Any) -> None:
         """Sleep until a message waits, with as little work between as there can be: the workers need the cores."""
@@ -123,7 +129,7 @@ class Server:
             if sender not in self.workers:
                 raise WireError(f"rank {sender} is no worker of this server")
             self.session.stop.flag |= envelope.stopping
-            self.monitor.traffic[sender] = envelope.traffic
+            self.counters.exchanged(sender, envelope.traffic)
             taken = True
             match envelope.message:
                 case Hello():
@@ -157,7 +163,7 @@ class Server:
                 self.vectors.show()
         given = self.assigned.pop(worker)
         self.state.assignments.give_back(given.rest(told.work.count))
-        self.monitor.trained(*(told.work.count, told.loss) if accepted else (0, 0.0), self.session.clock() - began)
+        self.counters.trained(*(told.work.count, told.loss) if accepted else (0, 0.0), self.session.clock() - began)
         self._assign(worker)
         return True
 

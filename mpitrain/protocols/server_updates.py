@@ -15,7 +15,7 @@ class Updates:
     """The server's arithmetic: checks a gradient and applies it. Pure of messages."""
 
     def __init__(self, session: Session) -> None:
-        self.state, self.monitor = session.state, session.monitor
+        self.state, self.counters, self.monitor = session.state, session.counters, session.monitor
         self.options = cast(Served, session.config.algorithm)
         self.rule = self.options.master(session.device.fast)
         self.limit = session.config.run.nonfinite_limit
@@ -33,7 +33,9 @@ class Updates:
             self._refused_in_a_row = 0
             return True
         self._refused_in_a_row += 1
-        self.monitor.refused(worker, told.index, told.loss)
+        self.counters.refused()
+        self.monitor.progress.line(f"rank {worker}: its gradient from update {told.index} is not finite; rejected")
+        self.monitor.write("refused", worker=worker, index=told.index, loss=told.loss)
         if self._refused_in_a_row >= self.limit:
             raise TrainingFailed(
                 f"{self.limit} gradients in a row were not finite, the last from rank {worker} at update "
@@ -49,7 +51,7 @@ class Updates:
             parts = {name: vector[b] for name, vector in vectors.items()}
             scratch = self._scratch[: b.stop - b.start]
             self.rule.merge(parts, gradient[b], scratch, eta=eta, stale=stale, t=state.index)
-        self.monitor.updated(stale)
+        self.counters.updated(stale)
         if self._previous is not None:
             self._compare(gradient, told, worker)
         state.index += 1
@@ -63,4 +65,4 @@ class Updates:
             cosine = float(np.dot(gradient, previous) / norms) if norms else None
         np.copyto(previous, gradient)
         self._previous_from = worker
-        self.monitor.gradient_statistics(told.zeros, told.minibatches, cosine)
+        self.counters.gradient_statistics(told.zeros, told.minibatches, cosine)

@@ -33,6 +33,7 @@ from mpitrain.protocols.messages import (
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.sampling.means import Mean
 from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 
 class Worker:
@@ -170,7 +171,7 @@ def work(session: Session, centre: Centre, master: int, number: int) -> None:
 
 def alone(session: Session) -> None:
     """A server and its one worker in one process: the same rounds without messages."""
-    updates, state, monitor = Updates(session), session.state, session.monitor
+    updates, state, trainer = Updates(session), session.state, Trainer(session)
     options = updates.options
     centre: Any = _OwnCentre(state.theta, state.index)
     worker = Worker(session, centre, 0, 0)
@@ -184,9 +185,9 @@ def alone(session: Session) -> None:
         if updates.accepts(centre.gradient, told, 0):
             updates.apply(centre.gradient, told, 0)
             centre.index = state.index
-            monitor.trained(told.work.count, told.loss)
+            session.counters.trained(told.work.count, told.loss)
         state.assignments.give_back(given.rest(told.work.count))
-        while monitor.turn(state):
+        while session.monitor.turn(trainer):
             pass
 
 

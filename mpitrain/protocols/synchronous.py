@@ -16,6 +16,7 @@ from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.assignments import Work
 from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 
 def run(session: Session) -> None:
@@ -25,16 +26,16 @@ def run(session: Session) -> None:
     session.state.place(session.device)
     state, parallel = session.state, len(session.members) > 1
     session.say_exchange("allreduce" if parallel else "none")
-    stepper = Stepper(session)
+    stepper, trainer = Stepper(session), Trainer(session)
     while (work := stepper.next_work()) is not None:
         loss = stepper.step(work)
         if not np.isfinite(loss):
             raise TrainingFailed(
                 f"the loss is no longer finite at update {state.index}; a smaller training.learning_rate may help"
             )
-        session.monitor.trained(work.count, loss * work.count)
-        session.monitor.updated()
-        session.monitor.turn(state, whole=True)
+        session.counters.trained(work.count, loss * work.count)
+        session.counters.updated()
+        session.monitor.turn(trainer, whole=True)
         session.transport.heartbeat()
         if stepper.stopping:
             break

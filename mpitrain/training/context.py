@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mpitrain.checkpoint.state import State
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.monitor import Monitor
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
@@ -37,17 +38,21 @@ class Session:
     learner: Learner
     schedule: Schedule
     state: State
-    monitor: Monitor
     clock: Callable[[], float]
     stop: Stop = field(default_factory=Stop)
     saver: "Saver | None" = None  # where checkpoints go; None: none are written
     device: Cpu = CPU
     resumed: Path | None = None  # the checkpoint that this run goes on from
+    monitor: Monitor = field(default_factory=Monitor)
+    exchange: str = "none"  # how vectors travel
+
+    def __post_init__(self) -> None:
+        self.counters = Counters(self.state)
 
     def say_exchange(self, how: str) -> None:
         """Record how vectors travel; say it where that was probed, or where they start from a GPU."""
         direct = self.device.direct and how in DIRECT
-        self.monitor.exchange = f"{how} from GPU memory" if direct else how
+        self.exchange = f"{how} from GPU memory" if direct else how
         if direct:
             self.monitor.progress.line(f"vectors go to MPI from GPU memory: {self.device.passing}")
             return

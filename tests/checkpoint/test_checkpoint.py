@@ -311,17 +311,17 @@ from collections import namedtuple
 from pathlib import Path
 from mpitrain.__main__ import main
 from mpitrain.training.gradients import Learner
-from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.monitor import MasterMonitor
 plain, asked = shutil.disk_usage, []
 def disk_usage(path):
     asked.append(path)
     return namedtuple("usage", "free")(5_000) if len(asked) <= {times} else plain(path)
 shutil.disk_usage = disk_usage
-checkpoint = Monitor.checkpoint
+checkpoint = MasterMonitor.checkpoint
 def begun(*arguments):
     Path("begun").touch()
     checkpoint(*arguments)
-Monitor.checkpoint = begun
+MasterMonitor.checkpoint = begun
 gradient, computed = Learner.gradient, []
 def waiting(*arguments):
     computed.append(arguments)

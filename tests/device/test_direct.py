@@ -136,7 +136,7 @@ def test_all_vectors_go_from_the_same_device_memory(
         transport, *settings, *period, "training.minibatch=4", device=direct, samples=32 * (transport.size - 1)
     )
     PROTOCOLS[session.config.algorithm.protocol](session)
-    assert session.monitor.exchange == "messages from GPU memory"
+    assert session.exchange == "messages from GPU memory"
     workers, sent = transport.size - 1, sum(method == "send" for method, _ in places)
     assert len(places) >= 4
     assert len({place for _, place in places}) <= (2 if transport.rank or name == "asgd" else 2 * workers)
@@ -233,7 +233,7 @@ def test_what_is_recorded_and_said(session_of: Any, direct: Gpu, how: str, recor
     session, said = session_of(Transport(MPI.COMM_SELF), device=direct), []
     session.monitor.progress.line = said.append
     session.say_exchange(how)
-    assert session.monitor.exchange == recorded
+    assert session.exchange == recorded
     assert said == [line] * (line is not None)
 
 

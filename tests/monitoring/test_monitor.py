@@ -4,6 +4,7 @@ import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,13 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.checkpoint.state import State
-from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.monitor import MasterMonitor
+from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, errors
 from mpitrain.sampling.assignments import Assignments
 from mpitrain.sampling.means import Losses
+from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 
 class Evaluation:
@@ -43,14 +47,23 @@ class Written(list):
 
 
 class Run:
-    """A monitor of epochs of 10 samples, its state, and its clock."""
+    """A monitor of epochs of 10 samples, its state, and its clock; `numbers` are a checkpoint's."""
 
-    def __init__(self, *settings: str) -> None:
+    def __init__(self, *settings: str, numbers: dict[str, Any] | None = None) -> None:
         self.now = 100.0
         self.state = State(np.zeros(3), Assignments(10, 1000))
-        self.monitor = Monitor(configuration.load(None, list(settings)), lambda: self.now, self.state, 10)
-        self.monitor.metrics = self.records = Written()  # type: ignore[assignment]
-        self.monitor.evaluation = Evaluation(self.pass_time)  # type: ignore[assignment]
+        if numbers is not None:
+            self.state.restore(numbers)
+        config, alone = configuration.load(None, list(settings)), SimpleNamespace(size=1, heartbeat=lambda: None)
+        self.session = Session(config, alone, [0], None, None, None, self.state, lambda: self.now)  # type: ignore[arg-type]
+        self.counters, self.trainer, self.records = self.session.counters, Trainer(self.session), Written()
+        self.evaluation: Any = Evaluation(self.pass_time)
+        records: Any = self.records
+        self.monitor = MasterMonitor(self.session, Path(), records, Progress("none", 1), self.evaluation)
+        self.monitor.start()
+
+    def turn(self, whole: bool = False) -> bool:
+        return self.monitor.turn(self.trainer, whole)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -67,22 +80,22 @@ def run() -> Run:
 def test_the_training_loss_of_a_run_is_that_of_its_last_epoch(run: Run) -> None:
     """Minibatches of 4 that reach over its begin count in proportion; the records between do not matter."""
     assert run.monitor.last_loss is None
-    run.monitor.trained(4, 4 * 8.0)
+    run.counters.trained(4, 4 * 8.0)
     assert run.monitor.last_loss == 8.0
     for loss in (5.0, 3.0, 2.0, 1.0):
-        run.monitor.trained(4, 4 * loss)
+        run.counters.trained(4, 4 * loss)
         run.pass_time(2.0)
-        run.monitor.turn(run.state)
-    run.monitor.trained(0, 0.0, busy=1.0)  # a refused gradient
+        run.turn()
+    run.counters.trained(0, 0.0, busy=1.0)  # a refused gradient
     assert run.monitor.last_loss == pytest.approx((2 * 3.0 + 4 * 2.0 + 4 * 1.0) / 10)
 
 
 def train(run: Run, losses: list[float], seconds: float) -> None:
     """Minibatches of 5 with these mean losses, each so many seconds long."""
     for loss in losses:
-        run.monitor.trained(5, 5 * loss)
+        run.counters.trained(5, 5 * loss)
         run.pass_time(seconds)
-        while run.monitor.turn(run.state):
+        while run.turn():
             pass
 
 
@@ -98,12 +111,12 @@ def test_an_epoch_s_loss_does_not_depend_on_the_clock(run: Run, seconds: float) 
 
 def test_an_epoch_s_loss_is_that_of_the_moment_when_its_evaluation_began(run: Run) -> None:
     """What is trained while slices are evaluated belongs to the next line."""
-    run.monitor.trained(10, 10 * 4.0)
-    run.monitor.evaluation.step = lambda: None  # type: ignore[union-attr,method-assign]
-    run.monitor.turn(run.state)
-    run.monitor.trained(5, 5 * 1.0)
-    del run.monitor.evaluation.step  # type: ignore[union-attr]
-    run.monitor.turn(run.state)
+    run.counters.trained(10, 10 * 4.0)
+    run.evaluation.step = lambda: None
+    run.turn()
+    run.counters.trained(5, 5 * 1.0)
+    del run.evaluation.step
+    run.turn()
     (record,) = run.evaluations()
     assert (record["samples"], record["train_loss"]) == (10, 4.0)
 
@@ -115,7 +128,7 @@ def test_an_evaluation_s_loss_is_over_what_lies_between_two_but_at_most_an_epoch
     """Several an epoch, or one every few epochs, or one at the end."""
     run = Run(f"run.evaluate_every={every}")
     train(run, [8.0, 6.0, 5.0, 3.0], 0.1)
-    run.monitor.finish(run.state, evaluate=True)
+    run.monitor.finish(evaluate=True)
     assert [record["train_loss"] for record in run.evaluations()] == losses
 
 
@@ -124,9 +137,7 @@ def test_a_resumed_epoch_s_loss_is_that_of_all_of_it(run: Run) -> None:
     train(run, [8.0, 6.0, 5.0], 0.1)
     numbers = json.loads(json.dumps(run.state.numbers()))
     for kept, wanted in ((numbers, 4.0), ({key: numbers[key] for key in numbers if key != "losses"}, 3.0)):
-        resumed = Run()
-        resumed.state.restore(kept)
-        resumed.monitor.resume(resumed.state)
+        resumed = Run(numbers=kept)
         train(resumed, [3.0], 0.1)
         (record,) = resumed.evaluations()
         assert (record["samples"], record["train_loss"]) == (20, wanted)
@@ -146,9 +157,9 @@ def test_a_long_epoch_s_losses_are_kept_in_few_numbers() -> None:
 
 def test_an_evaluation_is_of_the_moment_when_it_began(run: Run) -> None:
     """Its parameters are copied then; what it takes itself is no training."""
-    run.monitor.trained(10, 1.0)
+    run.counters.trained(10, 1.0)
     run.pass_time(5.0)
-    run.monitor.turn(run.state, whole=True)
+    run.turn(whole=True)
     (record,) = run.evaluations()
     assert (record["samples"], record["seconds"]) == (10, 5.0)
 
@@ -157,12 +168,12 @@ def test_an_evaluation_is_of_the_moment_when_it_began(run: Run) -> None:
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_results_at_the_end_are_of_the_last_parameters(run: Run, moved: bool, stopped: bool) -> None:
     """Those that changed uncounted are evaluated again; a stopped run has no time to, and knows that it has not."""
-    run.monitor.trained(10, 1.0)
-    run.monitor.turn(run.state, whole=True)
+    run.counters.trained(10, 1.0)
+    run.turn(whole=True)
     if moved:
         run.state.theta += 0.5
-    run.monitor.finish(run.state, evaluate=not stopped)
-    assert run.monitor.evaluated(run.state) == (not moved or not stopped)
+    run.monitor.finish(evaluate=not stopped)
+    assert run.monitor.evaluated == (not moved or not stopped)
     assert len(run.evaluations()) == 1 + (moved and not stopped)
     assert run.monitor.results["test_error"] == (0.5 if moved and not stopped else 0.0)
     assert run.records[-1]["event"] == "train"

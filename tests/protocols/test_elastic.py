@@ -82,7 +82,7 @@ def test_every_sample_once_an_epoch(session_of, name: str, sampling: str) -> Non
     settings = (f"algorithm.name={name}", f"algorithm.sampling={sampling}")
     session = trained(session_of, *settings, *COMMON)
     assert Counter(session.learner.corpus.gathered) == Counter(dict.fromkeys(range(64), 3))
-    assert session.monitor.trained_now == 192
+    assert session.counters.trained_now == 192
 
 
 def test_no_centre_s_pull_and_no_momentum_is_the_same_run(session_of) -> None:

@@ -108,7 +108,7 @@ def test_every_sample_once_an_epoch(session_of, transport, name: str, how: str, 
     texts = transport.gather_texts(" ".join(map(str, session.learner.corpus.gathered)), "the samples")
     assert Counter(int(word) for text in texts for word in text.split()) == Counter(dict.fromkeys(range(500), 2))
     if transport.rank == 0:
-        assert session.monitor.trained_now == 1000 and session.state.assignments.exhausted
+        assert session.counters.trained_now == 1000 and session.state.assignments.exhausted
         assert np.isfinite(session.state.theta).all() and not np.array_equal(session.state.theta, np.ones(5))
 
 
@@ -315,7 +315,7 @@ def with_saver(session, folder: Path, resume: bool = False):
     if resume:
         session.resumed = checkpoint.newest(folder)[0]
         checkpoint.load_state(session.resumed, session.state, session.network.layout)
-        session.monitor.resume(session.state)
+        session.counters.resume(session.state)
     return session
 
 
@@ -344,7 +344,7 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(
     if transport.rank == 1:
         stop_after(first, 30)
     PROTOCOLS[first.config.algorithm.protocol](first)
-    first.state.trained = first.monitor.trained_now
+    first.state.trained = first.counters.trained_now
     coordination.together(first, [], last=True)
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *common, samples=100), shared_folder, resume=True)
@@ -371,7 +371,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
     if transport.rank:
         stop_after(first, 5)  # samples, whoever comes first: one rank alone could find all 800 taken by the others
     PROTOCOLS["elastic"](first)
-    first.state.trained = first.monitor.trained_now
+    first.state.trained = first.counters.trained_now
     coordination.together(first, [], last=True)
     seen = list(first.learner.corpus.gathered)
     few = (
@@ -406,11 +406,11 @@ def test_a_checkpoint_in_mid_run_is_a_moment_of_it(session_of, transport, shared
     if transport.rank == 0:
         plain, left = session.monitor.turn, [True]
 
-        def turn(state) -> bool:
-            if left and session.monitor.trained_now:
+        def turn(trainer) -> bool:
+            if left and session.counters.trained_now:
                 left.clear()
-                session.monitor.checkpoint(state)
-            return plain(state)
+                session.monitor.checkpoint(trainer.save)
+            return plain(trainer)
 
         session.monitor.turn = turn
     PROTOCOLS["elastic"](session)

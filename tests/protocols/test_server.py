@@ -37,7 +37,7 @@ def test_a_sequence_of_gradients_gives_algorithm_1_by_hand(session_of) -> None:
     assert session.state.theta.tolist() == [-2.5, -2.0]
     assert session.state.beside["velocity"].tolist() == [-1.0, -1.0]
     assert session.state.index == 3
-    assert (session.monitor.staleness_sum, session.monitor.staleness_max) == (1, 1)
+    assert (session.counters.staleness_sum, session.counters.staleness_max) == (1, 1)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -47,7 +47,7 @@ def test_a_gradient_that_is_not_finite_is_refused_and_its_worker_named(session_o
     fine, broken = np.full(5, 1e200), np.array([1.0, bad, 1, 1, 1])
     for gradient, accepted in ((broken, False), (broken, False), (fine, True), (broken, False), (broken, False)):
         assert updates.accepts(gradient, Gradient(0, WORK), worker=4) is accepted
-    assert updates.monitor.refusals == 4
+    assert updates.counters.refusals == 4
     with pytest.raises(TrainingFailed, match="rank 4"):
         updates.accepts(broken, Gradient(0, WORK), worker=4)
 
@@ -91,7 +91,7 @@ def test_gradient_statistics(session_of) -> None:
     for worker, gradient in ((1, [1.0, 0, 0, 0, 0]), (2, [1.0, 1.0, 0, 0, 0]), (2, [0, 0, 0, 0, 1.0])):
         note = Gradient(updates.state.index, WORK, worker, zeros=worker / 4)
         updates.apply(np.array(gradient), note, worker)
-    summary = updates.monitor.summary()
+    summary = updates.counters.summary()
     assert summary["gradient_zeros_mean"] == (0.25 + 4 * 0.5) / 5
     assert summary["gradient_cosine_mean"] == pytest.approx(0.5**0.5)
 
@@ -124,7 +124,7 @@ def test_the_share_of_zeros_is_that_of_a_minibatch_s_gradient(session_of, miniba
     settings = ("run.gradient_statistics=true", "training.epochs=1", f"algorithm.minibatches={minibatches}")
     session = session_of(one_rank(), *settings, "training.minibatch=4", network=OneElement())
     PROTOCOLS["server"](session)
-    assert session.monitor.summary()["gradient_zeros_mean"] == pytest.approx(0.8)
+    assert session.counters.summary()["gradient_zeros_mean"] == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("name", ["asgd", "mdownpour", "adownpour", "mvadownpour"])

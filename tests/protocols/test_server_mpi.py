@@ -29,8 +29,8 @@ def test_every_sample_once_an_epoch(session_of, transport, how: str) -> None:
     PROTOCOLS["server"](session)
     assert everyone(transport, session.learner.corpus.gathered) == Counter(dict.fromkeys(range(500), 2))
     if transport.rank == 0:
-        assert session.monitor.trained_now == 1000
-        assert session.monitor.updates == session.state.index
+        assert session.counters.trained_now == 1000
+        assert session.counters.updates == session.state.index
 
 
 def test_computing_until_granted_uses_every_sample_once(session_of, transport) -> None:
@@ -136,7 +136,7 @@ def test_a_slow_worker_does_not_slow_the_others(session_of, transport, tmp_path)
     session = session_of(transport, "training.minibatch=4", "training.epochs=1", samples=600)
     folder = Path(transport.broadcast(str(tmp_path).encode(), "the folder").decode())
     begun, rest = folder / "begun", folder / "rest"
-    gradient, trained = session.learner.gradient, session.monitor.trained
+    gradient, trained = session.learner.gradient, session.counters.trained
 
     def held_up(*arguments, **more):
         if transport.rank == 1:
@@ -146,10 +146,10 @@ def test_a_slow_worker_does_not_slow_the_others(session_of, transport, tmp_path)
 
     def counted(*arguments):
         trained(*arguments)
-        if session.monitor.trained_now == 596:
+        if session.counters.trained_now == 596:
             rest.touch()
 
-    session.monitor.trained = counted
+    session.counters.trained = counted
     session.learner.gradient = held_up
     PROTOCOLS["server"](session)
     shares = [int(text) for text in transport.gather_texts(str(len(session.learner.corpus.gathered)), "the shares")]
@@ -170,7 +170,7 @@ def test_a_non_finite_gradient_is_refused_by_the_server(session_of, transport, m
 
     monkeypatch.setattr(session.learner, "gradient", gradient)
     named = []
-    monkeypatch.setattr(session.monitor, "refused", lambda worker, index, loss: named.append(worker))
+    monkeypatch.setattr(session.monitor, "write", lambda event, worker, **more: named.append(worker))
     PROTOCOLS["server"](session)
     if transport.rank == 0:
         assert set(named) <= {1} and np.isfinite(session.state.theta).all()
@@ -196,7 +196,7 @@ def test_a_stop_asked_of_one_rank_stops_all_and_loses_no_sample(session_of, tran
     if transport.rank == 0:
         ledger = session.state.assignments
         waiting = sum(work.count for work in ledger.returned)
-        assert session.monitor.trained_now + waiting == ledger.position < 5000
+        assert session.counters.trained_now + waiting == ledger.position < 5000
 
 
 def test_the_snapshot_path_answers_a_starving_reader(session_of, transport, monkeypatch) -> None:

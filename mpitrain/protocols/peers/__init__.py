@@ -27,14 +27,14 @@ def run(session: Session) -> None:
     if session.transport.rank not in session.members:
         return
     session.say_exchange("sparse messages" if len(session.members) > 1 else "none")
-    session.monitor.counts_staleness = len(session.members) == 1
+    if len(session.members) > 1:
+        session.counters.unnumbered()
     require_same_network(session)
     _compile(session)
     take_up(session)
     session.state.place(session.device)
     peer = Peer(session)
-    with peer.meetings.postponing_saves():
-        synchronous(peer) if peer.in_step else asynchronous(peer)
+    synchronous(peer) if peer.in_step else asynchronous(peer)
 
 
 def require_same_network(session: Session) -> None:

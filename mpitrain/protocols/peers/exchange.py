@@ -27,7 +27,7 @@ class Exchange:
         most = capacity(state.theta.size)
         self.outbox = Outbox(transport, Tag.DELTA, self.peers, options.window, most)
         self.inbox = Inbox(transport, Tag.DELTA, self.peers, options.window * len(self.peers), most)
-        self.tally = Tally(session.monitor, state.theta.size, state.theta.itemsize)
+        self.tally = Tally(session.counters, state.theta.size, state.theta.itemsize)
         self._told: list[tuple[Any, bytes]] = []
         self.reached = 0  # the round that the master has told of
         self.meeting, self.called = 0, -1  # the next meeting, the last one that somebody called

@@ -3,8 +3,6 @@
 Ranks come when they have no work left, and all come once their minibatch is done when one calls: to stop, or to save.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -62,27 +60,14 @@ class Meetings:
         if peer.number == 0:
             for member, standing in zip(peer.members, standings, strict=True):
                 self._exchange.tally.take(member, standing.report)
-            self._session.monitor.counted.update(self._exchange.tally.whole())
+            self._session.counters.note(self._exchange.tally.whole())
         if any(s.reason == "save" for s in standings) and not over:
             self._save()
         return over
 
-    @contextmanager
-    def postponing_saves(self) -> Iterator[None]:
-        """While it lasts, a checkpoint that is due is made at a meeting."""
-        monitor = self._session.monitor
-        save = monitor.save
-        if self._peer.number == 0:
-            monitor.save = lambda outstanding: self._want_save()
-        try:
-            yield
-        finally:
-            monitor.save = save
-
-    def warn(self, line: str) -> None:
-        """Tell the user."""
-        self._session.monitor.progress.line(f"warning: {line}")
-        self._session.monitor.write("warning", text=line)
+    def want_save(self) -> None:
+        """Have this rank call a meeting to save."""
+        self._save_wanted = True
 
     # ---- the nonblocking consensus
 
@@ -113,19 +98,8 @@ class Meetings:
         if odd and not over:
             raise TrainingFailed(line)
         if odd and self._peer.number == 0:
-            self.warn(line)
-
-    # ---- checkpoints
-
-    def _want_save(self) -> None:
-        self._save_wanted = True
+            self._session.monitor.warn(line)
 
     def _save(self) -> None:
         self._save_wanted = False
-        monitor = self._session.monitor
-        if self._peer.number:
-            coordination.together(self._session, [])
-            return
-        postponed, monitor.save = monitor.save, lambda outstanding: coordination.together(self._session, outstanding)
-        monitor.checkpoint(self._peer.state)
-        monitor.save = postponed
+        self._session.monitor.checkpoint(lambda: coordination.together(self._session, []))

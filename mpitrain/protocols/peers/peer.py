@@ -17,15 +17,17 @@ from mpitrain.rules.sparse_delta import COARSE
 from mpitrain.sampling.assignments import Work
 from mpitrain.schedules.stages import Settings
 from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
 
 REPORT_EVERY, NORM_EVERY = 0.2, 5.0  # seconds
 
 
-class Peer:
+class Peer(Trainer):
     """One rank's part; `number` is its place among the members."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self.transport, self.state = session, session.transport, session.state
+        super().__init__(session)
+        self.transport, self.state = session.transport, session.state
         options = cast(SparseDelta, session.config.algorithm)
         self.options, self.members = options, session.members
         self.in_step = options.synchronous or options.order == "round-robin"
@@ -42,7 +44,7 @@ class Peer:
         self._reported = self._checked = session.clock()
         self._began = self._measured = self._reported
         if self.number == 0:
-            session.monitor.statistics = self.exchange.tally.recent
+            session.counters.add_statistics(self.exchange.tally.recent)
             self._warn_of_coarse_steps()
 
     def compute(self, work: Work, settings: Settings, emit: bool) -> Array:
@@ -89,16 +91,20 @@ class Peer:
 
     def keep_records(self) -> None:
         """The master's: counts, evaluation of a copy, all the while receiving."""
-        monitor = self.session.monitor
         self.exchange.tally.take(self.transport.rank, self.report)
         self.count_updates()
-        while monitor.turn(self.state):
+        while self.session.monitor.turn(self):
             self.exchange.receive()
 
     def count_updates(self) -> None:
         """An update is a message applied, own ones too."""
-        self.session.monitor.updates = self.exchange.replica.applied
-        self.state.index = self._index + self.exchange.replica.applied
+        index = self._index + self.exchange.replica.applied
+        self.session.counters.updated(count=index - self.state.index)
+        self.state.index = index
+
+    def save(self) -> None:
+        """At a meeting."""
+        self.meetings.want_save()
 
     def _layer_done(self, part: slice) -> None:
         self.exchange.collect()
@@ -112,4 +118,5 @@ class Peer:
         for number, settings in enumerate(self.session.schedule.all):
             step = self.emission.step_at(settings)
             if step < COARSE:
-                self.meetings.warn(f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps")
+                line = f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps"
+                self.session.monitor.warn(line)

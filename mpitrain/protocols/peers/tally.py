@@ -1,19 +1,19 @@
-"""The master's sums over all peers' reports: progress for the monitor, density and compression for the metrics."""
+"""The master's sums over all peers' reports: progress for the counters, density and compression for the metrics."""
 
 from typing import Any
 
-from mpitrain.monitoring.monitor import Monitor
+from mpitrain.monitoring.counters import Counters
 from mpitrain.protocols.messages import Totals
 
 
 class Tally:
-    """Takes cumulative reports, tells `monitor` what is new in them, and describes the exchange.
+    """Takes cumulative reports, tells `counters` what is new in them, and describes the exchange.
 
     `length` is the number of parameters, `itemsize` the bytes of one in a dense exchange.
     """
 
-    def __init__(self, monitor: Monitor, length: int, itemsize: int) -> None:
-        self._monitor, self._length, self._itemsize = monitor, length, itemsize
+    def __init__(self, counters: Counters, length: int, itemsize: int) -> None:
+        self._counters, self._length, self._itemsize = counters, length, itemsize
         self._reports: dict[int, Totals] = {}
         self._shown = Totals()
 
@@ -21,7 +21,7 @@ class Tally:
         """A rank's newest report, or an older one come late."""
         before = self._reports.get(rank, Totals())
         if report.minibatches > before.minibatches:
-            self._monitor.trained(report.samples - before.samples, report.loss - before.loss)
+            self._counters.trained(report.samples - before.samples, report.loss - before.loss)
         if report.minibatches >= before.minibatches:
             self._reports[rank] = report
 

@@ -89,8 +89,8 @@ def test_replicas_are_identical_to_the_bit(session_of, transport, synchronous: s
     texts = transport.gather_texts(gathered, "the samples")
     assert Counter(int(word) for text in texts for word in text.split()) == Counter(dict.fromkeys(range(160), 3))
     if transport.rank == 0:
-        assert session.monitor.trained_now == 480
-        assert 0 < session.monitor.counted["density"] < 0.5
+        assert session.counters.trained_now == 480
+        assert 0 < session.counters.counted["density"] < 0.5
 
 
 @pytest.mark.parametrize("synchronous", MODES)
