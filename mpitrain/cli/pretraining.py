@@ -9,7 +9,8 @@ from mpitrain.checkpoint.state import fresh
 from mpitrain.config import Pretraining
 from mpitrain.monitoring.evaluation import Subset
 from mpitrain.pretraining import METHODS
-from mpitrain.protocols.messages import TO_FIRST, TO_IDLE, Gone, Over, StopRequest
+from mpitrain.protocols.messages import TO_FIRST, Over
+from mpitrain.protocols.standby import dismiss, stand_by
 from mpitrain.training.context import Session
 
 
@@ -22,7 +23,9 @@ def pretrain(session: Session) -> None:
     options, transport, theta = session.config.pretraining, session.transport, session.state.theta
     if options.method == "none":
         return
-    complete = _work(session, options) if transport.rank == 0 else _await(session)
+    complete = (
+        _work(session, options) if transport.rank == 0 else stand_by(session, 0, "the pre-training by rank 0").complete
+    )
     if not complete:
         session.saver = None
     transport.broadcast_array(theta, "the pre-trained weights")
@@ -52,26 +55,8 @@ def _work(session: Session, options: Pretraining) -> bool:
         _record(session, layer, layers, loss / samples, session.clock() - began)
     if theta is not session.state.theta:
         device.download(theta, session.state.theta)
-    others = range(1, session.transport.size)
-    for rank in others:
-        TO_IDLE.post(session.transport, rank, Over(not session.stop.flag))
-    for rank in others:  # no wish to stop that came too late stays behind
-        while TO_FIRST.receive(session.transport, rank, "the end of the pre-training").message != Gone():
-            pass
+    dismiss(session, range(1, session.transport.size), Over(not session.stop.flag))
     return not session.stop.flag
-
-
-def _await(session: Session) -> bool:
-    """Whether it came to its end; a wish to stop is told to the first rank."""
-    transport, told = session.transport, False
-    backoff = transport.backoff("the pre-training by rank 0", [0])
-    while (arrived := TO_IDLE.poll(transport, 0)) is None:
-        if session.stop.flag and not told:
-            TO_FIRST.post(transport, 0, StopRequest())
-            told = True
-        backoff.pause()
-    TO_FIRST.post(transport, 0, Gone())
-    return arrived[1].message.complete
 
 
 def _record(session: Session, layer: int, layers: int, loss: float, seconds: float) -> None:

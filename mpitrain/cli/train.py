@@ -30,7 +30,8 @@ from mpitrain.models import Network, warm
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.standby import dismiss, stand_by
+from mpitrain.protocols.messages import Over
+from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
 from mpitrain.sampling.assignments import Work
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session
@@ -152,9 +153,9 @@ def _train_in(
         if transport.rank in session.members:
             PROTOCOLS[config.algorithm.protocol](session)
         else:
-            stand_by(session)
+            stand_by(session, session.members[0], "the end of the training")
         if transport.rank == session.members[0]:
-            dismiss(session)
+            dismiss(session, idle_ranks(session), Over())
     stopped = np.array([int(stop.flag)])
     transport.sum(stopped, "the end")
     return finish(session, monitor, bool(stopped[0]))

@@ -3,12 +3,11 @@
 from mpitrain.mpi.launcher import library
 from mpitrain.mpi.start import MPI, abort, abort_on_exception, cuda_aware
 from mpitrain.mpi.transport import Transport
-from mpitrain.mpi.waiting import Backoff, Traffic
+from mpitrain.mpi.waiting import Traffic
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
 
 __all__ = [
     "MPI",
-    "Backoff",
     "RemoteSegments",
     "SharedSegments",
     "SummingSegments",

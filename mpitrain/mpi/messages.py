@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from mpitrain.flat import Array
 from mpitrain.mpi.heartbeats import PROBES, look
 from mpitrain.mpi.start import MPI, finalize_within
-from mpitrain.mpi.waiting import Member, overdue
+from mpitrain.mpi.waiting import Backoff, Member, overdue
 
 T = TypeVar("T")
 ENTER_MPI = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
@@ -63,7 +63,7 @@ class Messages(Member):
 
         While they wait for files of the ranks `awaited`, so does this one: under the deadline, as in any other wait.
         """
-        backoff = self.backoff("what they write", awaited)
+        backoff = Backoff(self, "what they write", awaited)
         while wait(jobs, ENTER_MPI).not_done:
             if awaited():
                 backoff.pause()
@@ -92,14 +92,14 @@ class Messages(Member):
         beats, what = self.heartbeats, "the end of the program"
         self.flush()
         beats.hush()
-        backoff = self.backoff(what, [])
-        while not beats.settle():
-            backoff.pause()
+        self.until(beats.settle, what, [])
         beats.leave()
-        backoff = self.backoff(what, beats.staying)
-        while beats.staying() or not beats.settle():
+
+        def all_left() -> bool:
             beats.listen(self.waking())
-            backoff.pause()
+            return beats.settle() and not beats.staying()
+
+        self.until(all_left, what, beats.staying)
         beats.hush(False)
         finalize_within(self.deadline)
 
@@ -126,17 +126,20 @@ class Messages(Member):
 
     def receive(self, source: int, tag: int, what: str) -> bytes:
         """Wait for a small message from one rank."""
-        backoff = self.backoff(what, [source])
-        while (answer := self.poll(tag, source)) is None:
-            backoff.pause()
-        return answer[1]
+        arrived: list[bytes] = []
+
+        def came() -> bool:
+            if (message := self.poll(tag, source)) is not None:
+                arrived.append(message[1])
+            return bool(arrived)
+
+        self.until(came, what, [source])
+        return arrived[0]
 
     def receive_into(self, source: int, tag: int, buffer: Array, what: str) -> None:
         """Wait for a message of exactly the buffer's length. Raises ValueError when it has another."""
         request, status = self.comm.Irecv([buffer, MPI.BYTE], source, tag), MPI.Status()
-        backoff = self.backoff(what, [source])
-        while not request.Test(status):
-            backoff.pause()
+        self.until(lambda: request.Test(status), what, [source])
         if status.Get_count(MPI.BYTE) != buffer.nbytes:
             raise ValueError(f"{status.Get_count(MPI.BYTE)} bytes from rank {source}, expected {buffer.nbytes}")
         self.traffic.bytes_received += buffer.nbytes

@@ -117,16 +117,28 @@ class Member:
             os.sched_yield()
             if request.Test():
                 return
-        backoff = self.backoff(what, whom)
-        while not request.Test():
-            backoff.pause()
+        self.until(request.Test, what, whom)
 
-    def backoff(self, what: str, whom: "Whom" = None) -> "Backoff":
-        """A pause for polling loops that grows from microseconds to a millisecond and ends at the deadline.
+    def until(
+        self,
+        happened: Callable[[], bool],
+        what: str,
+        whom: "Whom" = None,
+        serve: Callable[[], bool] | None = None,
+        nap: float | None = None,
+    ) -> None:
+        """Wait until it has `happened`: `what` is awaited from the ranks `whom`, those that a function gives in time,
+        or (None) all. Raises Overdue naming those that are silent.
 
-        `what` is waited for from the ranks `whom`, those that a function gives in time, or (None) all.
+        Meanwhile `serve` does what comes; when it says that there was something, the wait begins anew. Between two
+        looks the rank sleeps for `nap` seconds, by default from microseconds to two milliseconds, the longer the later.
         """
-        return Backoff(self, what, whom)
+        backoff = Backoff(self, what, whom, nap)
+        while not happened():
+            if serve is not None and serve():
+                backoff.reset()
+            else:
+                backoff.pause()
 
 
 Whom = Sequence[int] | Callable[[], Sequence[int]] | None
@@ -141,8 +153,8 @@ def overdue(member: Member, seconds: float, silent: Sequence[int], what: str) ->
 class Backoff:
     """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
 
-    def __init__(self, member: Member, what: str, whom: Whom = None) -> None:
-        self._member, self._what, self._whom = member, what, whom
+    def __init__(self, member: Member, what: str, whom: Whom = None, nap: float | None = None) -> None:
+        self._member, self._what, self._whom, self._nap = member, what, whom, nap
         self.reset()
 
     def reset(self) -> None:
@@ -158,7 +170,7 @@ class Backoff:
         waited = now - self._began
         if waited > t.deadline / BEATS / 2 and t.heartbeats.attend(now, t.deadline, working=False):
             self._require_life(self._began, now)
-        t.sleep(min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP))
+        t.sleep(self._nap or min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP))
 
     def _require_life(self, began: float, now: float) -> None:
         """A wait is overdue when somebody who is waited for is silent. Where all are heard and yet wait themselves, as

@@ -1,7 +1,5 @@
 """Rank 0 of the asynchronous elastic algorithms: it counts, evaluates and saves while the workers go on."""
 
-from typing import Any
-
 from mpitrain.errors import WireError
 from mpitrain.protocols.collection import Collection
 from mpitrain.protocols.elastic_centre import MastersCentre
@@ -23,6 +21,7 @@ from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
 
 PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
+IDLE_LOOKS = 10  # of a master for which there is nothing to do
 
 
 class Master(Trainer):
@@ -34,32 +33,30 @@ class Master(Trainer):
         self.transport, self.state, self.counters = session.transport, session.state, session.counters
         self._done: set[int] = set()
         self._stopping = self._told = False
+        self._idle_looks = 0
         self._unused = assignments.Unused()
         self._collection: Collection | None = None
 
     def serve(self) -> None:
         """Until every worker has finished."""
-        backoff = self.transport.backoff("any worker", self.workers)
-        while len(self._done) < len(self.workers):
-            busy = self._turn() | self.session.monitor.turn(self)
-            self.transport.heartbeat(busy)
-            if busy:
-                backoff.reset()
-            else:
-                self._idle(backoff)
+        nap = PATIENCE if self.centre.patient else None
+        self.transport.until(
+            lambda: len(self._done) == len(self.workers), "any worker", self.workers, self._attend, nap
+        )
         self._post(Leave())
         self.refresh()
         self.state.assignments.returned += self._unused.ranges
 
-    def _idle(self, backoff: Any) -> None:
-        """Sleep until a message waits. Where workers serve themselves, seldom looking: they need the cores."""
-        if not self.centre.patient:
-            backoff.pause()
-            return
-        for _ in range(10):
-            self.transport.sleep(PATIENCE)
-            if self.transport.waiting(TO_MASTER.tag):
-                return
+    def _attend(self) -> bool:
+        """Do what is due; whether there was anything. Where workers serve themselves, little is done for some looks
+        after a turn without, unless a message waits: they need the cores."""
+        if self._idle_looks and not self.transport.waiting(TO_MASTER.tag):
+            self._idle_looks -= 1
+            return False
+        busy = self._turn() | self.session.monitor.turn(self)
+        self.transport.heartbeat(busy)
+        self._idle_looks = IDLE_LOOKS if self.centre.patient and not busy else 0
+        return busy
 
     def refresh(self) -> None:
         """Bring the state up to what x̃ and the supply are now."""
@@ -107,15 +104,11 @@ class Master(Trainer):
 
     def save(self) -> None:
         """Start a checkpoint of a moment when nothing moves: all workers wait between two minibatches."""
-        self._collection = Collection(self.session, self.workers)
-        backoff = self.transport.backoff("the workers' pieces of a checkpoint", self.workers)
-        while not self._collection.complete:
-            if self._turn():
-                backoff.reset()
-            else:
-                backoff.pause()
+        collection = self._collection = Collection(self.session, self.workers)
+        pieces = "the workers' pieces of a checkpoint"
+        self.transport.until(lambda: collection.complete, pieces, self.workers, self._turn)
         self.refresh()
-        collection, self._collection = self._collection, None
+        self._collection = None
         collection.release(self.state, self._unused.ranges)
 
     def _post(self, message: Finish | Leave) -> None:

@@ -63,10 +63,7 @@ class Orders:
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """File messages until the condition holds. Raises Overdue naming `what`."""
-        backoff = self.transport.backoff(what, [self.master])
-        while not condition():
-            if not self.look():
-                backoff.pause()
+        self.transport.until(condition, what, [self.master], self.look)
 
     def answer(self, wanted: type[Wanted], what: str) -> Wanted:
         """The master's next answer: to a claim, or on a piece of the centre."""

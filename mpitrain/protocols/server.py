@@ -4,8 +4,6 @@ A worker's round: pull Θ_j; take n minibatches, stepping its own θ; when `unti
 server grants; hand over the plain sum of its gradients with j; wait for the next work, which comes once Θ includes it.
 """
 
-from typing import Any
-
 import numpy as np
 
 from mpitrain.checkpoint import coordination
@@ -31,6 +29,8 @@ from mpitrain.protocols.server_worker import alone, work
 from mpitrain.sampling.assignments import Work
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
+
+IDLE_LOOKS = 50  # of a server for which there is nothing to do
 
 
 def run(session: Session) -> None:
@@ -88,36 +88,33 @@ class Server(Trainer):
         self.pulling: int | None = None  # in round-robin order: who must have Θ before the next update
         self.stopped: set[int] = set()
         self._told = False
-        self.turn = 0
+        self.turn = self._idle_looks = 0
 
     def serve(self) -> None:
         """Until every worker has been told to stop."""
-        backoff = self.transport.backoff("any worker", self.workers)
-        while len(self.stopped) < len(self.workers):
-            busy = self.take_messages()
-            busy |= self.apply_one()
-            if not self.gradients:
-                busy |= self.grant()
-            busy |= self.greet()
-            busy |= self.vectors.answer()
-            busy |= self.session.monitor.turn(self, punctual=self.in_order)
-            self.transport.heartbeat(busy)
-            if busy:
-                backoff.reset()
-            else:
-                self._idle(backoff)
+        self.transport.until(lambda: len(self.stopped) == len(self.workers), "any worker", self.workers, self._turn)
         self.vectors.finish()
 
     def save(self) -> None:
         """The master alone; what workers hold is handed out again after a resume."""
         coordination.save_state(self.session, list(self.assigned.values()))
 
-    def _idle(self, backoff: Any) -> None:
-        """Sleep until a message waits, with as little work between as there can be: the workers need the cores."""
-        for _ in range(1 if self.vectors.asked else 50):
-            backoff.pause()
-            if self.transport.waiting(TO_SERVER.tag):
-                return
+    def _turn(self) -> bool:
+        """Do what is due; whether there was anything. After a turn without, little is done for some looks unless a
+        message waits: the workers need the cores."""
+        if self._idle_looks and not self.transport.waiting(TO_SERVER.tag):
+            self._idle_looks -= 1
+            return False
+        busy = self.take_messages()
+        busy |= self.apply_one()
+        if not self.gradients:
+            busy |= self.grant()
+        busy |= self.greet()
+        busy |= self.vectors.answer()
+        busy |= self.session.monitor.turn(self, punctual=self.in_order)
+        self.transport.heartbeat(busy)
+        self._idle_looks = 0 if busy or self.vectors.asked else IDLE_LOOKS
+        return busy
 
     # ---- what arrives
 

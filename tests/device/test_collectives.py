@@ -141,9 +141,7 @@ def test_waiting_for_one_moves_the_twins(transport: Transport, gpu: Gpu, kind: t
     twin = way.twin()
     x, y = gpu.place(np.ones(3, np.float32)), gpu.place(np.ones(3, np.float32))
     first, then = way.start_sum(x), twin.start_sum(y)
-    backoff = transport.backoff("the sums, of which only the second is tested")
-    while not (then.Test() and first.done):
-        backoff.pause()
+    transport.until(lambda: then.Test() and first.done, "the sums, of which only the second is tested")
     np.testing.assert_array_equal(x.get() + y.get(), np.full(3, 2.0 * transport.size))
 
 

@@ -51,10 +51,8 @@ def test_who_waits_for_a_rank_at_work_goes_on_waiting(transport: Transport, beat
         first.waking = WakingClock(lambda: slept[0], lambda: 0.5)
         first.waking._time = now
         first.sleep = lambda seconds: slept.__setitem__(0, slept[0] + seconds)
-        backoff = first.backoff("an answer", [0])
         with pytest.raises(Overdue, match=r"waited 5 s for rank 0 \(an answer\)"):
-            while slept[0] < 100:
-                backoff.pause()
+            first.until(lambda: slept[0] >= 100, "an answer", [0])
         assert slept[0] == pytest.approx(5.0 + 0.25 * beats, abs=0.6)
     transport.barrier("the end")
 

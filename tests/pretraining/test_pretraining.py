@@ -163,11 +163,11 @@ WISHING = """
 import sys
 from mpitrain.cli import pretraining
 from mpitrain.__main__ import main
-plain = pretraining._await
-def wishing(session):
+plain = pretraining.stand_by
+def wishing(session, *rest):
     session.stop.flag = session.transport.rank == 1
-    return plain(session)
-pretraining._await = wishing
+    return plain(session, *rest)
+pretraining.stand_by = wishing
 sys.exit(main())
 """
 

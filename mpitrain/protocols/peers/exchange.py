@@ -88,11 +88,7 @@ class Exchange:
 
         Raises Overdue naming those that are silent after the deadline, which begins anew with `any_sign` of life.
         """
-        backoff = self._transport.backoff(what, whom or self.peers)
-        while not happened():
-            if self.receive() and any_sign:
-                backoff.reset()
-            backoff.pause()
+        self._transport.until(happened, what, whom or self.peers, lambda: self.receive() and any_sign)
 
     def _listen(self) -> bool:
         found = False
