@@ -21,7 +21,7 @@ DAY = 86400.0
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand; `options.run` is then `run`."""
+    """Add the subcommand; `options.run` is then `run`."""
     parser = subparsers.add_parser("compare", help="run configurations with several numbers of workers; a table")
     parser.add_argument("configs", nargs="+", metavar="CONFIG", help="a TOML file, or the name of an algorithm")
     parser.add_argument("--target-error", required=True, metavar="X,...", help="errors to reach, as shares: 0.05,0.02")
@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do the step; 0 when all runs that it is about are finished, 75 when a signal stopped it, else 1.
+    """Carry out the step. Returns 0 if all its runs are finished, 75 if a signal stopped it, otherwise 1.
 
     Raises BadInput naming the option.
     """
@@ -71,12 +71,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_all(elements: dict[int, Element], count: int, launch: str, deadline: float) -> bool:
-    """Those not finished, one after the other; a failure is told and the next one run. Whether a signal stopped it.
+    """Run unfinished elements one after the other; a failure is reported, and the next one is run. Returns whether a
+    signal stopped it.
 
-    They are told by their numbers in the list of `count`, as --list and --run have them.
+    Elements are reported by their numbers among `count`, as used by --list and --run.
     """
     how, relay = launching.launcher(launch), launching.Relay()
-    # A folder of another configuration is refused before any run.
+    # Refuse a folder of another configuration before starting any run.
     states = {number: element.state() for number, element in elements.items()}
     with relay.listening():
         for number, element in elements.items():
@@ -125,7 +126,7 @@ def _write_table(elements: list[Element], targets: list[float], options: argpars
 
 
 def _note(states: dict[str, str], options: argparse.Namespace) -> str:
-    """What the table's numbers mean, and what is missing from it."""
+    """A note on the meaning of the table's numbers, and on missing runs."""
     base = f"{options.baseline} with its fewest workers" if options.baseline else "the configuration's fewest workers"
     note = f"Time: of training, until the {options.test_set} error was first that low. Speed-up: over {base}; "
     note += "efficiency: that by the ratio of workers. Mean ± standard deviation over the seeds."
@@ -134,7 +135,7 @@ def _note(states: dict[str, str], options: argparse.Namespace) -> str:
 
 
 def _numbers(option: str, text: str, kind: Any, allowed: Any) -> list[Any]:
-    """A list as "1,2,4"."""
+    """Parse a list such as "1,2,4"."""
     try:
         found = [kind(word) for word in text.split(",")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Starting a run under the site's launcher, with a deadline, and passing on the signals that end it."""
+"""Start a run with the site's launcher and a deadline, and pass on signals that stop it."""
 
 import os
 import shlex
@@ -17,11 +17,11 @@ from typing import TextIO
 from mpitrain.comparison.matrix import Element
 from mpitrain.errors import BadInput
 
-GRACE = 240.0  # seconds that a run has to leave a checkpoint when it is told to end; jobs/compare.sbatch has 300
+GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
 
 
 def launcher(given: str) -> str:
-    """The words that start `{ranks}` ranks. Raises BadInput when there is no such program."""
+    """The command that starts `{ranks}` ranks. Raises BadInput if there is no such program."""
     if given:
         if "{ranks}" not in given:
             raise BadInput(f'--launch: {given!r} has no {{ranks}}, as in "mpirun -n {{ranks}}"')
@@ -45,7 +45,7 @@ def command(element: Element, launch: str) -> list[str]:
 
 
 def run(element: Element, launch: str, deadline: float, relay: "Relay") -> str:
-    """Run an element to its end, or go on with it; "" or why it is not finished. What it says goes to its log."""
+    """Run or resume an element. Returns "" or the reason why it is not finished. Its output goes to its log."""
     element.log.parent.mkdir(parents=True, exist_ok=True)
     with element.log.open("a") as log:
         began = log.tell()
@@ -63,9 +63,9 @@ def run(element: Element, launch: str, deadline: float, relay: "Relay") -> str:
 
 
 class Relay:
-    """Passes on to the run that is under way what users and batch systems send to end it; `asked` when one did.
+    """Passes stop signals of users and batch systems on to the current run; `asked` says whether there was one.
 
-    It goes as SIGUSR1, which mpirun and srun hand to all ranks: they leave a checkpoint.
+    They are passed on as SIGUSR1, which mpirun and srun forward to all ranks, so that these write a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Relay:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Within, signals come here, if this is Python's main thread: others may not ask for them."""
+        """A context that handles the signals, if this is Python's main thread; other threads cannot."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -87,9 +87,9 @@ class Relay:
                 signal.signal(number, handler)
 
     def wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> int | None:
-        """The exit status; None when it was still there after `deadline` seconds, and was ended."""
+        """The exit status, or None if the process had to be ended after `deadline` seconds."""
         self._process, self._late, end = process, False, time.monotonic() + deadline
-        if self.asked:  # while it was started
+        if self.asked:  # a signal came while the process was being started
             self._pass_on()
         while not self.asked and (left := end - time.monotonic()) > 0:
             with suppress(subprocess.TimeoutExpired):
@@ -105,7 +105,7 @@ class Relay:
         return None if self._late and status else status
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        known = self._late and not self.asked  # a second signal would end it before it has saved
+        known = self._late and not self.asked  # a second signal would end it before it has written the checkpoint
         self.asked = True
         if not known:
             self._pass_on()
@@ -116,8 +116,8 @@ class Relay:
 
 
 def _start(words: list[str], log: TextIO) -> "subprocess.Popen[bytes]":
-    """In a session of its own, with SIGTERM blocked: Slurm sends that to every process of a job, and a mpirun that
-    takes it kills the ranks, which need seconds to save."""
+    """Start in a session of its own with SIGTERM blocked: Slurm sends SIGTERM to every process of a job, and an mpirun
+    that receives it kills the ranks, which need seconds to write a checkpoint."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         return subprocess.Popen(
@@ -128,7 +128,7 @@ def _start(words: list[str], log: TextIO) -> "subprocess.Popen[bytes]":
 
 
 def _last_words(log: Path, began: int) -> str:
-    """The program's own line on why it ended, else the last one of this start."""
+    """The program's message on why it ended, or else the last line of this start."""
     lines = [line for line in log.read_bytes()[began:].decode(errors="replace").splitlines() if line.strip()]
     own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
     return (own or lines or [""])[-1][:300]

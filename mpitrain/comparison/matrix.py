@@ -13,38 +13,38 @@ from mpitrain.report.runs import Run, flat, read_run
 
 @dataclass(frozen=True)
 class Element:
-    """One run: what it is called, how many ranks it takes and the words after `python -m mpitrain train`."""
+    """One run: its name, its number of ranks and the arguments of `python -m mpitrain train`."""
 
     configuration: str
     workers: int
     ranks: int
     seed: int
     words: tuple[str, ...]
-    config: dict[str, Any]  # as resolved, "training.epochs" → value
+    config: dict[str, Any]  # the resolved configuration, "training.epochs" → value
     out: Path
 
     @property
     def name(self) -> str:
-        """The name of its run folder."""
+        """The name of the run folder."""
         return f"{self.configuration}-w{self.workers}-s{self.seed}"
 
     @property
     def shown(self) -> str:
-        """The name without what a terminal would not show as a letter: it may be that of any file."""
+        """The name without unprintable characters, since it may come from any file name."""
         return printable(self.name)
 
     @property
     def folder(self) -> Path:
-        """Its run folder."""
+        """The run folder."""
         return self.out / "runs" / self.name
 
     @property
     def log(self) -> Path:
-        """What the program said."""
+        """The file with the program's output."""
         return self.folder.with_name(f"{self.name}.log")
 
     def read(self) -> Run | None:
-        """The run, if it has left anything. Raises BadInput when it is one of another configuration."""
+        """The run, if its folder exists. Raises BadInput if it belongs to another configuration."""
         if not (self.folder / "metrics.jsonl").is_file():
             return None
         run = read_run(self.folder, self.name)
@@ -67,8 +67,8 @@ class Element:
 def matrix(names: list[str], workers: list[int], seeds: list[int], settings: list[str], out: Path) -> list[Element]:
     """All elements in the order of `names`, workers, seeds. Raises BadInput naming what cannot be run.
 
-    A name is a TOML file or an algorithm. One of one rank is there once, with one worker. Without `seeds` each
-    configuration's own is taken.
+    A name is a TOML file or an algorithm. An algorithm for a single rank appears once, with one worker. Without
+    `seeds`, the seed of each configuration is used.
     """
     found: list[Element] = []
     for name in names:
@@ -87,7 +87,7 @@ def matrix(names: list[str], workers: list[int], seeds: list[int], settings: lis
 
 
 def _source(name: str) -> tuple[str, Path | None, list[str]]:
-    """What to call a configuration, its file, and the overrides that stand for its name."""
+    """The label of a configuration, its file if any, and the overrides that its name implies."""
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
         return path.stem, path, []
@@ -97,7 +97,7 @@ def _source(name: str) -> tuple[str, Path | None, list[str]]:
 
 
 def _sizes(algorithm: Algorithm, workers: list[int]) -> list[tuple[int, int]]:
-    """Numbers of workers with the ranks that they take: the server or centre of several is one more."""
+    """Numbers of workers with their numbers of ranks: with several workers, a server or centre takes one more."""
     if algorithm.workers(3) == 1:
         return [(1, 1)]
     return [

@@ -1,4 +1,4 @@
-"""The table of a comparison, in the papers' form: time to an error, speed-up (efficiency), error over the seeds."""
+"""The table of a comparison in the style of the papers: time to an error, speed-up (efficiency), error over seeds."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from mpitrain.report.runs import Run
 
 @dataclass
 class Reached:
-    """When one target was reached by the finished runs of a row; `seconds` has None for a seed that never did."""
+    """When the finished runs of a row reached one target; `seconds` is None for a seed that did not."""
 
     seconds: list[float | None]
     speed_up: float | None = None
@@ -22,13 +22,13 @@ class Reached:
 
     @property
     def spread(self) -> Spread:
-        """Of those that reached it."""
+        """Mean and spread over the runs that reached it."""
         return Spread([value for value in self.seconds if value is not None])
 
 
 @dataclass
 class Row:
-    """A configuration with a number of workers."""
+    """A row of the table: a configuration with a number of workers."""
 
     configuration: str
     workers: int
@@ -40,13 +40,13 @@ class Row:
     reached: dict[float, Reached] = field(default_factory=dict)
 
     def by_all(self, target: float) -> bool:
-        """Whether every seed came there; else the mean would leave out the slowest."""
+        """Whether every seed reached the target; otherwise the mean would leave out the slowest."""
         return len(self.runs) == len(self.seeds) and None not in self.reached[target].seconds
 
 
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
-    """Rows in the order of the elements. Speed-ups are to the baseline's fewest workers, else to the row's own
-    configuration's. Raises BadInput naming a test set or baseline that is not there."""
+    """Rows in the order of the elements. Speed-ups are relative to the fewest workers of the baseline, or else of the
+    row's own configuration. Raises BadInput naming a test set or baseline that does not exist."""
     key = f"{test_set.replace('-', '_')}_error"
     found = []
     for configuration, workers in dict.fromkeys((element.configuration, element.workers) for element in elements):
@@ -85,7 +85,7 @@ def _workers(row: Row) -> int:
 
 
 def cells(found: list[Row]) -> tuple[list[str], list[list[str]]]:
-    """Header and lines as text."""
+    """The header and the lines of the table as text."""
     targets = list(found[0].reached)
     header = ["configuration", "workers", "ranks", "runs"]
     for to in targets:
@@ -119,7 +119,7 @@ def _time(reached: Reached, seeds: int) -> str:
 
 
 def markdown(found: list[Row]) -> str:
-    """The table with its columns in line."""
+    """The table in Markdown, with aligned columns."""
     header, lines = cells(found)
     lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]

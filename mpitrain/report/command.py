@@ -12,7 +12,7 @@ from mpitrain.report.runs import read_runs
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand; `options.run` is then `run`."""
+    """Add the subcommand; `options.run` is then `run`."""
     parser = subparsers.add_parser("report", help="an HTML page about runs: curves, results, differences")
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page; default: RUN/report.html, or report.html")
@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes the files and prints their paths. Raises BadInput naming the folder or file."""
+    """Write the files and print their paths. Raises BadInput naming the folder or file."""
     folders = [folder for folder in options.folders if len(options.folders) == 1 or not _left_out(folder)]
     if not folders:
         raise BadInput("none of these is a run folder")
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _left_out(folder: Path) -> bool:
-    """One of several folders, as of `runs/*`, that no run has made."""
+    """Whether a folder, of several such as `runs/*`, was not made by a run."""
     left_out = folder.is_dir() and not (folder / "config.toml").exists() and not (folder / "metrics.jsonl").exists()
     if left_out:
         print(f"{printable(str(folder))}: left out, not a run folder")

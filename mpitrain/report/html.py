@@ -1,6 +1,6 @@
-"""Tables and bars as HTML, and numbers as readers want them.
+"""Format tables and bars as HTML, and numbers for readers.
 
-Whatever is put into them is escaped, unless it is Html already: names and values come from files that anybody wrote.
+All content is escaped unless it is Html already, because names and values come from untrusted files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,18 +13,18 @@ STYLES = 18  # line styles in page.css and page.js: six colours, each solid, das
 
 
 class Html(str):
-    """A text that is HTML, made here: it goes into a page as it is."""
+    """A text that is HTML made by this program and is not escaped."""
 
     __slots__ = ()
 
 
 def safe(text: str, keep: str = "") -> Html:
-    """The text as HTML, for elements and quoted attributes; control characters but `keep` are written out."""
+    """The text as HTML, for elements and quoted attributes; control characters except `keep` are made visible."""
     return text if isinstance(text, Html) else Html(escape(printable(text, keep)))
 
 
 def join(parts: Iterable[str]) -> Html:
-    """One after another."""
+    """Concatenate the parts."""
     return Html("".join(map(safe, parts)))
 
 
@@ -44,7 +44,7 @@ def show(value: Any, form: str = "number") -> str:
 
 
 def duration(seconds: float) -> str:
-    """1.25 s, 48 s, 3 min 20 s, 2 h 5 min."""
+    """Format seconds as 1.25 s, 48 s, 3 min 20 s or 2 h 5 min."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -59,7 +59,7 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
 
 
 def swatch(style: int) -> Html:
-    """A piece of the line that a run is drawn with."""
+    """A sample of the line with which a run is drawn."""
     return Html(
         f'<svg class="swatch s{style % STYLES}" width="26" height="10" aria-hidden="true">'
         '<path d="M1 5H25"/></svg>'
@@ -73,7 +73,7 @@ def run_name(style: int, name: str, marks: Sequence[str] = ()) -> Html:
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> Html:
-    """A table; the first of each row heads it. It scrolls in a frame of its own."""
+    """A table in a scrolling frame; the first cell of each row is its header."""
     head = "".join(f'<th scope="col">{safe(cell)}</th>' for cell in header)
     body = "".join(f'<tr><th scope="row">{safe(first)}</th>{"".join(map(_cell, rest))}</tr>' for first, *rest in rows)
     return Html(
@@ -88,7 +88,7 @@ def _cell(content: str) -> Html:
 
 
 def bars(title: str, rows: Sequence[tuple[int, str, float, str]], most: float = 0.0) -> Html:
-    """Horizontal bars from (style, name, value, value as text), drawn to `most`, or to the greatest."""
+    """Horizontal bars from (style, name, value, value as text), scaled to `most` or else to the largest value."""
     most = most or max((value for _, _, value, _ in rows), default=0) or 1
     body = "".join(
         f'<tr class="s{style % STYLES}"><th scope="row">{safe(name)}</th>'

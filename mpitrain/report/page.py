@@ -1,6 +1,6 @@
-"""The report as one HTML page that needs nothing else: style, script and data are in it.
+"""The report as one self-contained HTML page, which includes style, script and data.
 
-Its content security policy names style and script by their hashes: nothing else in the page runs or styles it.
+Its content security policy allows style and script only by their hashes.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from mpitrain.report.series import Plot, Point, plots, thin
 
 
 def page(runs: list[Run], title: str, before: Html | None = None) -> str:
-    """The whole page; `before` comes first."""
+    """The complete page, with `before` at its top."""
     shown = plots(runs)
     parts = {
         "title": safe(title),
@@ -47,7 +47,7 @@ def page(runs: list[Run], title: str, before: Html | None = None) -> str:
 
 
 def section(heading: str, content: Html, kind: str = "") -> Html:
-    """A section of the page, or nothing when there is nothing in it."""
+    """A section of the page, or nothing if it is empty."""
     return Html(f'<section><h2>{safe(heading)}</h2><div class="{kind}">{content}</div></section>' if content else "")
 
 
@@ -56,12 +56,12 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What a content security policy calls an element with this text."""
+    """The hash of an element with this text, for the content security policy."""
     return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _figure(number: int, plot: Plot, runs: list[Run]) -> Html:
-    """The frame that page.js draws in, with the same curves in figures for who cannot see them."""
+    """The frame in which page.js draws, with the curves as numbers for readers who cannot see them."""
     form = plot.kind.form
     rows = [
         [run_name(run, runs[run].name), *(show(value, form) for value in _ends(curve))]
@@ -82,7 +82,7 @@ def _ends(curve: list[Point]) -> tuple[float, float, float, float]:
 
 
 def _data(runs: list[Run], shown: list[Plot]) -> str:
-    """What page.js draws, as JSON that may stand in a script element."""
+    """The data that page.js draws, as JSON that is safe inside a script element."""
     data = {
         "runs": [
             {

@@ -1,4 +1,4 @@
-"""The plots of a report as files, for papers and slides; through matplotlib, an optional dependency."""
+"""Write the plots of a report to files, for papers and slides, with matplotlib, an optional dependency."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,14 @@ from mpitrain.report.runs import Run
 from mpitrain.report.series import Plot, plots
 
 FORMATS = ("png", "svg")
-#: Of page.css, on white; the style of a run is that of the page.
+#: The colours of page.css on white; a run has the same style as on the page.
 COLOURS = ("#2949db", "#c97f0b", "#0ea09c", "#b7351e", "#874885", "#4b275c")
 DASHES = ("-", "--", ":")
 
 
 def draw(runs: list[Run], folder: Path, form: str) -> list[Path]:
-    """Writes DIR/<plot>.png or .svg against the wall clock and against epochs. Raises BadInput naming what fails."""
+    """Write DIR/<plot>.png or .svg over wall clock and over epochs. Raises BadInput naming a file that cannot be
+    written."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -33,7 +34,7 @@ def draw(runs: list[Run], folder: Path, form: str) -> list[Path]:
 
 
 def _file_name(key: str, taken: set[str]) -> str:
-    """A name from a key that anybody may have written: no path, and none that is taken."""
+    """A file name from an untrusted key: without folders, and not taken yet."""
     name = re.sub(r"[^\w-]", "_", key, flags=re.ASCII)[:100]
     while name in taken:
         name += "_"
@@ -66,7 +67,7 @@ def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
 
 
 def _plain(name: str) -> str:
-    """So that matplotlib neither takes it for a formula nor leaves it out of the legend."""
+    """The name, changed so that matplotlib neither parses it as a formula nor omits it from the legend."""
     text = printable(name).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 

@@ -1,4 +1,4 @@
-"""What a run folder tells: configuration, records and summary, also of a run that was killed, stopped or resumed."""
+"""Read run folders: configuration, records and summary, also of runs that were killed, stopped or resumed."""
 
 import json
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it is on disk. `name` tells it from the others beside it; every letter of it can be shown."""
+    """A run as stored on disk. `name` distinguishes it from the other runs of the report and is printable."""
 
     folder: Path
     name: str
     config: dict[str, Any]  # "training.epochs" → value
-    records: list[Record]  # without those that a later resume made void
-    summary: Record | None  # None: not finished
-    marks: list[str]  # what a reader should know before comparing it
+    records: list[Record]  # without those that a later resume discarded
+    summary: Record | None  # None if the run is not finished
+    marks: list[str]  # remarks that a reader should know before comparing it
 
     def events(self, *names: str) -> list[Record]:
-        """The records of these kinds, in the order in which they were written."""
+        """The records of these kinds, in the order of writing."""
         return [record for record in self.records if record["event"] in names]
 
     @property
     def finished(self) -> bool:
-        """Whether it trained to its end."""
+        """Whether the training was completed."""
         return self.summary is not None and self.summary.get("exit_reason") == "finished"
 
     @property
     def results(self) -> Record:
-        """The summary; of an unfinished run, what its first and last records tell."""
+        """The summary; for an unfinished run, the values of its first and last records."""
         if self.summary is not None:
             return self.summary
         found: Record = {"algorithm": self.config.get("algorithm.name")}
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def samples_of_epoch(self) -> float:
-        """The size of the training part; 1 when no record tells it."""
+        """The size of the training part; 1 if no record contains it."""
         for record in self.events("train", "evaluate"):
             samples, epoch = record.get("samples"), record.get("epoch")
             if samples and epoch and 0 < samples / epoch < float("inf"):
@@ -53,7 +53,7 @@ class Run:
 
 
 def read_runs(folders: list[Path]) -> list[Run]:
-    """The runs in these folders. Raises BadInput naming the first that is none, or that is given twice."""
+    """The runs in these folders. Raises BadInput naming the first folder that is not a run or is given twice."""
     where = [folder.resolve() for folder in folders]
     for place, folder in enumerate(where):
         if folder in where[:place]:
@@ -62,7 +62,7 @@ def read_runs(folders: list[Path]) -> list[Run]:
 
 
 def read_run(folder: Path, name: str) -> Run:
-    """The run in a folder. Raises BadInput naming the folder or the file that is not a run's."""
+    """The run in a folder. Raises BadInput naming the folder or an invalid file."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
     if not (folder / "metrics.jsonl").is_file():
@@ -70,13 +70,13 @@ def read_run(folder: Path, name: str) -> Run:
     records, marks = read_records(folder / "metrics.jsonl")
     summary = read_summary(folder)
     if summary is not None and not _ended(records):
-        summary = None  # that of an earlier part: the run was taken up again
+        summary = None  # it belongs to an earlier part: the run was resumed
     config = read_config(folder / "config.toml")
     return Run(folder, printable(name), config, valid(records), summary, [*_marks(records, summary), *marks])
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The configuration as it is written, "training.epochs" → value. Raises BadInput naming file and key."""
+    """The configuration as stored, "training.epochs" → value. Raises BadInput naming file and key."""
     try:
         config = flat(read_toml(path))
     except BadInput:
@@ -86,14 +86,14 @@ def read_config(path: Path) -> dict[str, Any]:
     for key, value in config.items():
         try:
             str(value)
-        except ValueError:  # Python writes out no integer of more than 4300 digits
+        except ValueError:  # Python does not print integers of more than 4300 digits
             raise BadInput(f"{path}: {key}: expected a number of 64 bits, found a huge one") from None
     return config
 
 
 def read_records(path: Path) -> tuple[list[Record], list[str]]:
-    """The records of a metrics.jsonl, and what is wrong with it: lines that are none, such as one that a kill cut
-    short, and values that are not what they should be, which are left out."""
+    """The valid records of a metrics.jsonl, and remarks on what was left out: invalid lines, such as one truncated when
+    the run was killed, and values of the wrong type."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -113,7 +113,7 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
 
 
 def read_summary(folder: Path) -> Record | None:
-    """summary.json, if it is there. Raises BadInput naming the file, and the key whose value is none of its kind."""
+    """The summary.json, if it exists. Raises BadInput naming the file and a key with a value of the wrong type."""
     path = folder / "summary.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def read_summary(folder: Path) -> Record | None:
 
 
 def valid(records: list[Record]) -> list[Record]:
-    """Without the records of training that was done again because a resume went back before it."""
+    """The records without those of training that was repeated because a resume went back before it."""
     kept: list[Record] = []
     for record in records:
         if record["event"] == "start" and record.get("resumed"):
@@ -143,7 +143,7 @@ def valid(records: list[Record]) -> list[Record]:
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, with keys as `--set` takes them."""
+    """Flatten nested tables, with keys as in `--set`."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
@@ -151,7 +151,7 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def config_text(run: Run) -> str:
-    """The configuration as the run folder has it."""
+    """The text of the configuration in the run folder."""
     return printable((run.folder / "config.toml").read_text(encoding="utf-8"), keep="\n\t")
 
 
@@ -181,7 +181,7 @@ def _marks(records: list[Record], summary: Record | None) -> list[str]:
 
 
 def _names(folders: list[Path]) -> list[str]:
-    """As many of the last parts of the paths as tell all of them apart."""
+    """Names of the folders: as many of the last path components as needed to distinguish all of them."""
     depth = 1
     while len({folder.parts[-depth:] for folder in folders}) < len(folders):
         depth += 1

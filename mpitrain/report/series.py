@@ -8,14 +8,14 @@ from mpitrain.monitoring.records import errors
 from mpitrain.report.runs import Record, Run
 from mpitrain.report.values import is_number
 
-MOST = 240  # points of a curve that are kept; a plot is not wider than this in hairlines
-PIECES = 25  # pieces of a run whose mean speed is shown
-DRAWN = 1e200  # numbers further from zero than this, or nearer than its inverse, have no place on an axis
+MOST = 240  # most points of a curve; a plot cannot show more
+PIECES = 25  # number of pieces of a run over which the speed is averaged
+DRAWN = 1e200  # numbers with a larger absolute value than this, or a smaller one than its inverse, are not drawn
 
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a curve; `samples` is an age for a distribution of staleness."""
+    """One value of a curve; for a distribution of staleness, `samples` is the age."""
 
     seconds: float
     samples: float
@@ -24,7 +24,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a plot shows: `form` is "number", "percent" or "bytes"; `log` when it is first drawn so."""
+    """The kind of a plot: `form` is "number", "percent" or "bytes"; `log` if its scale is initially logarithmic."""
 
     key: str
     title: str
@@ -34,7 +34,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot and its curves, by the number of the run. `axis` is "" where the reader chooses it."""
+    """A plot and its curves, by the number of the run. `axis` is "" if the reader chooses it."""
 
     kind: Kind
     curves: dict[int, list[Point]]
@@ -42,7 +42,7 @@ class Plot:
 
     @property
     def log(self) -> bool:
-        """Whether it is first drawn on a logarithmic scale, which has no place for a zero."""
+        """Whether the scale is initially logarithmic, which is impossible if there are zeros."""
         return self.kind.log and all(point.value > 0 for curve in self.curves.values() for point in curve)
 
 
@@ -57,7 +57,7 @@ EXCHANGE = (
 
 
 def plots(runs: list[Run]) -> list[Plot]:
-    """Every plot that at least one run has something for."""
+    """All plots for which at least one run has data."""
     found = [Plot(Kind("train_loss", "Training loss", log=True), _each(runs, train_loss))]
     for part in parts(runs):
         key, title = part.replace(" ", "_"), titled(part)
@@ -73,7 +73,7 @@ def plots(runs: list[Run]) -> list[Plot]:
 
 
 def parts(runs: list[Run]) -> list[str]:
-    """The held-out parts that were evaluated, as readers know them: "test", "test noisy", "dev"."""
+    """The names of the held-out parts that were evaluated, for readers: "test", "test noisy", "dev"."""
     found: dict[str, None] = {}
     for run in runs:
         for record in run.events("evaluate")[-1:]:
@@ -87,13 +87,14 @@ def titled(part: str) -> str:
 
 
 def train_loss(run: Run) -> list[Point]:
-    """An evaluation's is the mean over the epoch before it; of a run with fewer than two of these, each second's."""
+    """The training loss: at each evaluation, the mean over the epoch before it; for a run with fewer than two
+    evaluations, the mean over each second."""
     epochs = _points(run.events("evaluate"), "train_loss")
     return epochs if len(epochs) > 1 else _points(run.events("train"), "train_loss") or epochs
 
 
 def throughput(run: Run) -> list[Point]:
-    """The mean speed over about a twenty-fifth of the run, at that piece's end. A resumed run's pieces are apart."""
+    """The mean speed over pieces of about 1/25 of the run, at the end of each. No piece spans a resume."""
     found: list[Point] = []
     kind = "train" if len(run.events("train")) > 3 else "evaluate"
     places = run.events("start", kind)
@@ -113,12 +114,13 @@ def throughput(run: Run) -> list[Point]:
 
 
 def staleness(run: Run) -> list[Point]:
-    """Its mean over the updates since the record before; records without a count of updates have it from the start."""
+    """The mean staleness of the updates since the previous record, or since the start if records do not count
+    updates."""
     found: list[Point] = []
     updates, total = 0.0, 0.0
     for record in run.events("start", "train"):
         if record["event"] == "start":
-            updates, total = 0.0, 0.0  # the mean and the count are of one start of the program
+            updates, total = 0.0, 0.0  # the mean and the count begin with each start of the program
             continue
         mean, now = _number(record, "staleness_mean"), _number(record, "updates")
         if mean is None or now is None or now <= updates:
@@ -130,7 +132,7 @@ def staleness(run: Run) -> list[Point]:
 
 
 def exchanged(run: Run) -> list[Point]:
-    """Bytes of all ranks since the run began; its records count from each start of the program."""
+    """Bytes of all ranks since the run began; the records themselves count from each start of the program."""
     found, before, last = list[Record](), 0.0, 0.0
     for record in run.events("start", "train", "evaluate"):
         if record["event"] == "start":
@@ -142,7 +144,7 @@ def exchanged(run: Run) -> list[Point]:
 
 
 def ages_of_updates(run: Run) -> list[Point]:
-    """Shares of the updates whose gradient was 0, 1, 2, … updates old."""
+    """Fractions of the updates whose gradient was 0, 1, 2, … updates old."""
     counts = run.results.get("staleness_histogram")
     if not isinstance(counts, dict) or not counts:
         return []
@@ -152,7 +154,7 @@ def ages_of_updates(run: Run) -> list[Point]:
 
 
 def thin(curve: list[Point], most: int = MOST) -> list[Point]:
-    """At most about so many points: of each stretch the least and the greatest, and the ends."""
+    """Thin a curve to about `most` points: the smallest and largest value of each interval, and both ends."""
     if len(curve) <= most:
         return curve
     stretch = math.ceil(2 * len(curve) / most)
@@ -173,7 +175,8 @@ def _each(runs: list[Run], curve: Any) -> dict[int, list[Point]]:
 
 
 def _points(records: list[Record], key: str) -> list[Point]:
-    """In the order of both seconds and samples: an evaluation is of the samples at its begin, written at its end."""
+    """The points of a key, sorted by both seconds and samples: the record of an evaluation is written at its end, with
+    the number of samples at its beginning."""
     found: list[Point] = []
     for record in records:
         seconds, samples, value = (_number(record, name) for name in ("seconds", "samples", key))

@@ -1,4 +1,4 @@
-"""The tables of a report: results with the best marked, keys that differ, totals as bars, warnings."""
+"""The tables of a report: results with the best values marked, keys that differ, totals as bars, warnings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, tit
 
 
 def columns(runs: list[Run]) -> list[Column]:
-    """What the table of results has."""
+    """The columns of the table of results."""
     found: list[Column] = [
         ("algorithm", "Algorithm", "text", None),
         ("ranks", "Ranks", "count", None),
@@ -33,7 +33,7 @@ def columns(runs: list[Run]) -> list[Column]:
 
 
 def results(runs: list[Run]) -> Html:
-    """A row for each run. The best value of the finished runs is marked where there are several."""
+    """A row for each run. With several finished runs, the best value in each column is marked."""
     wanted = columns(runs)
     values = [results_of(run) for run in runs]
     best = {key: _best(runs, values, key, choose) for key, _, _, choose in wanted if choose}
@@ -52,13 +52,13 @@ def results(runs: list[Run]) -> Html:
 
 
 def results_of(run: Run) -> dict[str, Any]:
-    """The run's results with the epochs it trained."""
+    """The run's results with the number of epochs trained."""
     last = run.events("train", "evaluate")[-1:]
     return {"epoch": last[0].get("epoch") if last else 0, **run.results}
 
 
 def differences(runs: list[Run]) -> list[tuple[str, list[Any]]]:
-    """The keys of the configurations, and the number of ranks, that are not the same in all runs."""
+    """The keys of the configurations, and the number of ranks, whose values differ between runs."""
     tables = [{"ranks": run.results.get("ranks"), **run.config} for run in runs]
     keys = dict.fromkeys(key for of_run in tables for key in of_run)
     rows = [(key, [of_run.get(key) for of_run in tables]) for key in keys]
@@ -66,7 +66,7 @@ def differences(runs: list[Run]) -> list[tuple[str, list[Any]]]:
 
 
 def configuration(runs: list[Run]) -> Html:
-    """The differences, those in options that only some algorithms have folded up, as is each whole configuration."""
+    """The differences; those in options that only some algorithms have, and each complete configuration, are folded."""
     found = differences(runs)
     common = [row for row in found if None not in row[1]]
     special = [row for row in found if None in row[1]]
@@ -90,7 +90,7 @@ def _keys(runs: list[Run], caption: str, rows: list[tuple[str, list[Any]]]) -> H
 
 
 def totals(runs: list[Run]) -> Html:
-    """Bars for what is counted over a whole run. Unfinished runs have none."""
+    """Bars for the totals of a run. Unfinished runs have none."""
     figures = [
         bars(title, rows, 1.0 if form == "percent" else 0.0)
         for key, title, form in (
@@ -108,7 +108,7 @@ def totals(runs: list[Run]) -> Html:
 
 
 def warnings(runs: list[Run]) -> Html:
-    """What the runs warned of, and gradients they refused."""
+    """The warnings of the runs, and the numbers of gradients that were refused."""
     rows = []
     for number, run in enumerate(runs):
         said = [str(record.get("text")) for record in run.events("warning")]
@@ -125,7 +125,7 @@ def _best(runs: list[Run], values: list[dict[str, Any]], key: str, choose: Calla
 
 
 def _rows(runs: list[Run], key: str, form: str) -> list[tuple[int, str, float, str]]:
-    """The runs that have a number other than zero there; none when no run has."""
+    """Rows for all runs that have the key, or none if it is zero in all of them."""
     found = []
     for number, run in enumerate(runs):
         value = _total(run, key)
@@ -146,7 +146,7 @@ def _total(run: Run, key: str) -> float | None:
 
 
 def _since_start(summary: dict[str, Any], key: str) -> float:
-    """Of the last start, as the counts are."""
+    """The value since the last start of the program, as for the counts."""
     return (summary.get(key) or 0) - (summary.get(f"resumed_{key}") or 0)
 
 
@@ -159,7 +159,7 @@ def _by_kind(number: int, run: Run) -> Html:
 
 
 def _code(key: str) -> Html:
-    """A key, which may be broken after a dot."""
+    """A key as HTML that allows a line break after each dot."""
     return Html(f"<code>{safe(key).replace('.', '.<wbr>')}</code>")
 
 

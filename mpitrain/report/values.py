@@ -1,4 +1,4 @@
-"""What the values of a summary and of records must be for a report to calculate with them, and what is wrong if not."""
+"""Check the types of the values of summaries and records before a report calculates with them."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 from mpitrain.errors import printable
 
-#: Keys that a report draws, compares or calculates with, beside those that end in one of SUFFIXES.
+#: Numeric keys that a report uses, in addition to those that end in one of SUFFIXES.
 NUMBERS = frozenset(
     {
         *("ranks", "workers", "epoch", "seconds", "samples", "samples_per_second", "updates", "server_busy_seconds"),
@@ -17,13 +17,13 @@ NUMBERS = frozenset(
 )
 SUFFIXES = ("_loss", "_error")
 TEXTS = frozenset({"algorithm", "exit_reason"})
-COUNTS = {"staleness_histogram": "ages", "bytes_by_kind": "kinds"}  # tables of counts, and what their keys are
-LARGEST = 1 << 63  # a whole number from there on was not counted by this program
-OLDEST = 6  # digits of a staleness
+COUNTS = {"staleness_histogram": "ages", "bytes_by_kind": "kinds"}  # tables of counts, and the kind of their keys
+LARGEST = 1 << 63  # a larger integer cannot come from this program's counters
+OLDEST = 6  # most digits of a staleness
 
 
 def fault(key: str, value: Any) -> str:
-    """What is wrong with a value, such as `seconds = "x": expected a number`; "" when nothing is, as of null."""
+    """What is wrong with a value, such as `seconds = "x": expected a number`; "" if it is valid, as null always is."""
     if value is None:
         return ""
     expected = ""
@@ -37,7 +37,7 @@ def fault(key: str, value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number; True and False are none."""
+    """Whether the value is a finite number; True and False are not numbers."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST

@@ -1,1 +1,1 @@
-"""What is done with the result of a training: evaluate, predict, export."""
+"""Use a trained network: evaluate, predict, export."""

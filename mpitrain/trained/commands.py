@@ -1,4 +1,4 @@
-"""The command line of what is done with the result of a training: `evaluate`, `predict`, `export`."""
+"""The command line of `evaluate`, `predict` and `export`."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""A trained network on a corpus: the rows that `predict` writes and that an exported network is compared with."""
+"""Apply a trained network to a corpus: the rows that `predict` writes and with which an exported network is
+compared."""
 
 import argparse
 import math
@@ -14,11 +15,11 @@ from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.trained import posteriors
 from mpitrain.trained.model import Model
 
-Compute = Callable[[slice], Array]  # the rows float32 [n, classes] of so many neighbouring samples
+Compute = Callable[[slice], Array]  # the rows float32 [n, classes] of the samples in a slice
 
 
 def computing(model: Model, corpus: Corpus, kind: str, priors: Array | None) -> Compute:
-    """A function from a run of a corpus's samples to the network's rows of that kind."""
+    """A function that maps a slice of a corpus's samples to the network's rows of that kind."""
     dtype = model.parameters.dtype
     batch = Batch(np.empty((TOGETHER, *corpus.shape), dtype), np.empty(TOGETHER, np.int32))
 
@@ -32,7 +33,7 @@ def computing(model: Model, corpus: Corpus, kind: str, priors: Array | None) -> 
 
 
 def log_priors(model: Model, options: argparse.Namespace) -> Array | None:
-    """Of log-likelihoods; None for the others. Raises BadInput naming the option or the file."""
+    """The log priors for log-likelihoods; None for other kinds of output. Raises BadInput naming the option or file."""
     if options.output != "log-likelihoods":
         if options.priors is not None or options.smoothing is not None:
             raise BadInput(f"--priors and --smoothing: only for --output log-likelihoods, not {options.output}")

@@ -1,4 +1,4 @@
-"""`evaluate RUN [DATA]`: loss and error of a trained network on held-out parts, by the code that training uses."""
+"""`evaluate RUN [DATA]`: loss and error of a trained network on held-out parts, with the code that training uses."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ from mpitrain.training import inputs
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Every rank calls this; the samples are divided over them. The exit status."""
+    """Evaluate and return the exit status. Collective: the samples are divided over the ranks."""
     transport = Transport()
     return ending_together(transport, lambda: _evaluate(transport, options))
 
@@ -54,7 +54,7 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
 
 
 def open_parts(model: Model, path: Path | None, names: list[str] | None) -> dict[str, Corpus]:
-    """The named parts, or all held-out ones. Raises BadInput naming the folder that has none."""
+    """The named parts, or all held-out ones. Raises BadInput naming a folder without any."""
     folder = model.folder(path)
     wanted = names or inputs.held_out(folder)
     if not wanted:

@@ -1,4 +1,4 @@
-"""`export RUN --format npz|safetensors|onnx`: a trained network as a file that other programs read."""
+"""`export RUN --format npz|safetensors|onnx`: write a trained network to a file for other programs."""
 
 import argparse
 import hashlib
@@ -20,7 +20,7 @@ from mpitrain.training import inputs
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the file; the exit status. Raises BadInput naming option, file or missing library."""
+    """Write the file; return the exit status. Raises BadInput naming option, file or missing library."""
     if options.format not in WRITERS:
         raise BadInput(f"--format {options.format}: unknown; known: {', '.join(WRITERS)}")
     if options.format != "onnx":
@@ -40,11 +40,11 @@ def export(options: argparse.Namespace) -> int:
 
 
 def metadata(model: Model) -> dict[str, str]:
-    """What a user of the file may want to know, all of it text: structures are JSON, the configuration TOML."""
+    """Metadata for users of the file, all of it text: structures are JSON, the configuration TOML."""
     text = configuration.to_toml(model.config)
     origin = msgspec.to_builtins(model.origin)
     apart = {key: json.dumps(origin.pop(key)) for key in ("class_counts", "class_names", "preparation")}
-    del origin["folder"]  # where the data were is nobody's business but the run folder's
+    del origin["folder"]  # a local path, which is meaningless outside the run folder
     return {
         "program": f"mpitrain {__version__}",
         "preset": model.config.model.preset,
@@ -63,7 +63,7 @@ def metadata(model: Model) -> dict[str, str]:
 
 
 def named(model: Model) -> dict[str, Array]:
-    """The parameters by name, little-endian float32; one after another they have the SHA-256 of the run's summary."""
+    """The parameters by name, little-endian float32; concatenated they have the SHA-256 in the run's summary."""
     return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4"))
 
 
@@ -101,7 +101,7 @@ def _onnx(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
 
 def _require_plain(options: argparse.Namespace) -> None:
     for name in ("opset", "input", "check", "data", "priors", "smoothing"):
-        if getattr(options, name) not in (None, False):  # --no-check: nothing is checked
+        if getattr(options, name) not in (None, False):  # --no-check sets False
             raise BadInput(f"--{name}: only for --format onnx")
     if options.output != "posteriors":
         raise BadInput(f"--output {options.output}: only for --format onnx; {options.format} holds the parameters")

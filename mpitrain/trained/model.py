@@ -22,7 +22,8 @@ from mpitrain.training import inputs
 
 @dataclass(frozen=True)
 class Model:
-    """`parameters` are what the run's summary is about: the centre of EASGD, the average where one is kept, else θ."""
+    """`parameters` are those that the run's summary describes: the centre of EASGD, an average if there is one, else
+    θ."""
 
     run: Path
     config: Config
@@ -30,36 +31,37 @@ class Model:
     network: Network
     parameters: Array
     checkpoint: Path
-    samples: int  # that it was trained on
+    samples: int  # number of samples that it was trained on
 
     @property
     def sha256(self) -> str:
-        """Of the little-endian float32 bytes of the parameters, as in summary.json."""
+        """SHA-256 of the parameters' little-endian float32 bytes, as in summary.json."""
         return hashlib.sha256(self.parameters.astype("<f4").tobytes()).hexdigest()
 
     @property
     def output(self) -> str:
-        """What the network's outputs go through: "softmax" or "logistic"."""
+        """The function applied to the network's outputs: "softmax" or "logistic"."""
         return type(self.network.loss).__name__.lower()
 
     def open(self, path: Path | None, part: str, **changes: Any) -> Corpus:
-        """A part of a shard folder, None for the run's own, as the network is to see it. Raises BadInput."""
+        """Open a part of a shard folder, None for the run's own, prepared for the network. Raises BadInput."""
         return inputs.open_held_out(self.config, self.folder(path), part, self.origin, **changes)
 
     def folder(self, path: Path | None) -> Path:
-        """The shard folder, the run's own for None."""
+        """The shard folder; for None, the run's own."""
         return inputs.path_of_run(self.config, self.run) if path is None else path
 
     def described(self) -> dict[str, Any]:
-        """What tells this model from others, for whatever is made with it."""
+        """A description that identifies this model, for files made with it."""
         named = {"run": str(self.run), "checkpoint": self.checkpoint.name, "trained_samples": self.samples}
         return {**named, "parameters_sha256": self.sha256}
 
 
 def load(run: Path, name: str | None = None, quiet: bool = False) -> Model:
-    """The model of a run's newest whole checkpoint, or of the one called `name`; "best": of the least held-out error.
+    """The model of a run's newest intact checkpoint, or of the one called `name`; "best": with the smallest held-out
+    error.
 
-    Newer ones that are torn are named on standard error unless `quiet`. Raises BadInput naming folder or file.
+    Newer ones that are torn are reported on standard error unless `quiet`. Raises BadInput naming folder or file.
     """
     if not run.is_dir():
         raise BadInput(f"{run}: no such run folder")

@@ -1,4 +1,4 @@
-"""Whether onnxruntime says of real inputs what this program says of them."""
+"""Compare the outputs of onnxruntime for real inputs with those of this program."""
 
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ from mpitrain.trained.model import Model
 from mpitrain.trained.onnx_graph import Options
 from mpitrain.training.inputs import held_out
 
-MOST = 4 * TOGETHER  # samples that are compared
-TOLERANCE = 1e-5  # of posteriors; of a logarithm below −1, relative
+MOST = 4 * TOGETHER  # most samples to compare
+TOLERANCE = 1e-5  # absolute for posteriors; relative for logarithms below −1
 
 
 def checked(model: Model, content: bytes, options: Options, wanted: bool | None, path: Path | None) -> str:
-    """A line's end that says how far the two are apart, or why they were not compared.
+    """The end of a message that says how much the two differ, or why they were not compared.
 
-    `wanted`: True compares or raises BadInput, None compares where it can, False does not. `path`: a shard folder, the
-    run's own for None. Raises TrainingFailed when they are too far apart.
+    `wanted`: True compares or raises BadInput, None compares if possible, False does not. `path`: a shard folder, None
+    for the run's own. Raises TrainingFailed if they differ too much.
     """
     if wanted is False:
         return "; not checked"
@@ -54,7 +54,7 @@ def _compare(model: Model, content: bytes, options: Options, path: Path | None) 
     session = _session(onnxruntime, content)
     kind = np.uint8 if session.get_inputs()[0].type == "tensor(uint8)" else np.float32
     farthest, samples = 0.0, min(seen.samples, MOST)
-    for start in [0, *range(1, samples, TOGETHER)]:  # a batch of one too
+    for start in [0, *range(1, samples, TOGETHER)]:  # also test a batch of one
         stop = min(start + TOGETHER, samples) if start else 1
         batch = Batch(np.empty((stop - start, *given.shape), np.float32), np.empty(stop - start, np.int32))
         given.gather(np.arange(start, stop), batch)
@@ -66,10 +66,10 @@ def _compare(model: Model, content: bytes, options: Options, path: Path | None) 
 def _session(onnxruntime: Any, content: bytes) -> Any:
     try:
         return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's own classes, which it does not make public
+    except Exception as error:  # onnxruntime's exception classes are not public
         raise BadInput(f"onnxruntime {onnxruntime.__version__} does not take it: {first_line(error)}") from None
 
 
 def _distance(found: Array, wanted: Array) -> float:
-    """The greatest difference; of numbers beyond 1 in units of theirs. NaN when a number is none."""
+    """The largest difference, relative for numbers beyond ±1. NaN if any value is NaN."""
     return float((np.abs(found - wanted) / np.maximum(np.abs(wanted), 1)).max())

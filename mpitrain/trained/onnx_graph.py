@@ -1,8 +1,8 @@
-"""A trained network as an ONNX graph: from raw features or pixels to posteriors, nothing left to do outside.
+"""A trained network as a complete ONNX graph: from raw features or pixels to posteriors.
 
-Input: `features` float32 [batch, window, dims], the frames as they lie in the shards with their neighbours (the first
-or last frame of an utterance repeated where there are none), or `images` [batch, h, w, c]. Inside are normalisation,
-centre crop, layers and softmax or logistic.
+Input: `features` float32 [batch, window, dims], frames as in the shards with their neighbours (repeating the first or
+last frame of an utterance at its ends), or `images` [batch, h, w, c]. The graph contains normalisation, centre crop,
+layers and softmax or logistic function.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from mpitrain.trained.onnx_layers import Graph, translate
 from mpitrain.training.inputs import seen_shape
 
 OPSET = 17
-OLDEST = 13  # from which on Softmax works on one axis
-LARGEST = (1 << 31) - (1 << 20)  # bytes that a protocol buffer holds
+OLDEST = 13  # the first version in which Softmax works on one axis
+LARGEST = (1 << 31) - (1 << 20)  # most bytes of a protocol buffer
 
 
 @dataclass(frozen=True)
 class Options:
-    """`kind` is one of posteriors.KINDS; `image_type` "uint8" or "float32", of images alone; `log_priors` [classes]."""
+    """`kind`: one of posteriors.KINDS; `image_type`: "uint8" or "float32", for images only; `log_priors` [classes]."""
 
     kind: str = "posteriors"
     opset: int = OPSET
@@ -73,7 +73,8 @@ def _given(onnx: Any, model: Model, options: Options) -> Any:
 
 
 def _normalise(graph: Graph, model: Model) -> None:
-    """(x − mean)·scale as the corpus does it, of the centre of images. Statistics of a speaker cannot be inside."""
+    """Add (x − mean)·scale as in the corpus, after the centre crop of images. Statistics of speakers cannot be
+    included."""
     origin, data = model.origin, model.config.data
     if origin.kind == "images":
         if data.crop:

@@ -1,4 +1,4 @@
-"""Each layer as nodes of ONNX. Images go [batch, c, h, w] between the layers, as ONNX wants them."""
+"""Translate layers to ONNX nodes. Between the layers, images are [batch, c, h, w], as ONNX requires."""
 
 from functools import singledispatch
 from typing import Any
@@ -17,7 +17,7 @@ from mpitrain.models.pooling import MaxPool
 
 
 class Graph:
-    """Nodes one after another; `x` is the name of the latest value, `channels_first` whether it lies [n, c, h, w]."""
+    """A sequence of nodes; `x` is the name of the latest value, `channels_first` whether its layout is [n, c, h, w]."""
 
     def __init__(self, onnx: Any, x: str) -> None:
         self._onnx, self.x, self.channels_first = onnx, x, False
@@ -31,12 +31,12 @@ class Graph:
         self.x = out
 
     def constant(self, name: str, array: Array) -> str:
-        """The name of a constant of the graph."""
+        """Add a constant to the graph; return its name."""
         self.constants.append(self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 
     def put_channels(self, first: bool) -> None:
-        """Bring images into this order."""
+        """Transpose images to this layout, if necessary."""
         if self.channels_first != first:
             self.add("Transpose", perm=[0, 3, 1, 2] if first else [0, 2, 3, 1])
             self.channels_first = first
@@ -50,7 +50,7 @@ def translate(layer: Layer, graph: Graph, views: Views) -> None:
 
 @translate.register
 def _(layer: FullyConnected, graph: Graph, views: Views) -> None:
-    graph.put_channels(first=False)  # its inputs are numbered so
+    graph.put_channels(first=False)  # the order of its inputs
     if len(layer.input_shape) > 1:
         graph.add("Flatten", axis=1)
     graph.add("Gemm", *(graph.constant(p.name, views[p.name]) for p in layer.parameters))
@@ -76,7 +76,7 @@ def _(layer: MaxPool, graph: Graph, views: Views) -> None:
 @translate.register
 def _(layer: LocalResponseNorm, graph: Graph, views: Views) -> None:
     graph.put_channels(first=True)
-    size = 2 * layer.half + 1  # by which ONNX divides alpha
+    size = 2 * layer.half + 1  # ONNX divides alpha by this
     graph.add("LRN", size=size, alpha=layer.scale * size, beta=layer.power, bias=layer.offset)
 
 
@@ -92,4 +92,4 @@ def _(layer: Sigmoid, graph: Graph, views: Views) -> None:
 
 @translate.register
 def _(layer: Dropout, graph: Graph, views: Views) -> None:
-    """Nothing: its scale is applied while training."""
+    """Add nothing, since its scale is applied in training."""

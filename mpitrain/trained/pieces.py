@@ -1,7 +1,7 @@
-"""Rows that ranks compute in turns, brought to the first rank in order, a few at a time.
+"""Ranks compute pieces of rows in turn, and rank 0 receives them in order.
 
-Piece k is computed by rank k mod size. A rank computes its next piece while the one before waits to be taken up, and
-no further: so memory stays bounded, and no file has to be seen by more than one rank.
+Piece k is computed by rank k mod size. A rank computes its next piece while the previous one waits to be received, but
+no more, so that memory is bounded. Only rank 0 needs access to the output file.
 """
 
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 from mpitrain.trained.computing import Compute
 
-HEAD = 1024  # bytes before the rows: nothing, or why there are none
+HEAD = 1024  # bytes before the rows: empty, or an error message
 
 
 def pieces(samples: int, size: int) -> list[slice]:
-    """`samples` in pieces of `size`."""
+    """Divide `samples` into pieces of `size`."""
     return [slice(start, min(start + size, samples)) for start in range(0, samples, size)]
 
 
 def lead(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> Iterator[Array]:
-    """On the first rank: all rows in order. Raises BadInput for what another rank met."""
+    """Yield all rows in order. Rank 0 calls this. Raises BadInput for a fault on another rank."""
     longest = max(part.stop - part.start for part in parts)
     room = np.empty(HEAD + 4 * longest * classes, np.uint8)
     for number, part in enumerate(parts):
@@ -39,7 +39,8 @@ def lead(transport: Transport, parts: list[slice], classes: int, compute: Comput
 
 
 def follow(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> None:
-    """On the others: compute one's own pieces and send them. A fault is sent to the first rank, which ends the job."""
+    """Compute this rank's pieces and send them. The other ranks call this. A fault is sent to rank 0, which ends the
+    job."""
     own = parts[transport.rank :: transport.size]
     longest = max((part.stop - part.start for part in own), default=0)
     rooms = [np.empty(HEAD + 4 * longest * classes, np.uint8) for _ in range(2)]

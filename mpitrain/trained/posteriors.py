@@ -1,7 +1,7 @@
-"""What is made of a network's outputs z [n, classes]: posteriors, their logarithms, scaled log-likelihoods.
+"""Convert a network's outputs z [n, classes] to posteriors, their logarithms or scaled log-likelihoods.
 
-A decoder wants log p(x|y), which is log p(y|x) − log p(y) but for a number that all classes share (Bourlard & Morgan,
-Connectionist Speech Recognition, 1994): the posteriors divided by the classes' priors.
+A decoder needs log p(x|y), which is log p(y|x) − log p(y) up to a constant that all classes share (Bourlard & Morgan,
+Connectionist Speech Recognition, 1994): the posteriors divided by the class priors.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
 def convert(z: Array, output: str, kind: str, log_priors: Array | None) -> Array:
     """One of KINDS, in a new array.
 
-    `output` is "softmax" or "logistic", `log_priors` [classes] what log-likelihoods take, None for the other kinds.
+    `output` is "softmax" or "logistic"; `log_priors` [classes] are for log-likelihoods, None for the other kinds.
     """
     logarithms = log_softmax(z) if output == "softmax" else log_sigmoid(z)
     if kind == "posteriors":
@@ -26,7 +26,7 @@ def convert(z: Array, output: str, kind: str, log_priors: Array | None) -> Array
 
 
 def log_softmax(z: Array) -> Array:
-    """z − log Σ exp(z), the greatest z subtracted first."""
+    """z − log Σ exp(z), with the largest z subtracted first."""
     shifted = z - z.max(axis=1, keepdims=True)
     return np.subtract(shifted, np.log(np.exp(shifted).sum(axis=1, keepdims=True)), out=shifted)
 
@@ -37,7 +37,7 @@ def log_sigmoid(z: Array) -> Array:
 
 
 def log_priors(counts: Array, smoothing: float) -> Array:
-    """log((count + smoothing) / Σ), float64 [classes]. Raises BadInput naming a class that comes out with none."""
+    """log((count + smoothing) / Σ), float64 [classes]. Raises BadInput naming a class with probability zero."""
     smoothed = np.asarray(counts, np.float64) + smoothing
     if (smoothed <= 0).any():
         number = int(smoothed.argmin())
@@ -48,7 +48,7 @@ def log_priors(counts: Array, smoothing: float) -> Array:
 
 
 def read_priors(path: Path, classes: int) -> Array:
-    """Counts or probabilities of the classes, from a text of numbers, such as Kaldi's `[ 12 34 ... ]`, or a .npy.
+    """Counts or probabilities of the classes, from a text file of numbers, such as Kaldi's `[ 12 34 ... ]`, or a .npy.
 
     Raises BadInput naming the file.
     """

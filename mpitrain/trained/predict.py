@@ -1,4 +1,4 @@
-"""`predict RUN DATA OUT`: what a trained network says of every sample of a part, in a file for other programs."""
+"""`predict RUN DATA OUT`: write the outputs of a trained network for all samples of a part, for other programs."""
 
 import argparse
 from pathlib import Path
@@ -21,7 +21,7 @@ from mpitrain.training.inputs import held_out
 
 
 def predict(options: argparse.Namespace) -> int:
-    """Every rank calls this; the samples are divided over them, the first one writes. The exit status."""
+    """Predict and return the exit status. Collective: the samples are divided over the ranks, and rank 0 writes."""
     transport = Transport()
     return ending_together(transport, lambda: _predict(transport, options))
 
@@ -31,7 +31,7 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
         require_known(options.out)
         model = load(options.run_folder, options.checkpoint, quiet=transport.rank > 0)
         part = options.part or next(iter(held_out(options.data)), "train")
-        corpus = model.open(options.data, part, memory_limit=0)  # read once, from front to back
+        corpus = model.open(options.data, part, memory_limit=0)  # read once, sequentially
         return model, corpus, log_priors(model, options)
 
     model, corpus, priors = agreed(transport, prepare, "the run and the data")
@@ -51,7 +51,7 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
 
 
 def content(model: Model, corpus: Corpus, options: argparse.Namespace) -> Content:
-    """What the file will hold beside the rows."""
+    """The content of the file in addition to the rows."""
     offsets = np.arange(corpus.samples + 1) if corpus.utterances is None else corpus.utterances
     keys = corpus.keys or numbered(corpus.part, len(offsets) - 1)
     about = {**model.described(), "data": str(Path(options.data)), "part": corpus.part, "output": options.output}
@@ -61,5 +61,5 @@ def content(model: Model, corpus: Corpus, options: argparse.Namespace) -> Conten
 
 
 def numbered(part: str, count: int) -> list[str]:
-    """Names for utterances that have none, in alphabetical order: test-0000000, test-0000001, …"""
+    """Names for unnamed utterances, in alphabetical order: test-0000000, test-0000001, …"""
     return [f"{part}-{number:07d}" for number in range(count)]

@@ -1,6 +1,6 @@
-"""Files that predictions go to, row by row, so that they are never all in memory: HDF5, npz, Kaldi ark with scp.
+"""Write predictions row by row, so that they are never all in memory: HDF5, npz, Kaldi ark with scp.
 
-Every file is written under a temporary name and renamed when it is whole.
+Every file is written under a temporary name and renamed when it is complete.
 """
 
 import json
@@ -25,10 +25,10 @@ CHUNK = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Content:
-    """What will be written: float32 rows [samples, classes] called `name`, the samples' targets int32, and `about`.
+    """The content of a file: float32 rows [samples, classes] called `name`, the samples' targets int32, and `about`.
 
-    Of frames, `utterances` int64 [n+1] are the offsets where utterances begin, `keys` their names; of images, offsets
-    of one sample each. `class_names`: of the classes from 0 on, where they have any.
+    For frames, `utterances` int64 [n+1] are the offsets where utterances begin, and `keys` their names; for images,
+    each sample has an offset. `class_names`: the names of the classes from 0 on, if any.
     """
 
     name: str
@@ -41,22 +41,22 @@ class Content:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of all rows."""
+        """Shape of all rows together."""
         return len(self.targets), self.classes
 
 
 class Writer(Protocol):
-    """Takes the rows in order, any number at a time."""
+    """Writes rows in order, any number at a time."""
 
     def write(self, rows: Array) -> None:
-        """The next rows float32 [n, classes]."""
+        """Write the next rows float32 [n, classes]."""
 
 
 @contextmanager
 def open_writer(path: Path, content: Content) -> Iterator[Writer]:
-    """A writer of the kind that the file's ending names; the file is there when the block ends, and not before.
+    """A writer for the file name's extension. The file exists only after the block has ended.
 
-    Raises BadInput naming the file: an unknown ending, a full disk, a missing library.
+    Raises BadInput naming the file: an unknown extension, a full disk, a missing library.
     """
     with refusals(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def open_writer(path: Path, content: Content) -> Iterator[Writer]:
 
 
 def require_known(path: Path) -> None:
-    """Raises BadInput for a file that no writer is for, or whose library is missing."""
+    """Raise BadInput for a file name without a writer, or if its library is missing."""
     if path.suffix not in WRITERS:
         raise BadInput(f"{path}: ends in none of {', '.join(WRITERS)}")
     if path.is_dir():
@@ -79,14 +79,14 @@ def require_known(path: Path) -> None:
 
 @contextmanager
 def replacing(*paths: Path) -> Iterator[list[Path]]:
-    """Temporary names that take the place of `paths`, in that order, unless something is raised."""
+    """Temporary paths, which are renamed to `paths`, in that order, unless an exception is raised."""
     temporary = [path.with_name(f".writing-{path.name}") for path in paths]
     try:
         yield temporary
         for written in temporary:
             with written.open("rb") as file:
                 os.fsync(file.fileno())
-        for path in reversed(paths):  # none of the old ones may stand beside a new one
+        for path in reversed(paths):  # no old file may remain beside a new one
             path.unlink(missing_ok=True)
         for written, path in zip(temporary, paths, strict=True):
             written.replace(path)
@@ -118,7 +118,7 @@ def _hdf5(path: Path, content: Content) -> Iterator[Writer]:
 
 
 class _Npy:
-    """The member of an npz that is open."""
+    """The open member of an npz."""
 
     def __init__(self, member: Any, content: Content) -> None:
         header = {"descr": "<f4", "fortran_order": False, "shape": content.shape}
@@ -140,7 +140,7 @@ def _npz(path: Path, content: Content) -> Iterator[Writer]:
 
 
 class _Ark:
-    """Gathers rows until an utterance is whole; the scp says where in the final ark it lies."""
+    """Collects rows until an utterance is complete; the scp holds its position in the final ark."""
 
     def __init__(self, ark: Any, scp: Any, path: Path, content: Content) -> None:
         self._ark, self._scp, self._path, self._content = ark, scp, path.absolute(), content
@@ -174,7 +174,7 @@ def _ark(path: Path, content: Content) -> Iterator[Writer]:
         temporary[0].open("wb") as rows,
         temporary[1].open("w", encoding="utf-8") as index,
     ):
-        for symbols in temporary[2:]:  # as Kaldi's symbol tables: a name and its number on a line
+        for symbols in temporary[2:]:  # as in Kaldi's symbol tables, each line holds a name and its number
             lines = (f"{name} {number}\n" for number, name in enumerate(content.class_names or ()))
             symbols.write_text("".join(lines), encoding="utf-8")
         yield _Ark(rows, index, path, content)
