@@ -1,1 +1,1 @@
-"""CUDA kernels (*.cu), the functions that launch them (`launch`), and what they compute, in NumPy (`reference`)."""
+"""CUDA kernels (*.cu), the functions that launch them (`launch`), and their NumPy equivalents (`reference`)."""

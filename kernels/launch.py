@@ -1,7 +1,7 @@
-"""The kernels as functions over arrays on the device: the names, arguments and results of `reference`.
+"""The kernels as functions over device arrays, with the names, arguments and results of `reference`.
 
 Every function launches on CuPy's current stream and returns at once; none waits for the device. Arrays are C-contiguous
-(slices of flat vectors are), of one dtype, float32 or float64, where nothing else is said; they may be empty.
+(slices of flat vectors are) and, unless stated otherwise, of one dtype, float32 or float64; they may be empty.
 """
 
 from math import inf, prod
@@ -22,7 +22,7 @@ ROWS = 8
 
 
 class Kernels(Launcher):
-    """The functions, for one device. Those named as in mpitrain.ops serve a `Workspace`."""
+    """The functions for one device. Those with names of mpitrain.ops are used by a `Workspace`."""
 
     # Sparse deltas
 
@@ -37,7 +37,8 @@ class Kernels(Launcher):
         threshold: float,
         limit: float = inf,
     ) -> None:
-        """Words of what exceeds the threshold; `result` uint32 [2] ← (how many, first index that is not finite)."""
+        """Emit words for the elements that exceed the threshold; `result` uint32 [2] ← (their number, first non-finite
+        index)."""
         if not residual.shape == gradient.shape == words.shape or residual.size > 1 << 31:
             raise ValueError(f"residual, gradient, words of shapes {residual.shape}, {gradient.shape}, {words.shape}")
         result.fill(0xFFFFFFFF)
@@ -53,7 +54,8 @@ class Kernels(Launcher):
         )
 
     def apply(self, words: Array, step: int, counts: Array, weights: Array, failed: Array) -> None:
-        """Move counts and weights by received words, unless one would leave the range: then `failed` says which."""
+        """Apply received words to counts and weights, unless a count would leave its range; `failed` then says
+        which."""
         if counts.shape != weights.shape:
             raise ValueError(f"counts {counts.shape}, weights {weights.shape}")
         dtype, units = weights.dtype, np.int32(step)
@@ -184,7 +186,7 @@ class Kernels(Launcher):
             self.column_sums(sums, out)
 
     def max_pool(self, x: Array, size: int, stride: int, out: Array, place: Array) -> None:
-        """out [n, h', w', c] ← the greatest of each window of x [n, h, w, c]; `place` uint8 ← where in it."""
+        """out [n, h', w', c] ← the maximum of each window of x [n, h, w, c]; `place` uint8 ← its position in it."""
         self._images("pooling", "max_pool", out, (x, out, place), x.shape[1:], out.shape[1:3], size, stride)
 
     def max_unpool(self, dy: Array, place: Array, size: int, stride: int, out: Array) -> None:
@@ -210,7 +212,7 @@ class Kernels(Launcher):
         pixels: tuple[int, ...],
         *window: int,
     ) -> None:
-        """A row of threads for each pixel of `out`."""
+        """Launch with a row of threads for each pixel of `out`."""
         count = prod(out.shape[:3])
         if max(count, prod(image)) >= 1 << 31:
             raise ValueError(f"{kernel}: 2^31 pixels or more: {out.shape}")
@@ -226,7 +228,7 @@ class Kernels(Launcher):
         self._normalise("lrn_forward", (x, y, d), half, scale, power, offset)
 
     def lrn_backward(self, x: Array, d: Array, dy: Array, dx: Array, *, half: int, scale: float, power: float) -> None:
-        """dx, another array than dy, ← the gradient of `lrn_forward`, which gave d."""
+        """dx, which must not be dy, ← the gradient of `lrn_forward`, which computed d."""
         self._normalise("lrn_backward", (x, d, dy, dx), half, scale, power)
 
     def _normalise(self, kernel: str, arrays: tuple[Array, ...], half: int, *scalars: float) -> None:
@@ -250,10 +252,11 @@ class Kernels(Launcher):
         rate: float,
         share: tuple[int, int] | None = None,
     ) -> None:
-        """scale ← (draw ≥ rate)/(1 − rate); y ← x·scale. Drops what the CPU would drop with `rng`, and advances it.
+        """scale ← (draw ≥ rate)/(1 − rate); y ← x·scale. Drops the same units as the CPU with `rng`, and advances
+        `rng`.
 
-        `rng` is a generator of mpitrain.rng. Of a minibatch that ranks share, `share` is (the place of this rank's
-        first row, the count of the whole).
+        `rng` is a generator of mpitrain.rng. If ranks share a minibatch, `share` is (index of this rank's first row,
+        size of the whole minibatch).
         """
         first, count = share or (0, len(x))
         row = prod(x.shape[1:])
@@ -265,10 +268,10 @@ class Kernels(Launcher):
 
 
 def _draw(rng: np.random.Generator, count: int) -> tuple[int, Array]:
-    """Advance `rng` by `count` float32 draws; the number of the first of them, and the generator's key.
+    """Advance `rng` by `count` float32 draws; return the number of the first one and the generator's key.
 
-    A block of Philox is four 64-bit numbers of two draws each; NumPy holds the block that its counter names, how many
-    numbers of it are used, and the half that is left of the last.
+    A block of Philox is four 64-bit numbers of two draws each; NumPy stores the block at its counter, how many of its
+    numbers are used, and the unused half of the last one.
     """
     state: Any = rng.bit_generator.state
     if state["bit_generator"] != "Philox":

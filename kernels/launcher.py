@@ -1,4 +1,4 @@
-"""Compiling kernels and launching them through CuPy."""
+"""Compile kernels and launch them through CuPy."""
 
 import re
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ import numpy as np
 from mpitrain.flat import Array
 
 FOLDER = Path(__file__).resolve().parent
-#: What `real` is, by dtype.
+#: The C type of `real`, by dtype.
 REAL = {"float32": "float", "float64": "double"}
-#: Threads of a block, where the kernel does not say.
+#: Default number of threads per block.
 THREADS = 256
-#: Blocks of a loop over elements, for each multiprocessor: all that fit, a few times over, so that none ends alone.
+#: Blocks per multiprocessor for a loop over elements: a few times as many as fit, so that all finish at about one time.
 BLOCKS = 32
 
 
@@ -23,7 +23,7 @@ BLOCKS = 32
 def source(file: str) -> str:
     """The text of kernels/`file`.cu with its headers in their places.
 
-    CuPy keeps compiled modules by text and options, and would not see that an included file has changed.
+    CuPy caches compiled modules by text and options, and would not notice that an included file has changed.
     """
     return re.sub(
         r'#include "(\w+\.cuh)"',
@@ -33,12 +33,12 @@ def source(file: str) -> str:
 
 
 def options(dtype: Any) -> tuple[str, ...]:
-    """How a module for arrays of `dtype`, float32 or float64, is compiled."""
+    """The compiler options for a module for arrays of `dtype`, float32 or float64."""
     return "-std=c++17", f"-DREAL={REAL[np.dtype(dtype).name]}"
 
 
 class Launcher:
-    """The kernels' modules, each compiled when first needed (CuPy keeps them on disk), on one device.
+    """The modules of the kernels on one device, each compiled when first needed (CuPy caches them on disk).
 
     `xp` is CuPy. Launches go to its current stream and return at once.
     """
@@ -46,7 +46,7 @@ class Launcher:
     def __init__(self, xp: Any) -> None:
         self.xp = xp
         self._functions: dict[tuple[str, str, Any], Any] = {}
-        #: The most blocks that a loop is spread over.
+        #: The most blocks for one loop.
         self.most = BLOCKS * xp.cuda.Device().attributes["MultiProcessorCount"]
 
     def launch(
@@ -54,8 +54,8 @@ class Launcher:
     ) -> None:
         """Launch `kernel` of `file`, compiled for `dtype`.
 
-        Of the arguments, a Python float becomes `real`, an int `Index`, None a null pointer; NumPy scalars and arrays
-        go as they are. Arrays must be C-contiguous.
+        A Python float is passed as `real`, an int as `Index`, None as a null pointer; NumPy scalars and arrays are
+        passed unchanged. Arrays must be C-contiguous.
         """
         function = self._functions.get((file, kernel, dtype))
         if function is None:
@@ -64,7 +64,7 @@ class Launcher:
         function(grid, block, tuple(self._argument(argument, dtype.type) for argument in arguments))
 
     def over(self, file: str, kernel: str, dtype: Any, size: int, *arguments: Any) -> None:
-        """Launch a loop over `size` elements; nothing when there are none."""
+        """Launch a loop over `size` elements, unless there are none."""
         if size:
             self.launch(file, kernel, dtype, (min(-(-size // THREADS), self.most),), (THREADS,), *arguments)
 

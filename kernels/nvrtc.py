@@ -1,8 +1,8 @@
-"""Compiling the kernels without a GPU, by NVRTC as CuPy would, to see warnings, registers and spills.
+"""Compile the kernels without a GPU, with NVRTC as CuPy does, to show warnings, registers and spills.
 
-    python -m mpitrain.kernels.nvrtc        the table of kernels/README.md
+    python -m mpitrain.kernels.nvrtc        prints the table of kernels/README.md
 
-NVRTC is looked for in its wheel (`nvidia-cuda-nvrtc`, part of the extra `test`), then where the system keeps libraries.
+NVRTC is searched for in its wheel (`nvidia-cuda-nvrtc`, part of the extra `test`), then among the system's libraries.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ import numpy as np
 from mpitrain.kernels.launcher import FOLDER, options, source
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
-#: What CuPy adds to our options.
+#: The options that CuPy adds to ours.
 ADDED = ("-ftz=true",)
 
 
 class Usage(NamedTuple):
-    """What ptxas says of a kernel: registers a thread, bytes spilled (stored and loaded), shared memory a block."""
+    """Resources of a kernel as reported by ptxas: registers per thread, bytes spilled, shared memory per block."""
 
     kernel: str
     registers: int
@@ -32,7 +32,7 @@ class Usage(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A module: everything the compiler said, its PTX, and what each kernel needs."""
+    """A compiled module: the compiler's output, the PTX, and the resources of each kernel."""
 
     log: str
     ptx: str
@@ -41,11 +41,11 @@ class Compiled(NamedTuple):
 
 @cache
 def library() -> Any:
-    """NVRTC. Raises FileNotFoundError when there is none."""
+    """Load NVRTC. Raises FileNotFoundError if there is none."""
     wheels = [Path(folder) / "nvidia" / "cu13" / "lib" for folder in sys.path]
     for folder in wheels:
         for builtins in sorted(folder.glob("libnvrtc-builtins.so.*")):
-            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)  # NVRTC looks for it by name
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)  # NVRTC searches for it by name
         for found in sorted(folder.glob("libnvrtc.so.*")):
             return ctypes.CDLL(str(found))
     name = find_library("nvrtc")
@@ -60,7 +60,7 @@ def files() -> list[str]:
 
 
 def compiled(file: str, dtype: Any, architecture: str) -> Compiled:
-    """Compile kernels/`file`.cu. Raises RuntimeError, with what the compiler said, when it fails."""
+    """Compile kernels/`file`.cu. Raises RuntimeError with the compiler's output if that fails."""
     nvrtc, program = library(), ctypes.c_void_p()
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source(file).encode(), f"{file}.cu".encode(), 0, None, None))
     try:
@@ -103,7 +103,7 @@ def _usage(log: str) -> list[Usage]:
 
 
 def table() -> str:
-    """Registers of every kernel on every architecture, float32, then bytes spilled and shared."""
+    """A table with the registers of every kernel on every architecture for float32, then bytes spilled and shared."""
     lines = [
         f"| kernel | {' | '.join(ARCHITECTURES)} | spilled | shared |",
         "|---|" + "---|" * (len(ARCHITECTURES) + 2),

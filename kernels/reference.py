@@ -1,7 +1,7 @@
-"""What each kernel computes, in NumPy: the same names and arguments as `launch.Kernels`, over arrays on the host.
+"""The computation of each kernel in NumPy, with the names and arguments of `launch.Kernels`, over host arrays.
 
-Where the program computes the same on the CPU in one pass of its own (mpitrain/ops), tests compare that with these too.
-The rules are mpitrain/rules themselves.
+Where mpitrain/ops has its own loop for the CPU, tests compare it with these functions, too. The update rules are those
+of mpitrain/rules.
 """
 
 from math import inf
@@ -15,19 +15,20 @@ from mpitrain.rules import sgd as rule
 from mpitrain.rules.adamw import adamw as rule_of_adamw
 from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
 
-#: The sign bit of a word, and the index that stands for none.
+#: The sign bit of a word, and the value that means no index.
 SIGN, NONE = np.uint32(1 << 31), np.uint32(0xFFFFFFFF)
-#: What tells the words of a checksum apart by their places: the golden ratio's, as in splitmix64.
+#: Makes the checksum depend on the order of words: the constant of the golden ratio, as in splitmix64.
 STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def accumulate(
     residual: Array, gradient: Array, words: Array, result: Array, *, scale: float, threshold: float, limit: float = inf
 ) -> None:
-    """residual += scale·gradient; take ±threshold from what exceeds it, clip that to ±limit, and write it down.
+    """residual += scale·gradient; subtract ±threshold from elements that exceed it, clip them to ±limit, and emit
+    words.
 
-    `words` uint32 [n]: the indices in ascending order, the top bit set where the element was negative. `result` uint32
-    [2]: how many words, and the first index that is not finite (the rest means nothing then), else NONE.
+    `words` uint32 [n]: the indices in ascending order, with the top bit set for negative elements. `result` uint32 [2]:
+    the number of words, and the first non-finite index (the rest is then undefined), or NONE.
     """
     kind = residual.dtype.type
     residual += kind(scale) * gradient
@@ -41,10 +42,10 @@ def accumulate(
 
 
 def apply(words: Array, step: int, counts: Array, weights: Array, failed: Array) -> None:
-    """counts −= step·sign and weights ← fl(counts·UNIT) where `words` say, all indices being different.
+    """counts −= step·sign and weights ← fl(counts·UNIT) at the indices in `words`, which are all different.
 
-    `failed` uint32 [1] ← the smallest index whose count would leave the range, if it was not smaller already. Nothing
-    is applied while it is not NONE.
+    `failed` uint32 [1] ← the smallest index whose count would leave the range, unless it is smaller already. Nothing is
+    applied unless it is NONE.
     """
     index = words & ~SIGN
     count = counts[index] + np.where(words & SIGN, np.int64(step), -np.int64(step))
@@ -57,8 +58,8 @@ def apply(words: Array, step: int, counts: Array, weights: Array, failed: Array)
 def checksum(vector: Array, result: Array) -> None:
     """`result` uint64 [1] ← n + Σ mix(w_i + (i + 1)·STEP) modulo 2^64, by splitmix64's finaliser.
 
-    Words w_i of 64 bits are made of the vector's n of 32: its first half gives the lower halves, its second half the
-    upper ones. An odd n leaves one alone.
+    The 64-bit words w_i are made of the vector's n 32-bit words: its first half gives the lower halves, its second half
+    the upper ones. For odd n, one word has no upper half.
     """
     words = vector.view(np.uint32)
     pairs = words.size // 2
@@ -130,7 +131,7 @@ def softmax_gradient(z: Array, targets: Array, losses: Array) -> None:
 
 
 def _softmax(z: Array, targets: Array, losses: Array) -> Array:
-    """z ← exp(z − greatest); the sums [n, 1] of it."""
+    """z ← exp(z − maximum); returns its sums [n, 1]."""
     z -= z.max(axis=1, keepdims=True)
     chosen = z[np.arange(len(z)), targets]
     np.exp(z, out=z)
@@ -255,7 +256,7 @@ def dropout(
 ) -> None:
     """scale ← (draw ≥ rate)/(1 − rate) for each element; y ← x·scale.
 
-    `rng` draws float32 for the `share` = (place of the first of these rows, count) of a minibatch that ranks share.
+    `rng` draws float32; `share` = (index of the first of these rows, size) for a minibatch that ranks share.
     """
     first, count = share or (0, len(x))
     draws = rng.random((count, *x.shape[1:]), dtype=np.float32)

@@ -1,1 +1,1 @@
-"""Arrays to wire bytes and back. No communication."""
+"""Encode arrays to the bytes of messages, and decode them. No communication."""

@@ -1,6 +1,6 @@
-"""One bit an element, set where it is sent, then one sign bit an element sent: the form for dense messages.
+"""The form for dense messages: one bit per element, set if it is sent, then one sign bit per element sent.
 
-Bits fill uint32 words from the lowest up; both parts start on a word.
+Bits fill uint32 words from the lowest bit up; both parts start at a word.
 """
 
 import numpy as np
@@ -11,20 +11,21 @@ from mpitrain.ops.residual import INDEX
 ONE = np.uint32(1)
 FIVE = np.uint32(5)
 LOW = np.uint32(31)
-#: Where the lowest bit is, by bit·SEQUENCE >> 27: five neighbouring bits of a de Bruijn sequence are all different.
+#: The position of the lowest bit, looked up by bit·SEQUENCE >> 27: every five successive bits of a de Bruijn sequence
+#: are different.
 SEQUENCE = np.uint32(0x077CB531)
 POSITION = np.empty(32, np.uint32)
 POSITION[[(0x077CB531 << bit & 0xFFFFFFFF) >> 27 for bit in range(32)]] = range(32)
 
 
 def size(length: int, count: int) -> int:
-    """uint32 words of the form for `count` of `length` elements."""
+    """Number of uint32 words for `count` of `length` elements."""
     return -(-length // 32) + -(-count // 32)
 
 
 @njit(cache=True, nogil=True)
 def encode(words, length, out):  # type: ignore[no-untyped-def]
-    """`words` uint32 [k], ascending by index, all below `length`, to `out` uint32 [size(length, k)]."""
+    """Encode `words` uint32 [k], ascending by index, all below `length`, to `out` uint32 [size(length, k)]."""
     signs = (length + 31) // 32
     out[:] = 0
     for j in range(words.size):
@@ -37,7 +38,7 @@ def encode(words, length, out):  # type: ignore[no-untyped-def]
 def decode(payload, length, words):  # type: ignore[no-untyped-def]
     """The inverse, into `words` [k]; `payload` uint32 [size(length, k)].
 
-    Returns False when not exactly k bits below `length` are set, or a padding bit is.
+    Returns False unless exactly k bits below `length` are set, and no padding bit.
     """
     signs = (length + 31) // 32
     count = 0
@@ -45,7 +46,7 @@ def decode(payload, length, words):  # type: ignore[no-untyped-def]
         bits = payload[at]
         while bits:
             lowest = bits & (~bits + ONE)
-            # Numba multiplies uint32 in 64 bits: cut the product back.
+            # Numba multiplies uint32 in 64 bits, so truncate the product.
             index = np.uint32(32 * at) + POSITION[np.uint32(lowest * SEQUENCE) >> np.uint32(27)]
             if count == words.size or index >= length:
                 return False

@@ -1,7 +1,7 @@
 """Golomb–Rice code of the gaps between sorted indices (Strom 2015, §2.5), with the sign of each element.
 
-An element is, from the lowest bit up: the quotient gap−1 ÷ 2ᵏ in ones, a zero, the sign, the k low bits of gap−1. The
-first gap is index + 1. Bits fill uint32 words from the lowest up, the last word with zeros.
+An element is, from the lowest bit up: the quotient gap−1 ÷ 2ᵏ in unary as ones, a zero, the sign, the k low bits of
+gap−1. The first gap is index + 1. Bits fill uint32 words from the lowest bit up; the last word is padded with zeros.
 """
 
 from math import floor, log, log2
@@ -12,15 +12,15 @@ from numba import njit
 from mpitrain.flat import Array
 from mpitrain.ops.residual import INDEX
 
-#: A zero, a sign and this many low bits lie together in 32 bits.
+#: A zero, a sign and this many low bits fit in 32 bits.
 PARAMETER_MAX = 30
 
 
 def parameter(words: Array) -> int:
-    """The best k for gaps spread geometrically with these words' mean.
+    """The best k for geometrically distributed gaps with the mean of these words.
 
     k = max(0, 1 + ⌊log₂(ln 0.618034 / ln(m/(m+1)))⌋) with m the mean of gap−1 (Kiely, Selecting the Golomb parameter in
-    Rice coding, 2004); 0 when m = 0.
+    Rice coding, 2004); 0 if m = 0.
     """
     if words.size == 0 or int(words[-1] & INDEX) + 1 == words.size:
         return 0
@@ -30,7 +30,7 @@ def parameter(words: Array) -> int:
 
 @njit(cache=True, nogil=True)
 def size(words, k):  # type: ignore[no-untyped-def]
-    """uint32 words of the code of `words` uint32 [n], ascending by index, with parameter `k`."""
+    """Number of uint32 words of the code of `words` uint32 [n], ascending by index, with parameter `k`."""
     bits = np.int64(words.size) * (k + 2)
     previous = np.int64(-1)
     for word in words:
@@ -42,7 +42,7 @@ def size(words, k):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def encode(words, k, out):  # type: ignore[no-untyped-def]
-    """`words` uint32 [n], ascending by index, to `out` uint32 [size(words, k)]."""
+    """Encode `words` uint32 [n], ascending by index, to `out` uint32 [size(words, k)]."""
     low = (np.uint64(1) << np.uint64(k)) - np.uint64(1)
     tail = np.uint64(k + 2)
     window, filled, at = np.uint64(0), np.uint64(0), 0
@@ -80,8 +80,8 @@ def encode(words, k, out):  # type: ignore[no-untyped-def]
 def decode(payload, k, length, words):  # type: ignore[no-untyped-def]
     """The inverse, into `words` [n]; `payload` uint32.
 
-    Returns False when the code runs past the payload, an index reaches `length`, or the payload does not end with the
-    last element and zeros.
+    Returns False if the code extends beyond the payload, if an index reaches `length`, or if the last element is not
+    followed by zeros only.
     """
     low = (np.uint64(1) << np.uint64(k)) - np.uint64(1)
     tail = np.uint64(k + 1)

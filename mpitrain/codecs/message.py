@@ -1,11 +1,11 @@
 """Messages of the sparse delta exchange: a header of 56 bytes, then the elements in one of three forms.
 
-    packed       one uint32 an element, sign in the top bit, index in 31 (Strom 2015, §2.5)
+    packed       one uint32 per element, sign in the top bit, index in 31 (Strom 2015, §2.5)
     golomb-rice  see `golomb_rice`
     bitmap       see `bitmap`
 
-All little-endian. The header ends with the xxh3 of what precedes it and of the payload: a message is whole or it is an
-error, never a wrong weight. Encoder and decoder write into memory that the caller keeps.
+All values are little-endian. The header ends with the xxh3 of its other fields and the payload, so that a corrupt
+message raises an error and never changes a weight. Encoder and decoder write into memory of the caller.
 """
 
 import struct
@@ -28,19 +28,19 @@ VERSION = 1
 FIELDS = struct.Struct("<4sBBBBIIQIIQd")
 CHECKSUM = struct.Struct("<Q")
 HEADER = FIELDS.size + CHECKSUM.size
-#: When more than one element in so many is sent, a codec's dense form takes over.
+#: If more than one element in this many is sent, a codec's dense form is used.
 DENSE = 16
 
 
 class Form(IntEnum):
-    """How a payload is laid out."""
+    """The layout of a payload."""
 
     PACKED = 0
     GOLOMB_RICE = 1
     BITMAP = 2
 
 
-#: By `codec`: the form of sparse messages, and of dense ones. Golomb–Rice is never the larger, bitmap is the faster.
+#: By `codec`: the forms of sparse and of dense messages. Golomb–Rice is never larger, bitmap is faster.
 CODECS = {
     "packed": (Form.PACKED, Form.BITMAP),
     "golomb-rice": (Form.GOLOMB_RICE, Form.GOLOMB_RICE),
@@ -49,7 +49,7 @@ CODECS = {
 
 
 class Header(NamedTuple):
-    """What a message says beside its elements: `step` and `threshold` are the sender's, `length` the vector's."""
+    """The fields of a message: `step` and `threshold` are those of the sender, `length` is that of the vector."""
 
     sender: int
     sequence: int
@@ -59,7 +59,7 @@ class Header(NamedTuple):
 
 
 class CorruptMessage(ValueError):
-    """A message that is not what its sender encoded. `sender` is the rank it came from."""
+    """A message that differs from what its sender encoded. `sender` is the rank it came from."""
 
     def __init__(self, sender: int, what: str) -> None:
         super().__init__(f"message from rank {sender}: {what}")
@@ -67,14 +67,14 @@ class CorruptMessage(ValueError):
 
 
 def capacity(length: int) -> int:
-    """Bytes that hold any message about a vector of `length` elements, whatever the codec and the density."""
+    """Bytes that suffice for any message about a vector of `length` elements, for all codecs and densities."""
     return HEADER + 4 * (2 * -(-length // 32) + 1)
 
 
 def encode(words: Array, header: Header, codec: str, out: Array) -> Array:
-    """Write the message of `words` into `out`, uint8 [≥ capacity(length)]; returns the part of it to send.
+    """Write the message of `words` into `out`, uint8 [≥ capacity(length)]; return the part of it to send.
 
-    `words` uint32 [elements], ascending by index, as `accumulate` gives them; `codec` one of CODECS.
+    `words` uint32 [elements], ascending by index, as written by `accumulate`; `codec` is one of CODECS.
     """
     if not header.length <= 2**31 or (words.size and words[-1] & INDEX >= header.length):
         raise ValueError(f"{words.size} words for a vector of {header.length} elements, which holds at most 2^31")
@@ -103,7 +103,7 @@ def decode(message: Array, sender: int, length: int, words: Array) -> tuple[Head
     """The header and the words, ascending by index and below `length`, written into `words`, uint32 [≥ length].
 
     `message` is uint8, exactly as received from rank `sender`, `length` that of the receiver's vector.
-    Raises CorruptMessage when any bit, length or field is not as encoded.
+    Raises CorruptMessage if any bit, length or field differs from what was encoded.
     """
     if message.size < HEADER:
         raise CorruptMessage(sender, f"{message.size} bytes are no message")
@@ -147,7 +147,7 @@ def _decode_payload(form: int, payload: Array, k: int, length: int, words: Array
 
 @njit(cache=True, nogil=True)
 def _copy_ascending(payload, length, words):  # type: ignore[no-untyped-def]
-    """False when the indices do not ascend, or reach `length`."""
+    """Copy the words; return False if the indices do not ascend or reach `length`."""
     previous = np.int64(-1)
     for j in range(payload.size):
         index = np.int64(payload[j] & INDEX)

@@ -1,6 +1,6 @@
-"""Applying emitted elements to a replica: integer counts, and the float weights they stand for.
+"""Apply emitted elements to a replica: to integer counts, and to the float weights that they represent.
 
-The "dead reckoning" of Strom 2015, §2.3, own words and peers' alike (§2.6 steps 1 and 9).
+This is the "dead reckoning" of Strom 2015, §2.3, for own and peers' words alike (§2.6 steps 1 and 9).
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def apply(words: Array, step: int, counts: Array, weights: Array) -> None:
     """counts −= step·sign, downhill, and weights ← fl(counts·UNIT), at the touched positions only.
 
     `words` uint32 [k] as `accumulate` or `decode` gave them, `step` the sender's `integer_step`, `counts` int32 [n],
-    `weights` float [n]. Raises TrainingFailed, leaving both as they were, when a count would leave the int32 range.
+    `weights` float [n]. Raises TrainingFailed, and changes neither, if a count would leave the int32 range.
     """
     if counts.shape != weights.shape or (words.size and words[-1] & INDEX >= counts.size):
         raise ValueError(f"words up to {words[-1:] & INDEX} for counts {counts.shape} and weights {weights.shape}")

@@ -1,6 +1,6 @@
-"""The array functions of the layers on the CPU: NumPy's, and loops compiled by Numba where NumPy has no single pass.
+"""The array functions of the layers on the CPU: NumPy's, and Numba loops where NumPy needs several passes.
 
-Layers reach them through their workspace, so that another module with these names serves another device.
+Layers call them through their workspace, so that a module with the same names can serve another device.
 All arrays are C-contiguous; images are NHWC.
 """
 

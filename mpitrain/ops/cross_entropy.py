@@ -1,7 +1,7 @@
-"""Losses of outputs z [n, classes] with targets int32 [n], one number an example, and their gradients.
+"""Losses of outputs z [n, classes] for targets int32 [n], one number per example, and their gradients.
 
-`losses` is float64 [n], to be summed by the caller. NaN in z is NaN in the loss. The `_gradient` functions also
-replace z by ∂(mean loss)/∂z; the `_loss` functions spoil z.
+`losses` is float64 [n], to be summed by the caller. NaN in z gives NaN in the loss. The `_gradient` functions also
+replace z by ∂(mean loss)/∂z; the `_loss` functions overwrite z.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ from mpitrain.ops.elementwise import sigmoid
 
 
 def softmax_loss(z: Array, targets: Array, losses: Array) -> None:
-    """log Σ exp(z) − z_target, with the greatest output subtracted first."""
+    """log Σ exp(z) − z_target, with the largest output subtracted first."""
     _exponentials(z, targets, losses)
 
 
 def softmax_gradient(z: Array, targets: Array, losses: Array) -> None:
-    """The same; z ← (softmax(z) − one-hot)/n."""
+    """Like `softmax_loss`; z ← (softmax(z) − one-hot)/n."""
     sums = _exponentials(z, targets, losses)
     np.multiply(z, 1 / (len(z) * sums), out=z)
     z[np.arange(len(z)), targets] -= 1 / len(z)
@@ -33,7 +33,7 @@ def logistic_loss(z: Array, targets: Array, losses: Array) -> None:
 
 
 def logistic_gradient(z: Array, targets: Array, losses: Array) -> None:
-    """The same; z ← (1/(1 + exp(−z)) − one-hot)/n."""
+    """Like `logistic_loss`; z ← (1/(1 + exp(−z)) − one-hot)/n."""
     outputs = z.copy()
     logistic_loss(outputs, targets, losses)
     sigmoid(z)

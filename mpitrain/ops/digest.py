@@ -1,6 +1,6 @@
-"""A sum that tells two replicas apart, kept up with every delta in whatever order the deltas came.
+"""A checksum that distinguishes replicas and is updated with every delta, in any order.
 
-Σ c_i·k_i modulo 2⁶⁴ over the counts c of a replica, with fixed keys k_i: it commutes, as the deltas do.
+It is Σ c_i·k_i modulo 2⁶⁴ over the counts c of a replica, with fixed keys k_i; its updates commute like the deltas.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ _MULTIPLIER, _SHIFT, _ONE = np.uint64(0x9E3779B97F4A7C15), np.uint64(29), np.uin
 
 
 def of_replica(counts: Array, weights: Array) -> tuple[int, int]:
-    """The digest of `counts` int32 [n], and the first index whose weight is not fl(count·UNIT), else −1."""
+    """The digest of `counts` int32 [n], and the first index whose weight is not fl(count·UNIT), or −1."""
     total, wrong = _of_replica(counts, weights)
     return int(total), int(wrong)
 
 
 def of_words(words: Array, step: int) -> int:
-    """How `apply(words, step, …)` changes the digest; add modulo 2⁶⁴."""
+    """The change of the digest by `apply(words, step, …)`, to be added modulo 2⁶⁴."""
     return int(_of_words(words, np.int64(step)))
 
 

@@ -1,4 +1,4 @@
-"""Dropout from draws that depend neither on the run's dtype nor on how ranks share a minibatch."""
+"""Dropout whose draws depend neither on the run's dtype nor on how ranks share a minibatch."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def dropout(
 ) -> None:
     """scale ← (draw ≥ rate)/(1 − rate); y ← x·scale. All [n, …]; y may be x.
 
-    Draws are float32, one an element of the `share`: (place of the first of these examples, count of the whole).
+    Draws are float32, one per element of the whole minibatch; `share`: (index of the first example, size of the whole).
     """
     first, count = share or (0, len(x))
     draws = np.empty((min(ROWS, count), *x.shape[1:]), np.float32)

@@ -7,7 +7,7 @@ from mpitrain.flat import Array
 
 
 def sigmoid(x: Array) -> None:
-    """x ← 1 / (1 + exp(−x)), by NumPy's vectorised exponential."""
+    """x ← 1 / (1 + exp(−x)), with NumPy's vectorised exponential."""
     with np.errstate(over="ignore"):  # exp(−x) = inf gives the right 0
         np.negative(x, out=x)
         np.exp(x, out=x)

@@ -9,7 +9,7 @@ from mpitrain.ops.neighbours import channel_window_sum
 
 
 def lrn_forward(x: Array, y: Array, d: Array, *, half: int, scale: float, power: float, offset: float) -> None:
-    """Fills y and d, both of x's shape; d is for `lrn_backward`."""
+    """Fill y and d, both of x's shape; d is for `lrn_backward`."""
     np.square(x, out=y)
     channel_window_sum(y, half, d)
     np.multiply(d, scale, out=d)
@@ -18,7 +18,8 @@ def lrn_forward(x: Array, y: Array, d: Array, *, half: int, scale: float, power:
 
 
 def lrn_backward(x: Array, d: Array, dy: Array, dx: Array, *, half: int, scale: float, power: float) -> None:
-    """dx_c = dy_c·d_c^−power − 2·scale·power·x_c·Σ dy·y/d over the window, which is its own adjoint. dy, d are lost."""
+    """dx_c = dy_c·d_c^−power − 2·scale·power·x_c·Σ dy·y/d over the window, which is its own adjoint. Overwrites dy,
+    d."""
     _divide(dy, d, power, dx)
     np.divide(dx, d, out=d)
     np.multiply(d, x, out=d)  # dy·y/d
@@ -28,7 +29,7 @@ def lrn_backward(x: Array, d: Array, dy: Array, dx: Array, *, half: int, scale: 
 
 
 def _divide(x: Array, d: Array, power: float, out: Array) -> None:
-    """out ← x·d^−power: for the paper's power by square roots in one pass, else by logarithm and exponential."""
+    """out ← x·d^−power: with square roots in one pass for the paper's power, else with logarithm and exponential."""
     if power == 0.75:
         _divide_by_three_quarters(x.reshape(-1), d.reshape(-1), out.reshape(-1))
         return
@@ -40,7 +41,7 @@ def _divide(x: Array, d: Array, power: float, out: Array) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _divide_by_three_quarters(x: Array, d: Array, out: Array) -> None:
-    """out ← x / d^(3/4). A division by 0 gives inf or nan, as NumPy's."""
+    """out ← x / d^(3/4). A division by 0 gives inf or nan, as in NumPy."""
     for i in range(d.size):
         root = np.sqrt(d[i])
         out[i] = x[i] / (root * np.sqrt(root))

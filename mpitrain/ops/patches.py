@@ -10,12 +10,12 @@ from numba import njit
 
 from mpitrain.flat import Array
 
-U = np.uint64  # an unsigned index spares the test for a negative one
+U = np.uint64  # an unsigned index needs no check for negative values
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _copy_eight(source: Array, i: Any, target: Array, j: Any) -> None:
-    # All loads before all stores: so the compiler need not fear overlap, and makes one vector move of them.
+    # All loads come before all stores, so that the compiler can ignore overlap and use a single vector move.
     a, b, c, d = source[i], source[i + U(1)], source[i + U(2)], source[i + U(3)]
     e, f, g, h = source[i + U(4)], source[i + U(5)], source[i + U(6)], source[i + U(7)]
     target[j], target[j + U(1)], target[j + U(2)], target[j + U(3)] = a, b, c, d

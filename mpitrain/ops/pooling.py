@@ -1,4 +1,4 @@
-"""Max-pooling over square windows that lie wholly inside the image."""
+"""Max-pooling over square windows inside the image."""
 
 import numpy as np
 from numba import njit
@@ -8,10 +8,10 @@ from mpitrain.flat import Array
 
 @njit(cache=True, nogil=True)
 def max_pool(x: Array, size: int, stride: int, out: Array, place: Array) -> None:
-    """out [n, h', w', c] = the greatest of each window of x [n, h, w, c].
+    """out [n, h', w', c] = the maximum of each window of x [n, h, w, c].
 
-    `place` (uint8, the shape of out) = where in the window, row by row.
-    The first of equals wins; NaN wins over every number.
+    `place` (uint8, the shape of out) = its position in the window, row by row.
+    The first of equal values is taken; NaN is larger than every number.
     """
     n, rows, columns, channels = out.shape
     for i in range(n):

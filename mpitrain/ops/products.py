@@ -1,4 +1,4 @@
-"""Matrix products and what goes with them, under names that another device's functions have too."""
+"""Matrix products and sums, under names that the functions of other devices share."""
 
 import numpy as np
 

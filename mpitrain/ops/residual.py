@@ -1,4 +1,4 @@
-"""Adding a gradient to the residual and taking out what exceeds the threshold, in one pass over memory.
+"""Add a gradient to the residual and emit the elements that exceed the threshold, in one pass over memory.
 
 Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015, §2.6 steps 4 to 7.
 An emitted element is a uint32 word: the index in 31 bits, the top bit set for a negative residual (§2.5).
@@ -12,24 +12,24 @@ from numba import njit
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 
-#: The two parts of a word: set for a negative element, and where it is.
+#: The two parts of a word: the sign bit, set for a negative element, and the index.
 SIGN = np.uint32(0x80000000)
 INDEX = np.uint32(0x7FFFFFFF)
-#: Elements looked at together. At 0.1 % density 3 % of such blocks hold an element to emit, and only those are scanned.
+#: Elements tested together. At 0.1 % density 3 % of such blocks hold an element to emit, and only those are scanned.
 SPAN = 32
 
 
 def accumulate(
     residual: Array, gradient: Array, words: Array, *, scale: float, threshold: float, limit: float = inf
 ) -> int:
-    """residual += scale·gradient, then emit; returns how many words (ascending by index) were written to `words`.
+    """residual += scale·gradient, then emit; returns the number of words written to `words`, ascending by index.
 
     `residual`, `gradient` [n] of one float dtype, n ≤ 2³¹; `words` uint32 [n]; `scale` is the number of samples in the
-    minibatch when `gradient` is its mean. `threshold` is a value of `round_threshold`: then each element keeps, exactly
-    while |residual| < 2¹⁶ thresholds (float64: 2⁴⁵),
+    minibatch if `gradient` is its mean. `threshold` is a value of `round_threshold`, so that for each element, exactly
+    as long as |residual| < 2¹⁶ thresholds (float64: 2⁴⁵),
         emitted·threshold + residual after = fl(residual before + fl(scale·gradient)).
-    An infinite `threshold` emits nothing. What exceeds ±`limit` after emission is clipped to it.
-    Raises TrainingFailed when an element is not finite.
+    An infinite `threshold` emits nothing. After emission, residuals are clipped to ±`limit`.
+    Raises TrainingFailed if an element is not finite.
     """
     if not residual.shape == gradient.shape == words.shape:
         raise ValueError(f"residual, gradient, words of shapes {residual.shape}, {gradient.shape}, {words.shape}")
@@ -45,7 +45,7 @@ def _accumulate(residual, gradient, words, scale, threshold, limit):  # type: ig
     count = 0
     whole = residual.size - residual.size % SPAN
     for start in range(0, whole, SPAN):
-        # A constant trip count and an integer sum: what the compiler needs to use vectors. True for NaN too.
+        # The compiler needs a constant trip count and an integer sum to vectorise. The test is also true for NaN.
         hits = 0
         for i in range(SPAN):
             value = residual[start + i] + scale * gradient[start + i]

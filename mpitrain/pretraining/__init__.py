@@ -1,4 +1,4 @@
-"""What is done to the initial weights before a training: by the first rank, whatever the algorithm, then everybody's.
+"""Pre-training of the initial weights: rank 0 computes them before any algorithm starts, and all ranks receive them.
 
 Each method is a module with `fits` and `steps`.
 """
@@ -14,7 +14,7 @@ METHODS: dict[str, ModuleType] = {"layerwise": layerwise, "contrastive-divergenc
 
 
 def require_fit(options: Pretraining, network: Network) -> None:
-    """Raise BadInput when the method cannot pre-train the network."""
+    """Raise BadInput if the method cannot pre-train the network."""
     reason = METHODS[options.method].fits(network) if options.method != "none" else ""
     if reason:
         raise BadInput(f"pretraining.method = {options.method!r}: the network {reason}")

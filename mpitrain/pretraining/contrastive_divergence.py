@@ -2,7 +2,7 @@
 Hinton, Osindero & Teh 2006).
 
 The first machine's visible units are Gaussian, for real-valued inputs of about unit variance; the others' are the
-sigmoid units below. Weights start where the network's own start; the output layer is left as it is.
+sigmoid units below. Weights start at the network's initial values; the output layer is not changed.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,13 @@ from mpitrain.pretraining.steps import Step, learner_of, minibatches
 from mpitrain.rng import stream
 from mpitrain.rules import contrastive_divergence as rule
 
-#: Of the rate, for the machine with Gaussian units, which diverges at the others' (Hinton's guide, §13.2).
+#: Factor of the learning rate for the machine with Gaussian units, which would diverge at that of the others (Hinton's
+#: guide, §13.2).
 GAUSSIAN_RATE = 0.1
 
 
 def fits(network: Network) -> str:
-    """Why the network cannot be pre-trained so; "" when it can."""
+    """Why this method cannot pre-train the network; "" if it can."""
     hidden = [layer for layer in network.layers if layer.parameters][:-1]
     follows = {id(layer): after for layer, after in pairwise(network.layers)}
     if all(isinstance(layer, FullyConnected) and isinstance(follows[id(layer)], Sigmoid) for layer in hidden):
@@ -46,10 +47,10 @@ def steps(
     device: Cpu = CPU,
     deadline: float = DEADLINE,
 ) -> Iterator[Step]:
-    """Pre-train the initial parameters `theta`, which lies on the device, in place, a minibatch at each step; its loss
-    is the squared error of the reconstruction.
+    """Pre-train the initial parameters `theta`, on the device and in place, one minibatch per step; the loss is the
+    squared error of the reconstruction.
 
-    Raises TrainingFailed when that is no longer finite.
+    Raises TrainingFailed if the loss is no longer finite.
     """
     views, layers = network.layout.views(theta), depth(network)
     for layer in range(1, layers + 1):
@@ -70,7 +71,7 @@ def steps(
 
 
 class _Below:
-    """What the layers below a machine make of the inputs."""
+    """The outputs of the layers below a machine."""
 
     def __init__(self, network: Network, views: dict[str, Array], count: int) -> None:
         self._layers, self._views = hidden_layers(network, count) if count else [], views

@@ -1,8 +1,8 @@
 """Supervised layer-by-layer pre-training (Seide, Li, Chen & Yu, Feature engineering in context-dependent deep neural
 networks, ASRU 2011; Strom 2015, §3.3).
 
-A network of one hidden layer is trained briefly by back-propagation; its output layer is thrown away, the next hidden
-layer and a fresh output layer are put on top, and the whole is trained again; and so on up to the full depth.
+A network with one hidden layer is trained briefly by back-propagation; its output layer is replaced by the next hidden
+layer and a new output layer, and the whole is trained again; and so on up to the full depth.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from mpitrain.rules.sgd import sgd
 
 
 def fits(network: Network) -> str:
-    """Why the network cannot be pre-trained so; "" when it can."""
+    """Why this method cannot pre-train the network; "" if it can."""
     return "" if depth(network) else "has no hidden layer"
 
 
@@ -35,9 +35,9 @@ def steps(
     device: Cpu = CPU,
     deadline: float = DEADLINE,
 ) -> Iterator[Step]:
-    """Pre-train the initial parameters `theta`, which lies on the device, in place, a minibatch at each step.
+    """Pre-train the initial parameters `theta`, on the device and in place, one minibatch per step.
 
-    Raises TrainingFailed when the loss is no longer finite.
+    Raises TrainingFailed if the loss is no longer finite.
     """
     layers = depth(network)
     for layer in range(1, layers + 1):

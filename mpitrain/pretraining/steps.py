@@ -1,4 +1,4 @@
-"""What both ways of pre-training share: minibatches of a part of the corpus, and how far they have come."""
+"""The parts that both methods of pre-training share: minibatches of a part of the corpus, and progress."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from mpitrain.training.gradients import Learner
 
 
 class Step(NamedTuple):
-    """A minibatch of the pre-training of hidden layer `layer` (from 1) of `layers` is done; its mean loss."""
+    """A completed minibatch in pre-training hidden layer `layer` (from 1) of `layers`, with its mean loss."""
 
     layer: int
     layers: int
@@ -31,13 +31,13 @@ def learner_of(
     device: Cpu = CPU,
     deadline: float = DEADLINE,
 ) -> Learner:
-    """Minibatches in an order that is the layer's own."""
+    """A learner whose order of minibatches is specific to the layer."""
     own = int(stream(seed, "pretraining", layer).integers(2**31))
     return Learner(network, corpus, seed=own, dtype=str(dtype), device=device, deadline=deadline)
 
 
 def minibatches(options: Pretraining, samples: int) -> Iterator[Work]:
-    """`options.epochs` epochs."""
+    """The minibatches of `options.epochs` epochs."""
     assignments = Assignments(samples, round(options.epochs * samples))
     while (work := assignments.next(options.minibatch)) is not None:
         yield work

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-#: Gives for a rule what does the same, to the bit, where the vectors lie: on a GPU, one kernel.
+#: Maps a rule to a function that gives the same bits on the vectors' device: on a GPU, one kernel.
 Fast = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def plain(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule itself: `Fast` for vectors of NumPy."""
+    """The rule itself: `Fast` for NumPy vectors."""
     return rule

@@ -1,7 +1,7 @@
-"""Averages over time beside the trained vector: ASGD and MVASGD, ADOWNPOUR and MVADOWNPOUR.
+"""Averages of the trained vector over time: ASGD and MVASGD, ADOWNPOUR and MVADOWNPOUR.
 
 Zhang, Choromanska & LeCun 2015, §5: z ← (1 − a)z + aθ, z₀ = θ₀. It is computed as z + a(θ − z): rounded to float32,
-1 − a and a no longer add up to 1, and for small a the average of a constant would not be that constant.
+1 − a and a do not add up to 1, and for small a the average of a constant would differ from that constant.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """One step of contrastive divergence on a restricted Boltzmann machine (Hinton, Training products of experts by
 minimizing contrastive divergence, Neural Computation 2002; A practical guide to training RBMs, 2010).
 
-Hidden units are binary. Visible ones are binary, seen by their probabilities, or Gaussian of unit variance.
+Hidden units are binary. Visible units are binary, represented by their probabilities, or Gaussian of unit variance.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """DOWNPOUR (Dean et al. 2012, as in the Supplement of Zhang, Choromanska & LeCun 2015).
 
-When τ divides a worker's clock: `push`, then `pull`. Every step: `step`. What is pending at the end is pushed once.
+Whenever τ divides a worker's clock: `push`, then `pull`. At every step: `step`. At the end, a pending update is pushed.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from mpitrain.flat import Array
 
 
 def push(centre: Array, v: Array) -> None:
-    """The centre takes a worker's accumulated update."""
+    """Add a worker's accumulated update to the centre."""
     # x̃ ← x̃ + vⁱ
     np.add(centre, v, out=centre)
 
@@ -23,7 +23,7 @@ def pull(x: Array, v: Array, centre: Array) -> None:
 
 
 def step(x: Array, v: Array, u: Array) -> None:
-    """A local step, kept twice: in the worker's parameters and in what it will push. u is −ηg for SGD."""
+    """A local step, added to the worker's parameters and to the update that it will push. u is −ηg for SGD."""
     # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
     np.add(x, u, out=x)
     np.add(v, u, out=v)

@@ -25,7 +25,7 @@ class Plateau:
 
 
 class State(NamedTuple):
-    """What `observe` carries along: losses of the open window, the best window's mean, windows since, falls so far."""
+    """The state of `observe`: losses of the current window, the best window's mean, windows since, divisions so far."""
 
     total: float = 0.0
     seen: int = 0
@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 def observe(plateau: Plateau, state: State, loss: float) -> State:
-    """The state after one more minibatch's loss."""
+    """The state after the loss of one more minibatch."""
     state = state._replace(total=state.total + loss, seen=state.seen + 1)
     if state.seen < plateau.window:
         return state
@@ -49,5 +49,5 @@ def observe(plateau: Plateau, state: State, loss: float) -> State:
 
 
 def divisor(plateau: Plateau, state: State) -> float:
-    """What the initial learning rate is to be divided by now."""
+    """The current divisor of the initial learning rate."""
     return prod(plateau.factors[: state.falls])

@@ -11,7 +11,7 @@ from mpitrain.rules.sgd import accelerate, sgd
 
 
 def decay(i: int, j: int, beta: float) -> float:
-    """Weight α = β^(i−j) of a gradient taken at Θ_j when the server is at Θ_i. Raises ValueError when j > i."""
+    """Weight α = β^(i−j) of a gradient taken at Θ_j when the server is at Θ_i. Raises ValueError if j > i."""
     if j > i:
         raise ValueError(f"a gradient at index {j} reached a server at index {i}")
     return beta ** (i - j)

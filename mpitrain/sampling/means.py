@@ -1,4 +1,4 @@
-"""Means that a run tells of itself, without keeping all that they are taken of."""
+"""Running means of losses, without storing all values."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -20,15 +20,15 @@ class Mean:
 
     @property
     def value(self) -> float | None:
-        """The mean; None of nothing."""
+        """The mean, or None if there are no values."""
         return self.total / self.count if self.count else None
 
 
 class Losses:
-    """The losses of the last `epoch` samples that were counted, in small chunks that a checkpoint can keep.
+    """The losses of the last `epoch` samples, in small chunks that a checkpoint can store.
 
-    Chunks depend on the counts alone, and none reaches over an epoch's end unless a count itself does: so the mean
-    over an epoch repeats to the bit, whenever it is asked for.
+    Chunks depend on the counts alone, and none spans the end of an epoch unless a single count does, so that the mean
+    over an epoch is reproducible to the bit, whenever it is computed.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -55,8 +55,8 @@ class Losses:
             self._held -= self._chunks.popleft()[0]
 
     def mean(self, samples: int) -> float | None:
-        """The mean over the last `samples` samples, at most an epoch's, or over all where there are fewer; None where
-        there is none. A chunk that lies partly before them counts in proportion."""
+        """The mean over the last `samples` samples, at most an epoch, or over all if there are fewer; None if there are
+        none. A chunk that begins before them is weighted in proportion."""
         over = left = min(samples, self._epoch, self._held)
         total = 0.0
         for count, loss in reversed(self._chunks):
@@ -67,10 +67,10 @@ class Losses:
         return total / over if over else None
 
     def numbers(self) -> list[tuple[int, float]]:
-        """What a checkpoint keeps."""
+        """The chunks, for a checkpoint."""
         return list(self._chunks)
 
     def restore(self, chunks: Iterable[tuple[int, float]], counted: int) -> None:
-        """Go on from a checkpoint after `counted` samples; older ones have no chunks."""
+        """Restore a checkpoint after `counted` samples; older checkpoints have no chunks."""
         self._chunks = deque((int(count), float(loss)) for count, loss in chunks)
         self._held, self._counted = sum(count for count, _ in self._chunks), counted

@@ -1,7 +1,7 @@
-"""The samples of a training as one queue that ranks take minibatches from without a dispenser.
+"""The samples of a training as one queue from which ranks take minibatches without a dispenser.
 
-A place in the queue is one number, so that a compare-and-swap of that number is all it takes: every rank can tell from
-it which minibatches come next. Samples that a stopped run had given out come first.
+A place in the queue is one number, so that a single compare-and-swap takes minibatches: every rank can derive the next
+minibatches from this number. Samples that a stopped run had handed out but not used come first.
 """
 
 from mpitrain.sampling.assignments import Assignments, Work
@@ -9,7 +9,7 @@ from mpitrain.schedules.stages import Schedule, Settings
 
 
 class Supply:
-    """The queue as it stands at a start or a resume; places count samples from there."""
+    """The queue at a start or resume; places count samples from there."""
 
     def __init__(self, assignments: Assignments, schedule: Schedule) -> None:
         self._samples, self._schedule = assignments.samples, schedule
@@ -19,17 +19,17 @@ class Supply:
         self.end = self._again + assignments.total - assignments.position
 
     def position(self, place: int) -> int:
-        """Samples that have been given out for the first time, those before this start included."""
+        """Number of samples handed out for the first time, including those before this start."""
         return self._begin + max(place - self._again, 0)
 
     def settings(self, place: int) -> Settings:
-        """What holds for the minibatch at `place`."""
+        """The settings of the minibatch at `place`."""
         return self._schedule.at(self.position(place))
 
     def take(self, place: int, minibatches: int, worker: int = 0) -> tuple[list[Work], int]:
         """The next `minibatches` minibatches, each of one epoch and one stage, and the place after them.
 
-        Fewer at the end; none for a worker, by its number, that is not among those of the stage.
+        At the end there may be fewer; there are none for a worker whose number is beyond the stage's workers.
         """
         taken: list[Work] = []
         active = self.settings(place).workers
@@ -41,7 +41,7 @@ class Supply:
         return taken, place
 
     def returned(self, place: int) -> list[Work]:
-        """What is left of the samples that come first."""
+        """The remaining ranges of the samples that come first."""
         left = []
         for work in self._returned:
             used = min(max(place, 0), work.count)

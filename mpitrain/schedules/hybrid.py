@@ -1,7 +1,7 @@
-"""Which examples go through the fully connected layers when: schemes a, b, c of Krizhevsky 2014, §4, and mixtures.
+"""The order in which examples pass through the fully connected layers: schemes a, b, c of Krizhevsky 2014, §4.
 
-A minibatch of `count` examples lies on `ranks` ranks in order, rank k holding [k·count // ranks, (k+1)·count // ranks).
-In a round some ranks send a piece of theirs to all; the pieces of all rounds together are the whole minibatch once.
+A minibatch of `count` examples is divided over `ranks` ranks; rank k holds [k·count // ranks, (k+1)·count // ranks). In
+a round, some ranks send a piece of their examples to all; the pieces of all rounds together are the whole minibatch.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One pass through the fully connected layers: of the pieces' examples, in this order (by rank)."""
+    """One pass through the fully connected layers, with the examples of these pieces, ordered by rank."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -33,7 +33,7 @@ class Round(NamedTuple):
         return sum(piece.examples for piece in self.pieces)
 
     def piece_of(self, rank: int) -> Piece | None:
-        """What `rank` sends."""
+        """The piece that `rank` sends, if any."""
         return next((piece for piece in self.pieces if piece.rank == rank), None)
 
 
@@ -43,12 +43,12 @@ def held(rank: int, ranks: int, count: int) -> tuple[int, int]:
 
 
 def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[Round]:
-    """The rounds of one minibatch, numbered from 0; a round of no example is left out.
+    """The rounds of one minibatch, numbered from 0; rounds without examples are omitted.
 
-    a: one round, everybody sends everything. b: rank r sends all of its examples in round r. c: in each of `ranks`
-    rounds every rank sends a `ranks`-th of its own. With `group`, c's ranks take turns in groups of so many (the last
-    may be smaller): a group of g has g rounds, in which each of its ranks sends a g-th. Groups of 1 are b, one group
-    of all is c.
+    a: one round, in which every rank sends all its examples. b: rank r sends all its examples in round r. c: in each of
+    `ranks` rounds, every rank sends 1/`ranks` of its examples. With `group`, the ranks of scheme c take turns in groups
+    of that size (the last may be smaller): a group of g has g rounds, in each of which its ranks send 1/g of their
+    examples. Groups of 1 are scheme b, one group of all ranks is c.
     """
     number = 0
     for pieces in (
@@ -77,9 +77,9 @@ def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[Piece, ...]]
 
 
 def _turn(turn: int, place: int, turns: int, own: tuple[int, int]) -> tuple[int, int]:
-    """A member's examples of one turn, sizes differing by at most one.
+    """The examples that a member sends in one turn; sizes differ by at most one.
 
-    The member's place shifts where its larger pieces fall, so that turns are equal: by Hermite's identity
+    The position of a member's larger pieces depends on its place, so that turns are equal: by Hermite's identity
     Σ_i ⌊(m + i)/s⌋ over i = 0 … s−1 is m, members with n examples each send exactly n in every turn.
     """
     begin, end = own

@@ -1,4 +1,4 @@
-"""A worker's own learning rate: falling with its clock, and when its loss stagnates."""
+"""A worker's own learning rate, which falls with its clock, or when its loss stagnates."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from mpitrain.rules.plateau import Plateau, State, divisor, observe
 class LocalRate:
     """η/(1 + γt)^0.5, ÷5 and then ÷2 when the online predictive loss stagnates (Zhang, Choromanska & LeCun 2015).
 
-    Both go by the worker's own clock and losses, so that nothing is sent for them and a round-robin run repeats.
-    `window` is a plateau's, in minibatches; 0: the rate does not fall.
+    Both use the worker's own clock and losses, so that they need no messages and round-robin runs are reproducible.
+    `window` is the length of a plateau's window in minibatches; 0: the rate does not react to the loss.
     """
 
     def __init__(self, gamma: float, window: int) -> None:
@@ -19,19 +19,19 @@ class LocalRate:
         self._state = State()
 
     def __call__(self, eta: float, t: int) -> float:
-        """What `eta` is at the local time t."""
+        """The value of `eta` at local time t."""
         eta = rates.decayed(eta, t, self._gamma) if self._gamma else eta
         return eta / divisor(self._plateau, self._state) if self._plateau else eta
 
     def observe(self, loss: float) -> None:
-        """One more minibatch's loss, taken before its update."""
+        """Record the loss of one more minibatch, measured before its update."""
         if self._plateau is not None:
             self._state = observe(self._plateau, self._state, loss)
 
     def numbers(self) -> list[Any]:
-        """What a checkpoint keeps."""
+        """The state, for a checkpoint."""
         return list(self._state)
 
     def restore(self, numbers: list[Any]) -> None:
-        """Go on from what a checkpoint kept."""
+        """Restore the state from a checkpoint."""
         self._state = State(*numbers)

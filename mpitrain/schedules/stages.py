@@ -1,4 +1,4 @@
-"""What holds when: minibatch, learning rate and number of workers as functions of the samples served."""
+"""Minibatch, learning rate and number of workers as functions of the number of samples served."""
 
 from dataclasses import dataclass
 from math import ceil, inf
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds at one position of a training. `learning_rate` is the configuration's, `workers` None for all."""
+    """The settings at one position of a training. `learning_rate` as configured; `workers`: None for all."""
 
     minibatch: int
     learning_rate: float
@@ -20,9 +20,9 @@ class Settings:
 
 
 class Schedule:
-    """The stages of a training on `samples` training samples; positions are samples served since the start.
+    """The stages of a training on `samples` training samples; positions count samples served since the start.
 
-    Raises BadInput naming the stage whose `at` cannot be read.
+    Raises BadInput naming a stage whose `at` cannot be parsed.
     """
 
     def __init__(self, config: "Config", samples: int) -> None:
@@ -44,7 +44,7 @@ class Schedule:
         return next(settings for position, settings in reversed(self._begins) if position <= served)
 
     def until_change(self, served: int) -> int:
-        """Samples left from `served` to the next stage or the end."""
+        """Number of samples from `served` to the next stage or the end."""
         following = [position for position, _ in self._begins if position > served]
         return min([*following, self.total]) - served
 
@@ -54,7 +54,7 @@ class Schedule:
         return [settings for _, settings in self._begins]
 
     def steps(self, workers: int) -> int:
-        """Minibatches that one of `workers` workers has, when they share evenly."""
+        """Number of minibatches per worker if `workers` workers share them evenly."""
         ends = [*(position for position, _ in self._begins[1:]), self.total]
         total = 0.0
         for (begin, settings), end in zip(self._begins, ends, strict=True):
@@ -63,7 +63,7 @@ class Schedule:
 
     @property
     def most_workers(self) -> int:
-        """The largest number of workers that a stage asks for; 0 when none does."""
+        """The largest number of workers that a stage asks for; 0 if none does."""
         return max(settings.workers or 0 for _, settings in self._begins)
 
     def _position(self, stage: "Stage", number: int) -> int:

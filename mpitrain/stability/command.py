@@ -1,4 +1,4 @@
-"""`python -m mpitrain stability`: one JSON object about one setting, or about a grid of them."""
+"""`python -m mpitrain stability`: print one JSON object about one setting or about a grid of settings."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ METHODS: dict[str, maps.Map] = {"easgd": maps.easgd, "admm": maps.admm}
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Adds the subcommand; `args.run` is then `run`."""
+    """Add the subcommand; `args.run` is then `run`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "stability", help="is round-robin EASGD or ADMM stable at a setting? (on x²/2; needs no data)"
     )
@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints the JSON object. Raises BadInput naming the option."""
+    """Print the JSON object. Raises BadInput naming the option."""
     if args.workers < 1:
         raise BadInput(f"--workers: at least 1, not {args.workers}")
     answer = _point(args) if args.grid is None else _grid(args)

@@ -28,14 +28,15 @@ def sweep(method: Map, workers: int, size: int) -> Grid:
 
 
 def write_csv(path: Path, grid: Grid, method: Map, workers: int) -> None:
-    """Columns eta, rho, spectral_radius; a line for every point."""
+    """Write columns eta, rho, spectral_radius, with a line for every point."""
     eta, rho = np.meshgrid(grid.eta, grid.rho)
     table = np.column_stack([eta.ravel(), rho.ravel(), grid.radius.ravel()])
     np.savetxt(path, table, delimiter=",", fmt="%.17g", header="eta,rho,spectral_radius", comments="")
 
 
 def write_png(path: Path, grid: Grid, method: Map, workers: int) -> None:
-    """Blue where a round contracts, red where it diverges, a black line between. Raises BadInput without matplotlib."""
+    """Plot in blue where a round contracts and red where it diverges, with a black line between. Raises BadInput
+    without matplotlib."""
     try:
         from matplotlib.colors import TwoSlopeNorm
         from matplotlib.figure import Figure
@@ -61,5 +62,5 @@ def write_png(path: Path, grid: Grid, method: Map, workers: int) -> None:
     figure.savefig(path)
 
 
-#: By the ending of the file's name; all take (path, grid, method, workers).
+#: Writers by file name extension; all take (path, grid, method, workers).
 WRITERS = {".csv": write_csv, ".png": write_png}

@@ -1,7 +1,7 @@
 """The linear maps of §4 of Zhang, Choromanska & LeCun 2015: round-robin EASGD and ADMM on F(x) = x²/2.
 
-The state is (x¹, …, xᵖ, x̃) for EASGD and (λ¹, x¹, …, λᵖ, xᵖ, x̃) for ADMM. Every function takes η and the moving rate α
-or the penalty ρ as numbers or as arrays that broadcast, and returns arrays of the broadcast shape [*, n, n].
+The state is (x¹, …, xᵖ, x̃) for EASGD and (λ¹, x¹, …, λᵖ, xᵖ, x̃) for ADMM. Every function takes η and the moving rate
+α or the penalty ρ as numbers or as arrays that broadcast, and returns arrays of the broadcast shape [*, n, n].
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from mpitrain.flat import Array
 
 Map = Callable[[int, int, Array, Array], Array]
 
-#: Rounding allowance: a radius of 1 (α = 0, or the edge of the condition) is stable.
+#: Tolerance for rounding: a radius of 1 (α = 0, or the boundary of the condition) is stable.
 ALLOWANCE = 1e-9
 
 
@@ -90,7 +90,8 @@ def easgd_condition(eta: Array, alpha: Array) -> Array:
 
 
 def centre_trajectory(method: Map, workers: int, eta: float, strength: float, ticks: int) -> list[float]:
-    """x̃ at global times 0 … ticks from the paper's start: λ = 0, every xⁱ = x̃ = 1000. Ends early where it overflows."""
+    """x̃ at global times 0 … ticks from the paper's start: λ = 0, every xⁱ = x̃ = 1000. Ends early where it
+    overflows."""
     G = turn(method, workers, np.float64(eta), np.float64(strength))
     state = np.full(len(G), 1000.0)
     if method is admm:
