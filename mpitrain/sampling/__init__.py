@@ -1,1 +1,1 @@
-"""Which samples come next, so that each of an epoch is trained on exactly once."""
+"""Decide which samples come next, so that each sample of an epoch is trained on exactly once."""

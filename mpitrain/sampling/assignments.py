@@ -1,7 +1,7 @@
-"""Which samples are trained on next: ranges of an epoch's order, each handed out once.
+"""Hand out the samples to train on next, as ranges of an epoch's order, each exactly once.
 
-A range is a position in the global order of all epochs, so that it names the same samples on every rank and in every
-run with the same seed. What a rank did not use, or what was in flight when a run stopped, is handed out again.
+A range is a position in the global order of all epochs, so that it denotes the same samples on every rank and in every
+run with the same seed. Samples that a rank did not use before a run stopped are handed out again.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ class Work:
     minibatch: int
 
     def minibatches(self) -> Iterator["Work"]:
-        """The minibatches in order; the last may be short."""
+        """The minibatches in order; the last one may be smaller."""
         for start in range(self.start, self.start + self.count, self.minibatch):
             yield replace(self, start=start, count=min(self.minibatch, self.start + self.count - start))
 
     def rest(self, used: int) -> "Work":
-        """What is left after the first `used` samples."""
+        """The remaining range after the first `used` samples."""
         return replace(self, start=self.start + used, count=self.count - used)
 
     def share(self, part: int, parts: int) -> "Work":
@@ -34,7 +34,7 @@ class Work:
 
 @dataclass
 class Assignments:
-    """Hands out ranges of `samples` samples an epoch until `total` positions are served.
+    """Hands out ranges of epochs of `samples` samples until `total` positions are served.
 
     `position` counts the samples handed out for the first time; `returned` are ranges to hand out again.
     """
@@ -45,7 +45,7 @@ class Assignments:
     returned: list[Work] = field(default_factory=list)
 
     def next(self, minibatch: int, minibatches: int = 1, limit: int | None = None) -> Work | None:
-        """Up to `minibatches` minibatches of one epoch, at most `limit` samples of them; None when all is served."""
+        """Up to `minibatches` minibatches of one epoch, of at most `limit` samples; None if everything is served."""
         most = minibatch * minibatches
         if self.returned:
             work = self.returned.pop(0)
@@ -61,7 +61,7 @@ class Assignments:
         return Work(epoch, start, count, minibatch)
 
     def peek(self, minibatch: int, limit: int | None = None) -> Work | None:
-        """What `next` would hand out, without handing it out."""
+        """The range that `next` would return, without handing it out."""
         return replace(self, returned=list(self.returned)).next(minibatch, 1, limit)
 
     def give_back(self, work: Work) -> None:
@@ -77,11 +77,10 @@ class Assignments:
 
 
 class Unused:
-    """What free-running workers have taken and not trained on: the one record of it.
+    """The record of the samples that free-running workers have taken but not trained on.
 
-    A worker names its unused ranges one by one and then closes the list, perhaps several times: for a checkpoint, and
-    when it ends. Each closed list replaces the worker's last one, so that no range is recorded twice or dropped,
-    whichever of them comes first.
+    A worker names its unused ranges one by one and then closes the list. It may do so several times: for checkpoints,
+    and when it ends. Each closed list replaces the worker's previous one, so that no range is recorded twice or lost.
     """
 
     def __init__(self) -> None:
@@ -89,15 +88,15 @@ class Unused:
         self._closed: dict[int, list[Work]] = {}
 
     def name(self, worker: int, work: Work) -> None:
-        """A range of the worker's next list."""
+        """Add a range to the worker's next list."""
         self._named.setdefault(worker, []).append(work)
 
     def close(self, worker: int) -> None:
-        """The worker's list is complete."""
+        """Close the worker's list, which then replaces its previous one."""
         self._closed[worker] = self._named.pop(worker, [])
 
     @property
     def ranges(self) -> list[Work]:
-        """Everything in the newest lists. They are of one moment when every worker has closed its own since it last
-        took or used samples."""
+        """All ranges in the newest lists. They are consistent if every worker has closed its list since it last took or
+        used samples."""
         return [work for worker in sorted(self._closed) for work in self._closed[worker]]
