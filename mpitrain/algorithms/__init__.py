@@ -44,6 +44,7 @@ __all__ = [
     "SparseDelta",
     "WorkerRule",
     "defaults_of",
+    "maker_of",
     "name_of",
 ]
 
@@ -74,6 +75,12 @@ ALGORITHMS: dict[str, type[Algorithm]] = {str(kind.__struct_config__.tag): kind 
 def name_of(algorithm: Algorithm) -> str:
     """The name that `algorithm.name` has in the configuration."""
     return str(type(algorithm).__struct_config__.tag)
+
+
+def maker_of(algorithm: Algorithm) -> str:
+    """The names of the algorithm and of its chosen optimizer; only these can use the vectors that a rank has kept."""
+    chosen = str(algorithm.chosen.__struct_config__.tag) if algorithm.chosen else ""
+    return f"{name_of(algorithm)} {chosen}".rstrip()
 
 
 def defaults_of(table: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpitrain import checkpoint
-from mpitrain.algorithms import name_of
+from mpitrain.algorithms import maker_of
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
 from mpitrain.flat import fill
@@ -114,9 +114,9 @@ def restore(session: "Session") -> bool:
 
 
 def _pieces(session: "Session", folder: Path) -> list[str]:
-    """The names of the ranks' own pieces; none if another algorithm wrote the checkpoint, since it cannot use them."""
+    """The names of the ranks' own pieces; none if another algorithm or optimizer wrote them."""
     made = checkpoint.maker(folder)
-    return checkpoint.pieces(folder) if made in ("", name_of(session.config.algorithm)) else []
+    return checkpoint.pieces(folder) if made in ("", maker_of(session.config.algorithm)) else []
 
 
 def _load_local(session: "Session", folder: Path) -> None:

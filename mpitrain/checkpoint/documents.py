@@ -45,11 +45,12 @@ def document(run: Path, checkpoint: Path, name: str) -> Path:
 
 
 def maker(checkpoint: Path) -> str:
-    """The name of the algorithm that wrote a checkpoint; "" if no document says it."""
+    """`algorithms.maker_of` the algorithm that wrote a checkpoint; "" if no document says it."""
     try:
         text = document(checkpoint.parent.parent, checkpoint, CONFIG).read_text(encoding="utf-8")
-        return str(tomllib.loads(text)["algorithm"]["name"])
-    except (OSError, ValueError, KeyError, TypeError):
+        table = tomllib.loads(text)["algorithm"]
+        return " ".join(filter(None, (table["name"], table.get("optimizer", {}).get("name", ""))))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
 
 

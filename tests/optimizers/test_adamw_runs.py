@@ -36,3 +36,16 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(
     whole, parts = (json.loads((tmp_path / run / "summary.json").read_text()) for run in ("whole", "parts"))
     assert whole["parameters_sha256"] == parts["parameters_sha256"]
     assert whole["test_error"] < 0.1
+
+
+@pytest.mark.parametrize("name", ["easgd", "easgd-sync"])
+def test_workers_with_another_optimizer_start_at_the_centre(launch: Callable[..., Any], name: str) -> None:
+    """They have no moments yet, and cannot use what they kept of the other optimizer."""
+    keys = settings(f"algorithm.name={name}", "run.evaluate_every=0", "training.learning_rate=0.005")
+    for arguments in (
+        ("--out", "run", *keys, *settings("training.epochs=1")),
+        ("--resume", "run", *settings("algorithm.optimizer.name=adamw", "training.epochs=2")),
+        ("--resume", "run", *settings("training.epochs=3")),
+    ):
+        ended = launch(2, *arguments)
+        assert ended.status == 0, ended.err
