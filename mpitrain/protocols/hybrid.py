@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 
 from mpitrain.algorithms import Hybrid
-from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.partition import Partition
 from mpitrain.models.shared_part import SharedPart
@@ -24,32 +23,19 @@ from mpitrain.protocols.hybrid_whole import Whole
 from mpitrain.rng import stream
 from mpitrain.sampling.assignments import Work
 from mpitrain.training.context import Session
-from mpitrain.training.trainer import Trainer
+from mpitrain.training.loop import Together
 
 
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members, which are all ranks."""
-    stepper, trainer, counters, state = Stepper(session), Trainer(session), session.counters, session.state
+    stepper = Stepper(session)
     session.say_exchange("collectives" if stepper.parts > 1 else "none")
-    while (work := stepper.next_work()) is not None:
-        loss = stepper.step(work)
-        if not np.isfinite(loss):
-            raise TrainingFailed(
-                f"the loss is no longer finite at update {state.index}; a smaller training.learning_rate may help"
-            )
-        counters.trained(work.count, loss * work.count)
-        counters.updated()
-        if stepper.wanted:
-            stepper.whole.gather()
-        session.monitor.turn(trainer, whole=True, parameters=stepper.wanted)
-        session.transport.heartbeat()
-        if stepper.stopping:
-            break
+    stepper.train()
     stepper.whole.gather()
-    counters.note(stepper.counted())
+    session.counters.note(stepper.counted())
 
 
-class Stepper:
+class Stepper(Together):
     """One rank's part of the network, and one update after another.
 
     After a step `wanted` says whether the master wants whole vectors, `stopping` whether some rank was told to stop;
@@ -57,10 +43,10 @@ class Stepper:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session, self.transport = session, session.device.transport(session.transport)
+        super().__init__(session)
+        self.transport = session.device.transport(session.transport)
         options = self.options = cast(Hybrid, session.config.algorithm)
         self.parts = len(session.members)
-        self.part = session.members.index(session.transport.rank)
         partition = Partition(session.network, self.part, self.parts)
         self.whole = Whole(session, partition)
         layout, network, transport = partition.layout, session.network, self.transport
@@ -78,21 +64,13 @@ class Stepper:
         )
         network.workspace.pulse = self._pulse
         self._small = np.zeros(3)
-        self.stopping = self.wanted = False
+        self.wanted = False
 
-    def next_work(self) -> Work | None:
-        """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""
-        assignments, schedule = self.session.state.assignments, self.session.schedule
-        self.rate = schedule.at(assignments.position).learning_rate
-        work = assignments.next(self._minibatch(), 1, schedule.until_change(assignments.position))
-        if work is not None:
-            following = assignments.peek(self._minibatch(), schedule.until_change(assignments.position))
-            self.session.learner.expect(each.share(self.part, self.parts) for each in (work, following) if each)
-        return work
-
-    def _minibatch(self) -> int:
-        settings = self.session.schedule.at(self.session.state.assignments.position)
-        return self.options.samples_of_step(settings.minibatch, self.parts)
+    def turn(self) -> None:
+        """What is due, on whole vectors where the master wants them."""
+        if self.wanted:
+            self.whole.gather()
+        self.session.monitor.turn(self, whole=True, parameters=self.wanted)
 
     def step(self, work: Work) -> float:
         """One update; the minibatch's mean loss."""
@@ -153,4 +131,4 @@ class Stepper:
         self._update(self.shared.names[part.start], self._batch)
 
     def _update(self, names: list[str], batch: int) -> None:
-        self.update(names, self.rate, batch)
+        self.update(names, self.eta, batch)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from mpitrain.checkpoint import coordination
-from mpitrain.errors import TrainingFailed
 from mpitrain.flat import block_of, block_slices
 from mpitrain.protocols.elastic import warn
+from mpitrain.sampling.assignments import Work
 from mpitrain.training.context import Session
-from mpitrain.training.trainer import Trainer
+from mpitrain.training.loop import Together
 
 PIECE = 1 << 20  # elements of one sum over the ranks
 YIELDING = 1e-3  # seconds without sleeps at the end of a step, which all ranks reach at about the same time
@@ -28,15 +28,13 @@ def run(session: Session) -> None:
     Stepper(session).train()
 
 
-class Stepper(Trainer):
+class Stepper(Together):
     """One rank's own vectors and its copy of the centre; all ranks take their shares of one minibatch after another."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.state = session.state
         self.transport = session.device.transport(session.transport)
-        self.options, self.ranks = session.config.algorithm, session.members
-        self.part = self.ranks.index(self.transport.rank)
+        self.options = session.config.algorithm
         seed, x = session.config.training.seed, self.state.theta
         if self.options.starts_apart:
             x = session.device.place(session.network.initial(seed + 1 + self.part, x.dtype))
@@ -52,29 +50,20 @@ class Stepper(Trainer):
 
     def train(self) -> None:
         """Until the end, or until some rank was told to stop."""
-        state, counters, monitor = self.state, self.session.counters, self.session.monitor
-        while (work := self._next_work()) is not None:
-            loss, stopping, saving_due = self._step(work)
-            if not np.isfinite(loss):
-                raise TrainingFailed(
-                    f"the loss is no longer finite at step {self.t}; a smaller training.learning_rate may help"
-                )
-            counters.trained(work.count, loss * work.count)
-            state.index += 1
-            counters.updated()
-            self._note_numbers()
-            if saving_due:
-                monitor.checkpoint(self.save)
-            monitor.turn(self, whole=True, saves=False)
-            self.transport.heartbeat()
-            if stopping:
-                return
-        if self.since and not self.worker.overlaps:
+        super().train()
+        if self.since and not self.worker.overlaps and not self.stopping:
             self._start_exchange(self.rate(self.eta, self.t))
             self._end_exchange()
             self._note_numbers()
 
-    def _step(self, work: Any) -> tuple[float, bool, bool]:
+    def turn(self) -> None:
+        """What is due; checkpoints are made by all ranks, between two steps."""
+        self._note_numbers()
+        if self._saving:
+            self.session.monitor.checkpoint(self.save)
+        self.session.monitor.turn(self, whole=True, saves=False)
+
+    def step(self, work: Work) -> float:
         """One step of every rank; mean loss, whether some rank wants to stop, whether the first wants to save."""
         share, worker = work.share(self.part, len(self.ranks)), self.worker
         eta = self.rate(self.eta, self.t)
@@ -103,7 +92,9 @@ class Stepper(Trainer):
         self.since += 0 if exchange and not worker.overlaps else 1
         mean = float(self._small[0] / self._small[1])
         self.rate.observe(mean)
-        return mean, bool(self._small[2]), bool(self._small[3])
+        self.stopping, self._saving = bool(self._small[2]), bool(self._small[3])
+        self.state.index += 1
+        return mean
 
     def _start_exchange(self, eta: float) -> None:
         """Set the sums over the ranks on their way."""
@@ -130,14 +121,6 @@ class Stepper(Trainer):
                 self.worker.take(b, {name: vector[b] for name, vector in vectors.items()}, len(self.ranks))
         self._sums.clear()
         self.since = 0
-
-    def _next_work(self) -> Any:
-        """The next minibatch of all ranks together: of one epoch and one stage."""
-        assignments, schedule = self.state.assignments, self.session.schedule
-        settings = schedule.at(assignments.position)
-        self.eta = settings.learning_rate
-        size = self.options.samples_of_step(settings.minibatch, len(self.ranks))
-        return assignments.next(size, 1, schedule.until_change(assignments.position))
 
     def _take_up(self) -> None:
         """Go on from a checkpoint of the same ranks; of others, from its x̃."""

@@ -10,13 +10,12 @@ from typing import Any, cast
 import numpy as np
 
 from mpitrain.algorithms import Allreduce
-from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.assignments import Work
 from mpitrain.training.context import Session
-from mpitrain.training.trainer import Trainer
+from mpitrain.training.loop import Together
 
 
 def run(session: Session) -> None:
@@ -24,59 +23,29 @@ def run(session: Session) -> None:
     if session.transport.rank not in session.members:
         return
     session.state.place(session.device)
-    state, parallel = session.state, len(session.members) > 1
+    parallel = len(session.members) > 1
     session.say_exchange("allreduce" if parallel else "none")
-    stepper, trainer = Stepper(session), Trainer(session)
-    while (work := stepper.next_work()) is not None:
-        loss = stepper.step(work)
-        if not np.isfinite(loss):
-            raise TrainingFailed(
-                f"the loss is no longer finite at update {state.index}; a smaller training.learning_rate may help"
-            )
-        session.counters.trained(work.count, loss * work.count)
-        session.counters.updated()
-        session.monitor.turn(trainer, whole=True)
-        session.transport.heartbeat()
-        if stepper.stopping:
-            break
+    Stepper(session).train()
 
 
-class Stepper:
+class Stepper(Together):
     """One update after another, with the buffers that it takes."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self.state = session, session.state
-        self.ranks = session.members
-        self.part = self.ranks.index(session.transport.rank)
+        super().__init__(session)
         self.gradient = np.empty_like(self.state.theta)
         self.update = Rule(session, self.gradient)
         self.sums = Sums(session, self.gradient, self.update) if len(self.ranks) > 1 else None
-        self.stopping = False
-
-    def next_work(self) -> Work | None:
-        """The next global minibatch, of one epoch and one stage; the one after it is read ahead."""
-        assignments, schedule = self.state.assignments, self.session.schedule
-        self.rate = schedule.at(assignments.position).learning_rate
-        work = assignments.next(self._minibatch(), 1, schedule.until_change(assignments.position))
-        if work is not None:
-            following = assignments.peek(self._minibatch(), schedule.until_change(assignments.position))
-            self.session.learner.expect(each.share(self.part, len(self.ranks)) for each in (work, following) if each)
-        return work
-
-    def _minibatch(self) -> int:
-        """Samples of a global minibatch at this point of the training."""
-        settings = self.session.schedule.at(self.state.assignments.position)
-        return self.session.config.algorithm.samples_of_step(settings.minibatch, len(self.ranks))
 
     def step(self, work: Work) -> float:
         """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
         if self.sums is None:
-            at, eta = self.update.at, self.rate
+            at, eta = self.update.at, self.eta
             loss = self.session.learner.gradient(at, self.gradient, work, lambda part: self.update(part, eta))
             hear(self.session)
             self.stopping = self.session.stop.flag
         else:
-            loss, self.stopping = self.sums.step(work, work.share(self.part, len(self.ranks)), self.rate)
+            loss, self.stopping = self.sums.step(work, work.share(self.part, len(self.ranks)), self.eta)
         self.state.index += 1
         return loss
 
