@@ -189,6 +189,7 @@ def set_key(table: dict[str, Any], override: str) -> None:
 
 def resolve(table: dict[str, Any]) -> Config:
     """Check a table and fill in the algorithm's defaults. Raises BadInput naming the key."""
+    table = _with_optimizer(table)
     _check_names(table)
     merged = _merge(defaults_of(table.get("algorithm", {})), table)
     try:
@@ -238,6 +239,23 @@ def _check_names(table: dict[str, Any]) -> None:
         raise BadInput("stages: expected tables, each under a line [[stages]]")
     for number, stage in enumerate(stages):
         _check_fields(stage, Stage, f"stages[{number}].")
+
+
+def _with_optimizer(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with `training.optimizer` in its place, which is algorithm.optimizer.name. Raises BadInput if both are
+    given and differ."""
+    training, algorithm = table.get("training"), table.get("algorithm", {})
+    if not (isinstance(training, dict) and "optimizer" in training and isinstance(algorithm, dict)):
+        return table
+    chosen = algorithm.get("optimizer", {})
+    name = training["optimizer"]
+    if isinstance(chosen, dict) and chosen.get("name", name) != name:
+        raise BadInput(
+            f"training.optimizer = {name!r}: algorithm.optimizer.name is {chosen['name']!r}; give one of them"
+        )
+    chosen = {**chosen, "name": name} if isinstance(chosen, dict) else chosen
+    rest = {key: value for key, value in training.items() if key != "optimizer"}
+    return {**table, "training": rest, "algorithm": {**algorithm, "optimizer": chosen}}
 
 
 def _check_optimizer(table: Any, algorithm: str) -> None:

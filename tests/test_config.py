@@ -79,6 +79,18 @@ def test_a_refusal_of_an_optimizer_names_the_key(override: str, words: tuple[str
     assert all(word in str(refusal.value) for word in words) and "\n" not in str(refusal.value)
 
 
+def test_training_optimizer_is_the_name_of_the_algorithm_s() -> None:
+    """It reads back from the resolved configuration; two different names are refused, as is one that cannot be."""
+    config = configuration.load(None, ["algorithm.name=easgd", "training.optimizer=adamw"])
+    assert config == configuration.load(None, ["algorithm.name=easgd", "algorithm.optimizer.name=adamw"])
+    assert config == configuration.resolve(tomllib.loads(configuration.to_toml(config)))
+    both = ["algorithm.name=easgd", "training.optimizer=adamw", "algorithm.optimizer.name=sgd"]
+    with pytest.raises(BadInput, match=r"training\.optimizer"):
+        configuration.load(None, both)
+    with pytest.raises(BadInput, match=r"algorithm\.optimizer.*asgd"):
+        configuration.load(None, ["training.optimizer=adamw"])
+
+
 @pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if kind.any_optimizer])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_is_chosen_by_name(name: str, optimizer: str) -> None:
