@@ -62,12 +62,14 @@ def _serve(transport: Transport, theta: np.ndarray, alone: bool) -> None:
         while time.perf_counter() < end:
             np.matmul(a, a, out=out)
         return
-    backoff = transport.backoff("the end of the pulls")
-    while transport.poll(DONE) is None:
-        if transport.poll(ASK) is not None:
+
+    def serve() -> bool:
+        asked = transport.poll(ASK) is not None
+        if asked:
             transport.wait(transport.send(1, VECTOR, theta), "Θ to leave")
-            backoff.reset()
-        backoff.pause()
+        return asked
+
+    transport.until(lambda: transport.poll(DONE) is not None, "the end of the pulls", serve=serve)
 
 
 def _ask(transport: Transport, out: np.ndarray) -> int:
