@@ -55,6 +55,16 @@ def test_the_name_alone_trains_the_digits(launch: Callable[..., Any], tmp_path: 
             assert vectors <= found[key] <= 1.1 * vectors
 
 
+@pytest.mark.parametrize(("preset", "ranks"), [("bmuf", 2), ("slowmo", 2), ("diloco", 1)])
+def test_presets_of_block_momentum_train_the_digits(
+    launch: Callable[..., Any], tmp_path: Path, preset: str, ranks: int
+) -> None:
+    """At their own settings."""
+    keys = ("algorithm.name=block-momentum", f"algorithm.preset={preset}", "run.evaluate_every=0")
+    assert launch(ranks, "--out", "run", *settings(*keys)).status == 0
+    assert summary(tmp_path / "run")["test_error"] < 0.1
+
+
 def test_a_moving_rate_outside_the_condition_is_a_warning(launch: Callable[..., Any], tmp_path: Path) -> None:
     """α = 1.2 with η = 0.05: a line and a record, and the run goes on."""
     keys = ("algorithm.name=easgd", "algorithm.alpha=1.2", "training.learning_rate=0.05", "training.epochs=1")

@@ -94,6 +94,7 @@ def defaults_of(table: dict[str, Any]) -> dict[str, Any]:
     if kind.presets and (not isinstance(preset, str) or preset not in kind.presets):
         raise BadInput(f"algorithm.preset = {preset!r}: unknown; known: {', '.join(filter(None, kind.presets))}")
     recipe = kind.recipes.get(preset, {})
-    optimizer = OPTIMIZERS[table["optimizer"]["name"]].training if "optimizer" in table else {}
+    chosen = table.get("optimizer", kind.presets.get(preset, {}).get("optimizer"))
+    optimizer = OPTIMIZERS[chosen["name"]].training if chosen else {}
     training = {**kind.training, **optimizer, **recipe.get("training", {})}
     return {**recipe, "training": training, "algorithm": {"name": name, **kind.presets.get(preset, {})}}

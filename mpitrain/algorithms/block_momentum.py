@@ -1,4 +1,4 @@
-"""Block momentum: local steps, then an average that moves with a momentum of its own (BMUF, SlowMo, DiLoCo)."""
+"""Block momentum: local steps, then an average that moves with an outer momentum (BMUF, SlowMo, DiLoCo)."""
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentum"):
     """All ranks take τ local steps, average, and move Θ by the average's momentum.
 
-    Without a momentum of its own (μ = 0, ζ = 1) that is local SGD. What is evaluated is Θ.
+    Without outer momentum (μ = 0, ζ = 1) this is local SGD. What is evaluated is Θ.
     """
 
     protocol = "model-averaging"
@@ -30,7 +30,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         "": {},
         "bmuf": {"momentum": None, "rate": 1.0, "look_ahead": "start"},
         "slowmo": {"momentum": 0.7, "rate": 1.0, "unit": "learning-rate"},
-        "diloco": {"momentum": 0.9, "rate": 0.7, "look_ahead": "step"},
+        "diloco": {"momentum": 0.9, "rate": 0.7, "look_ahead": "step", "optimizer": {"name": "adamw"}},
     }
     preset: Literal["", "bmuf", "slowmo", "diloco"] = ""
     tau: Count = 10  # τ: minibatches between two averages
@@ -120,7 +120,7 @@ class BlockRule(AveragingRule):
     def _restart(self, b: slice, x: Array) -> None:
         """What the average does to the optimizer's buffers, and to where the next gradient is taken."""
         if self._options.buffers == "reset":
-            self._local.restart(b, x.copy())
+            self._local.restart(b, x)
         else:
             self._local.look(b)
 

@@ -1,6 +1,6 @@
-"""The two roles that an algorithm's arithmetic has: a worker's, and that of a master that computes. No messages here.
+"""The roles that an algorithm's arithmetic has: a worker's, and that of a master that computes. No messages here.
 
-Both work on any slice of the flat vectors: on cache blocks, on shares of a centre, on a GPU, in a simulation. The
+All work on any slice of the flat vectors: on cache blocks, on shares of a centre, on a GPU, in a simulation. The
 equations are in mpitrain/rules; the local step within them is an optimizer's.
 """
 
@@ -74,9 +74,6 @@ class AveragingRule(WorkerRule):
 
 class MasterRule:
     """What a master that computes does with what a worker hands over."""
-
-    #: Whether the order of updates does not matter, so that anybody may add to the centre one-sidedly.
-    additive: ClassVar[bool] = False
 
     def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
         """Take up a worker's `delta`, which is `stale` updates old, at the master's time t. Slices of one length."""

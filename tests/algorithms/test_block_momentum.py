@@ -72,7 +72,7 @@ def test_bmuf_with_look_ahead_by_hand() -> None:
 def test_diloco_is_nesterov_s_sgd_on_minus_delta() -> None:
     """v ← μv + Δ; Θ ← Θ + ζ(Δ + μv), against whole arrays."""
     start, rng = np.linspace(-2, 2, 50), np.random.default_rng(1)
-    ranks = Ranks(start, 3, "algorithm.preset=diloco", "algorithm.tau=2")
+    ranks = Ranks(start, 3, "algorithm.preset=diloco", "algorithm.tau=2", "training.optimizer=sgd")
     theta, v = start.copy(), np.zeros(50)
     for block in range(4):
         x = [theta.copy() for _ in range(3)]
