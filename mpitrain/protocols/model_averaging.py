@@ -64,7 +64,7 @@ class Stepper(Together):
         self.session.monitor.turn(self, whole=True, saves=False)
 
     def step(self, work: Work) -> float:
-        """One step of every rank; mean loss, whether some rank wants to stop, whether the first wants to save."""
+        """One step of every rank; the mean loss. All learn whether to stop and whether the first wants to save."""
         share, worker = work.share(self.part, len(self.ranks)), self.worker
         eta = self.rate(self.eta, self.t)
         exchange = worker.due(self.t)
