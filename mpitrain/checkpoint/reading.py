@@ -77,6 +77,8 @@ def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
     if numbers["samples"] != state.assignments.samples:
         raise BadInput(f"{path}: was trained on {numbers['samples']} samples, data.path has another number")
     state.restore(numbers)
+    if not state.beside.keys() <= _names(path):  # as of another optimizer
+        state.began = state.index
     for work in ranges:
         state.assignments.give_back(work)
 
@@ -93,6 +95,12 @@ def pieces(checkpoint: Path) -> list[str]:
         return sorted(path.name for path in checkpoint.iterdir() if path.match(PIECES))
     except OSError as error:
         raise BadInput(f"{checkpoint}: {error.strerror}") from error
+
+
+def _names(path: Path) -> set[str]:
+    """The vectors that a file holds."""
+    with h5py.File(path, "r") as file:
+        return set(file)
 
 
 def _read(

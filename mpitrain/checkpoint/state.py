@@ -30,6 +30,7 @@ class State:
     beside: Buffers = field(
         default_factory=dict
     )  # the algorithm's other vectors, such as a velocity, an average, a peer's counts
+    began: int = 0  # the index at which those vectors began, and from which an optimizer counts its steps
     model_of: Callable[[Buffers], Array] = operator.itemgetter("theta")
     seconds: float = 0.0  # training time before this start
     trained: int = 0  # number of samples whose gradients were applied
@@ -53,7 +54,7 @@ class State:
     def numbers(self) -> dict[str, Any]:
         """The counters that a checkpoint holds, for `restore`."""
         position, samples = self.assignments.position, self.assignments.samples
-        counted = {"index": self.index, "trained": self.trained, "seconds": self.seconds}
+        counted = {"index": self.index, "began": self.began, "trained": self.trained, "seconds": self.seconds}
         return {
             **counted,
             "position": position,
@@ -65,6 +66,7 @@ class State:
     def restore(self, numbers: dict[str, Any]) -> None:
         """Set the counters from a checkpoint."""
         self.index, self.trained, self.seconds = numbers["index"], numbers["trained"], numbers["seconds"]
+        self.began = numbers.get("began", 0)
         self.assignments.position = numbers["position"]
         self.losses.restore(numbers.get("losses", ()), self.trained)
         self.losses.first = numbers.get("first_loss")

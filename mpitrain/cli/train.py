@@ -195,8 +195,8 @@ def _share_state(session: Session) -> None:
     state, transport = session.state, session.transport
     for vector in state.vectors().values():
         transport.broadcast_array(vector, "the checkpoint")
-    numbers = np.array([state.index, state.trained, state.assignments.position], dtype=np.int64)
+    numbers = np.array([state.index, state.began, state.trained, state.assignments.position], dtype=np.int64)
     transport.broadcast_array(numbers, "the checkpoint")
-    state.index, state.trained, state.assignments.position = map(int, numbers)
+    state.index, state.began, state.trained, state.assignments.position = map(int, numbers)
     ranges = msgspec.json.encode(state.assignments.returned)
     state.assignments.returned = msgspec.json.decode(transport.broadcast(ranges, "the checkpoint"), type=list[Work])

@@ -120,4 +120,4 @@ class Rule:
             if self._average is not None:  # which takes in θ_t just before update t + 1
                 scratch = self._scratch[: b.stop - b.start]
                 self._average(self.state.beside["average"][b], self.state.theta[b], scratch, t)
-            self._local.step(b, self.gradient[b], eta, t)
+            self._local.step(b, self.gradient[b], eta, t - self.state.began)

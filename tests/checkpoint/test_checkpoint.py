@@ -44,6 +44,19 @@ def save(folder: Path, state: State, keep: int = 9) -> Path:
     return draft.commit(keep)
 
 
+def test_vectors_that_a_checkpoint_lacks_begin_where_it_was_made(tmp_path: Path) -> None:
+    """An optimizer counts its steps from there; a resume of what it then saves keeps that place."""
+    path = save(tmp_path / "first", filled(1, 36))
+    moments = {"first_moment": np.zeros(17), "second_moment": np.zeros(17)}
+    state = State(np.zeros(17), Assignments(100, 1000), beside=moments)
+    checkpoint.load_state(path, state, LAYOUT)
+    assert (state.index, state.began) == (7, 7)
+    state.index = 9
+    again = State(np.zeros(17), Assignments(100, 1000), beside={name: np.zeros(17) for name in moments})
+    checkpoint.load_state(save(tmp_path / "second", state), again, LAYOUT)
+    assert (again.index, again.began) == (9, 7)
+
+
 def test_everything_comes_back(tmp_path: Path) -> None:
     """Vectors to the bit, counters, and the ranges in flight beside the returned ones."""
     saved = filled(1, 36)

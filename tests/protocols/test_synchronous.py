@@ -71,3 +71,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:
     """With what may help."""
     with np.errstate(all="ignore"), pytest.raises(TrainingFailed, match="learning_rate"):
         trained(session_of, "algorithm.name=sgd", "training.learning_rate=1e30", "training.epochs=5")
+
+
+def test_an_optimizer_without_a_past_counts_its_steps_from_the_resume(session_of) -> None:
+    """AdamW's corrections for young moments go by its own steps, not by the training's."""
+    settings = ("algorithm.name=sgd", "training.optimizer=adamw", "training.epochs=1", "training.learning_rate=0.01")
+    found = []
+    for index in (0, 1000):
+        session = session_of(Transport(deadline=10.0), *settings)
+        session.state.index = session.state.began = index
+        PROTOCOLS["synchronous"](session)
+        found.append(session.state.theta.tobytes())
+    assert found[0] == found[1]
