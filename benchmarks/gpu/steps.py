@@ -38,9 +38,9 @@ def our_step(device: Any, preset: str, batch: Batch, classes: int, width: float)
     """The program's own step on flat vectors."""
     shape = batch.inputs.shape[1:]
     network = build(preset, shape, classes, width=width, l2=0.0, workspace=device.workspace())
-    theta = device.place(network.initial(0))
+    theta = device.to_device(network.initial(0))
     gradient, velocity, scratch = np.empty_like(theta), np.zeros_like(theta), np.empty_like(theta)
-    update, here = device.fast(classical), Batch(*map(device.place, batch))
+    update, here = device.fast(classical), Batch(*map(device.to_device, batch))
     rng = stream(0, "dropout")
 
     def ready(part: slice) -> None:

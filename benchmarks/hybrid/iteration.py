@@ -32,16 +32,16 @@ class Phases:
 
     def __init__(self, trainer: hybrid.Stepper) -> None:
         self.seconds = {"forward": 0.0, "connected": 0.0, "backward": 0.0}
-        self._flights = trainer.flights
+        self._transfers = trainer.transfers
         trainer.shared.forward = self._timed("forward", trainer.shared.forward)  # type: ignore[method-assign]
         trainer.connected.run = self._timed("connected", trainer.connected.run)  # type: ignore[method-assign]
         trainer.shared.backward = self._timed("backward", trainer.shared.backward)  # type: ignore[method-assign]
 
     def _timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any) -> Any:
-            began, waited = time.perf_counter(), self._flights.waited
+            began, waited = time.perf_counter(), self._transfers.waited
             result = function(*arguments)
-            self.seconds[phase] += time.perf_counter() - began - (self._flights.waited - waited)
+            self.seconds[phase] += time.perf_counter() - began - (self._transfers.waited - waited)
             return result
 
         return timed
@@ -70,12 +70,12 @@ def scheme(transport: Transport, net: Network, name: str, options: argparse.Name
     total = WARM + options.iterations
     trainer = hybrid.Stepper(workload.session(transport, net, options.minibatch, total, *settings))
     steps(transport, trainer, WARM)
-    flights, phases = trainer.flights, Phases(trainer)
-    before, seconds, waited = dict(flights.received), flights.seconds, flights.waited
+    transfers, phases = trainer.transfers, Phases(trainer)
+    before, seconds, waited = dict(transfers.received), transfers.seconds, transfers.waited
     median = steps(transport, trainer, options.iterations)
-    received = {kind: (count - before[kind]) // options.iterations for kind, count in flights.received.items()}
-    hidden = 1 - (flights.waited - waited) / (flights.seconds - seconds)
-    computing = phases.computing(options.iterations, median - (flights.waited - waited) / options.iterations)
+    received = {kind: (count - before[kind]) // options.iterations for kind, count in transfers.received.items()}
+    hidden = 1 - (transfers.waited - waited) / (transfers.seconds - seconds)
+    computing = phases.computing(options.iterations, median - (transfers.waited - waited) / options.iterations)
     return {"seconds": median, "hidden": hidden, "received": received, "computing": computing}
 
 

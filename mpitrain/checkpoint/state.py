@@ -45,11 +45,11 @@ class State:
         """The vectors that this algorithm uses, by name."""
         return {"theta": self.theta, **self.beside}
 
-    def place(self, device: "Cpu") -> None:
+    def to_device(self, device: "Cpu") -> None:
         """Move the vectors to the device."""
-        self.theta = device.place(self.theta)
-        self.beside = {name: device.place(vector) for name, vector in self.beside.items()}
-        self.local = {name: device.place(vector) for name, vector in self.local.items()}
+        self.theta = device.to_device(self.theta)
+        self.beside = {name: device.to_device(vector) for name, vector in self.beside.items()}
+        self.local = {name: device.to_device(vector) for name, vector in self.local.items()}
 
     def numbers(self) -> dict[str, Any]:
         """The counters that a checkpoint holds, for `restore`."""

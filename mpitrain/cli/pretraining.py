@@ -38,7 +38,7 @@ def _work(session: Session, options: Pretraining) -> bool:
     corpus, seed = session.learner.corpus, session.config.training.seed
     if options.samples:
         corpus = Subset(corpus, options.samples, seed)
-    device, theta = session.device, session.device.place(session.state.theta)
+    device, theta = session.device, session.device.to_device(session.state.theta)
     deadline = session.config.run.deadline
     steps = METHODS[options.method].steps(session.network, corpus, theta, options, seed, device, deadline)
     for (layer, layers), same_layer in groupby(steps, lambda step: (step.layer, step.layers)):

@@ -181,7 +181,7 @@ def _compile(transport: Transport, corpus: Corpus, network: Network, config: Con
     def once() -> None:
         sample = Batch(np.empty((1, *corpus.shape), dtype), np.empty(1, np.int32))
         corpus.gather(np.zeros(1, np.int64), sample)
-        warm(network, dtype, device.place)
+        warm(network, dtype, device.to_device)
 
     if transport.leader:
         once()

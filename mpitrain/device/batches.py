@@ -26,7 +26,7 @@ class Uploading:
         self._slots = [_Slot(device), _Slot(device)]
         self._staged: deque[_Slot] = deque()
         self._asked, self._number = 0, 0
-        self._crossed = device.event()
+        self._copied = device.event()
         self._used: _Slot | None = None
 
     @property
@@ -53,14 +53,14 @@ class Uploading:
         """Gather the next requested minibatch and start to copy it, if there is one and there is room."""
         if not self._asked or self._staged:
             return
-        self._crossed.synchronize()  # the previous copy has read all of the pinned memory
+        self._copied.synchronize()  # the previous copy has read all of the pinned memory
         batch = self._inner.take()
         self._asked -= 1
         slot = self._slots[self._number % 2]
         self._number += 1
         self._device.incoming.wait_event(slot.read)
         slot.fill(batch, self._device)
-        self._crossed.record(self._device.incoming)
+        self._copied.record(self._device.incoming)
         self._staged.append(slot)
 
     def close(self) -> None:

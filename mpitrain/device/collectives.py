@@ -53,7 +53,7 @@ class StagedTransport(Counted):
     def __init__(self, transport: "Transport", device: "Gpu") -> None:
         self._transport, self._device = transport, device
         self._waiting: deque[Any] = deque()
-        self._queues = [self._waiting]  # with those of the twin
+        self._queues = [self._waiting]  # with those of the duplicate
         self._spare: dict[tuple[int, str], list[tuple[Array, Any]]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -65,12 +65,12 @@ class StagedTransport(Counted):
         else:
             setattr(self._transport, name, value)
 
-    def twin(self) -> "StagedTransport":
+    def duplicate(self) -> "StagedTransport":
         """A transport over a duplicate communicator, whose collectives are matched separately. Collective."""
-        twin = type(self)(self._transport.twin(), self._device)
-        self._queues.append(twin._waiting)
-        twin._queues = self._queues
-        return twin
+        duplicate = type(self)(self._transport.duplicate(), self._device)
+        self._queues.append(duplicate._waiting)
+        duplicate._queues = self._queues
+        return duplicate
 
     def begin_sum(self, array: Array) -> Any:
         return self._in_place(self._transport.begin_sum, array)
@@ -82,17 +82,17 @@ class StagedTransport(Counted):
         return self._launch(
             lambda here: self._transport.begin_broadcast(here[0], root),
             [array],
-            crossing=[self._transport.rank == root],
-            returning=[self._transport.rank != root],
+            reading=[self._transport.rank == root],
+            writing=[self._transport.rank != root],
         )
 
-    def begin_sum_at(self, root: int, array: Array, out: Array | None) -> Any:
+    def begin_reduce(self, root: int, array: Array, out: Array | None) -> Any:
         arrays = [array] if out is None else [array, out]
         return self._launch(
-            lambda here: self._transport.begin_sum_at(root, here[0], None if out is None else here[1]),
+            lambda here: self._transport.begin_reduce(root, here[0], None if out is None else here[1]),
             arrays,
-            crossing=[True, False],
-            returning=[False, True],
+            reading=[True, False],
+            writing=[False, True],
         )
 
     def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
@@ -100,22 +100,22 @@ class StagedTransport(Counted):
             return self._launch(
                 lambda here: self._transport.begin_gather(here[0], here[1], counts),
                 [own, out],
-                crossing=[True, False],
-                returning=[False, True],
+                reading=[True, False],
+                writing=[False, True],
             )
         return self._launch(
             lambda here: self._transport.begin_gather(None, here[0], counts),
             [out],
-            crossing=[pieces_of(counts)[self._transport.rank]],
-            returning=[True],
+            reading=[pieces_of(counts)[self._transport.rank]],
+            writing=[True],
         )
 
-    def begin_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> Any:
+    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Any:
         return self._launch(
-            lambda here: self._transport.begin_scattered_sum(here[0], here[1], counts),
+            lambda here: self._transport.begin_reduce_scatter(here[0], here[1], counts),
             [array, own],
-            crossing=[True, False],
-            returning=[False, True],
+            reading=[True, False],
+            writing=[False, True],
         )
 
     def advance(self) -> None:
@@ -130,22 +130,22 @@ class StagedTransport(Counted):
     # ---- the stages
 
     def _in_place(self, start: Callable[[Array], Any], array: Array) -> Any:
-        return self._launch(lambda here: start(here[0]), [array], crossing=[True], returning=[True])
+        return self._launch(lambda here: start(here[0]), [array], reading=[True], writing=[True])
 
     def _launch(
         self,
         start: Callable[[Sequence[Array]], Any],
         arrays: Sequence[Array],
-        crossing: Sequence[bool | slice],
-        returning: Sequence[bool],
+        reading: Sequence[bool | slice],
+        writing: Sequence[bool],
     ) -> Any:
-        """Queue an operation. `crossing`: the arrays, or parts of them, that it reads; `returning`: those it writes."""
+        """Queue an operation. `reading`: the arrays, or parts of them, that it reads; `writing`: those it writes."""
         device, on_device = self._device, [not isinstance(array, np.ndarray) for array in arrays]
         if not any(on_device) and not self._waiting:
             return start(arrays)
         here = [self._pinned(a) if d else (a, device.event()) for a, d in zip(arrays, on_device, strict=True)]
         device.after(device.compute, device.leaving)
-        for array, (host, _), part, there in zip(arrays, here, crossing, on_device, strict=False):
+        for array, (host, _), part, there in zip(arrays, here, reading, on_device, strict=False):
             if there and part is not False and array.size:
                 piece = slice(0, array.size) if part is True else part
                 array.reshape(-1)[piece].get(stream=device.leaving, out=host[piece], blocking=False)
@@ -154,7 +154,7 @@ class StagedTransport(Counted):
 
         def end() -> None:
             device.after(device.compute, device.incoming)
-            for array, (host, free), back, there in zip(arrays, here, returning, on_device, strict=False):
+            for array, (host, free), back, there in zip(arrays, here, writing, on_device, strict=False):
                 if there and back and array.size:
                     array.reshape(-1).set(host, stream=device.incoming)
                 if there:

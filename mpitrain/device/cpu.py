@@ -45,7 +45,7 @@ class Cpu:
         """The transport with collectives, and if `direct` also messages, that accept the device's arrays."""
         return transport
 
-    def place(self, vector: Array) -> Array:
+    def to_device(self, vector: Array) -> Array:
         """The host vector on the device: a copy, unless the device is the host."""
         return vector
 
@@ -79,9 +79,9 @@ class Cpu:
         """An object that copies `vector` to the host vector `to`, part by part, while the device computes."""
         return InPlace()
 
-    def passage(self, vector: Array) -> "Passage":
+    def staging(self, vector: Array) -> "Staging":
         """An object that stages pieces of vectors like this one to the device and back."""
-        return Passage(vector)
+        return Staging(vector)
 
 
 class InPlace:
@@ -94,7 +94,7 @@ class InPlace:
         """Wait until all parts are copied."""
 
 
-class Passage:
+class Staging:
     """Processes pieces that are read from outside, all in the memory of `vector`."""
 
     def __init__(self, vector: Array) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpitrain.device.chunked_collectives import ChunkedCollective, ChunkedCollectives, Steps
 from mpitrain.device.collectives import StagedTransport, pieces_of
-from mpitrain.device.courses import Course, Courses, Steps
 from mpitrain.flat import Array
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class DirectTransport(StagedTransport):
 
     def __init__(self, transport: "Transport", device: "Gpu") -> None:
         super().__init__(transport, device)
-        self._courses = Courses(transport, device)
+        self._chunked = ChunkedCollectives(transport, device)
 
     def send(self, to: int, tag: int, buffer: Any) -> Any:
         """Start to send a contiguous buffer. It must not be changed until the request has completed."""
@@ -42,36 +42,36 @@ class DirectTransport(StagedTransport):
     def begin_sum(self, array: Array) -> Any:
         if isinstance(array, np.ndarray):
             return super().begin_sum(array)
-        return self._begin(self._courses.reduced(array.reshape(-1), np.add))
+        return self._begin(self._chunked.reduced(array.reshape(-1), np.add))
 
     def begin_maximum(self, array: Array) -> Any:
         if isinstance(array, np.ndarray):
             return super().begin_maximum(array)
-        return self._begin(self._courses.reduced(array.reshape(-1), np.maximum))
+        return self._begin(self._chunked.reduced(array.reshape(-1), np.maximum))
 
     def begin_broadcast(self, array: Array, root: int) -> Any:
         if isinstance(array, np.ndarray):
             return super().begin_broadcast(array, root)
-        return self._begin(self._courses.broadcast(array.reshape(-1), root))
+        return self._begin(self._chunked.broadcast(array.reshape(-1), root))
 
-    def begin_sum_at(self, root: int, array: Array, out: Array | None) -> Any:
+    def begin_reduce(self, root: int, array: Array, out: Array | None) -> Any:
         if isinstance(array, np.ndarray):
-            return super().begin_sum_at(root, array, out)
-        return self._begin(self._courses.reduced_at(root, array.reshape(-1), None if out is None else out.reshape(-1)))
+            return super().begin_reduce(root, array, out)
+        return self._begin(self._chunked.reduced_at(root, array.reshape(-1), None if out is None else out.reshape(-1)))
 
     def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
         if isinstance(out, np.ndarray):
             return super().begin_gather(own, out, counts)
         flat = None if own is None else own.reshape(-1)
-        return self._begin(self._courses.gathered(flat, out.reshape(-1), pieces_of(counts)))
+        return self._begin(self._chunked.gathered(flat, out.reshape(-1), pieces_of(counts)))
 
-    def begin_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> Any:
+    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Any:
         if isinstance(array, np.ndarray):
-            return super().begin_scattered_sum(array, own, counts)
-        return self._begin(self._courses.scattered(array.reshape(-1), own.reshape(-1), pieces_of(counts)))
+            return super().begin_reduce_scatter(array, own, counts)
+        return self._begin(self._chunked.scattered(array.reshape(-1), own.reshape(-1), pieces_of(counts)))
 
     def _begin(self, steps: Steps) -> Any:
-        return self._enqueue(Course(self, steps))
+        return self._enqueue(ChunkedCollective(self, steps))
 
     def _settle(self, buffer: Any) -> None:
         if not isinstance(buffer, (bytes, np.ndarray)):

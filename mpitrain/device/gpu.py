@@ -13,10 +13,10 @@ from mpitrain.data.prefetch import DEADLINE, open_loader
 from mpitrain.device.batches import Uploading
 from mpitrain.device.collectives import StagedTransport
 from mpitrain.device.cpu import Cpu, Rule
-from mpitrain.device.crossing import GpuPassage, Outgoing
 from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.direct import DirectTransport
 from mpitrain.device.operations import Operations
+from mpitrain.device.staging import GpuStaging, Outgoing
 from mpitrain.flat import Array
 from mpitrain.models.patch_product import Product, Window
 from mpitrain.models.workspace import Workspace
@@ -55,7 +55,7 @@ class Gpu(Cpu):
     def transport(self, transport: Any) -> Any:
         return (DirectTransport if self.direct and transport.size > 1 else StagedTransport)(transport, self)
 
-    def place(self, vector: Array) -> Array:
+    def to_device(self, vector: Array) -> Array:
         if not isinstance(vector, np.ndarray):
             return vector
         placed = self.cupy.empty(vector.shape, vector.dtype)
@@ -72,11 +72,11 @@ class Gpu(Cpu):
             return
         for number, start in enumerate(range(0, vector.size, CHUNK)):
             piece = slice(start, min(start + CHUNK, vector.size))
-            pinned, crossed = self._chunk(vector.dtype, number, piece)
-            crossed.synchronize()
+            pinned, copied = self._chunk(vector.dtype, number, piece)
+            copied.synchronize()
             np.copyto(pinned, vector[piece])
             to[piece].set(pinned, stream=self.incoming)
-            crossed.record(self.incoming)
+            copied.record(self.incoming)
         self.after(self.incoming, self.compute)
 
     def download(self, vector: Array, to: Array) -> None:
@@ -86,11 +86,11 @@ class Gpu(Cpu):
             piece = slice(start, min(start + CHUNK, to.size))
             if len(coming) == 2:
                 self._arrive(*coming.pop(0), to)
-            pinned, crossed = self._chunk(to.dtype, number, piece)
-            crossed.synchronize()
+            pinned, copied = self._chunk(to.dtype, number, piece)
+            copied.synchronize()
             vector[piece].get(stream=self._leaving, out=pinned, blocking=False)
-            crossed.record(self._leaving)
-            coming.append((piece, pinned, crossed))
+            copied.record(self._leaving)
+            coming.append((piece, pinned, copied))
         for each in coming:
             self._arrive(*each, to)
 
@@ -109,10 +109,10 @@ class Gpu(Cpu):
     def outgoing(self, vector: Array, to: Array) -> Any:
         return Outgoing(self, self._leaving, vector, to)
 
-    def passage(self, vector: Array) -> Any:
+    def staging(self, vector: Array) -> Any:
         if not isinstance(vector, np.ndarray):
-            return super().passage(vector)
-        return GpuPassage(self, self._leaving, vector)
+            return super().staging(vector)
+        return GpuStaging(self, self._leaving, vector)
 
     # ---- for the other modules of this package
 
@@ -142,12 +142,12 @@ class Gpu(Cpu):
         """One of two alternating pinned buffers, with the event of its last copy."""
         if dtype not in self._chunks:
             self._chunks[dtype] = [(self.pinned(CHUNK, dtype), self.event()) for _ in range(2)]
-        buffer, crossed = self._chunks[dtype][number % 2]
-        return buffer[: piece.stop - piece.start], crossed
+        buffer, copied = self._chunks[dtype][number % 2]
+        return buffer[: piece.stop - piece.start], copied
 
     @staticmethod
-    def _arrive(piece: slice, pinned: Array, crossed: Any, to: Array) -> None:
-        crossed.synchronize()
+    def _arrive(piece: slice, pinned: Array, copied: Any, to: Array) -> None:
+        copied.synchronize()
         np.copyto(to[piece], pinned)
 
 

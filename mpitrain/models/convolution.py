@@ -98,4 +98,4 @@ class Convolution(Layer):
         examples = self._product.examples(len(x), x.shape[3], x.dtype.itemsize)
         for start in range(0, len(x), examples):
             yield slice(start, min(start + examples, len(x)))
-            self.workspace.pulse()
+            self.workspace.progress()

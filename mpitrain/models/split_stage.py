@@ -21,19 +21,19 @@ BLOCK = 9e7
 ROWS = 512
 
 
-def product(a: Array, b: Array, out: Array, pulse: Callable[[], None] | None, matmul: Matmul = np.matmul) -> None:
-    """out ← a·b, a block of rows at a time, calling `pulse` after each to let messages progress. Without `pulse`, and
-    on a GPU, which leaves the host free, it is one product."""
-    if pulse is None or not isinstance(out, np.ndarray):
+def product(a: Array, b: Array, out: Array, progress: Callable[[], None] | None, matmul: Matmul = np.matmul) -> None:
+    """out ← a·b, a block of rows at a time, calling `progress` after each to let messages advance. Without `progress`,
+    and on a GPU, which leaves the host free, it is one product."""
+    if progress is None or not isinstance(out, np.ndarray):
         matmul(a, b, out)
         return
     rows = _rows(a, b)
     for start in range(0, len(a), rows):
         matmul(a[start : start + rows], b, out[start : start + rows])
-        pulse()
+        progress()
 
 
-def add_product(a: Array, b: Array, out: Array, workspace: Workspace, pulse: Callable[[], None] | None) -> None:
+def add_product(a: Array, b: Array, out: Array, workspace: Workspace, progress: Callable[[], None] | None) -> None:
     """out ← out + a·b, in blocks that are added while they are in cache (NumPy's product cannot add to its output).
 
     On a GPU it is one product, since cuBLAS does not accept some of the rows of a transposed `a` as a matrix.
@@ -44,8 +44,8 @@ def add_product(a: Array, b: Array, out: Array, workspace: Workspace, pulse: Cal
         block = out[start : start + rows]
         workspace.ops.matmul(a[start : start + rows], b, scratch[: len(block)])
         np.add(block, scratch[: len(block)], out=block)
-        if pulse is not None:
-            pulse()
+        if progress is not None:
+            progress()
 
 
 def _rows(a: Array, b: Array) -> int:
@@ -60,12 +60,12 @@ class SplitStage:
         self.units, self.count = stage.layer.units, own.stop - own.start
         self.names = [parameter.name for parameter in stage.layer.parameters]
 
-    def forward(self, views: Views, x: Array, out: Array, keep: Array | None, pulse: Any) -> None:
+    def forward(self, views: Views, x: Array, out: Array, keep: Array | None, progress: Any) -> None:
         """out [own units, n] ← keep · activation(Wᵀx + b) for x [inputs, n]; `keep` [own units, n]: dropout factors."""
         weights, bias = (views[name] for name in self.names)
         self._x, self._keep = x, keep
         self._y = out if keep is None else self._array("y", out.shape, out.dtype)
-        product(weights.T, x, self._y, pulse, self.workspace.ops.matmul)
+        product(weights.T, x, self._y, progress, self.workspace.ops.matmul)
         np.add(self._y, bias[:, None], out=self._y)
         for layer in self.stage.activations:
             layer.forward(views, self._y, True)
@@ -79,18 +79,18 @@ class SplitStage:
         for layer in reversed(self.stage.activations):
             layer.backward(views, views, dy)
 
-    def input_gradient(self, views: Views, dy: Array, out: Array, pulse: Any) -> None:
+    def input_gradient(self, views: Views, dy: Array, out: Array, progress: Any) -> None:
         """out [inputs, n] ← W·dy: this part's term of the gradient with respect to x, which is the sum over parts."""
-        product(views[self.names[0]], dy, out, pulse, self.workspace.ops.matmul)
+        product(views[self.names[0]], dy, out, progress, self.workspace.ops.matmul)
 
-    def weight_gradient(self, gradients: Views, dy: Array, add: bool, pulse: Any) -> None:
+    def weight_gradient(self, gradients: Views, dy: Array, add: bool, progress: Any) -> None:
         """Write x·dyᵀ and Σ dy to the gradients of this part's weights and biases, or add them."""
         weights, bias = (gradients[name] for name in self.names)
         if add:
-            add_product(self._x, dy.T, weights, self.workspace, pulse)
+            add_product(self._x, dy.T, weights, self.workspace, progress)
             np.add(bias, np.sum(dy, axis=1, out=self._array("bias", bias.shape, bias.dtype)), out=bias)
         else:
-            product(self._x, dy.T, weights, pulse, self.workspace.ops.matmul)
+            product(self._x, dy.T, weights, progress, self.workspace.ops.matmul)
             np.sum(dy, axis=1, out=bias)
 
     def _array(self, part: str, shape: tuple[int, ...], dtype: Any) -> Array:

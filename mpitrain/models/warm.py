@@ -10,15 +10,15 @@ from mpitrain.flat import Array
 from mpitrain.models.network import Network
 from mpitrain.rng import stream
 
-Place = Callable[[Array], Array]
+ToDevice = Callable[[Array], Array]
 
 
-def warm(network: Network, dtype: Any = np.float32, place: Place = lambda array: array) -> None:
+def warm(network: Network, dtype: Any = np.float32, to_device: ToDevice = lambda array: array) -> None:
     """Take a step on one example of zeros, so that every compiled loop of the network is in the cache on disk.
 
-    `place` copies arrays to the network's device. Compiling takes seconds, loading from the cache tens of milliseconds:
-    one rank of each node calls this before the others.
+    `to_device` copies arrays to the network's device. Compiling takes seconds, loading from the cache tens of
+    milliseconds: one rank of each node calls this before the others.
     """
-    parameters = place(network.initial(0, dtype))
-    batch = Batch(place(np.zeros((1, *network.input_shape), dtype)), place(np.zeros(1, np.int32)))
+    parameters = to_device(network.initial(0, dtype))
+    batch = Batch(to_device(np.zeros((1, *network.input_shape), dtype)), to_device(np.zeros(1, np.int32)))
     network.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"))

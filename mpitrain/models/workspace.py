@@ -24,7 +24,7 @@ class Workspace:
         self.xp = xp
         self.ops = ops
         #: Called between the blocks of a long layer, so that messages progress.
-        self.pulse: Callable[[], None] = lambda: None
+        self.progress: Callable[[], None] = lambda: None
         #: A bias that the previous layer has left to the activation that follows.
         self.bias: Array | None = None
         self._views: dict[tuple[str, Any], Array] = {}

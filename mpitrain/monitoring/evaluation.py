@@ -63,7 +63,7 @@ class Evaluation:
     ) -> None:
         self._network, self._corpora, self._clock, self._slices = network, corpora, clock, slices
         self._total = total
-        self._device, self._parameters = device, device.place(np.empty(network.layout.size, dtype))
+        self._device, self._parameters = device, device.to_device(np.empty(network.layout.size, dtype))
         most, shape = MOST if slices else TOGETHER, next(iter(corpora.values())).shape
         self._batch = Batch(np.empty((most, *shape), dtype), np.empty(most, np.int32))
         self._size = 32 if slices else TOGETHER
@@ -101,7 +101,7 @@ class Evaluation:
         if count:
             batch = Batch(*(buffer[:count] for buffer in self._batch))
             corpus.gather(np.arange(self._done, self._done + count), batch)
-            loss, wrong = self._network.evaluate(self._parameters, Batch(*map(self._device.place, batch)))
+            loss, wrong = self._network.evaluate(self._parameters, Batch(*map(self._device.to_device, batch)))
             self._loss, self._wrong, self._done = self._loss + loss, self._wrong + wrong, self._done + count
             self._adapt(self._clock() - began)
         return self._finish(name) if self._done == corpus.samples else None

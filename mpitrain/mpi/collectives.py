@@ -25,9 +25,9 @@ class Counted:
     begin_sum: Callable[[Array], Any]
     begin_maximum: Callable[[Array], Any]
     begin_broadcast: Callable[[Array, int], Any]
-    begin_sum_at: Callable[[int, Array, Array | None], Any]
+    begin_reduce: Callable[[int, Array, Array | None], Any]
     begin_gather: Callable[[Array | None, Array, list[int]], Any]
-    begin_scattered_sum: Callable[[Array, Array, list[int]], Any]
+    begin_reduce_scatter: Callable[[Array, Array, list[int]], Any]
 
     def start_sum(self, array: Array) -> Any:
         """Start summing an array over all ranks, in place."""
@@ -44,10 +44,10 @@ class Counted:
         self.traffic.count(*((array.nbytes * (self.size - 1), 0) if self.rank == root else (0, array.nbytes)))
         return self.begin_broadcast(array, root)
 
-    def start_sum_at(self, root: int, array: Array, out: Array | None) -> Any:
+    def start_reduce(self, root: int, array: Array, out: Array | None) -> Any:
         """Start summing the ranks' arrays into the root's `out`, which the others have none of."""
         self.traffic.count(*((0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)))
-        return self.begin_sum_at(root, array, out)
+        return self.begin_reduce(root, array, out)
 
     def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
         """Start putting the ranks' pieces, `counts` elements long, one after another into every rank's `out`.
@@ -58,10 +58,10 @@ class Counted:
         self.traffic.count(mine * (self.size - 1), sum(counts) * out.itemsize - mine)
         return self.begin_gather(own, out, counts)
 
-    def start_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> Any:
+    def start_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Any:
         """Start summing the ranks' arrays; of the sum each gets its piece, `counts` elements long, in `own`."""
         self.traffic.count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1))
-        return self.begin_scattered_sum(array, own, counts)
+        return self.begin_reduce_scatter(array, own, counts)
 
     def sum(self, array: Array, what: str) -> None:
         """Sum an array over all ranks, in place."""
@@ -80,13 +80,13 @@ class Collectives(Counted, Member):
     def begin_broadcast(self, array: Array, root: int) -> MPI.Request:
         return self.comm.Ibcast(array, root)
 
-    def begin_sum_at(self, root: int, array: Array, out: Array | None) -> MPI.Request:
+    def begin_reduce(self, root: int, array: Array, out: Array | None) -> MPI.Request:
         return self.comm.Ireduce(array, out, MPI.SUM, root)
 
     def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> MPI.Request:
         return self.comm.Iallgatherv(MPI.IN_PLACE if own is None else own, [out, counts])
 
-    def begin_scattered_sum(self, array: Array, own: Array, counts: list[int]) -> MPI.Request:
+    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> MPI.Request:
         return self.comm.Ireduce_scatter(array, own, counts)
 
     def start_barrier(self) -> MPI.Request:

@@ -16,13 +16,13 @@ from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
 class Transport(Messages, Collectives):
     """Messages, collectives, windows."""
 
-    def twin(self) -> "Transport":
+    def duplicate(self) -> "Transport":
         """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""
-        twin = copy.copy(self)
-        twin.comm, request = self.comm.Idup()
+        duplicate = copy.copy(self)
+        duplicate.comm, request = self.comm.Idup()
         self.wait(request, "a communicator")
-        twin.numbers = itertools.count()
-        return twin
+        duplicate.numbers = itertools.count()
+        return duplicate
 
     def local_barrier(self, what: str) -> None:
         """Wait for the ranks of this node."""

@@ -86,7 +86,7 @@ class Member:
         self.traffic = Traffic()
         self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
-        self.heartbeats = Heartbeats(self.comm, self.waking())  # of twins too
+        self.heartbeats = Heartbeats(self.comm, self.waking())  # of duplicates too
         self.yielding = 0.0
         self.wait(self.comm.Ibarrier(), "the start of the program")
         with self.blocking("MPI_Comm_split_type"):

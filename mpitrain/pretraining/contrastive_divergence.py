@@ -61,7 +61,7 @@ def steps(
         for number, work in enumerate(minibatches(options, corpus.samples)):
             visible = below(learner.load(work).inputs)
             draws = stream(seed, "hidden units", layer, number).random((len(visible), hidden.size), np.float32)
-            uniform = device.place(draws)
+            uniform = device.to_device(draws)
             eta = options.learning_rate * (GAUSSIAN_RATE if layer == 1 else 1.0)
             loss = rule.step(machine, visible, uniform, eta=eta, gaussian=layer == 1)
             if not np.isfinite(loss):

@@ -42,7 +42,7 @@ def steps(
     layers = depth(network)
     for layer in range(1, layers + 1):
         stage = grown(network, layer)
-        vector = theta if layer == layers else device.place(stage.initial(seed, theta.dtype))
+        vector = theta if layer == layers else device.to_device(stage.initial(seed, theta.dtype))
         vector[kept(network, layer)] = theta[kept(network, layer)]
         learner = learner_of(stage, corpus, seed, layer, theta.dtype, device, deadline)
         gradient, scratch = np.empty_like(vector), np.empty_like(vector)

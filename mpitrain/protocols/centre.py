@@ -162,9 +162,9 @@ class MessageCentre:
     how = "messages"
 
     def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
-        place = device.place if device.direct else CPU.place
-        self.theta = place(np.zeros(size if transport.rank == master else 0, dtype))
-        self.gradient = place(np.zeros(size, dtype))
+        to_device = device.to_device if device.direct else CPU.to_device
+        self.theta = to_device(np.zeros(size if transport.rank == master else 0, dtype))
+        self.gradient = to_device(np.zeros(size, dtype))
 
     @contextmanager
     def writing(self, index: int) -> Iterator[None]:

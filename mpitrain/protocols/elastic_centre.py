@@ -176,7 +176,7 @@ class Kept:
 
     def __init__(self, size: int, dtype: np.dtype, supply: Supply, device: Cpu = CPU) -> None:
         self._supply, self._place, self._device = supply, 0, device
-        self.theta = device.place(np.zeros(size, dtype))
+        self.theta = device.to_device(np.zeros(size, dtype))
         self.pieces = list(blocks(size, block_of(self.theta)))
 
     def put(self, theta: Array) -> None:

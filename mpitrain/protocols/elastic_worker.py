@@ -57,8 +57,8 @@ class Worker:
         x = theta
         if self.options.starts_apart:
             x = session.network.initial(session.config.training.seed + 1 + number, theta.dtype)
-        place = session.device.place
-        self.rule = self.options.worker(place(x), place(theta), len(workers), session.device.fast)
+        to_device = session.device.to_device
+        self.rule = self.options.worker(to_device(x), to_device(theta), len(workers), session.device.fast)
         state.local = self.rule.vectors
         self.rate = self.options.local_rate()
         self.t, self.turns, self.began, self.rest = 0, 0, 0, list[Work]()
@@ -72,8 +72,8 @@ class Worker:
     def train(self, centre: Centre, supply: Supply, first: int = 0) -> None:
         """Periods until the end; `first` is the worker that has the token."""
         self.centre, self.supply = centre, supply
-        crossing = self.rule.at if centre.direct else self.session.state.theta
-        self._passage = self.session.device.passage(crossing)
+        staged = self.rule.at if centre.direct else self.session.state.theta
+        self._staging = self.session.device.staging(staged)
         self._token: int | None = 0 if self.number == first else None  # how many have finished
         while self.rest or self._begin_period():
             self._step(self.rest.pop(0))
@@ -121,7 +121,7 @@ class Worker:
                 return None
             return rule.exchange(piece, copy, self.t)
 
-        for piece, d in self._passage.through(centre.pieces, centre.read, treat):
+        for piece, d in self._staging.through(centre.pieces, centre.read, treat):
             if d is not None:
                 centre.add(piece, d)
         if self._idle:  # the optimizer's count begins anew, as its buffers do

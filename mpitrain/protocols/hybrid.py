@@ -17,7 +17,7 @@ from mpitrain.models.partition import Partition
 from mpitrain.models.shared_part import SharedPart
 from mpitrain.protocols.hybrid_connected import Connected
 from mpitrain.protocols.hybrid_exchange import KINDS, OTHER, Exchange, Synchroniser
-from mpitrain.protocols.hybrid_flights import Flights
+from mpitrain.protocols.hybrid_transfers import Transfers
 from mpitrain.protocols.hybrid_update import Update
 from mpitrain.protocols.hybrid_whole import Whole
 from mpitrain.rng import stream
@@ -54,15 +54,15 @@ class Stepper(Together):
         self.views, self.gradients = layout.views(theta), layout.views(self.gradient)
         self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, network.l2, session.device)
         self.shared = SharedPart(network)
-        self.flights = Flights(transport, session.clock, options.overlap)
+        self.transfers = Transfers(transport, session.clock, options.overlap)
         self.exchange = Exchange(
-            *(transport, self.flights, self.part, self.parts, self.shared.activations), network.workspace.another()
+            *(transport, self.transfers, self.part, self.parts, self.shared.activations), network.workspace.another()
         )
-        self.sync = Synchroniser(transport, self.flights, self.part, self.parts, self.gradient, self.shared.parts)
+        self.sync = Synchroniser(transport, self.transfers, self.part, self.parts, self.gradient, self.shared.parts)
         self.connected = Connected(
-            options, partition, self.exchange, self.flights, self.views, self.gradients, self._update
+            options, partition, self.exchange, self.transfers, self.views, self.gradients, self._update
         )
-        network.workspace.pulse = self._pulse
+        network.workspace.progress = self._progress
         self._small = np.zeros(3)
         self.wanted = False
 
@@ -78,27 +78,29 @@ class Stepper(Together):
         wanted = session.transport.rank == session.members[0] and session.monitor.wants_parameters(work.count)
         share = work.share(self.part, self.parts)
         batch = session.learner.load(share)
-        flight, targets = self.exchange.start_targets(batch.targets, work.count)
+        transfer, targets = self.exchange.start_targets(batch.targets, work.count)
         rng = stream(session.learner.seed, "dropout", work.epoch, work.start)
         activations = self.shared.forward(self.views, batch.inputs, rng, (share.start - work.start, work.count))
         self.connected.draw(rng, work.count, self.gradient.dtype)
-        self.flights.land(flight)
+        self.transfers.wait(transfer)
         loss, dy = self.connected.run(activations, targets)
         self._small[:] = loss, session.stop.flag, wanted
-        flight = self.flights.launch(OTHER, self.transport.start_sum, self._small) if self.parts > 1 else None
+        transfer = self.transfers.start(OTHER, self.transport.start_sum, self._small) if self.parts > 1 else None
         self._batch = work.count
         self._backward(dy)
         session.learner.loader.stage()  # a GPU is still computing
         self.sync.finish(self._update_layer)
-        self.flights.land(flight)
+        self.transfers.wait(transfer)
         self.stopping, self.wanted = bool(self._small[1]), bool(self._small[2])
         session.state.index += 1
         return float(self._small[0]) / work.count
 
     def counted(self) -> dict[str, Any]:
         """Payload bytes by kind over all ranks; the share of communication time that computing hid, the ranks' mean."""
-        flights = self.flights
-        totals = np.array([*(flights.received[kind] for kind in KINDS), flights.seconds, flights.waited], np.float64)
+        transfers = self.transfers
+        totals = np.array(
+            [*(transfers.received[kind] for kind in KINDS), transfers.seconds, transfers.waited], np.float64
+        )
         if self.parts > 1:
             self.transport.sum(totals, "the counts")
         seconds, waited = totals[-2:] / self.parts
@@ -121,10 +123,10 @@ class Stepper(Together):
             self._update_layer(part)
         else:
             self.sync.start(part)
-            self._pulse()
+            self._progress()
 
-    def _pulse(self) -> None:
-        self.flights.pulse()
+    def _progress(self) -> None:
+        self.transfers.progress()
         self.sync.advance(self._update_layer)
 
     def _update_layer(self, part: slice) -> None:

@@ -14,7 +14,7 @@ from mpitrain.models.partition import Partition, units_of
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.protocols.hybrid_exchange import Exchange
-from mpitrain.protocols.hybrid_flights import Flight, Flights
+from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
 from mpitrain.schedules.hybrid import Round, held, rounds
 
 #: Called with the names of parameters whose gradients are final, and the number of examples they are means over.
@@ -29,12 +29,12 @@ class Connected:
         options: Hybrid,
         partition: Partition,
         exchange: Exchange,
-        flights: Flights,
+        transfers: Transfers,
         views: Views,
         gradients: Views,
         update: Update,
     ) -> None:
-        self._options, self._exchange, self._flights = options, exchange, flights
+        self._options, self._exchange, self._transfers = options, exchange, transfers
         self._views, self._gradients, self._update = views, gradients, update
         self._part, self._parts = partition.part, partition.parts
         self._workspace = partition.network.workspace.another()
@@ -60,19 +60,19 @@ class Connected:
         order = order_of(self._options, self._parts, len(targets))
         first = held(self._part, self._parts, len(targets))[0]
         own = self._workspace.array("activations.gradient", activations.shape, activations.dtype)
-        returning: list[Flight | None] = []
+        returning: list[Transfer | None] = []
         loss, coming = 0.0, self._exchange.start_activations(order[0], activations, first)
         for each in order:
-            flight, x = coming
-            self._flights.land(flight)
+            transfer, x = coming
+            self._transfers.wait(transfer)
             if each is not order[-1]:
                 coming = self._exchange.start_activations(order[each.number + 1], activations, first)
             if each.number > 1:  # it left the buffer that this round needs
-                self._flights.land(returning[each.number - 2])
+                self._transfers.wait(returning[each.number - 2])
             loss += self._forward(each, x, targets)
             returning.append(self._backward(each, own, first, len(targets), each is order[-1]))
-        for flight in returning:
-            self._flights.land(flight)
+        for transfer in returning:
+            self._transfers.wait(transfer)
         if self._sub:
             self._to_means(order, own, first, len(targets))
         return loss, own
@@ -86,7 +86,7 @@ class Connected:
             units = self._array(stage, "units", (rows, each.examples), x.dtype)
             mine = units if last else units[stage.own]
             keep = self._masks[stage].of(each.pieces) if stage in self._masks else None
-            stage.forward(self._views, x, mine, keep, self._flights.push)
+            stage.forward(self._views, x, mine, keep, self._transfers.push)
             if not last:
                 self._exchange.gather_units(units)
             x = units
@@ -96,8 +96,8 @@ class Connected:
         scale = 1 / (each.examples if self._sub else len(targets))
         return self._loss.loss_and_gradient(x, examples, scale, self._exchange.reduce)
 
-    def _backward(self, each: Round, own: Array, first: int, count: int, last: bool) -> Flight | None:
-        """Gradients and updates of a round; the flight of the activations' gradients into `own`.
+    def _backward(self, each: Round, own: Array, first: int, count: int, last: bool) -> Transfer | None:
+        """Gradients and updates of a round; the transfer of the activations' gradients into `own`.
 
         A layer's input gradient is computed first, so that it travels while the weight gradient is.
         """
@@ -106,22 +106,22 @@ class Connected:
             stage, n = self._stages[i], each.examples
             if i:
                 terms = self._array(stage, "terms", (stage.stage.inputs, n), dy.dtype)
-                stage.input_gradient(self._views, dy, terms, self._flights.push)
+                stage.input_gradient(self._views, dy, terms, self._transfers.push)
                 before = self._stages[i - 1]
                 mine = self._array(before, "gradient", (before.count, n), dy.dtype) if self._parts > 1 else terms
-                flight = self._exchange.start_unit_gradients(terms, mine)
+                transfer = self._exchange.start_unit_gradients(terms, mine)
             else:
                 terms = self._exchange.terms(each, dy.dtype)
-                stage.input_gradient(self._views, dy, terms.T, self._flights.push)
-                flight = self._exchange.start_gradients(each, terms, own, first)
-            stage.weight_gradient(self._gradients, dy, not self._sub and each.number > 0, self._flights.push)
+                stage.input_gradient(self._views, dy, terms.T, self._transfers.push)
+                transfer = self._exchange.start_gradients(each, terms, own, first)
+            stage.weight_gradient(self._gradients, dy, not self._sub and each.number > 0, self._transfers.push)
             if self._sub or last:
                 self._update(stage.names, batch)
             if i:
-                self._flights.land(flight)
+                self._transfers.wait(transfer)
                 before.backward_activation(self._views, mine)
                 dy = mine
-        return flight
+        return transfer
 
     def _to_means(self, order: tuple[Round, ...], own: Array, first: int, count: int) -> None:
         """From gradients of each round's mean loss to gradients of the minibatch's."""

@@ -14,7 +14,7 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.models.partition import units_of
 from mpitrain.models.workspace import Workspace
-from mpitrain.protocols.hybrid_flights import Flight, Flights
+from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
 from mpitrain.schedules.hybrid import Round, held
 
 if TYPE_CHECKING:
@@ -30,21 +30,21 @@ class Exchange:
     """The messages of the fully connected layers. Alone, a rank sends none and all arrays are its own."""
 
     def __init__(
-        self, transport: "Transport", flights: Flights, part: int, parts: int, width: int, workspace: Workspace
+        self, transport: "Transport", transfers: Transfers, part: int, parts: int, width: int, workspace: Workspace
     ) -> None:
-        self._transport, self._flights = transport, flights
+        self._transport, self._transfers = transport, transfers
         self._part, self._parts, self._width = part, parts, width
         self._workspace = workspace
 
-    def start_targets(self, own: Array, count: int) -> tuple[Flight | None, Array]:
+    def start_targets(self, own: Array, count: int) -> tuple[Transfer | None, Array]:
         """The targets [count] of the whole minibatch from every rank's own."""
         if self._parts == 1:
             return None, own
         out = self._workspace.array("targets", (count,), own.dtype)
         counts = [end - begin for begin, end in (held(rank, self._parts, count) for rank in range(self._parts))]
-        return self._flights.launch(OTHER, self._transport.start_gather, own, out, counts), out
+        return self._transfers.start(OTHER, self._transport.start_gather, own, out, counts), out
 
-    def start_activations(self, each: Round, own: Array, first: int) -> tuple[Flight | None, Array]:
+    def start_activations(self, each: Round, own: Array, first: int) -> tuple[Transfer | None, Array]:
         """A round's activations [n, width], of which `own`, this rank's from example `first` on, are a part.
 
         There are two buffers in turn: a round's activations stay until the round after the next one starts.
@@ -59,11 +59,11 @@ class Exchange:
             out = self._workspace.array(f"inputs{each.number % 2}", (each.examples, self._width), own.dtype)
         if len(each.pieces) == 1:
             root = each.pieces[0].rank
-            return self._flights.launch(ACTIVATIONS, self._transport.start_broadcast, out, root), out
+            return self._transfers.start(ACTIVATIONS, self._transport.start_broadcast, out, root), out
         start = self._transport.start_gather
-        return self._flights.launch(ACTIVATIONS, start, mine, out, self._counts(each)), out
+        return self._transfers.start(ACTIVATIONS, start, mine, out, self._counts(each)), out
 
-    def start_gradients(self, each: Round, terms: Array, own: Array, first: int) -> Flight | None:
+    def start_gradients(self, each: Round, terms: Array, own: Array, first: int) -> Transfer | None:
         """Sum the ranks' terms [n, width] of the round's activation gradients; each rank gets those of its examples."""
         piece = each.piece_of(self._part)
         mine = own[piece.start - first : piece.stop - first] if piece else own[:0]
@@ -71,29 +71,29 @@ class Exchange:
             np.copyto(mine, terms)
             return None
         if len(each.pieces) == 1:
-            start, root = self._transport.start_sum_at, each.pieces[0].rank
-            return self._flights.launch(ACTIVATION_GRADIENTS, start, root, terms, mine if piece else None)
-        start_all = self._transport.start_scattered_sum
-        return self._flights.launch(ACTIVATION_GRADIENTS, start_all, terms, mine, self._counts(each))
+            start, root = self._transport.start_reduce, each.pieces[0].rank
+            return self._transfers.start(ACTIVATION_GRADIENTS, start, root, terms, mine if piece else None)
+        start_all = self._transport.start_reduce_scatter
+        return self._transfers.start(ACTIVATION_GRADIENTS, start_all, terms, mine, self._counts(each))
 
     def gather_units(self, units: Array) -> None:
         """Fill in the other ranks' rows of `units` [units, n]."""
         if self._parts > 1:
             counts = self._unit_counts(units)
-            self._flights.land(self._flights.launch(UNITS, self._transport.start_gather, None, units, counts))
+            self._transfers.wait(self._transfers.start(UNITS, self._transport.start_gather, None, units, counts))
 
-    def start_unit_gradients(self, terms: Array, own: Array) -> Flight | None:
+    def start_unit_gradients(self, terms: Array, own: Array) -> Transfer | None:
         """Sum the ranks' terms [units, n]; `own` [own units, n] gets the own units' rows of the sum."""
         if self._parts == 1:
             return None
-        start = self._transport.start_scattered_sum
-        return self._flights.launch(UNIT_GRADIENTS, start, terms, own, self._unit_counts(terms))
+        start = self._transport.start_reduce_scatter
+        return self._transfers.start(UNIT_GRADIENTS, start, terms, own, self._unit_counts(terms))
 
     def reduce(self, array: Array, how: str) -> None:
         """Replace a small array by its maximum or sum over the ranks."""
         if self._parts > 1:
             start = self._transport.start_maximum if how == "max" else self._transport.start_sum
-            self._flights.land(self._flights.launch(OTHER, start, array))
+            self._transfers.wait(self._transfers.start(OTHER, start, array))
 
     def terms(self, each: Round, dtype: np.dtype) -> Array:
         """A buffer [n, width] for a round's gradients; there are two in turn."""
@@ -118,46 +118,46 @@ class Synchroniser:
     def __init__(
         self,
         transport: "Transport",
-        flights: Flights,
+        transfers: Transfers,
         part: int,
         parts: int,
         gradient: Array,
         pieces: Sequence[slice],
     ) -> None:
-        self._transport, self._twin, self._flights = transport, transport.twin(), flights
+        self._transport, self._duplicate, self._transfers = transport, transport.duplicate(), transfers
         self._part, self._parts, self._gradient = part, parts, gradient
-        self._summing: deque[tuple[Flight, slice]] = deque()
-        self._handing: deque[tuple[Flight, slice]] = deque()
+        self._summing: deque[tuple[Transfer, slice]] = deque()
+        self._handing: deque[tuple[Transfer, slice]] = deque()
         shares = {piece.start: units_of(piece.stop - piece.start, part, parts) for piece in pieces}
         self._own = {start: np.empty_like(gradient[: share.stop - share.start]) for start, share in shares.items()}
 
     def start(self, part: slice) -> None:
         """The rank's term of this part is final."""
-        start, own = self._transport.start_scattered_sum, self._own[part.start]
-        flight = self._flights.launch(CONV_GRADIENTS, start, self._gradient[part], own, self._counts(part))
-        self._summing.append((flight, part))
+        start, own = self._transport.start_reduce_scatter, self._own[part.start]
+        transfer = self._transfers.start(CONV_GRADIENTS, start, self._gradient[part], own, self._counts(part))
+        self._summing.append((transfer, part))
         self.advance()
 
     def advance(self, done: Callable[[slice], None] | None = None) -> None:
         """Start what can be started; `done` is called with the parts that are summed on every rank."""
-        while self._summing and self._summing[0][0].landed:
+        while self._summing and self._summing[0][0].done:
             self._hand_out(self._summing.popleft()[1])
-        while done and self._handing and self._handing[0][0].landed:
+        while done and self._handing and self._handing[0][0].done:
             done(self._handing.popleft()[1])
 
     def finish(self, done: Callable[[slice], None]) -> None:
         """Wait for the rest."""
         while self._summing:
-            self._flights.land(self._summing[0][0])
+            self._transfers.wait(self._summing[0][0])
             self.advance()
         while self._handing:
-            self._flights.land(self._handing[0][0])
+            self._transfers.wait(self._handing[0][0])
             self.advance(done)
 
     def _hand_out(self, part: slice) -> None:
-        start, own = self._twin.start_gather, self._own[part.start]
-        flight = self._flights.launch(CONV_GRADIENTS, start, own, self._gradient[part], self._counts(part))
-        self._handing.append((flight, part))
+        start, own = self._duplicate.start_gather, self._own[part.start]
+        transfer = self._transfers.start(CONV_GRADIENTS, start, own, self._gradient[part], self._counts(part))
+        self._handing.append((transfer, part))
 
     def _counts(self, part: slice) -> list[int]:
         shares = (units_of(part.stop - part.start, each, self._parts) for each in range(self._parts))

@@ -21,10 +21,10 @@ class Whole:
         self._session, self._partition = session, partition
         self._master = session.transport.rank == session.members[0]
         state = session.state
-        place = session.device.place
-        self.theta = place(partition.take(state.theta))
+        to_device = session.device.to_device
+        self.theta = to_device(partition.take(state.theta))
         velocity = state.beside.get("velocity")
-        self.velocity = np.zeros_like(self.theta) if velocity is None else place(partition.take(velocity))
+        self.velocity = np.zeros_like(self.theta) if velocity is None else to_device(partition.take(velocity))
         if self._master:
             others = [Partition(partition.network, part, partition.parts) for part in range(1, partition.parts)]
             self._others = [(other, other.layout.size - other.shared) for other in others]
@@ -42,8 +42,8 @@ class Whole:
     def _gather(self, own: Array, whole: Array | None) -> None:
         transport, partition, own = self._session.transport, self._partition, on_host(own)
         if not self._master:
-            request = transport.send(self._session.members[0], Tag.WEIGHTS, own[partition.shared :])
-            transport.wait(request, "the master to take the weights")
+            transfer = transport.send(self._session.members[0], Tag.WEIGHTS, own[partition.shared :])
+            transport.wait(transfer, "the master to take the weights")
             return
         assert whole is not None
         whole[: partition.shared] = own[: partition.shared]

@@ -23,7 +23,7 @@ YIELDING = 1e-3  # seconds without sleeps at the end of a step, which all ranks 
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
     warn(session, len(session.members))
-    session.state.place(session.device)
+    session.state.to_device(session.device)
     session.say_exchange("allreduce" if len(session.members) > 1 else "none")
     Stepper(session).train()
 
@@ -37,7 +37,7 @@ class Stepper(Together):
         self.options = session.config.algorithm
         seed, x = session.config.training.seed, self.state.theta
         if self.options.starts_apart:
-            x = session.device.place(session.network.initial(seed + 1 + self.part, x.dtype))
+            x = session.device.to_device(session.network.initial(seed + 1 + self.part, x.dtype))
         self.worker = self.options.averaging(x, self.state.vectors(), len(self.ranks), session.device.fast)
         self.state.local = self.worker.vectors
         self.rate, self.t = self.options.local_rate(), 0

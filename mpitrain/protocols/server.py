@@ -38,7 +38,7 @@ def run(session: Session) -> None:
     master, *workers = session.members
     transport, state = session.transport, session.state
     if transport.rank == master:
-        state.place(session.device)
+        state.to_device(session.device)
     if not workers:
         alone(session)
         return

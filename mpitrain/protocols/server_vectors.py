@@ -25,7 +25,7 @@ class Vectors:
     def gradient(self, worker: int, told: Gradient) -> Array:
         """The gradient that a worker tells of, on the device. Raises WireError when it is damaged."""
         seen = self.centre.handed_over(worker)
-        return self.device.place(self._receive(worker, told) if seen is None else seen)
+        return self.device.to_device(self._receive(worker, told) if seen is None else seen)
 
     def _receive(self, worker: int, told: Gradient) -> Array:
         received = self.centre.gradient

@@ -44,7 +44,7 @@ class Worker:
         self.transport = session.device.transport(session.transport)
         self.options = cast(Served, session.config.algorithm)
         device = session.device
-        self.theta = np.empty_like(device.place(session.state.theta))
+        self.theta = np.empty_like(device.to_device(session.state.theta))
         self.gradient = np.empty_like(self.theta)
         # Θ and the sum of gradients cross between this worker's memory and the exchange's, where those are two.
         apart = type(self.theta) is not type(centre.gradient)

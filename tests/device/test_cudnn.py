@@ -156,9 +156,9 @@ def test_cudnn_and_patches_give_the_same(
     cudnn = gpu.cudnn if true else CudnnProducts(cupy, Cudnn, "float32")
     rng = np.random.default_rng(2)
     workspace = gpu.workspace()
-    x = gpu.place(rng.standard_normal((2, 6, 5, 3)).astype(np.float32))
-    weights = gpu.place(rng.standard_normal((window.kernel, window.kernel, 3, 4)).astype(np.float32))
-    dz = gpu.place(rng.standard_normal((2, *window.image, 4)).astype(np.float32))
+    x = gpu.to_device(rng.standard_normal((2, 6, 5, 3)).astype(np.float32))
+    weights = gpu.to_device(rng.standard_normal((window.kernel, window.kernel, 3, 4)).astype(np.float32))
+    dz = gpu.to_device(rng.standard_normal((2, *window.image, 4)).astype(np.float32))
     results = []
     for product in (
         cudnn.product("a", window, workspace),
@@ -179,8 +179,8 @@ def test_a_network_grows_out_of_copied_layers(cupy: Any, gpu: Gpu, monkeypatch: 
     if cupy.__version__ == "0.fake":
         monkeypatch.setattr(gpu, "cudnn", CudnnProducts(cupy, Cudnn, "float32"))
     network = grown(build("digits-cnn", (8, 8, 1), 10, width=0.25, workspace=gpu.workspace()), 2)
-    theta = gpu.place(network.initial(0, np.float32))
-    assert network.outputs(theta, gpu.place(np.ones((3, 8, 8, 1), np.float32))).shape == (3, 10)
+    theta = gpu.to_device(network.initial(0, np.float32))
+    assert network.outputs(theta, gpu.to_device(np.ones((3, 8, 8, 1), np.float32))).shape == (3, 10)
 
 
 def test_a_rank_without_examples(cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,5 +189,5 @@ def test_a_rank_without_examples(cupy: Any, gpu: Gpu, monkeypatch: pytest.Monkey
         monkeypatch.setattr(gpu, "cudnn", CudnnProducts(cupy, Cudnn, "float32"))
     layer = Convolution(4, 3, pool=MaxPool(2))
     layer.connect((8, 8, 1), "conv", gpu.workspace())
-    views = {p.name: gpu.place(np.ones(p.shape, np.float32)) for p in layer.parameters}
-    assert layer.forward(views, gpu.place(np.zeros((0, 8, 8, 1), np.float32))).shape == (0, 3, 3, 4)
+    views = {p.name: gpu.to_device(np.ones(p.shape, np.float32)) for p in layer.parameters}
+    assert layer.forward(views, gpu.to_device(np.zeros((0, 8, 8, 1), np.float32))).shape == (0, 3, 3, 4)

@@ -45,17 +45,17 @@ def numbers(size: int = SIZE) -> np.ndarray:
 
 def test_one_checksum_for_each_memory(gpu: Gpu) -> None:
     vector = numbers()
-    there = gpu.place(vector)
+    there = gpu.to_device(vector)
     before = gpu.checksum(vector), gpu.checksum(there)
-    assert before == (gpu.checksum(vector.copy()), gpu.checksum(gpu.place(vector.copy())))
+    assert before == (gpu.checksum(vector.copy()), gpu.checksum(gpu.to_device(vector.copy())))
     vector[700] = there[700] = 0
     assert gpu.checksum(vector) != before[0] and gpu.checksum(there) != before[1]
 
 
 def test_a_checksum_is_of_the_final_vector(gpu: Gpu) -> None:
-    there = gpu.place(np.zeros(SIZE, np.float32))
+    there = gpu.to_device(np.zeros(SIZE, np.float32))
     there.set(numbers(), stream=gpu.compute)  # on the stand-in, not yet made
-    assert gpu.checksum(there) == gpu.checksum(gpu.place(numbers()))
+    assert gpu.checksum(there) == gpu.checksum(gpu.to_device(numbers()))
 
 
 # ---- streams
@@ -63,7 +63,7 @@ def test_a_checksum_is_of_the_final_vector(gpu: Gpu) -> None:
 
 @several
 def test_mpi_reads_a_vector_when_it_is_final(transport: Transport, direct: Gpu) -> None:
-    way, there = direct.transport(transport), direct.place(np.zeros(SIZE, np.float32))
+    way, there = direct.transport(transport), direct.to_device(np.zeros(SIZE, np.float32))
     if transport.rank == 0:
         there.set(numbers(), stream=direct.compute)
         for rank in range(1, transport.size):
@@ -76,9 +76,9 @@ def test_mpi_reads_a_vector_when_it_is_final(transport: Transport, direct: Gpu) 
 @several
 @pytest.mark.parametrize("at_once", [False, True])
 def test_mpi_writes_over_a_vector_when_it_has_been_read(transport: Transport, direct: Gpu, at_once: bool) -> None:
-    way, there = direct.transport(transport), direct.place(-numbers())
+    way, there = direct.transport(transport), direct.to_device(-numbers())
     if transport.rank == 0:
-        there = direct.place(numbers())
+        there = direct.to_device(numbers())
         for rank in range(1, transport.size):
             transport.wait(way.send(rank, Tag.VECTOR, there), "a vector to leave")
         return
@@ -151,7 +151,7 @@ def damaged(device: Gpu, size: int) -> Any:
     """`numbers` with one bit that is not as it left."""
     vector = numbers(size)
     vector.view(np.uint32)[size // 2] ^= 1
-    return device.place(vector)
+    return device.to_device(vector)
 
 
 @several
@@ -161,11 +161,11 @@ def test_a_damaged_gradient_names_its_worker(session_of: Any, transport: Transpo
     centre = open_centre(transport, "messages", size, np.dtype(np.float32), 0, direct)
     way = direct.transport(transport)
     if transport.rank:
-        vector = damaged(direct, size) if transport.rank == workers[-1] else direct.place(numbers(size))
+        vector = damaged(direct, size) if transport.rank == workers[-1] else direct.to_device(numbers(size))
         transport.wait(way.send(0, Tag.VECTOR, vector), "a gradient to leave")
     else:
         vectors = Vectors(session, centre)
-        note = Gradient(0, Work(0, 0, 1, 1), nbytes=4 * size, checksum=direct.checksum(direct.place(numbers(size))))
+        note = Gradient(0, Work(0, 0, 1, 1), nbytes=4 * size, checksum=direct.checksum(direct.to_device(numbers(size))))
         for worker in workers[:-1]:
             np.testing.assert_array_equal(vectors.gradient(worker, note).get(), numbers(size))
         with pytest.raises(WireError, match=f"rank {workers[-1]} sent a gradient that does not match its checksum"):
@@ -188,8 +188,8 @@ def test_a_damaged_model_names_the_server(session_of: Any, transport: Transport,
         with pytest.raises(WireError, match="rank 0 sent a Θ that does not match its checksum"):
             worker.pull(0)
     else:
-        check = direct.checksum(direct.place(numbers(size)))
-        for vector in (direct.place(numbers(size)), damaged(direct, size)):
+        check = direct.checksum(direct.to_device(numbers(size)))
+        for vector in (direct.to_device(numbers(size)), damaged(direct, size)):
             for rank in range(1, transport.size):
                 TO_SERVER.receive(transport, rank, "a wish for Θ")
                 TO_SERVED.post(transport, rank, Snapshot(7, 4 * size, check))

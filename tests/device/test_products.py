@@ -13,7 +13,7 @@ from mpitrain.models import split_stage
 
 def lying(gpu: Gpu, host: np.ndarray, turned: bool) -> Any:
     """A device matrix of these values, rows first, or `turned`, columns first."""
-    return gpu.place(np.ascontiguousarray(host.T)).T if turned else gpu.place(host)
+    return gpu.to_device(np.ascontiguousarray(host.T)).T if turned else gpu.to_device(host)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5), (1, 4, 5), (3, 1, 5), (3, 4, 1), (1, 1, 1)])
@@ -31,15 +31,15 @@ def test_a_product_is_numpys(gpu: Gpu, shape: tuple[int, int, int], dtype: str) 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_a_lower_precision_keeps_operands_and_result_in_float32(cupy: Any, gpu: Gpu, precision: str) -> None:
     a, b = np.eye(4, dtype=np.float32), np.arange(16, dtype=np.float32).reshape(4, 4)
-    out = gpu.place(np.zeros((4, 4), np.float32))
-    Products(cupy, precision)(gpu.place(a), gpu.place(b), out)
+    out = gpu.to_device(np.zeros((4, 4), np.float32))
+    Products(cupy, precision)(gpu.to_device(a), gpu.to_device(b), out)
     np.testing.assert_array_equal(out.get(), b)  # small integers are exact in each of them
 
 
 def test_a_matrix_with_gaps_is_refused(gpu: Gpu) -> None:
-    square = gpu.place(np.zeros((4, 4), np.float32))
+    square = gpu.to_device(np.zeros((4, 4), np.float32))
     with pytest.raises(ValueError, match="neither rows nor columns"):
-        gpu.ops.matmul(square[:, :2], square[:2], gpu.place(np.zeros((4, 4), np.float32)))
+        gpu.ops.matmul(square[:, :2], square[:2], gpu.to_device(np.zeros((4, 4), np.float32)))
 
 
 def test_a_product_is_added_for_more_rows_than_a_block_has(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +47,6 @@ def test_a_product_is_added_for_more_rows_than_a_block_has(gpu: Gpu, monkeypatch
     monkeypatch.setattr(split_stage, "BLOCK", 1)
     rng, rows = np.random.default_rng(1), 3 * split_stage.ROWS
     a, b = rng.standard_normal((2, rows)).astype(np.float32), rng.standard_normal((2, 3)).astype(np.float32)
-    out = gpu.place(np.ones((rows, 3), np.float32))
-    split_stage.add_product(gpu.place(a).T, gpu.place(b), out, gpu.workspace(), None)
+    out = gpu.to_device(np.ones((rows, 3), np.float32))
+    split_stage.add_product(gpu.to_device(a).T, gpu.to_device(b), out, gpu.workspace(), None)
     np.testing.assert_allclose(out.get(), 1 + a.T @ b, rtol=1e-4, atol=1e-5)

@@ -99,7 +99,7 @@ def test_pre_training(gpu: Gpu, way: Any) -> None:
     found, options = [], Pretraining(minibatch=12, epochs=2, learning_rate=0.1)
     for device in (gpu, CPU):
         network = build("zhang2013-dnn", (8, 8, 1), 10, width=0.005, hidden_layers=3, workspace=device.workspace())
-        theta = device.place(network.initial(0, np.float32) + np.float32(0.1))
+        theta = device.to_device(network.initial(0, np.float32) + np.float32(0.1))
         losses = [float(step.loss) for step in way.steps(network, Noise(), theta, options, 1, device)]
         found.append({"losses": np.array(losses), "theta": np.array(on_host(theta), np.float64)})
     require_same(*found)
@@ -112,7 +112,7 @@ def test_evaluation(gpu: Gpu, launched: Any) -> None:
         network = build("digits-cnn", (8, 8, 1), 10, width=0.25, workspace=device.workspace())
         theta = network.initial(0, np.float32)
         evaluation = Evaluation(network, {"test": Noise()}, theta.dtype, lambda: 0.0, device=device)
-        placed = device.place(theta)
+        placed = device.to_device(theta)
         launched.clear()
         evaluation.begin(placed)
         assert "wait" not in launched
@@ -153,8 +153,8 @@ def test_a_bias_and_its_activation_are_one_kernel(cupy: Any, gpu: Gpu, preset: s
         pytest.skip("CuPy does not tell what it launches")
     gpu.cudnn, (shape, count) = None, ((8, 8, 1), 3)
     network = build(preset, shape, 10, width=0.02, l2=0.0, workspace=gpu.workspace())
-    theta = gpu.place(network.initial(0, np.float32))
-    batch = Batch(gpu.place(np.ones((count, *shape), np.float32)), gpu.place(np.zeros(count, np.int32)))
+    theta = gpu.to_device(network.initial(0, np.float32))
+    batch = Batch(gpu.to_device(np.ones((count, *shape), np.float32)), gpu.to_device(np.zeros(count, np.int32)))
     launched.clear()
     loss = network.loss_and_gradient(theta, np.empty_like(theta), batch)
     assert list(launched)[: len(FORWARD[preset])] == FORWARD[preset] and "wait" not in launched

@@ -90,17 +90,17 @@ def test_says_so_of_a_loss_that_cannot_be_divided() -> None:
         split_loss(Other(), slice(0, 2), Workspace())
 
 
-@pytest.mark.parametrize("pulses", [False, True])
+@pytest.mark.parametrize("progress", [False, True])
 @pytest.mark.parametrize("n", [1, 7])
-def test_products_by_blocks(pulses: bool, n: int) -> None:
+def test_products_by_blocks(progress: bool, n: int) -> None:
     rng, calls = stream(1, "test"), []
     a, b = rng.standard_normal((1000, 3000)), rng.standard_normal((n * 40, 3000)).T
     out = np.empty((1000, n * 40))
-    product(a, b, out, (lambda: calls.append(1)) if pulses else None)
+    product(a, b, out, (lambda: calls.append(1)) if progress else None)
     np.testing.assert_allclose(out, a @ b, rtol=1e-9, atol=1e-9)
     add_product(a, b, out, Workspace(), None)
     np.testing.assert_allclose(out, 2 * (a @ b), rtol=1e-9, atol=1e-9)
-    assert bool(calls) == pulses
+    assert bool(calls) == progress
 
 
 @pytest.mark.parametrize("output", ["softmax", "logistic"])

@@ -250,7 +250,7 @@ def test_bytes_are_the_closed_forms(transport, session_of, ranks, scheme, group)
     trainer = hybrid.Stepper(session)
     before = session.transport.traffic.bytes_received
     trainer.step(trainer.next_work())
-    received = trainer.flights.received
+    received = trainer.transfers.received
     k, a, units, w = ranks, 2 * 2 * ranks, 7 * ranks, network.slices[network.split].start
     assert received["activations"] == received["activation_gradients"] == 8 * (k - 1) * b * a
     assert received["unit_activations"] == received["unit_gradients"] == 8 * (k - 1) * b * units
@@ -261,7 +261,7 @@ def test_bytes_are_the_closed_forms(transport, session_of, ranks, scheme, group)
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 def test_nothing_is_allocated_after_the_first_steps(transport, session_of, scheme) -> None:
-    """Buffers of this run are of 40 kB and more; small indices and requests come and go."""
+    """Buffers of this run are of 40 kB and more; small indices and transfers come and go."""
     batch = 64 * transport.size
     session = session_of(
         transport, *settings(scheme, 0, batch), network=small(dropout=0.5), corpus=Random(STEPS * batch)

@@ -32,7 +32,7 @@ def run(session: Session) -> None:
     require_same_network(session)
     _compile(session)
     take_up(session)
-    session.state.place(session.device)
+    session.state.to_device(session.device)
     peer = Peer(session)
     synchronous(peer) if peer.in_step else asynchronous(peer)
 

@@ -26,7 +26,7 @@ TAGS = 1 << 14
 Steps = Iterator[list[Any]]
 
 
-class Course:
+class ChunkedCollective:
     """A chunked collective in `queue`: its steps yield the requests that must complete before the next step."""
 
     def __init__(self, queue: "StagedTransport", steps: Steps) -> None:
@@ -66,7 +66,7 @@ class Mark:
         return bool(self.event.done)
 
 
-class Courses:
+class ChunkedCollectives:
     """The steps of one transport's collectives over several ranks. Arrays are flat."""
 
     def __init__(self, transport: "Transport", device: "Gpu") -> None:

@@ -25,19 +25,19 @@ class Outgoing:
         `finish`."""
         self._device.after(self._device.compute, self._stream)
         self._vector[part].get(stream=self._stream, out=self._pinned[part], blocking=False)
-        crossed = self._device.event()
-        crossed.record(self._stream)
-        self._under_way.append((part, crossed))
+        copied = self._device.event()
+        copied.record(self._stream)
+        self._under_way.append((part, copied))
 
     def finish(self) -> None:
         """Wait until all parts are copied; each is copied from pinned memory while the next is being staged."""
         while self._under_way:
-            part, crossed = self._under_way.popleft()
-            crossed.synchronize()
+            part, copied = self._under_way.popleft()
+            copied.synchronize()
             np.copyto(self._to[part], self._pinned[part])
 
 
-class GpuPassage:
+class GpuStaging:
     """Stages pieces to the GPU, processes them there, and stages the results back, all three at the same time."""
 
     def __init__(self, device: "Gpu", stream: Any, vector: Array) -> None:
@@ -51,17 +51,17 @@ class GpuPassage:
         read: Callable[[slice, Array], None],
         treat: Callable[[slice, Array], Array | None],
     ) -> Iterator[tuple[slice, Array | None]]:
-        """Like Passage.through. A piece is yielded when the staging of the next one has begun."""
+        """Like Staging.through. A piece is yielded when the staging of the next one has begun."""
         device, coming = self._device, deque[tuple[slice, Array | None, Any]]()
         for number, piece in enumerate(pieces):
             slot = self._slot(number, piece.stop - piece.start)
-            slot.crossed.synchronize()  # until then its pinned memory is still being read
+            slot.copied.synchronize()  # until then its pinned memory is still being read
             host, here = slot.pinned[: piece.stop - piece.start], slot.array[: piece.stop - piece.start]
             read(piece, host)
             device.incoming.wait_event(slot.used)
             here.set(host, stream=device.incoming)
-            slot.crossed.record(device.incoming)
-            device.compute.wait_event(slot.crossed)
+            slot.copied.record(device.incoming)
+            device.compute.wait_event(slot.copied)
             result = treat(piece, here)
             slot.used.record(device.compute)
             coming.append((piece, *self._send_back(piece, result)))
@@ -71,26 +71,26 @@ class GpuPassage:
             yield self._arrive(*each)
 
     def _send_back(self, piece: slice, result: Array | None) -> tuple[Array | None, Any]:
-        crossed = self._device.event()
+        copied = self._device.event()
         if result is None:
-            return None, crossed
+            return None, copied
         self._device.after(self._device.compute, self._stream)
         host = self._back[piece]
         result.get(stream=self._stream, out=host, blocking=False)
-        crossed.record(self._stream)
-        return host, crossed
+        copied.record(self._stream)
+        return host, copied
 
     @staticmethod
-    def _arrive(piece: slice, host: Array | None, crossed: Any) -> tuple[slice, Array | None]:
+    def _arrive(piece: slice, host: Array | None, copied: Any) -> tuple[slice, Array | None]:
         if host is not None:
-            crossed.synchronize()
+            copied.synchronize()
         return piece, host
 
     def _slot(self, number: int, size: int) -> "_Slot":
         if number % 2 == len(self._slots):
             self._slots.append(_Slot(self._device, size, self._dtype))
         elif self._slots[number % 2].array.size < size:
-            self._slots[number % 2].crossed.synchronize()
+            self._slots[number % 2].copied.synchronize()
             self._device.compute.synchronize()
             self._slots[number % 2] = _Slot(self._device, size, self._dtype)
         return self._slots[number % 2]
@@ -101,5 +101,5 @@ class _Slot:
 
     def __init__(self, device: "Gpu", size: int, dtype: np.dtype) -> None:
         self.pinned, self.array = device.pinned(size, dtype), device.cupy.empty(size, dtype)
-        self.crossed, self.used = device.event(), device.event()
+        self.copied, self.used = device.event(), device.event()
         self.used.record(device.compute)  # CuPy reuses freed memory while kernels in this stream still use it

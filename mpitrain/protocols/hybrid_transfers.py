@@ -17,63 +17,63 @@ YIELDING = 2e-3
 
 
 @dataclass(eq=False)
-class Flight:
-    """One operation. Until it has landed its buffers are not to be touched."""
+class Transfer:
+    """One operation. Its buffers must stay untouched until it is done."""
 
     request: Any
     kind: str
-    landed: bool = False
+    done: bool = False
 
 
-class Flights:
+class Transfers:
     """The operations of one rank, and what they took.
 
     `received`: payload bytes by kind. `seconds`: time in which any operation was under way; `waited`: time in which the
     rank did nothing but wait for one. Their difference was hidden behind computing. An operation that ended between two
-    pulses counts as under way until the second. Without `overlap` every operation is waited for at once.
+    calls of `progress` counts as under way until the second. Without `overlap` every operation is waited for at once.
     """
 
     def __init__(self, transport: "Transport", clock: Callable[[], float], overlap: bool = True) -> None:
         self._transport, self._clock, self._overlap = transport, clock, overlap
-        self._open: list[Flight] = []
+        self._open: list[Transfer] = []
         self.received: Counter[str] = Counter()
         self.seconds = self.waited = 0.0
         self._since = 0.0
 
-    def launch(self, kind: str, start: Callable[..., Any], *arguments: Any) -> Flight:
-        """Start an operation of the transport's. All ranks launch in the same order."""
+    def start(self, kind: str, start: Callable[..., Any], *arguments: Any) -> Transfer:
+        """Start an operation of the transport's. All ranks start them in the same order."""
         if not self._open:
             self._since = self._clock()
         before = self._transport.traffic.bytes_received
-        flight = Flight(start(*arguments), kind)
+        transfer = Transfer(start(*arguments), kind)
         self.received[kind] += self._transport.traffic.bytes_received - before
-        self._open.append(flight)
+        self._open.append(transfer)
         if not self._overlap:
-            self.land(flight)
-        return flight
+            self.wait(transfer)
+        return transfer
 
-    def pulse(self) -> None:
+    def progress(self) -> None:
         """Push on what is under way."""
-        for flight in tuple(self._open):
-            if flight.request.Test():
-                self._close(flight)
+        for transfer in tuple(self._open):
+            if transfer.request.Test():
+                self._close(transfer)
 
     @property
     def push(self) -> Callable[[], None] | None:
-        """`pulse`, or None where nothing is under way and a product need not be cut into blocks."""
-        return self.pulse if self._open else None
+        """`progress`, or None where nothing is under way and a product need not be cut into blocks."""
+        return self.progress if self._open else None
 
-    def land(self, flight: Flight | None) -> None:
+    def wait(self, transfer: Transfer | None) -> None:
         """Wait for an operation, if there is one. Raises Overdue."""
-        if flight is None or flight.landed:
+        if transfer is None or transfer.done:
             return
         began = self._clock()
-        self._transport.wait(flight.request, f"the other ranks' {flight.kind.replace('_', ' ')}", YIELDING)
+        self._transport.wait(transfer.request, f"the other ranks' {transfer.kind.replace('_', ' ')}", YIELDING)
         self.waited += self._clock() - began
-        self._close(flight)
+        self._close(transfer)
 
-    def _close(self, flight: Flight) -> None:
-        flight.landed = True
-        self._open.remove(flight)
+    def _close(self, transfer: Transfer) -> None:
+        transfer.done = True
+        self._open.remove(transfer)
         if not self._open:
             self.seconds += self._clock() - self._since

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mpitrain.data.prefetch import open_loader
-from mpitrain.device import crossing
 from mpitrain.device import gpu as module
+from mpitrain.device import staging
 from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu
 from mpitrain.flat import block_slices
@@ -24,26 +24,26 @@ def numbers(size: int = 1037) -> np.ndarray:
 
 
 def test_a_vector_comes_back_as_it_went(gpu: Gpu) -> None:
-    there, back = gpu.place(numbers()), np.zeros(1037, np.float32)
+    there, back = gpu.to_device(numbers()), np.zeros(1037, np.float32)
     gpu.download(there, back)
     np.testing.assert_array_equal(back, numbers())
 
 
 def test_the_source_may_change_at_once(gpu: Gpu) -> None:
     source = numbers()
-    there = gpu.place(np.zeros(1037, np.float32))
+    there = gpu.to_device(np.zeros(1037, np.float32))
     gpu.upload(there, source)
     source[:] = -1
     np.testing.assert_array_equal(there.get(), numbers())
 
 
 def test_what_is_placed_stays_where_it_is(gpu: Gpu) -> None:
-    there = gpu.place(numbers())
-    assert gpu.place(there) is there
+    there = gpu.to_device(numbers())
+    assert gpu.to_device(there) is there
 
 
 def test_an_upload_waits_for_kernels_that_read_the_old_values(gpu: Gpu) -> None:
-    there = gpu.place(numbers())
+    there = gpu.to_device(numbers())
     double = np.multiply(there, 2)
     gpu.upload(there, -numbers())
     np.testing.assert_array_equal(double.get(), 2 * numbers())
@@ -51,7 +51,7 @@ def test_an_upload_waits_for_kernels_that_read_the_old_values(gpu: Gpu) -> None:
 
 
 def test_parts_leave_in_the_order_in_which_they_are_final(gpu: Gpu) -> None:
-    vector, out = gpu.place(np.zeros(1037, np.float32)), np.full(1037, np.nan, np.float32)
+    vector, out = gpu.to_device(np.zeros(1037, np.float32)), np.full(1037, np.nan, np.float32)
     outgoing = gpu.outgoing(vector, out)
     for part in (slice(700, 1037), slice(0, 1), slice(1, 700)):
         final = vector[part]
@@ -64,7 +64,7 @@ def test_parts_leave_in_the_order_in_which_they_are_final(gpu: Gpu) -> None:
 
 def test_kernels_stay_in_the_compute_stream(gpu: Gpu) -> None:
     """CuPy turns a matrix in a stream that it enters and leaves."""
-    gpu.place(np.zeros((2, 3), np.float32)).T.get()
+    gpu.to_device(np.zeros((2, 3), np.float32)).T.get()
     assert gpu.cupy.cuda.get_current_stream() == gpu.compute
 
 
@@ -73,7 +73,7 @@ def test_pieces_pass_through(device: str, request: pytest.FixtureRequest) -> Non
     """Every piece once, in order, treated once, and whole when it is yielded; some pieces bring nothing back."""
     chosen = CPU if device == "cpu" else request.getfixturevalue("gpu")
     source, treated = numbers(), []
-    work = chosen.place(np.zeros(1037, np.float32))
+    work = chosen.to_device(np.zeros(1037, np.float32))
 
     def treat(piece: slice, copy: Any) -> Any:
         treated.append(piece)
@@ -83,8 +83,8 @@ def test_pieces_pass_through(device: str, request: pytest.FixtureRequest) -> Non
     pieces = block_slices(slice(0, 1037), 100)
     for _ in range(2):  # the second time with the buffers of the first
         treated.clear()
-        passage = chosen.passage(source).through(pieces, lambda piece, out: np.copyto(out, source[piece]), treat)
-        found = [(piece, None if d is None else d.copy()) for piece, d in passage]
+        staging = chosen.staging(source).through(pieces, lambda piece, out: np.copyto(out, source[piece]), treat)
+        found = [(piece, None if d is None else d.copy()) for piece, d in staging]
         assert [piece for piece, _ in found] == pieces == treated
         for piece, d in found:
             assert (d is None) == (piece.start % 200 != 0)
@@ -93,9 +93,9 @@ def test_pieces_pass_through(device: str, request: pytest.FixtureRequest) -> Non
 
 def test_nothing_crosses_into_memory_that_kernels_may_still_use(gpu: Gpu) -> None:
     """CuPy gives memory to the next array as soon as Python lets go of the last, which is safe in one stream only."""
-    before, read = gpu.place(numbers()), gpu.pinned(1037, np.float32)
+    before, read = gpu.to_device(numbers()), gpu.pinned(1037, np.float32)
     before.get(stream=gpu.compute, out=read, blocking=False)
-    slot = crossing._Slot(gpu, 99, np.dtype(np.float32))
+    slot = staging._Slot(gpu, 99, np.dtype(np.float32))
     gpu.incoming.wait_event(slot.used)
     gpu.incoming.synchronize()
     np.testing.assert_array_equal(read, numbers())
