@@ -10,23 +10,27 @@ from typing import Any
 import numpy as np
 
 from mpitrain.errors import BadInput
-from mpitrain.stability import grid, maps
+from mpitrain.stability import grid, maps, variance
 
-METHODS: dict[str, maps.Map] = {"easgd": maps.easgd, "admm": maps.admm}
+METHODS = ("easgd", "eamsgd", "admm")
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add the subcommand; `args.run` is then `run`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "stability", help="is round-robin EASGD or ADMM stable at a setting? (on x²/2; needs no data)"
+        "stability", help="stability and noise of EASGD, EAMSGD and ADMM at a setting (on x²/2; needs no data)"
     )
     parser.add_argument("--method", choices=METHODS, required=True)
     parser.add_argument("--workers", type=int, required=True, metavar="P")
     parser.add_argument("--eta", type=float, metavar="E", help="learning rate, in units of 1/curvature")
-    parser.add_argument("--alpha", type=float, metavar="A", help="moving rate α = ηρ; this or --rho")
+    parser.add_argument("--alpha", type=float, metavar="A", help="moving rate α = ηρ = β/p; this or --rho")
     parser.add_argument("--rho", type=float, metavar="R", help="penalty ρ; this or --alpha")
+    parser.add_argument("--momentum", type=float, default=0.9, metavar="D", help="δ of eamsgd (0.9)")
     parser.add_argument("--simulate", type=int, metavar="T", help="add the centre at times 0 … T, from 1000")
     parser.add_argument("--grid", type=int, metavar="N", help="N × N points of η in (0, 0.01), ρ in (0, 10)")
+    parser.add_argument(
+        "--variance", action="store_true", help="with --grid: the centre's variance over η and β in (0, 1) instead"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where --grid goes: .png or .csv")
     parser.set_defaults(run=run)
     return parser
@@ -36,6 +40,10 @@ def run(args: argparse.Namespace) -> None:
     """Print the JSON object. Raises BadInput naming the option."""
     if args.workers < 1:
         raise BadInput(f"--workers: at least 1, not {args.workers}")
+    if not 0 <= args.momentum < 1:
+        raise BadInput(f"--momentum: must be in [0, 1), not {args.momentum}")
+    if args.variance and (args.grid is None or args.method == "admm"):
+        raise BadInput("--variance: draws a --grid for easgd or eamsgd")
     answer = _point(args) if args.grid is None else _grid(args)
     print(json.dumps({"method": args.method, "workers": args.workers, **answer}))
 
@@ -47,18 +55,37 @@ def _point(args: argparse.Namespace) -> dict[str, Any]:
     if eta <= 0:
         raise BadInput(f"--eta: must be positive, not {eta}")
     alpha, rho = _strength(args, eta)
-    method = METHODS[args.method]
-    strength = alpha if method is maps.easgd else rho
+    method = maps.method_named(args.method, args.momentum)
+    strength = rho if args.method == "admm" else alpha
     radius = _radius(method, args.workers, eta, strength)
     answer: dict[str, Any] = {"eta": eta, "alpha": alpha, "rho": rho, "spectral_radius": radius}
     answer["stable"] = radius <= 1 + maps.ALLOWANCE
-    if method is maps.easgd:
+    if args.method == "easgd":
         answer["condition_holds"] = bool(maps.easgd_condition(np.float64(eta), np.float64(alpha)))
+    if args.method != "admm":
+        answer["noise"] = _noise(args, eta, alpha)
     if args.simulate is not None:
         if args.simulate < 1:
             raise BadInput(f"--simulate: at least 1, not {args.simulate}")
         answer["centre"] = maps.centre_trajectory(method, args.workers, eta, strength, args.simulate)
     return answer
+
+
+def _noise(args: argparse.Namespace, eta: float, alpha: float) -> dict[str, float | None]:
+    """Stationary variances of the centre, of the workers' mean and of one worker by itself, in units of the
+    gradient's variance; None where there is none."""
+    momentum = args.momentum if args.method == "eamsgd" else 0.0
+    together = variance.synchronous(args.workers, eta, alpha, momentum)
+    in_turn = variance.round_robin(args.workers, eta, alpha, momentum)
+    figures = {
+        "beta": args.workers * alpha,
+        "centre_variance": together.centre,
+        "mean_variance": together.mean,
+        "centre_variance_round_robin": in_turn.centre,
+        "mean_variance_round_robin": in_turn.mean,
+        "single_worker_variance": variance.single(eta, momentum),
+    }
+    return {name: figure if isfinite(figure) else None for name, figure in figures.items()}
 
 
 def _radius(method: maps.Map, workers: int, eta: float, strength: float) -> float:
@@ -79,22 +106,35 @@ def _grid(args: argparse.Namespace) -> dict[str, Any]:
         raise BadInput("--out: --grid needs a file to write, .png or .csv")
     if args.out.suffix not in grid.WRITERS:
         raise BadInput(f"--out: {args.out} ends neither in .csv nor in .png")
-    method = METHODS[args.method]
-    points = grid.sweep(method, args.workers, args.grid)
-    try:
-        grid.WRITERS[args.out.suffix](args.out, points, method, args.workers)
-    except OSError as error:
-        raise BadInput(f"--out: {args.out}: {error.strerror}") from None
-    row, column = np.unravel_index(points.radius.argmax(), points.radius.shape)
+    if args.variance:
+        return _variances(args)
+    points = grid.sweep(args.method, args.workers, args.grid, args.momentum)
+    _write(grid.WRITERS[args.out.suffix], args, points)
+    row, column = np.unravel_index(points.value.argmax(), points.value.shape)
     return {
         "out": str(args.out),
-        "unstable_share": float((points.radius > 1 + maps.ALLOWANCE).mean()),
+        "unstable_share": float((points.value > 1 + maps.ALLOWANCE).mean()),
         "largest": {
             "eta": float(points.eta[column]),
-            "rho": float(points.rho[row]),
-            "spectral_radius": float(points.radius[row, column]),
+            "rho": float(points.row[row]),
+            "spectral_radius": float(points.value[row, column]),
         },
     }
+
+
+def _variances(args: argparse.Namespace) -> dict[str, Any]:
+    points = grid.variances(args.workers, args.grid, args.momentum if args.method == "eamsgd" else 0.0)
+    _write(grid.VARIANCE_WRITERS[args.out.suffix], args, points)
+    row, column = np.unravel_index(points.value.argmin(), points.value.shape)
+    smallest = {"eta": points.eta[column], "beta": points.row[row], "centre_variance": points.value[row, column]}
+    return {"out": str(args.out), "smallest": {name: float(number) for name, number in smallest.items()}}
+
+
+def _write(writer: grid.Writer, args: argparse.Namespace, points: grid.Grid) -> None:
+    try:
+        writer(args.out, points, args.method, args.workers)
+    except OSError as error:
+        raise BadInput(f"--out: {args.out}: {error.strerror}") from None
 
 
 def _number(option: str, value: float | None) -> float:

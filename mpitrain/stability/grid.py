@@ -1,5 +1,7 @@
-"""Spectral radius over η ∈ (0, 10⁻²) and ρ ∈ (0, 10): Figure 1 of Zhang, Choromanska & LeCun 2015, as .csv or .png."""
+"""Rectangles of settings as .csv or .png: the spectral radius over η and ρ, which is Figure 1 of Zhang, Choromanska &
+LeCun 2015, and the variance of the centre over η and β."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,60 +9,113 @@ import numpy as np
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.stability.maps import Map, admm, easgd, spectral_radius
+from mpitrain.stability.maps import method_named, spectral_radius
+from mpitrain.stability.variance import synchronous
 
 
 class Grid(NamedTuple):
-    """`eta` [n], `rho` [n], `radius` [n, n] indexed by (ρ, η)."""
+    """`eta` [n], `row` [n] (ρ or β) and `value` [n, n], which is indexed by (row, η)."""
 
     eta: Array
-    rho: Array
-    radius: Array
+    row: Array
+    value: Array
 
 
-def sweep(method: Map, workers: int, size: int) -> Grid:
-    """Radius at the centres of size × size cells of the rectangle. EASGD's moving rate is α = ηρ."""
-    inside = (np.arange(size) + 0.5) / size
+Writer = Callable[[Path, Grid, str, int], None]
+
+
+def sweep(method: str, workers: int, size: int, momentum: float = 0.0) -> Grid:
+    """Spectral radius at the centres of size × size cells of η ∈ (0, 10⁻²), ρ ∈ (0, 10).
+
+    The moving rate of EASGD and EAMSGD is α = ηρ.
+    """
+    inside, of = _inside(size), method_named(method, momentum)
     eta, rho = 1e-2 * inside, 10 * inside
     # by rows: at p = 64 a row of 100 maps takes 13 MB, all of them 1.3 GB
-    radius = np.stack([spectral_radius(method, workers, eta, r * eta if method is easgd else r) for r in rho])
-    return Grid(eta, rho, radius)
+    radius = [spectral_radius(of, workers, eta, np.float64(r) if method == "admm" else r * eta) for r in rho]
+    return Grid(eta, rho, np.stack(radius))
 
 
-def write_csv(path: Path, grid: Grid, method: Map, workers: int) -> None:
+def variances(workers: int, size: int, momentum: float) -> Grid:
+    """Stationary variance of the synchronous scheme's centre over η ∈ (0, 1), β ∈ (0, 1)."""
+    inside = _inside(size)
+    value = [[synchronous(workers, eta, beta / workers, momentum).centre for eta in inside] for beta in inside]
+    return Grid(inside, inside, np.array(value))
+
+
+def _inside(size: int) -> Array:
+    return (np.arange(size) + 0.5) / size
+
+
+def _table(path: Path, grid: Grid, header: str) -> None:
+    eta, row = np.meshgrid(grid.eta, grid.row)
+    table = np.column_stack([eta.ravel(), row.ravel(), grid.value.ravel()])
+    np.savetxt(path, table, delimiter=",", fmt="%.17g", header=header, comments="")
+
+
+def write_csv(path: Path, grid: Grid, method: str, workers: int) -> None:
     """Write columns eta, rho, spectral_radius, with a line for every point."""
-    eta, rho = np.meshgrid(grid.eta, grid.rho)
-    table = np.column_stack([eta.ravel(), rho.ravel(), grid.radius.ravel()])
-    np.savetxt(path, table, delimiter=",", fmt="%.17g", header="eta,rho,spectral_radius", comments="")
+    _table(path, grid, "eta,rho,spectral_radius")
 
 
-def write_png(path: Path, grid: Grid, method: Map, workers: int) -> None:
+def write_variance_csv(path: Path, grid: Grid, method: str, workers: int) -> None:
+    """Write columns eta, beta, centre_variance, with a line for every point."""
+    _table(path, grid, "eta,beta,centre_variance")
+
+
+def write_png(path: Path, grid: Grid, method: str, workers: int) -> None:
     """Plot in blue where a round contracts and red where it diverges, with a black line between. Raises BadInput
     without matplotlib."""
-    try:
-        from matplotlib.colors import TwoSlopeNorm
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise BadInput("--out: a .png needs matplotlib (the extra mpitrain[plots]); .csv does not") from None
-    lowest, highest = grid.radius.min(), grid.radius.max()
+    _matplotlib()
+    from matplotlib.colors import TwoSlopeNorm
+    from matplotlib.figure import Figure
+
+    lowest, highest = grid.value.min(), grid.value.max()
     margin = max(0.05 * (1 - lowest), 1e-6)  # the scale must reach both sides of 1
     low, high = min(lowest, 1 - margin), max(highest, 1 + margin)
     figure = Figure(figsize=(5.6, 4.4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     eta = 1e3 * grid.eta
     norm = TwoSlopeNorm(1.0, low, high)
-    mesh = axes.pcolormesh(eta, grid.rho, grid.radius, norm=norm, cmap="RdBu_r", rasterized=True)
+    mesh = axes.pcolormesh(eta, grid.row, grid.value, norm=norm, cmap="RdBu_r", rasterized=True)
     if lowest < 1 < highest:
-        axes.contour(eta, grid.rho, grid.radius, levels=[1.0], colors="black", linewidths=1.2)
-    if method is admm:
+        axes.contour(eta, grid.row, grid.value, levels=[1.0], colors="black", linewidths=1.2)
+    if method == "admm":
         axes.plot(1, 2.5, "kx", label="η = 0.001, ρ = 2.5")
         axes.legend(loc="upper right")
     axes.set(xlabel="learning rate η  [10⁻³]", ylabel="penalty ρ", xlim=(0, 10), ylim=(0, 10))
-    axes.set_title(f"Round-robin {method.__name__.upper()} on x²/2, p = {workers}")
+    axes.set_title(f"Round-robin {method.upper()} on x²/2, p = {workers}")
     ticks = [*np.linspace(low, 1, 5), *np.linspace(1, high, 5)[1:]]
     figure.colorbar(mesh, label="spectral radius of a round", format="%.4f", ticks=ticks)
     figure.savefig(path)
 
 
+def write_variance_png(path: Path, grid: Grid, method: str, workers: int) -> None:
+    """Plot the variance with contour lines, unstable settings in grey. Raises BadInput without matplotlib."""
+    _matplotlib()
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 4.4), dpi=120, layout="constrained")
+    axes = figure.add_subplot(facecolor="lightgrey")
+    value = np.ma.masked_invalid(grid.value)
+    mesh = axes.pcolormesh(grid.eta, grid.row, value, norm=LogNorm(), cmap="viridis", rasterized=True)
+    levels = [digit * 10.0**power for power in range(-5, 2) for digit in (1, 2, 5)]
+    lines = axes.contour(grid.eta, grid.row, value, levels=levels, colors="white", linewidths=0.8)
+    axes.clabel(lines, fmt="%g", fontsize=7)
+    axes.set(xlabel="learning rate η", ylabel="β = pα", xlim=(0, 1), ylim=(0, 1))
+    axes.set_title(f"Synchronous {method.upper()} on x²/2, p = {workers}")
+    figure.colorbar(mesh, label="variance of the centre / variance of a gradient")
+    figure.savefig(path)
+
+
+def _matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise BadInput("--out: a .png needs matplotlib (the extra mpitrain[plots]); .csv does not") from None
+
+
 #: Writers by file name extension; all take (path, grid, method, workers).
-WRITERS = {".csv": write_csv, ".png": write_png}
+WRITERS: dict[str, Writer] = {".csv": write_csv, ".png": write_png}
+VARIANCE_WRITERS: dict[str, Writer] = {".csv": write_variance_csv, ".png": write_variance_png}

@@ -1,10 +1,12 @@
-"""The linear maps of §4 of Zhang, Choromanska & LeCun 2015: round-robin EASGD and ADMM on F(x) = x²/2.
+"""The linear maps of §4 of Zhang, Choromanska & LeCun 2015: round-robin EASGD, EAMSGD and ADMM on F(x) = x²/2.
 
-The state is (x¹, …, xᵖ, x̃) for EASGD and (λ¹, x¹, …, λᵖ, xᵖ, x̃) for ADMM. Every function takes η and the moving rate
-α or the penalty ρ as numbers or as arrays that broadcast, and returns arrays of the broadcast shape [*, n, n].
+The state is (x¹, …, xᵖ, x̃) for EASGD, (v¹, x¹, …, vᵖ, xᵖ, x̃) for EAMSGD and (λ¹, x¹, …, λᵖ, xᵖ, x̃) for ADMM. Every
+function takes η and the moving rate α or the penalty ρ as numbers or as arrays that broadcast, and returns arrays of
+the broadcast shape [*, n, n].
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -28,6 +30,23 @@ def easgd(i: int, workers: int, eta: Array, alpha: Array) -> Array:
     F[..., i, -1] = alpha
     # x̃ ← x̃ + α(xⁱ − x̃)
     F[..., -1, i] = alpha
+    F[..., -1, -1] = 1 - alpha
+    return F
+
+
+def eamsgd(i: int, workers: int, eta: Array, alpha: Array, *, momentum: float) -> Array:
+    """One worker's turn of EAMSGD (Algorithm 2 with τ = 1), which the paper's §4 does not analyse."""
+    F = _identity(2 * workers + 1, eta, alpha)
+    v, x = 2 * i, 2 * i + 1
+    # vⁱ ← δvⁱ − η(xⁱ + δvⁱ)
+    F[..., v, v] = momentum * (1 - eta)
+    F[..., v, x] = -eta
+    # xⁱ ← xⁱ − α(xⁱ − x̃) + vⁱ, with the new vⁱ
+    F[..., x, v] = F[..., v, v]
+    F[..., x, x] = 1 - alpha - eta
+    F[..., x, -1] = alpha
+    # x̃ ← x̃ + α(xⁱ − x̃), with the old xⁱ
+    F[..., -1, x] = alpha
     F[..., -1, -1] = 1 - alpha
     return F
 
@@ -67,6 +86,12 @@ def admm(i: int, workers: int, eta: Array, rho: Array) -> Array:
     return admm_centre(*arguments) @ admm_local(i, *arguments) @ admm_dual(i, *arguments)
 
 
+def method_named(name: str, momentum: float) -> Map:
+    """The map of a method; `momentum` is EAMSGD's δ."""
+    methods: dict[str, Map] = {"easgd": easgd, "eamsgd": partial(eamsgd, momentum=momentum), "admm": admm}
+    return methods[name]
+
+
 def turn(method: Map, workers: int, eta: Array, strength: Array) -> Array:
     """G = S⁻¹F¹: the first worker's turn, then the workers renamed so that the next one is the first.
 
@@ -90,11 +115,11 @@ def easgd_condition(eta: Array, alpha: Array) -> Array:
 
 
 def centre_trajectory(method: Map, workers: int, eta: float, strength: float, ticks: int) -> list[float]:
-    """x̃ at global times 0 … ticks from the paper's start: λ = 0, every xⁱ = x̃ = 1000. Ends early where it
-    overflows."""
+    """x̃ at global times 0 … ticks from the paper's start: λ = 0 or v = 0, every xⁱ = x̃ = 1000. Ends early
+    where it overflows."""
     G = turn(method, workers, np.float64(eta), np.float64(strength))
     state = np.full(len(G), 1000.0)
-    if method is admm:
+    if len(G) == 2 * workers + 1:
         state[0:-1:2] = 0.0
     centre = [1000.0]
     with np.errstate(over="ignore", invalid="ignore"):

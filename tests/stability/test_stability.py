@@ -12,7 +12,7 @@ import pytest
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.rules import admm, elastic, sgd
-from mpitrain.stability import add_parser, maps
+from mpitrain.stability import add_parser, maps, variance
 
 SIZES = [1, 2, 3, 5, 8, 16, 64]
 
@@ -151,6 +151,32 @@ def test_a_trajectory_ends_before_it_overflows() -> None:
     assert 100 < len(centre) < 1000 and np.isfinite(centre).all()
 
 
+def test_easgd_is_eamsgd_without_momentum() -> None:
+    for i in range(3):
+        with_velocity = maps.eamsgd(i, 3, np.float64(0.1), np.float64(0.3), momentum=0.0)
+        kept = [1, 3, 5, 6]  # x¹, x², x³ and x̃
+        by_easgd = maps.easgd(i, 3, np.float64(0.1), np.float64(0.3))
+        np.testing.assert_allclose(with_velocity[np.ix_(kept, kept)], by_easgd, rtol=1e-15)
+
+
+def test_the_trajectory_of_eamsgd_is_that_of_the_rules() -> None:
+    """Three workers, 40 turns, by mpitrain.rules on vectors of one element."""
+    eta, alpha, delta, p = 0.05, 0.2, 0.9, 3
+    x, v, d, centre = np.full((p, 1), 1000.0), np.zeros((p, 1)), np.empty(1), np.array([1000.0])
+    ahead, seen = np.empty(1), [1000.0]
+    for t in range(40):
+        i = t % p
+        sgd.look_ahead(ahead, x[i], v[i], delta)
+        elastic.elastic_difference(d, x[i], centre, alpha=alpha)
+        elastic.move_centre(centre, d)
+        elastic.give_up(x[i], d)
+        v[i] = delta * v[i] - eta * ahead
+        x[i] += v[i]
+        seen.append(centre[0])
+    method = maps.method_named("eamsgd", delta)
+    assert maps.centre_trajectory(method, p, eta, alpha, 40) == pytest.approx(seen, rel=1e-10)
+
+
 def command(line: str, capsys: pytest.CaptureFixture[str]) -> Any:
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(required=True))
@@ -184,7 +210,25 @@ def test_command_writes_a_grid(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert answer["largest"]["spectral_radius"] == table[:, 2].max()
 
 
-@pytest.mark.parametrize("method", ["easgd", "admm"])
+def test_command_tells_the_noise_of_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    noise = command("--method easgd --workers 4 --eta 0.1 --alpha 0.225", capsys)["noise"]
+    assert noise["beta"] == pytest.approx(0.9)
+    assert noise["single_worker_variance"] == pytest.approx(0.1 / 1.9)
+    assert noise["centre_variance"] == pytest.approx(variance.synchronous(4, 0.1, 0.225).centre)
+    assert command("--method easgd --workers 3 --eta 2.5 --alpha 0.1", capsys)["noise"]["centre_variance"] is None
+    assert "noise" not in command("--method admm --workers 3 --eta 0.1 --rho 1", capsys)
+
+
+def test_command_writes_a_grid_of_variances(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "variance.csv"
+    smallest = command(f"--method eamsgd --workers 4 --grid 5 --variance --out {path}", capsys)["smallest"]
+    table = np.loadtxt(path, delimiter=",", skiprows=1)
+    for eta, beta, value in table:
+        assert value == variance.synchronous(4, eta, beta / 4, 0.9).centre
+    assert smallest["centre_variance"] == table[:, 2].min()
+
+
+@pytest.mark.parametrize("method", ["easgd", "admm", "eamsgd --variance"])
 def test_command_draws_a_figure(method: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "grid.png"
@@ -229,6 +273,8 @@ def test_a_figure_without_matplotlib_is_bad_input(
         ("--workers 3 --grid 4 --out a.jpg", "--out"),
         ("--workers 3 --grid 4 --out /nonexistent/a.csv", "--out"),
         ("--workers 3 --grid 4 --eta 0.1 --out a.csv", "--eta"),
+        ("--workers 3 --eta 0.1 --alpha 0.1 --momentum 1", "--momentum"),
+        ("--workers 3 --eta 0.1 --alpha 0.1 --variance", "--variance"),
     ],
 )
 def test_bad_values_name_the_option(options: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
