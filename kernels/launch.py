@@ -45,6 +45,8 @@ class Kernels(Launcher):
         if not residual.size:
             result[:1].fill(0)
             return
+        if limit < inf:  # which would make a number of an infinite residual: it exceeds the largest, and is reported
+            threshold = min(threshold, float(np.finfo(residual.dtype).max))
         tiles = -(-residual.size // TILE)
         progress = self.xp.zeros(tiles + 1, np.uint64)
         self.launch(

@@ -24,8 +24,7 @@ STEP = np.uint64(0x9E3779B97F4A7C15)
 def accumulate(
     residual: Array, gradient: Array, words: Array, result: Array, *, scale: float, threshold: float, limit: float = inf
 ) -> None:
-    """residual += scale·gradient; subtract ±threshold from elements that exceed it, clip them to ±limit, and emit
-    words.
+    """residual += scale·gradient; subtract ±threshold from elements that exceed it and emit words; clip all to ±limit.
 
     `words` uint32 [n]: the indices in ascending order, with the top bit set for negative elements. `result` uint32 [2]:
     the number of words, and the first non-finite index (the rest is then undefined), or NONE.
@@ -36,8 +35,9 @@ def accumulate(
     values = residual[found]
     negative = values < 0
     words[: found.size] = found.astype(np.uint32) | negative * SIGN
-    residual[found] = np.clip(values + np.where(negative, kind(threshold), -kind(threshold)), -limit, limit)
-    lost = found[~np.isfinite(values)]
+    lost = np.flatnonzero(~(np.abs(residual) <= min(threshold, limit)) & ~np.isfinite(residual))
+    residual[found] = values + np.where(negative, kind(threshold), -kind(threshold))
+    np.clip(residual, -limit, limit, out=residual)
     result[:] = found.size, lost[0] if lost.size else NONE
 
 

@@ -102,10 +102,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     for (int k = 0; k < ITEMS; k++) {
         int i = threadIdx.x + k * THREADS;
         real kept = value[k];
-        if (!(fabs(kept) <= threshold)) {
-            kept = kept < 0 ? add(kept, threshold) : sub(kept, threshold);
-            kept = kept > limit ? limit : kept < -limit ? -limit : kept;
-        }
+        if (!(fabs(kept) <= threshold)) kept = kept < 0 ? add(kept, threshold) : sub(kept, threshold);
+        if (fabs(kept) > limit) kept = kept < 0 ? -limit : limit;
         if (i < size) residual[i] = kept;
     }
     __syncthreads();

@@ -28,7 +28,7 @@ def accumulate(
     minibatch if `gradient` is its mean. `threshold` is a value of `round_threshold`, so that for each element, exactly
     as long as |residual| < 2¹⁶ thresholds (float64: 2⁴⁵),
         emitted·threshold + residual after = fl(residual before + fl(scale·gradient)).
-    An infinite `threshold` emits nothing. After emission, residuals are clipped to ±`limit`.
+    An infinite `threshold` emits nothing. After emission, or without it, every residual is clipped to ±`limit`.
     Raises TrainingFailed if an element is not finite.
     """
     if not residual.shape == gradient.shape == words.shape:
@@ -43,6 +43,7 @@ def accumulate(
 @njit(cache=True, nogil=True)
 def _accumulate(residual, gradient, words, scale, threshold, limit):  # type: ignore[no-untyped-def]
     count = 0
+    bound = min(threshold, limit)  # residuals up to here stay as they are
     whole = residual.size - residual.size % SPAN
     for start in range(0, whole, SPAN):
         # The compiler needs a constant trip count and an integer sum to vectorise. The test is also true for NaN.
@@ -50,7 +51,7 @@ def _accumulate(residual, gradient, words, scale, threshold, limit):  # type: ig
         for i in range(SPAN):
             value = residual[start + i] + scale * gradient[start + i]
             residual[start + i] = value
-            hits += not abs(value) <= threshold
+            hits += not abs(value) <= bound
         if hits:
             count = _emit(residual, words, start, start + SPAN, threshold, limit, count)
             if count < 0:
@@ -62,14 +63,17 @@ def _accumulate(residual, gradient, words, scale, threshold, limit):  # type: ig
 
 @njit(cache=True, nogil=True)
 def _emit(residual, words, start, stop, threshold, limit, count):  # type: ignore[no-untyped-def]
+    bound = min(threshold, limit)
     for i in range(start, stop):
         value = residual[i]
-        if not abs(value) <= threshold:
-            if not abs(value) < np.inf:
-                return -1 - i
+        if abs(value) <= bound:
+            continue
+        if not abs(value) < np.inf:
+            return -1 - i
+        if abs(value) > threshold:
             negative = value < 0
             value += threshold if negative else -threshold
-            residual[i] = min(max(value, -limit), limit)
             words[count] = np.uint32(i) | (SIGN if negative else np.uint32(0))
             count += 1
+        residual[i] = min(max(value, -limit), limit)
     return count

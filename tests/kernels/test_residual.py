@@ -41,19 +41,21 @@ def outputs(size: int) -> tuple[np.ndarray, np.ndarray]:
 def test_accumulate(compare: Callable[..., list[Any]], order: int, size: int) -> None:
     for threshold in THRESHOLDS:
         compare("accumulate", *sample(size), *outputs(size), scale=0.3, threshold=threshold)
-    compare("accumulate", *sample(size), *outputs(size), scale=3.0, threshold=1.5, limit=2.0)
+    for threshold, limit in ((1.5, 2.0), (1.5, 0.5), (inf, 2.0)):
+        compare("accumulate", *sample(size), *outputs(size), scale=3.0, threshold=threshold, limit=limit)
     compare("accumulate", *sample(size, np.float64), *outputs(size), scale=1 / 3, threshold=1.5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("limit", [0.5, 2.0])
 @pytest.mark.parametrize("threshold", THRESHOLDS)
-def test_the_reference_is_the_cpus_pass(threshold: float, dtype: type) -> None:
+def test_the_reference_is_the_cpus_pass(threshold: float, limit: float, dtype: type) -> None:
     residual, gradient = sample(1000, dtype)
     ours, theirs = residual.copy(), residual.copy()
     words, result = outputs(1000)
-    reference.accumulate(ours, gradient, words, result, scale=0.3, threshold=threshold, limit=2.0)
+    reference.accumulate(ours, gradient, words, result, scale=0.3, threshold=threshold, limit=limit)
     cpu_words = np.zeros_like(words)
-    count = cpu.accumulate(theirs, gradient, cpu_words, scale=0.3, threshold=threshold, limit=2.0)
+    count = cpu.accumulate(theirs, gradient, cpu_words, scale=0.3, threshold=threshold, limit=limit)
     assert tuple(result) == (count, NONE)
     np.testing.assert_array_equal(words, cpu_words)
     np.testing.assert_array_equal(ours, theirs)
@@ -91,7 +93,7 @@ def test_words_come_in_order_and_nothing_is_lost(
 
 @pytest.mark.parametrize("threshold", [1.0, inf])
 def test_what_is_not_finite_is_named(compare: Callable[..., list[Any]], order: int, threshold: float) -> None:
-    """The first of them, as on the CPU; infinity passes where nothing is sent."""
+    """The first of them, as on the CPU; infinity passes where nothing is sent or clipped."""
     residual, gradient = (np.zeros(2 * TILE, np.float32) for _ in range(2))
     residual[[70, TILE + 5]] = np.nan
     residual[40] = -np.inf
@@ -99,6 +101,19 @@ def test_what_is_not_finite_is_named(compare: Callable[..., list[Any]], order: i
     assert result[1] == (40 if threshold == 1.0 else 70)
     with pytest.raises(TrainingFailed, match=f"element {result[1]} "):
         cpu.accumulate(residual, gradient, outputs(2 * TILE)[0], scale=1.0, threshold=threshold)
+
+
+def test_infinity_is_not_clipped_to_a_number(xp: Any, kernels: Kernels) -> None:
+    """It is named where nothing is sent, too."""
+    residual, gradient = (np.zeros(2 * TILE, np.float32) for _ in range(2))
+    residual[[40, TILE + 5]] = -np.inf
+    settings = {"scale": 1.0, "threshold": inf, "limit": 9.0}
+    for functions, module in ((kernels, xp), (reference, np)):
+        arrays = [module.asarray(each.copy()) for each in (residual, gradient, *outputs(2 * TILE))]
+        functions.accumulate(*arrays, **settings)
+        assert arrays[3][1] == 40
+    with pytest.raises(TrainingFailed, match="element 40 "):
+        cpu.accumulate(residual, gradient, outputs(2 * TILE)[0], **settings)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

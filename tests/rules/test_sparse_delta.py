@@ -79,6 +79,18 @@ def test_by_hand():
     assert after.tolist() == [1.0, -1.0, 1.0, -4.0, 0.0, 8.0]
 
 
+@pytest.mark.parametrize("size", [6, 200])
+def test_every_residual_is_clipped_by_hand(size):
+    """Also what is withheld, and what a limit below the threshold leaves unsent: in whole spans and beside them."""
+    residual, gradient = np.zeros((2, size), np.float32)
+    residual[:6], gradient[:6] = [3.0, -3.0, 1.0, -1.0, 0.0, 1.0], [3.0, -3.0, 0.5, -0.5, 0.0, 20.0]
+    after, emitted = step(residual, gradient, scale=2, threshold=inf, limit=8.0)
+    assert after[:6].tolist() == [8.0, -8.0, 2.0, -2.0, 0.0, 8.0] and not emitted.any()
+    after, emitted = step(residual, gradient, scale=2, threshold=4.0, limit=1.5)
+    assert after[:6].tolist() == [1.5, -1.5, 1.5, -1.5, 0.0, 1.5]
+    assert emitted[:6].tolist() == [1, -1, 0, 0, 0, 1] and not emitted[6:].any()
+
+
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 127, 128, 1000])
 def test_every_element_is_seen_once(size):
     after, emitted = step(np.zeros(size, np.float32), np.full(size, -1.5, np.float32), scale=1, threshold=1.0)

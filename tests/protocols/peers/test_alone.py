@@ -6,6 +6,7 @@ import pytest
 from mpitrain.errors import TrainingFailed
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.protocols.peers.emission import Emission
 from mpitrain.rules.sparse_delta import round_threshold
 
 
@@ -59,6 +60,19 @@ def test_an_adaptive_threshold_and_clipping_are_at_work(session_of) -> None:
     threshold = state.local_numbers["threshold"]
     assert threshold > 0.002
     assert np.abs(state.local["residual"]).max() <= 2.2 * round_threshold(threshold)
+
+
+@pytest.mark.parametrize(("clip", "held"), [(2.0, [1.0, -1.0, 0.25, 0.0, 0.0]), (0.5, [0.25, -0.25, 0.25, 0.0, 0.0])])
+def test_a_residual_is_clipped_while_its_window_is_full(session_of, clip: float, held: list[float]) -> None:
+    """Withheld: ±2.5 and 0.25 to `clip` thresholds of 0.5. Then it is emitted: one threshold out of what exceeds it."""
+    settings = ("algorithm.name=sparse-delta", "algorithm.threshold=0.5", f"algorithm.clip={clip}")
+    session = session_of(Transport(deadline=10.0), *settings)
+    emission, now = Emission(session), session.schedule.all[0]
+    assert emission.add(np.array([0.625, -0.625, 0.0625, 0.0, 0.0]), 4, now, emit=False).size == 0
+    assert emission.residual.tolist() == held
+    emitted = emission.add(np.zeros(5), 4, now, emit=True)
+    assert emitted.size == (2 if clip == 2 else 0)
+    assert emission.residual.tolist() == ([0.5, -0.5, 0.25, 0.0, 0.0] if clip == 2 else held)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:
