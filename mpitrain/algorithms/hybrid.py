@@ -11,7 +11,7 @@ from mpitrain.optimizers import Buffers
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
-    from mpitrain.models import Network
+    from mpitrain.models import Model
 
 
 class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
@@ -49,7 +49,9 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)} if self.momentum else {}
 
-    def fits(self, network: "Network", ranks: int) -> None:
-        from mpitrain.models.partition import stages  # here, so that reading a configuration loads no layers
+    def fits(self, network: "Model", ranks: int) -> None:
+        # here, so that reading a configuration loads no layers
+        from mpitrain.models.network import network_of_layers
+        from mpitrain.models.partition import stages
 
-        stages(network, ranks)
+        stages(network_of_layers(network, "split", "hybrid"), ranks)

@@ -16,7 +16,7 @@ from mpitrain.schedules.local_rate import LocalRate
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
-    from mpitrain.models import Network
+    from mpitrain.models import Model
     from mpitrain.schedules.stages import Settings
 
 #: z, x, scratch, t ↦ z takes in x_t just before update t + 1.
@@ -66,7 +66,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def check_settings(self, config: "Config", settings: list["Settings"]) -> None:
         """Raise BadInput for what holds in one of the stages, and cannot work."""
 
-    def fits(self, network: "Network", ranks: int) -> None:
+    def fits(self, network: "Model", ranks: int) -> None:
         """Raise BadInput for a network that cannot be trained so on so many ranks."""
 
     def check_steps(self, steps: int) -> None:

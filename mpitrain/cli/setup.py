@@ -24,7 +24,7 @@ from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
-from mpitrain.models import Network
+from mpitrain.models import Model
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
 from mpitrain.monitoring.monitor import MasterMonitor
@@ -52,7 +52,7 @@ class Options:
     checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
 
 
-def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Network]:
+def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Model]:
     """Build everything that depends on the user's files and keys and needs no communication."""
     if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
@@ -82,7 +82,7 @@ def _require_whole_samples(config: Config, samples: int) -> None:
             raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
 
 
-def _require_memory(config: Config, network: Network) -> None:
+def _require_memory(config: Config, network: Model) -> None:
     """Raise BadInput for a network whose parameters and gradient do not fit in this node's memory: otherwise the kernel
     would kill the process without an explanation."""
     needed = 2 * network.layout.size * np.dtype(config.training.dtype).itemsize
@@ -143,7 +143,7 @@ def _clear(lease: Lease) -> None:
 
 
 def new_session(
-    transport: Transport, config: Config, device: Cpu, corpus: Corpus, network: Network, stop: Stop
+    transport: Transport, config: Config, device: Cpu, corpus: Corpus, network: Model, stop: Stop
 ) -> Session:
     agree(device, transport, *cuda_aware(config.run.cuda_aware))
     training = config.training

@@ -26,7 +26,7 @@ from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
 from mpitrain.errors import BadInput
-from mpitrain.models import Network, warm
+from mpitrain.models import Model, warm
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.protocols import PROTOCOLS
@@ -135,7 +135,7 @@ def _train_in(
     config: Config,
     options: Options,
     stop: Stop,
-    parts: tuple[Cpu, Corpus, Network],
+    parts: tuple[Cpu, Corpus, Model],
 ) -> int:
     """Train in the run folder, which is None on all ranks but the first."""
     device, corpus, network = parts
@@ -174,7 +174,7 @@ def _require_same_data(transport: Transport, corpus: Corpus) -> None:
         raise BadInput(f"data.path: rank {odd} has {found}{same}")
 
 
-def _compile(transport: Transport, corpus: Corpus, network: Network, config: Config, device: Cpu) -> None:
+def _compile(transport: Transport, corpus: Corpus, network: Model, config: Config, device: Cpu) -> None:
     """Compile the loops: one rank of each node fills the cache, then the others read it."""
     dtype = np.dtype(config.training.dtype)
 

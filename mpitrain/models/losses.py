@@ -4,7 +4,7 @@ Sums are computed in float64. NaN in z gives NaN in the loss.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from mpitrain.models.workspace import Workspace
 
 class Loss(ABC):
     """A loss of outputs and class numbers. A sum is a number, or on a GPU an array with one element."""
+
+    name: ClassVar[Literal["softmax", "logistic"]]
 
     @abstractmethod
     def loss(self, z: Array, targets: Array, workspace: Workspace) -> Any:
@@ -26,6 +28,8 @@ class Loss(ABC):
 
 class Softmax(Loss):
     """Cross-entropy of softmax outputs: log Σ exp(z) − z_target."""
+
+    name = "softmax"
 
     def loss(self, z: Array, targets: Array, workspace: Workspace) -> Any:
         losses = _losses(z, workspace)
@@ -43,6 +47,8 @@ class Logistic(Loss):
 
     Σ_c log(1 + exp(z_c)) − z_target.
     """
+
+    name = "logistic"
 
     def loss(self, z: Array, targets: Array, workspace: Workspace) -> Any:
         losses = _losses(z, workspace)

@@ -1,10 +1,11 @@
 """A network: a sequence of layers with their parameters in one flat vector."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import ClassVar, Literal, SupportsFloat, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array, Layout
@@ -12,10 +13,9 @@ from mpitrain.models.dropout import Dropout
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer, Shape, Views
 from mpitrain.models.losses import Loss
+from mpitrain.models.model import Capability, Model, Ready, require
 from mpitrain.models.workspace import Workspace
 from mpitrain.rng import stream
-
-Ready = Callable[[slice], None]
 
 
 class Network:
@@ -25,6 +25,8 @@ class Network:
     layers before the first fully connected one. Raises BadInput if `input_shape` is too small for the layers.
     """
 
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(("split", "layers"))
+
     def __init__(
         self,
         layers: Sequence[Layer],
@@ -33,7 +35,9 @@ class Network:
         *,
         l2: float = 0.0,
         workspace: Workspace | None = None,
+        name: str = "model",
     ) -> None:
+        self.name = name
         self.layers = list(layers)
         self.input_shape = tuple(input_shape)
         self.loss = loss
@@ -57,7 +61,7 @@ class Network:
         on_ready: Ready | None = None,
         *,
         share: tuple[int, int] | None = None,
-    ) -> Any:
+    ) -> SupportsFloat:
         """Mean loss of the minibatch, without the l2 term (an array on a GPU).
 
         The mean gradient, with the l2 term, overwrites `gradients`.
@@ -83,6 +87,11 @@ class Network:
                     on_ready(self.slices[i])
         return loss / len(batch.targets)
 
+    @property
+    def output(self) -> Literal["softmax", "logistic"]:
+        """The function that turns outputs into posteriors."""
+        return self.loss.name
+
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
         """Summed loss, without dropout and l2, and the number of examples whose largest output is not the target's.
 
@@ -97,7 +106,7 @@ class Network:
         network."""
         return self._forward(self._views_of("parameters", parameters), inputs, False, None)
 
-    def initial(self, seed: int, dtype: Any = np.float32) -> Array:
+    def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
         """The initial flat vector, on the host. It depends on `seed` and the layers; drawn in float64 and rounded."""
         vector = np.empty(self.layout.size, dtype)
         for i, parameter in enumerate(self.layout.parameters):
@@ -143,3 +152,10 @@ class Network:
             for p in layer.parameters:
                 if p.decay:
                     self.workspace.ops.add_scaled(gradient_views[p.name], views[p.name], self.l2)
+
+
+def network_of_layers(model: Model, capability: Literal["split", "layers"], who: str) -> Network:
+    """The model as a network of layers, which every model with one of these capabilities is. Raises BadInput naming the
+    model and the reason if it lacks what `who` needs of it."""
+    require(model, capability, who)
+    return cast(Network, model)

@@ -43,14 +43,14 @@ def stages(network: Network, parts: int) -> list[Stage]:
     before, after = network.layers[: network.split], network.layers[network.split :]
     if not any(isinstance(layer, Convolution) for layer in before):
         raise BadInput(
-            "model.preset: hybrid needs convolutional layers before the fully connected ones; there are none"
+            f"{network.name}: hybrid needs convolutional layers before the fully connected ones; there are none"
         )
     found: list[Stage] = []
     for layer in after:
         if isinstance(layer, FullyConnected):
             if layer.units < parts:
                 raise BadInput(
-                    f"model.preset: {layer.name} has {layer.units} units, too few for {parts} ranks of hybrid"
+                    f"{network.name}: {layer.name} has {layer.units} units, too few for {parts} ranks of hybrid"
                 )
             found.append(Stage(layer, (), None))
         elif isinstance(layer, Relu | Sigmoid) and found[-1].dropout is None:
@@ -58,9 +58,9 @@ def stages(network: Network, parts: int) -> list[Stage]:
         elif isinstance(layer, Dropout) and found[-1].dropout is None:
             found[-1] = found[-1]._replace(dropout=layer if layer.rate else None)
         else:
-            raise BadInput(f"model.preset: hybrid cannot divide {layer.name}, which follows {found[-1].layer.name}")
+            raise BadInput(f"{network.name}: hybrid cannot divide {layer.name}, which follows {found[-1].layer.name}")
     if found[-1].activations or found[-1].dropout:
-        raise BadInput(f"model.preset: hybrid wants {found[-1].layer.name} to be the last layer")
+        raise BadInput(f"{network.name}: hybrid wants {found[-1].layer.name} to be the last layer")
     return found
 
 

@@ -205,7 +205,14 @@ def build(
         not isinstance(layers[0], Convolution) or len(shape) == 3, f"model.preset: {preset} wants images, not {shape}"
     )
     try:
-        return Network(layers, shape, loss(), l2=known.l2 if l2 is None else l2, workspace=workspace)
+        return Network(
+            layers,
+            shape,
+            loss(),
+            l2=known.l2 if l2 is None else l2,
+            workspace=workspace,
+            name=f"model.preset = {preset!r}",
+        )
     except BadInput as error:
         raise BadInput(
             f"model.preset: {preset} does not fit {_described(input_shape)}: {error}{_better(input_shape, known)}"

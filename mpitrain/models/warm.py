@@ -1,19 +1,19 @@
 """Compile all loops that a network uses."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
-from mpitrain.models.network import Network
+from mpitrain.models.model import Model
 from mpitrain.rng import stream
 
 ToDevice = Callable[[Array], Array]
 
 
-def warm(network: Network, dtype: Any = np.float32, to_device: ToDevice = lambda array: array) -> None:
+def warm(network: Model, dtype: DTypeLike = np.float32, to_device: ToDevice = lambda array: array) -> None:
     """Take a step on one example of zeros, so that every compiled loop of the network is in the cache on disk.
 
     `to_device` copies arrays to the network's device. Compiling takes seconds, loading from the cache tens of

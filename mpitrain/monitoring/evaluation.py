@@ -9,6 +9,7 @@ import numpy as np
 from mpitrain.data.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host
+from mpitrain.models.model import Model
 from mpitrain.rng import stream
 
 SLICE = 4e-3  # seconds that one slice should take
@@ -53,7 +54,7 @@ class Evaluation:
 
     def __init__(
         self,
-        network: Any,
+        network: Model,
         corpora: dict[str, Any],
         dtype: np.dtype,
         clock: Callable[[], float],

@@ -7,14 +7,17 @@ from types import ModuleType
 
 from mpitrain.config import Pretraining
 from mpitrain.errors import BadInput
-from mpitrain.models.network import Network
+from mpitrain.models.model import Model
+from mpitrain.models.network import network_of_layers
 from mpitrain.pretraining import contrastive_divergence, layerwise
 
 METHODS: dict[str, ModuleType] = {"layerwise": layerwise, "contrastive-divergence": contrastive_divergence}
 
 
-def require_fit(options: Pretraining, network: Network) -> None:
+def require_fit(options: Pretraining, network: Model) -> None:
     """Raise BadInput if the method cannot pre-train the network."""
-    reason = METHODS[options.method].fits(network) if options.method != "none" else ""
-    if reason:
+    if options.method == "none":
+        return
+    layered = network_of_layers(network, "layers", f"pretraining.method = {options.method!r}")
+    if reason := METHODS[options.method].fits(layered):
         raise BadInput(f"pretraining.method = {options.method!r}: the network {reason}")

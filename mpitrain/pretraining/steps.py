@@ -8,6 +8,7 @@ import numpy as np
 from mpitrain.config import Pretraining
 from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.models.model import Model
 from mpitrain.rng import stream
 from mpitrain.sampling.assignments import Assignments, Work
 from mpitrain.training.gradients import Learner
@@ -23,7 +24,7 @@ class Step(NamedTuple):
 
 
 def learner_of(
-    network: Any,
+    network: Model,
     corpus: Any,
     seed: int,
     layer: int,

@@ -13,6 +13,7 @@ import numpy as np
 
 from mpitrain.algorithms import Hybrid
 from mpitrain.flat import Array
+from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition
 from mpitrain.models.shared_part import SharedPart
 from mpitrain.protocols.hybrid_connected import Connected
@@ -47,9 +48,10 @@ class Stepper(Together):
         self.transport = session.device.transport(session.transport)
         options = self.options = cast(Hybrid, session.config.algorithm)
         self.parts = len(session.members)
-        partition = Partition(session.network, self.part, self.parts)
+        network = network_of_layers(session.network, "split", "hybrid")
+        partition = Partition(network, self.part, self.parts)
         self.whole = Whole(session, partition)
-        layout, network, transport = partition.layout, session.network, self.transport
+        layout, transport = partition.layout, self.transport
         theta, self.gradient = self.whole.theta, np.zeros_like(self.whole.theta)
         self.views, self.gradients = layout.views(theta), layout.views(self.gradient)
         self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, network.l2, session.device)

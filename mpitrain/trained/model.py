@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import checkpoint
+from mpitrain import checkpoint, models
 from mpitrain import config as configuration
 from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.origin import Origin
@@ -16,7 +16,6 @@ from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.models import Network
 from mpitrain.training import inputs
 
 
@@ -28,7 +27,7 @@ class Model:
     run: Path
     config: Config
     origin: Origin
-    network: Network
+    network: models.Model
     parameters: Array
     checkpoint: Path
     samples: int  # number of samples that it was trained on
@@ -41,7 +40,7 @@ class Model:
     @property
     def output(self) -> str:
         """The function applied to the network's outputs: "softmax" or "logistic"."""
-        return type(self.network.loss).__name__.lower()
+        return self.network.output
 
     def open(self, path: Path | None, part: str, **changes: Any) -> Corpus:
         """Open a part of a shard folder, None for the run's own, prepared for the network. Raises BadInput."""

@@ -13,6 +13,7 @@ import numpy as np
 from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.models.network import network_of_layers
 from mpitrain.trained.model import Model
 from mpitrain.trained.onnx_layers import Graph, translate
 from mpitrain.training.inputs import seen_shape
@@ -40,13 +41,14 @@ def serialise(model: Model, options: Options, metadata: dict[str, str]) -> bytes
         raise BadInput(f"--opset {options.opset}: from {OLDEST} to {newest}")
     if model.parameters.size * 4 > LARGEST:
         raise BadInput("--format onnx: more than 2 GB of parameters do not fit an ONNX file; safetensors holds them")
+    layers = network_of_layers(model.network, "layers", "--format onnx").layers
     given = _given(onnx, model, options)
     graph = Graph(onnx, given.name)
     _normalise(graph, model)
     views = model.network.layout.views(model.parameters.astype(np.float32))
     if len(model.network.input_shape) > len(seen_shape(model.config, model.origin)):  # frames as images of one channel
         graph.add("Unsqueeze", graph.constant("last_axis", np.array([-1])))
-    for layer in model.network.layers:
+    for layer in layers:
         translate(layer, graph, views)
     _finish(graph, model.output, options)
     graph.nodes[-1].output[0] = name = options.kind.replace("-", "_")

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpitrain.checkpoint.state import State
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.models.model import Model
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.monitor import Monitor
 from mpitrain.schedules.stages import Schedule
@@ -34,7 +35,7 @@ class Session:
     config: Config
     transport: "Transport"
     members: list[int]
-    network: Any
+    network: Model
     learner: Learner
     schedule: Schedule
     state: State

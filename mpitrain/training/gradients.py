@@ -11,6 +11,7 @@ from mpitrain.data.prefetch import DEADLINE
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices
+from mpitrain.models.model import Model
 from mpitrain.rng import stream
 from mpitrain.sampling.assignments import Work
 
@@ -27,7 +28,7 @@ class Learner:
 
     def __init__(
         self,
-        network: Any,
+        network: Model,
         corpus: Any,
         *,
         seed: int,
@@ -71,8 +72,8 @@ class Learner:
         batch = self.load(work)
         rng = stream(self.seed, "dropout", *((whole or work).epoch, (whole or work).start))
         ready = self._sum_instead(out, work.count, on_ready) if self.per_sample else on_ready
-        more = {} if whole is None else {"share": (work.start - whole.start, whole.count)}
-        loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, **more)
+        share = None if whole is None else (work.start - whole.start, whole.count)
+        loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, share=share)
         self.loader.stage()  # a GPU is still computing
         return float(loss)
 

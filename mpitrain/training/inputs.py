@@ -12,7 +12,7 @@ from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
-from mpitrain.models import Network, build
+from mpitrain.models import Model, build
 from mpitrain.models.workspace import Workspace
 
 
@@ -98,7 +98,7 @@ def seen_shape(config: Config, known: Origin) -> tuple[int, ...]:
     return Augmentation(config.data.crop).shape(tuple(known.shape))
 
 
-def network_of(config: Config, shape: tuple[int, ...], classes: int, workspace: Workspace | None = None) -> Network:
+def network_of(config: Config, shape: tuple[int, ...], classes: int, workspace: Workspace | None = None) -> Model:
     """The network for inputs of this shape, on the CPU unless `workspace` is another device's.
 
     Raises BadInput naming the key that does not fit them.

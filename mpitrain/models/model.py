@@ -1,0 +1,85 @@
+"""What the rest of the program knows of a model: a flat vector of parameters, and functions of it.
+
+A model is anything that maps a minibatch to outputs and can differentiate their loss: a Network of our own layers, or a
+module of another library whose parameters and gradients are views of flat vectors. It says by its `capabilities` what
+else can be done with it; whoever needs more than the protocol asks for the capability with `require`.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol, SupportsFloat, get_args
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from mpitrain.data.batch import Batch
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array, Layout
+
+#: "split": its fully connected layers can be divided over ranks. "layers": it is a Network, whose layers can be taken
+#: apart. "buffers": it holds untrained state beside the parameters, such as the statistics of BatchNorm.
+Capability = Literal["split", "layers", "buffers"]
+CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
+
+#: Called with a slice of the flat vector whose gradient is final.
+Ready = Callable[[slice], None]
+
+#: What a model without the capability does not have.
+LACKS: dict[Capability, str] = {
+    "split": "fully connected layers that can be divided over ranks",
+    "layers": "layers of this program's own, which can be taken apart",
+    "buffers": "untrained state beside its parameters",
+}
+
+
+class Model(Protocol):
+    """`layout` places the parameters in the flat vector; `input_shape` is that of one example, `classes` the number of
+    its outputs; `name` is what messages call it, such as "model.preset = 'digits-cnn'". Vectors and minibatches lie on
+    the model's device and have one dtype."""
+
+    layout: Layout
+    input_shape: tuple[int, ...]
+    classes: int
+    name: str
+
+    @property
+    def output(self) -> Literal["softmax", "logistic"]:
+        """The function that turns outputs into posteriors."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What can be done with it beside training it."""
+
+    def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
+        """The initial flat vector, in host memory. It depends on nothing but `seed` and the model."""
+
+    def loss_and_gradient(
+        self,
+        parameters: Array,
+        gradients: Array,
+        batch: Batch,
+        rng: np.random.Generator | None = None,
+        on_ready: Ready | None = None,
+        *,
+        share: tuple[int, int] | None = None,
+    ) -> SupportsFloat:
+        """The minibatch's mean loss, on a GPU as an array of one element; its gradient overwrites `gradients`.
+
+        `rng` draws dropout. If ranks share a minibatch, `share` is (place of the first of these examples, size of the
+        whole minibatch). `on_ready` is called with slices that together cover the flat vector exactly once, each when
+        its gradient is final; the callee may then change these gradients. `parameters` and `batch` are not changed.
+        """
+
+    def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
+        """The summed loss, without dropout, and the number of examples whose largest output is not the target's.
+
+        Of equal outputs the first counts as the largest.
+        """
+
+    def outputs(self, parameters: Array, inputs: Array) -> Array:
+        """The outputs [n, classes] before `output`, without dropout, valid until the next call of the model."""
+
+
+def require(model: Model, capability: Capability, who: str) -> None:
+    """Raise BadInput naming the model and the reason if it lacks what `who` needs of it."""
+    if capability not in model.capabilities:
+        raise BadInput(f"{model.name}: {who} needs {LACKS[capability]}; this model has none")
