@@ -2,7 +2,8 @@
 Hinton, Osindero & Teh 2006).
 
 The first machine's visible units are Gaussian, for real-valued inputs of about unit variance; the others' are the
-sigmoid units below. Weights start at the network's initial values; the output layer is not changed.
+sigmoid units below. A machine starts from small weights of its own: the network's are so large that its hidden units
+are saturated, which suits back-propagation and leaves a machine nothing to learn. The output layer is not changed.
 """
 
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from mpitrain.rules import contrastive_divergence as rule
 #: Factor of the learning rate for the machine with Gaussian units, which would diverge at that of the others (Hinton's
 #: guide, §13.2).
 GAUSSIAN_RATE = 0.1
+#: Standard deviation of a machine's initial weights, whose biases start at 0 (Hinton's guide, §8).
+INITIAL = 0.01
 
 
 def fits(network: Network) -> str:
@@ -55,6 +58,8 @@ def steps(
     views, layers = network.layout.views(theta), depth(network)
     for layer in range(1, layers + 1):
         weights, hidden = views[f"fc{layer}.weights"], views[f"fc{layer}.bias"]
+        start = INITIAL * stream(seed, "machine", layer).standard_normal(weights.shape)
+        weights[:], hidden[:] = device.to_device(start.astype(theta.dtype)), 0
         machine = rule.Machine(weights, hidden, np.zeros_like(weights[:, 0]))
         below = _Below(network, views, layer - 1)
         learner = learner_of(network, corpus, seed, layer, theta.dtype, device, deadline)

@@ -116,12 +116,26 @@ def test_contrastive_divergence_learns_to_reconstruct(corpus: Any) -> None:
     network = sigmoids(2, width=0.05)
     theta = network.initial(1, np.float64)
     before = theta.copy()
-    options = Pretraining(method="contrastive-divergence", epochs=6, learning_rate=0.05, minibatch=32)
+    options = Pretraining(method="contrastive-divergence", epochs=6, learning_rate=0.5, minibatch=32)
     losses: dict[int, list[float]] = {1: [], 2: []}
     for step in contrastive_divergence.steps(network, corpus, theta, options, 1):
         losses[step.layer].append(step.loss)
     assert all(np.mean(each[-20:]) < 0.8 * np.mean(each[:20]) for each in losses.values())
     assert np.array_equal(theta[kept(network, 2).stop :], before[kept(network, 2).stop :])
+
+
+def test_a_machine_starts_from_small_weights_of_its_own(corpus: Any) -> None:
+    """With a rate that moves nothing: normal with a standard deviation of 0.01 and biases of 0, for every layer."""
+    network = sigmoids(2, width=0.1)
+    theta = network.initial(1, np.float64)
+    assert network.layout.views(theta)["fc2.weights"].std() > 0.1  # the network's own
+    options = Pretraining(method="contrastive-divergence", epochs=0.01, learning_rate=1e-60)
+    assert list(contrastive_divergence.steps(network, corpus, theta, options, 1))
+    views = network.layout.views(theta)
+    for layer in (1, 2):
+        assert views[f"fc{layer}.weights"].std() == pytest.approx(0.01, rel=0.05)
+        assert np.abs(views[f"fc{layer}.bias"]).max() < 1e-50
+    assert not np.array_equal(views["fc1.weights"].ravel()[:9], views["fc2.weights"].ravel()[:9])
 
 
 def test_networks_that_do_not_fit_are_bad_input() -> None:
