@@ -11,7 +11,7 @@ from mpitrain.data.shards import folder_parts
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/shards.md"
 UTTERANCES = [np.full((length, 2), length, np.float32) for length in (3, 1, 4, 1, 5, 9, 2, 6)]
 
 
@@ -74,13 +74,12 @@ def _add_named(writer: ShardWriter, stop: int, start: int = 0) -> None:
         writer.add(features, features[:, 0].astype(np.int32), key=f"süd-{number}")
 
 
-def test_the_example_in_the_readme_makes_shards_that_can_be_trained_on(
+def test_the_documented_example_makes_shards_that_can_be_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it stands there."""
     monkeypatch.chdir(tmp_path)
-    chapter = README.read_text().split("## Shards of your own")[1].split("\n## ")[0]
-    exec(chapter.split("```python\n")[1].split("```")[0], {})
+    exec(PAGE.read_text().split("```python\n")[1].split("```")[0], {})
     assert parts(Path("shards/own")) == ["train", "test"]
     corpus = open_corpus(Path("shards/own"), "test", context=[5, 5])
     assert corpus.shape == (11, 40) and corpus.keys is not None and corpus.keys[0] == "test-000"
