@@ -18,10 +18,12 @@ from mpitrain.models.model import CAPABILITIES, require
 from mpitrain.models.network import network_of_layers
 
 from .gradients import directional_error
+from .torch_modules import TORCH_MODELS
 
 MODELS: dict[str, Callable[[], Model]] = {
     "images": lambda: build("digits-cnn", (8, 8, 1), 7, width=0.5),
     "frames": lambda: build("strom2015-dnn", (4, 5), 7, width=0.01, output="logistic"),
+    **TORCH_MODELS,
 }
 
 

@@ -1,0 +1,206 @@
+"""Any torch.nn.Module as a model, on the CPU."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+from torch.nn import functional
+
+from mpitrain.data.batch import Batch
+from mpitrain.flat import Array, Layout
+from mpitrain.models import torch_examination as examination
+from mpitrain.models.model import Capability, Ready
+from mpitrain.models.torch_binding import Binding
+from mpitrain.models.torch_statistics import Statistics
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Make = Callable[[int], torch.nn.Module]
+
+MIX = 2654435761  # an odd number: shares of one minibatch have different seeds, of which PyTorch takes 32 bits
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class TorchModel:
+    """The module that `make(seed)` makes, with `loss` (outputs, targets int64) → mean and `l2`/2·‖w‖² over parameters
+    of two and more dimensions.
+
+    `input_shape` is that of one example as corpora have it: frames [window, dims] reach the module as they are, images
+    [h, w, c] as [n, c, h, w] in channels-last memory. Parameters that need no gradient are constants: `make(seed)`
+    makes them, and no algorithm changes them. Raises BadInput naming the module's part that cannot be trained.
+    """
+
+    def __init__(
+        self,
+        make: Make,
+        input_shape: tuple[int, ...],
+        classes: int,
+        *,
+        name: str = "model",
+        output: Literal["softmax", "logistic"] = "softmax",
+        loss: Loss | None = None,
+        l2: float = 0.0,
+        seed: int = 1,
+        bf16: bool = False,
+    ) -> None:
+        self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
+        self.output: Literal["softmax", "logistic"] = output
+        self.loss = loss or LOSSES[output]
+        self._make, self._seed, self._bf16 = make, seed, bf16
+        self._dtype = np.dtype(np.float32)
+        self.module = self._made(seed).float()
+        self._binding = Binding(examination.trained(self.module), l2)
+        self.statistics = Statistics(self.module, self._forward)
+        self._training = self._early = True
+        with examination.drawing(seed):
+            examination.examine(self)
+        self._early = examination.may_step_early(self)
+
+    @property
+    def layout(self) -> Layout:
+        """Where the parameters lie in the flat vector: as the module registers them."""
+        return self._binding.layout
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """ "buffers" with batch normalisation."""
+        return frozenset(("buffers",) if self.statistics else ())
+
+    def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
+        """The parameters of the module that `make(seed)` makes."""
+        vector = np.empty(self.layout.size, dtype)
+        made = dict(examination.trained(self._made(seed)))
+        for name, view in self.layout.views(vector).items():
+            view[...] = made[name].detach().numpy()
+        return vector
+
+    def loss_and_gradient(
+        self,
+        parameters: Array,
+        gradients: Array,
+        batch: Batch,
+        rng: np.random.Generator | None = None,
+        on_ready: Ready | None = None,
+        *,
+        share: tuple[int, int] | None = None,
+    ) -> float:
+        """Mean loss of the minibatch, without the l2 term; the mean gradient, with it, overwrites `gradients`.
+
+        PyTorch's generator is seeded by `rng` and the place of the first sample in `share`.
+        """
+        self._bind(parameters, training=True)
+        if rng is not None:
+            key = int(rng.integers(1 << 32)) + (share[0] if share else 0) * MIX
+            torch.default_generator.manual_seed(key % (1 << 32))
+        with self._autocast():
+            loss = self.loss(*self._paired(self.inputs(batch.inputs), self._targets(batch)))
+        self._binding.backward(loss.backward, gradients, on_ready if self._early else None)
+        if on_ready is not None and not self._early:
+            on_ready(slice(0, self.layout.size))
+        return loss.item()
+
+    def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
+        """Summed loss, and the number of examples whose largest output is not the target's."""
+        outputs = self.outputs(parameters, batch.inputs)
+        errors = int((outputs.argmax(axis=1) != batch.targets).sum())
+        with torch.no_grad():
+            mean = self.loss(torch.from_numpy(outputs), self._targets(batch))
+        return mean.item() * len(batch.targets), errors
+
+    def outputs(self, parameters: Array, inputs: Array) -> Array:
+        """The module's outputs [n, classes], with the statistics that belong to the parameters if they are known."""
+        self._bind(parameters, training=False)
+        with torch.no_grad(), self._autocast():
+            return self._forward(inputs).to(DTYPES[self._dtype.name]).numpy()
+
+    def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
+        """Take the minibatch `number` of `count` of training data into the statistics of normalisation; after the last
+        one they belong to these parameters."""
+        self._bind(parameters, training=False)
+        if number == 0:
+            self.statistics.begin()
+        with self._autocast():
+            self.statistics.observe(inputs)
+        if number == count - 1:
+            self.statistics.belong_to(parameters)
+
+    def kept(self, parameters: Array) -> dict[str, Array]:
+        """What the module needs beside these parameters, by its names in the module's state_dict: constants, and the
+        statistics of normalisation where they belong to them."""
+        trained = {name for name, _ in examination.trained(self.module, all_names=True)}
+        constants = set(self.module.state_dict()) - trained
+        if not self.statistics.are_of(parameters):
+            constants -= self.statistics.names()
+        state = self.module.state_dict()
+        return {name: state[name].numpy().copy() for name in sorted(constants)}
+
+    def restore(self, kept: dict[str, Array], parameters: Array) -> None:
+        """Take back what `kept` has given for these parameters."""
+        self._convert(parameters.dtype)
+        state = self.module.state_dict()
+        for name, array in kept.items():
+            state[name].copy_(torch.from_numpy(array).reshape(state[name].shape))
+        if self.statistics.names() <= kept.keys():
+            self.statistics.belong_to(parameters)
+
+    def standalone(self, parameters: Array) -> torch.nn.Module:
+        """A module of its own with these parameters and what belongs to them, in evaluation mode."""
+        module = self._made(self._seed).to(DTYPES[parameters.dtype.name])
+        state, views = module.state_dict(), self.layout.views(np.asarray(parameters))
+        for name, array in {**views, **self.kept(parameters)}.items():
+            state[name].copy_(torch.from_numpy(array))
+        return module.eval()
+
+    def current(self) -> Array:
+        """A copy of the parameters that the module has now."""
+        return np.concatenate([p.detach().numpy().ravel() for _, p in examination.trained(self.module)])
+
+    def _made(self, seed: int) -> torch.nn.Module:
+        with examination.drawing(seed):
+            example = self.inputs(np.zeros((2, *self.input_shape), np.float32))
+            return examination.made(self._make, seed, self.name, example)
+
+    def _bind(self, parameters: Array, training: bool) -> None:
+        self._convert(parameters.dtype)
+        self._binding.bind(parameters)
+        if training != self._training:
+            self.module.train(training)
+            self._training = training
+
+    def _paired(self, x: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs and targets. One sample alone, which has no variance, is normalised with a copy of itself."""
+        if len(x) == 1 and self.statistics:
+            x, targets = torch.cat([x, x]), torch.cat([targets, targets])
+        return self.module(x), targets
+
+    def _convert(self, dtype: np.dtype) -> None:
+        if dtype != self._dtype:
+            self.module.to(DTYPES[dtype.name])
+            self._dtype = dtype
+
+    def _forward(self, inputs: Array) -> torch.Tensor:
+        outputs: torch.Tensor = self.module(self.inputs(inputs))
+        return outputs
+
+    def inputs(self, inputs: Array) -> torch.Tensor:
+        """The array [n, *input_shape] as the module gets it; it shares the memory."""
+        x = torch.from_numpy(inputs.reshape(len(inputs), *self.input_shape))
+        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+
+    @staticmethod
+    def _targets(batch: Batch) -> torch.Tensor:
+        return torch.from_numpy(batch.targets).long()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return torch.autocast("cpu", dtype=torch.bfloat16) if self._bf16 else nullcontext()
+
+
+def _logistic(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of independent logistic outputs, summed over classes."""
+    wanted = functional.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
+    return functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="sum") / len(targets)
+
+
+LOSSES: dict[str, Loss] = {"softmax": functional.cross_entropy, "logistic": _logistic}

@@ -1,0 +1,203 @@
+"""PyTorch modules as models, against PyTorch itself; test_model.py has what they share with other models."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mpitrain.data.batch import Batch
+from mpitrain.errors import BadInput
+from mpitrain.rng import stream
+
+from .torch_modules import TORCH_MODELS, WHY
+
+torch = pytest.importorskip("torch", reason=WHY)
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from mpitrain.flat import Layout, Parameter  # noqa: E402
+from mpitrain.models.torch_binding import parts  # noqa: E402
+from mpitrain.models.torch_module import TorchModel  # noqa: E402
+
+from .torch_modules import Residual, Tied  # noqa: E402
+
+
+def batches(shape: tuple[int, ...], count: int, n: int = 6, classes: int = 7) -> list[Batch]:
+    rng = np.random.default_rng(5)
+    return [Batch(rng.standard_normal((n, *shape)), rng.integers(0, classes, n).astype(np.int32)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["images", "frames"])
+def test_fifty_steps_equal_those_of_pytorch(kind: str) -> None:
+    """With torch.optim.SGD, weight decay on matrices and filters alone, in float64."""
+    make: Callable[[], nn.Module] = (lambda: Residual(7)) if kind == "images" else lambda: Tied(20, 7)
+    model = TorchModel(lambda seed: make(), (8, 8, 1) if kind == "images" else (4, 5), 7, l2=0.01)
+    theta, gradient = model.initial(1, np.float64), np.empty(model.layout.size)
+    plain = model.standalone(theta).train()
+    matrices = [p for p in plain.parameters() if p.requires_grad and p.ndim > 1]
+    others = [p for p in plain.parameters() if p.requires_grad and p.ndim < 2]
+    optimizer = torch.optim.SGD([{"params": matrices, "weight_decay": 0.01}, {"params": others}], lr=0.1)
+
+    def step(part: slice) -> None:  # while the backward pass goes on, as the protocols do
+        theta[part] -= 0.1 * gradient[part]
+
+    for batch in batches(model.input_shape, 50):
+        ours = model.loss_and_gradient(theta, gradient, batch, stream(1, "dropout"), step)
+        optimizer.zero_grad()
+        x = torch.from_numpy(batch.inputs)
+        outputs = plain(x.permute(0, 3, 1, 2) if kind == "images" else x)
+        loss = functional.cross_entropy(outputs, torch.from_numpy(batch.targets).long())
+        loss.backward()
+        optimizer.step()
+        assert ours == pytest.approx(loss.item(), abs=1e-6)
+    views = model.layout.views(theta)
+    for name, p in plain.named_parameters():
+        if name not in ("frozen", "unused"):
+            np.testing.assert_allclose(views[name], p.detach().numpy(), rtol=0, atol=1e-6)
+
+
+def test_tied_unused_and_frozen_parameters() -> None:
+    model = TORCH_MODELS["torch-frames"]()
+    names = [p.name for p in model.layout.parameters]
+    assert "middle.weight" in names and "again.weight" not in names and "frozen" not in names
+    theta = model.initial(1)
+    gradient = np.full_like(theta, np.nan)
+    model.loss_and_gradient(theta, gradient, batches((4, 5), 1)[0]._replace(inputs=np.ones((6, 4, 5), np.float32)))
+    assert not model.layout.views(gradient)["unused"].any()
+    assert model.kept(theta).keys() == {"frozen"}
+    other = TorchModel(lambda seed: Tied(20, 7), (4, 5), 7, seed=9)
+    assert (other.kept(theta)["frozen"] != model.kept(theta)["frozen"]).all()
+    other.restore(model.kept(theta), theta)
+    ones = np.ones((2, 4, 5), np.float32)
+    np.testing.assert_array_equal(model.outputs(theta, ones), other.outputs(theta, ones))
+
+
+def test_small_neighbours_are_reported_together() -> None:
+    layout = Layout([Parameter(n, (size,), ("constant", 0.0)) for n, size in zip("abcd", (50, 100, 3, 3), strict=True)])
+    assert parts(layout, 100) == ([slice(50, 156), slice(0, 50)], [1, 0, 0, 0])
+    assert parts(layout, 1) == ([slice(153, 156), slice(150, 153), slice(50, 150), slice(0, 50)], [3, 2, 1, 0])
+
+
+class Detached(nn.Module):
+    """Its first layer's gradient reads the last weights after theirs is final."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 3, bias=False), nn.Linear(3, 3, bias=False)
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        y = self.first(x.flatten(1)) @ self.last.weight.detach()
+        return self.last(y)
+
+
+def test_parameters_that_backward_still_reads_are_reported_at_its_end() -> None:
+    model = TorchModel(lambda seed: Detached(), (2, 2), 3)
+    theta, batch = model.initial(1), batches((2, 2), 1, classes=3)[0]
+    batch = Batch(batch.inputs.astype(np.float32), batch.targets)
+    expected, gradient = np.empty_like(theta), np.empty_like(theta)
+    model.loss_and_gradient(theta, expected, batch)
+    model.loss_and_gradient(theta, gradient, batch, None, lambda part: theta[part].fill(np.nan))
+    np.testing.assert_array_equal(gradient, expected)
+
+
+def test_draws_depend_on_the_minibatch_and_the_share() -> None:
+    model = TorchModel(lambda seed: Tied(20, 7, dropout=0.5), (4, 5), 7)
+    theta, batch = model.initial(1, np.float64), batches((4, 5), 1)[0]
+
+    def loss(start: int, share: tuple[int, int] | None = None) -> float:
+        gradient = np.empty_like(theta)
+        return model.loss_and_gradient(theta, gradient, batch, stream(1, "dropout", 0, start), share=share)
+
+    first = loss(0)
+    torch.rand(3)  # whatever else draws
+    assert loss(0) == first == loss(0, (0, 12)) and first != loss(6) and first != loss(0, (6, 12))
+    losses = {model.evaluate(theta, batch)[0] for _ in range(2)}
+    assert len(losses) == 1
+
+
+def test_statistics_are_those_of_the_evaluated_weights() -> None:
+    """The mean over minibatches of mean and unbiased variance of what enters a layer, with these weights; training does
+    not change them, and they are saved with the weights that they were measured for alone."""
+    model = TORCH_MODELS["torch-images"]()
+    theta, some = model.initial(1, np.float64), batches((8, 8, 1), 3)
+    for number, batch in enumerate(some):
+        model.measure(theta, batch.inputs, number, len(some))
+    weights = torch.from_numpy(model.layout.views(theta)["first.weight"].copy())
+    entering = [functional.conv2d(torch.from_numpy(b.inputs).permute(0, 3, 1, 2), weights, padding=1) for b in some]
+    for key, moment in (("running_mean", torch.mean), ("running_var", torch.var)):
+        expected = torch.stack([moment(x, (0, 2, 3)) for x in entering]).mean(0)
+        np.testing.assert_allclose(model.kept(theta)[f"norms.0.{key}"], expected.numpy(), rtol=1e-12)
+    before = model.outputs(theta, some[0].inputs).copy()
+    model.loss_and_gradient(theta + 1, np.empty_like(theta), some[1], stream(1, "dropout"))
+    np.testing.assert_array_equal(model.outputs(theta, some[0].inputs), before)
+    assert not model.kept(theta + 1)
+    other = TORCH_MODELS["torch-images"]()
+    other.restore(model.kept(theta), theta)
+    np.testing.assert_array_equal(other.outputs(theta, some[0].inputs), before)
+    alone = model.standalone(theta)
+    assert alone.norms[0].momentum == 0.1 and not alone.training
+    outputs = alone(torch.from_numpy(some[0].inputs).permute(0, 3, 1, 2)).detach().numpy()
+    np.testing.assert_allclose(outputs, before, rtol=1e-12)
+
+
+def test_bf16_products_and_float32_gradients() -> None:
+    model, exact = (TorchModel(lambda seed: Tied(20, 7), (4, 5), 7, bf16=bf16) for bf16 in (True, False))
+    theta, batch = model.initial(1), batches((4, 5), 1)[0]
+    batch = Batch(batch.inputs.astype(np.float32), batch.targets)
+    rough, fine = (m.outputs(theta, batch.inputs) for m in (model, exact))
+    assert rough.dtype == np.float32 and 1e-6 < np.abs(rough - fine).max() < 0.05
+
+
+class Counting(nn.Linear):
+    """A buffer changes in training."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        self.seen += 1
+        return super().forward(x.flatten(1))
+
+
+def shared_memory() -> nn.Module:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 3))
+    module[2].weight.data = module[1].weight.data[:3]
+    return module
+
+
+def failing() -> nn.Module:
+    raise KeyError("depth")
+
+
+FLAT = nn.Flatten()
+REFUSED: dict[str, Callable[[], object]] = {
+    "outputs for 2 samples are of shape [2, 5], not [2, 3] (classes)": lambda: nn.Sequential(FLAT, nn.Linear(4, 5)),
+    "the buffer seen changes in training": Counting,
+    "2.weight and 1.weight are two parameters in one memory": shared_memory,
+    "2.weight is float64, others are float32": lambda: nn.Sequential(FLAT, nn.Linear(4, 3), nn.Linear(3, 3).double()),
+    "1.weight is float16, not float32": lambda: nn.Sequential(FLAT, nn.Linear(4, 3).half()),
+    "0.weight lies on meta": lambda: nn.Sequential(nn.Linear(4, 3, device="meta")),
+    "0 has sparse gradients": lambda: nn.Sequential(nn.Embedding(4, 3, sparse=True)),
+    "has no parameter to train": lambda: nn.Sequential(FLAT),
+    "returned int, not a torch.nn.Module": lambda: 3,
+    "cannot be built: KeyError: 'depth' (": failing,
+    "cannot be trained: RuntimeError: mat1 and mat2": lambda: nn.Sequential(FLAT, nn.Linear(5, 3)),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_trained_is_refused_by_name(reason: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        TorchModel(lambda seed: REFUSED[reason](), (2, 2), 3, name="model.import = 'x.py:build'")
+    assert str(refused.value).startswith("model.import = 'x.py:build': ") and reason in str(refused.value)
+
+
+def test_lazy_layers_and_a_loss_of_ones_own() -> None:
+    model = TorchModel(
+        lambda seed: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), (2, 2), 3, loss=lambda z, t: (z**2).mean()
+    )
+    theta, batch = model.initial(1, np.float64), batches((2, 2), 1, classes=3)[0]
+    loss, outputs = model.loss_and_gradient(theta, np.empty_like(theta), batch), model.outputs(theta, batch.inputs)
+    assert loss == pytest.approx((outputs**2).mean()) and model.evaluate(theta, batch)[0] == pytest.approx(6 * loss)
