@@ -15,7 +15,16 @@ def test_every_package_is_listed() -> None:
     config.read(ROOT / "setup.cfg")
     listed = set(config["options"]["packages"].split())
     there = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("mpitrain/**/__init__.py")}
-    assert listed == there | {"mpitrain.kernels"}
+    assert listed == there | {"mpitrain.jobs", "mpitrain.kernels"}
+
+
+def test_every_job_file_is_package_data() -> None:
+    """A wheel holds what `mpitrain jobs` writes."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    patterns = config["options.package_data"]["mpitrain.jobs"].replace(",", " ").split()
+    listed = {path for pattern in patterns for path in (ROOT / "jobs").glob(pattern)}
+    assert listed == {path for path in (ROOT / "jobs").rglob("*") if path.is_file()}
 
 
 def test_the_digits_are_installed() -> None:

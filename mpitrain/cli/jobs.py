@@ -1,0 +1,35 @@
+"""`python -m mpitrain jobs [DIR]`: a copy of the batch scripts for Slurm, to be edited for a cluster and submitted."""
+
+import argparse
+import shutil
+from pathlib import Path
+
+import mpitrain
+from mpitrain.errors import BadInput
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
+    """Add the subcommand; `args.run` is then `run`."""
+    parser = subparsers.add_parser("jobs", help="write the batch scripts for Slurm to DIR/jobs")
+    parser.add_argument("dir", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: this folder")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def folder() -> Path:
+    """Where this program's batch scripts are: inside the installed package, or beside it in a checkout."""
+    package = Path(mpitrain.__file__).parent
+    return next(path for path in (package / "jobs", package.parent / "jobs") if path.is_dir())
+
+
+def run(args: argparse.Namespace) -> None:
+    """Copy the scripts and say how to submit one. Raises BadInput if they cannot be written, or would replace files."""
+    out = args.dir / "jobs"
+    try:
+        shutil.copytree(folder(), out, ignore=shutil.ignore_patterns("__pycache__"))
+    except FileExistsError:
+        raise BadInput(f"{out}: exists already; name another folder, or remove it") from None
+    except (OSError, shutil.Error) as error:
+        raise BadInput(f"{out}: {error.strerror or error}") from None
+    print(f"{out}: describe your cluster in site.sh; then, in the folder that holds jobs/:")
+    print("    . jobs/site.sh && sbatch jobs/easgd.sbatch")

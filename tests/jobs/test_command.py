@@ -1,0 +1,43 @@
+"""`mpitrain jobs`, and the container's definition."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from mpitrain.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_scripts_are_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them, as they are; a second time nothing is overwritten."""
+    assert main(["jobs", str(tmp_path)]) == 0
+    assert "sbatch jobs/easgd.sbatch" in capsys.readouterr().out
+    for path in (ROOT / "jobs").rglob("*"):
+        if path.is_file():
+            assert (tmp_path / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
+    (tmp_path / "jobs/site.sh").write_text("mine")
+    assert main(["jobs", str(tmp_path)]) == 2
+    assert f"{tmp_path}/jobs: exists already" in capsys.readouterr().err
+    assert (tmp_path / "jobs/site.sh").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["jobs", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_container_installs_extras_that_exist() -> None:
+    """For either MPI; apptainer itself is not needed for this."""
+    text = (ROOT / "jobs/apptainer.def").read_text()
+    extras = re.search(r"opt/mpitrain\[(.*?)\]", text)
+    assert extras is not None
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    for mpi in ("mpich", "openmpi"):
+        wanted = extras[1].replace("{{ MPI }}", mpi).split(",")
+        assert set(wanted) <= set(config["options.extras_require"])
+    assert {"%arguments", "%files", "%post", "%environment", "%runscript", "%test"} <= set(text.split())
