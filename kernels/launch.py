@@ -32,15 +32,19 @@ class Kernels(Launcher):
         gradient: Array,
         words: Array,
         result: Array,
+        levels: Array | None = None,
         *,
         scale: float,
         threshold: float,
         limit: float = inf,
+        greatest: int = 1,
+        quantum: float = 0.0,
     ) -> None:
-        """Emit words for the elements that exceed the threshold; `result` uint32 [2] ← (their number, first non-finite
-        index)."""
-        if not residual.shape == gradient.shape == words.shape or residual.size > 1 << 31:
-            raise ValueError(f"residual, gradient, words of shapes {residual.shape}, {gradient.shape}, {words.shape}")
+        """Emit words for the elements that exceed the threshold, with their levels if that is an array;
+        `result` uint32 [2] ← (their number, first non-finite index)."""
+        shapes = residual.shape, gradient.shape, words.shape, words.shape if levels is None else levels.shape
+        if len(set(shapes)) > 1 or residual.size > 1 << 31:
+            raise ValueError(f"residual, gradient, words, levels of shapes {shapes}")
         result.fill(0xFFFFFFFF)
         if not residual.size:
             result[:1].fill(0)
@@ -52,17 +56,25 @@ class Kernels(Launcher):
         self.launch(
             *("residual", "accumulate", residual.dtype, (tiles,), (THREADS,)),
             *(residual, gradient, words, result, progress, residual.size),
-            *(float(scale), float(threshold), float(limit)),
+            *(float(scale), float(threshold), float(threshold if levels is None else 0), float(limit)),
         )
+        if levels is not None:
+            self.over(
+                *("residual", "take_levels", residual.dtype, words.size),
+                *(residual, words, result, levels),
+                *(float(threshold), float(limit), np.uint32(greatest), float(quantum)),
+            )
 
-    def apply(self, words: Array, step: int, counts: Array, weights: Array, failed: Array) -> None:
+    def apply(
+        self, words: Array, step: int, counts: Array, weights: Array, failed: Array, levels: Array | None = None
+    ) -> None:
         """Apply received words to counts and weights, unless a count would leave its range; `failed` then says
         which."""
         if counts.shape != weights.shape:
             raise ValueError(f"counts {counts.shape}, weights {weights.shape}")
         dtype, units = weights.dtype, np.int32(step)
-        self.over("deltas", "check", dtype, words.size, words, words.size, units, counts, failed)
-        self.over("deltas", "apply", dtype, words.size, words, words.size, units, counts, weights, failed)
+        self.over("deltas", "check", dtype, words.size, words, levels, words.size, units, counts, failed)
+        self.over("deltas", "apply", dtype, words.size, words, levels, words.size, units, counts, weights, failed)
 
     # Messages
 

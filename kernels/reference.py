@@ -22,9 +22,22 @@ STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def accumulate(
-    residual: Array, gradient: Array, words: Array, result: Array, *, scale: float, threshold: float, limit: float = inf
+    residual: Array,
+    gradient: Array,
+    words: Array,
+    result: Array,
+    levels: Array | None = None,
+    *,
+    scale: float,
+    threshold: float,
+    limit: float = inf,
+    greatest: int = 1,
+    quantum: float = 0.0,
 ) -> None:
     """residual += scale·gradient; subtract ±threshold from elements that exceed it and emit words; clip all to ±limit.
+
+    With `levels` uint32 [n] ← 1 to `greatest`, subtract that multiple of the threshold, as often as it fits, or if
+    there is a `quantum`, the nearest multiple of that.
 
     `words` uint32 [n]: the indices in ascending order, with the top bit set for negative elements. `result` uint32 [2]:
     the number of words, and the first non-finite index (the rest is then undefined), or NONE.
@@ -36,19 +49,28 @@ def accumulate(
     negative = values < 0
     words[: found.size] = found.astype(np.uint32) | negative * SIGN
     lost = np.flatnonzero(~(np.abs(residual) <= min(threshold, limit)) & ~np.isfinite(residual))
-    residual[found] = values + np.where(negative, kind(threshold), -kind(threshold))
+    sent = np.full(found.size, kind(threshold))
+    if levels is not None:
+        size = np.abs(values.astype(np.float64))
+        often = np.rint(size / quantum) if quantum else np.floor(size / kind(threshold))
+        levels[: found.size] = often = np.clip(often, 1, greatest)
+        sent = often * (quantum or kind(threshold))
+    residual[found] = values + np.where(negative, sent, -sent)
     np.clip(residual, -limit, limit, out=residual)
     result[:] = found.size, lost[0] if lost.size else NONE
 
 
-def apply(words: Array, step: int, counts: Array, weights: Array, failed: Array) -> None:
-    """counts −= step·sign and weights ← fl(counts·UNIT) at the indices in `words`, which are all different.
+def apply(words: Array, step: int, counts: Array, weights: Array, failed: Array, levels: Array | None = None) -> None:
+    """counts −= step·level·sign and weights ← fl(counts·UNIT) at the indices in `words`, which are all different.
+
+    `levels` uint32, one for each word; without, all are 1.
 
     `failed` uint32 [1] ← the smallest index whose count would leave the range, unless it is smaller already. Nothing is
     applied unless it is NONE.
     """
     index = words & ~SIGN
-    count = counts[index] + np.where(words & SIGN, np.int64(step), -np.int64(step))
+    move = np.int64(step) * (1 if levels is None else levels.astype(np.int64))
+    count = counts[index] + np.where(words & SIGN, move, -move)
     failed[0] = min([failed[0], *index[np.abs(count) > COUNT_MAX]])
     if failed[0] == NONE:
         counts[index] = count

@@ -1,6 +1,6 @@
 // Which elements of the residual are sent? Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud
 // Computing, Interspeech 2015, §2.6 steps 4 to 7: add the gradient, take the threshold from what exceeds it, and write
-// down where.
+// down where. `take_levels` follows where an element has more than one bit (§2.5): how often is the threshold taken?
 //
 // One pass over memory: residual and gradient are read once, the residual is written once. The words come out in
 // ascending order of index, because the codecs send gaps. So each block must know how many words the blocks before it
@@ -43,11 +43,12 @@ __device__ unsigned words_before(unsigned long long *states, int tile, unsigned 
     return before;
 }
 
-// residual += scale·gradient; the words of what exceeds the threshold; result = (how many words, the first index that is
+// residual += scale·gradient; the words of what exceeds the threshold, which loses `taken`, the threshold, or 0 if
+// `take_levels` follows, which clips it, too; result = (how many words, the first index that is
 // not finite, if it was 2³² − 1 before). `progress` is 0 at the start: a ticket, then the states of the tiles. n > 0.
 extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     real *residual, const real *gradient, unsigned *words, unsigned *result, unsigned long long *progress, Index n,
-    real scale, real threshold, real limit) {
+    real scale, real threshold, real taken, real limit) {
     __shared__ unsigned hits[SPANS];    // a bit for each element to be sent
     __shared__ unsigned starts[SPANS];  // words of this tile before the span
     __shared__ unsigned tile, before;   // words of all tiles before this one
@@ -102,8 +103,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     for (int k = 0; k < ITEMS; k++) {
         int i = threadIdx.x + k * THREADS;
         real kept = value[k];
-        if (!(fabs(kept) <= threshold)) kept = kept < 0 ? add(kept, threshold) : sub(kept, threshold);
-        if (fabs(kept) > limit) kept = kept < 0 ? -limit : limit;
+        bool sent = !(fabs(kept) <= threshold);
+        if (sent) kept = kept < 0 ? add(kept, taken) : sub(kept, taken);
+        if (fabs(kept) > limit && (taken || !sent)) kept = kept < 0 ? -limit : limit;
         if (i < size) residual[i] = kept;
     }
     __syncthreads();
@@ -116,5 +118,24 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
             words[before + starts[k * WARPS + warp] + __popc(found & earlier)] = i | (value[k] < 0 ? 1u << 31 : 0);
             if (!isfinite(value[k])) atomicMin(&result[1], i);
         }
+    }
+}
+
+// levels = how often each of the `*count` words is sent: as often as the threshold fits into its residual, or if there
+// is a quantum, the nearest number of those. The residual loses that, and what is left is clipped. All of it is exact in
+// double, and rounded once.
+extern "C" __global__ void take_levels(
+    real *residual, const unsigned *words, const unsigned *count, unsigned *levels, real threshold, real limit,
+    unsigned greatest, real quantum) {
+    for (Index j = thread(); j < *count; j += threads()) {
+        Index i = words[j] & ~(1u << 31);
+        double value = residual[i];
+        double unit = quantum ? quantum : threshold, units = fabs(value) / unit;
+        double level = quantum ? rint(units) : floor(units);
+        level = level < greatest ? fmax(level, 1.0) : greatest;
+        double sent = level * unit;
+        real kept = (real)(value < 0 ? value + sent : value - sent);
+        residual[i] = fabs(kept) > limit ? (kept < 0 ? -limit : limit) : kept;
+        levels[j] = (unsigned)level;
     }
 }

@@ -1,4 +1,4 @@
-"""Peers that exchange sparse 1-bit deltas."""
+"""Peers that exchange sparse deltas of 1 bit or a few, or unquantised."""
 
 import warnings
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -37,6 +37,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     }
     preset: Literal["", "strom2015"] = ""
     threshold: Positive = 1.0  # of the residual of summed gradients; with a target density, where it starts
+    bits: Literal[1, 2, 4, 32] = 1  # of an element sent: ±1 to ±2^(bits − 1) thresholds; 32: unquantised
     codec: Literal["packed", "golomb-rice", "auto"] = "packed"
     target_density: Fraction = 0.0  # share of elements to send; 0: fixed threshold
     clip: NotNegative = 0.0  # of the residual, in thresholds; 0: none

@@ -4,6 +4,8 @@
     golomb-rice  see `golomb_rice`
     bitmap       see `bitmap`
 
+Elements of more than one bit have a level besides, see `levels`: it follows in bits − 1 bits each, in every form.
+
 All values are little-endian. The header ends with the xxh3 of its other fields and the payload, so that a corrupt
 message raises an error and never changes a weight. Encoder and decoder write into memory of the caller.
 """
@@ -18,13 +20,14 @@ from numba import njit
 from xxhash import xxh3_64
 
 from mpitrain.codecs import bitmap, golomb_rice
+from mpitrain.codecs import levels as level_form
 from mpitrain.flat import Array
-from mpitrain.ops.residual import INDEX
+from mpitrain.ops.residual import INDEX, NO_LEVELS
 from mpitrain.rules.sparse_delta import COUNT_MAX
 
 MAGIC = b"mpsd"
 VERSION = 1
-# magic, version, form, k, zero; sender, step; sequence; length, elements; payload bytes; threshold
+# magic, version, form, k, bits (0: one); sender, step; sequence; length, elements; payload bytes; threshold
 FIELDS = struct.Struct("<4sBBBBIIQIIQd")
 CHECKSUM = struct.Struct("<Q")
 HEADER = FIELDS.size + CHECKSUM.size
@@ -49,13 +52,17 @@ CODECS = {
 
 
 class Header(NamedTuple):
-    """The fields of a message: `step` and `threshold` are those of the sender, `length` is that of the vector."""
+    """The fields of a message: `step` and `threshold` are those of the sender, `length` is that of the vector.
+
+    `bits` are those of an element, one of them its sign.
+    """
 
     sender: int
     sequence: int
     length: int
     step: int
     threshold: float
+    bits: int = 1
 
 
 class CorruptMessage(ValueError):
@@ -66,48 +73,59 @@ class CorruptMessage(ValueError):
         self.sender = sender
 
 
-def capacity(length: int) -> int:
+def capacity(length: int, bits: int = 1) -> int:
     """Bytes that suffice for any message about a vector of `length` elements, for all codecs and densities."""
-    return HEADER + 4 * (2 * -(-length // 32) + 1)
+    return HEADER + 4 * (2 * -(-length // 32) + 1 + level_form.size(length, bits - 1))
 
 
-def encode(words: Array, header: Header, codec: str, out: Array) -> Array:
-    """Write the message of `words` into `out`, uint8 [≥ capacity(length)]; return the part of it to send.
+def encode(words: Array, header: Header, codec: str, out: Array, levels: Array = NO_LEVELS) -> Array:
+    """Write the message of `words` into `out`, uint8 [≥ capacity(length, bits)]; return the part of it to send.
 
-    `words` uint32 [elements], ascending by index, as written by `accumulate`; `codec` is one of CODECS.
+    `words` uint32 [elements], ascending by index, and `levels` uint32 [elements], unless of one bit, as written by
+    `accumulate`; `codec` is one of CODECS.
     """
     if not header.length <= 2**31 or (words.size and words[-1] & INDEX >= header.length):
         raise ValueError(f"{words.size} words for a vector of {header.length} elements, which holds at most 2^31")
+    if levels.size != (words.size if header.bits > 1 else 0):
+        raise ValueError(f"{levels.size} levels for {words.size} words of {header.bits} bits")
     form = CODECS[codec][DENSE * words.size > header.length]
     k = golomb_rice.parameter(words) if form is Form.GOLOMB_RICE else 0
-    size = HEADER + 4 * _payload_words(form, words, k, header.length)
-    payload = out[HEADER:size].view("<u4")
+    places = _payload_words(form, words, k, header.length)
+    size = HEADER + 4 * (places + level_form.size(levels.size, header.bits - 1))
+    whole = out[HEADER:size].view("<u4")
+    payload = whole[:places]
     if form is Form.PACKED:
         payload[:] = words
     elif form is Form.GOLOMB_RICE:
         golomb_rice.encode(words, k, payload)
     else:
         bitmap.encode(words, header.length, payload)
+    if levels.size:
+        level_form.encode(levels, header.bits - 1, whole[places:])
     FIELDS.pack_into(
         out,
         0,
-        *(MAGIC, VERSION, form, k, 0),
+        *(MAGIC, VERSION, form, k, _said(header.bits)),
         *(header.sender, header.step, header.sequence, header.length, words.size),
-        *(payload.nbytes, header.threshold),
+        *(whole.nbytes, header.threshold),
     )
     CHECKSUM.pack_into(out, FIELDS.size, _checksum(out[:size]))
     return out[:size]
 
 
-def decode(message: Array, sender: int, length: int, words: Array) -> tuple[Header, Array]:
+def decode(
+    message: Array, sender: int, length: int, words: Array, levels: Array = NO_LEVELS, bits: int = 1
+) -> tuple[Header, Array]:
     """The header and the words, ascending by index and below `length`, written into `words`, uint32 [≥ length].
 
-    `message` is uint8, exactly as received from rank `sender`, `length` that of the receiver's vector.
+    `message` is uint8, exactly as received from rank `sender`, `length` that of the receiver's vector. Elements are of
+    `bits` bits; if more than one, the words' levels, 1 to `greatest_level(bits)`, are written into `levels`, uint32
+    [≥ length].
     Raises CorruptMessage if any bit, length or field differs from what was encoded.
     """
     if message.size < HEADER:
         raise CorruptMessage(sender, f"{message.size} bytes are no message")
-    magic, version, form, k, zero, *fields, payload_bytes, threshold = FIELDS.unpack_from(message)
+    magic, version, form, k, said, *fields, payload_bytes, threshold = FIELDS.unpack_from(message)
     rank, step, sequence, vector, elements = fields
     if (magic, version) != (MAGIC, VERSION):
         raise CorruptMessage(sender, f"begins with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
@@ -119,12 +137,26 @@ def decode(message: Array, sender: int, length: int, words: Array) -> tuple[Head
         raise CorruptMessage(sender, f"says it is from rank {rank}")
     if vector != length or elements > length:
         raise CorruptMessage(sender, f"{elements} elements of a vector of {vector}, ours has {length}")
-    if zero or not (1 <= step <= COUNT_MAX and isfinite(threshold) and threshold > 0):
-        raise CorruptMessage(sender, f"step {step}, threshold {threshold}, reserved byte {zero}")
-    words = words[:elements]
-    if payload_bytes % 4 or not _decode_payload(form, message[HEADER:].view("<u4"), k, length, words):
+    if not (1 <= step <= COUNT_MAX and isfinite(threshold) and threshold > 0):
+        raise CorruptMessage(sender, f"step {step}, threshold {threshold}")
+    if said != _said(bits):
+        raise CorruptMessage(sender, f"its byte of bits an element is {said}, not {_said(bits)}")
+    words, tail = words[:elements], 4 * level_form.size(elements, bits - 1)
+    end = message.size - tail
+    if (
+        payload_bytes % 4
+        or end < HEADER
+        or not _decode_payload(form, message[HEADER:end].view("<u4"), k, length, words)
+    ):
         raise CorruptMessage(sender, f"payload is not {elements} ascending indices in form {form}")
-    return Header(rank, sequence, vector, step, threshold), words
+    if tail and not level_form.decode(message[end:].view("<u4"), bits - 1, levels[:elements]):
+        raise CorruptMessage(sender, f"payload does not end with {elements} levels of {bits} bits")
+    return Header(rank, sequence, vector, step, threshold, bits), words
+
+
+def _said(bits: int) -> int:
+    """What the header says of them: messages of one bit are older than the others."""
+    return 0 if bits == 1 else bits
 
 
 def _payload_words(form: Form, words: Array, k: int, length: int) -> int:

@@ -10,7 +10,7 @@ from mpitrain.device.products import Products
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.kernels.launch import Kernels
-from mpitrain.ops.residual import INDEX
+from mpitrain.ops.residual import INDEX, NO_LEVELS
 from mpitrain.rules import adamw, averaging, server, sgd
 
 NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if there is none
@@ -26,7 +26,8 @@ class Operations(Kernels):
         super().__init__(cupy)
         self._cupy = cupy
         self.matmul = Products(cupy, matmul)
-        self._words, self._report = cupy.empty(0, np.uint32), cupy.empty(2, np.uint32)
+        self._entries = [cupy.empty(0, np.uint32)] * 2  # words and levels
+        self._report = cupy.empty(2, np.uint32)
         self.fused: dict[Callable[..., Any], Callable[..., Any]] = {
             sgd.sgd: _without_scratch(self.sgd),
             sgd.classical: _without_scratch(self.classical),
@@ -41,36 +42,59 @@ class Operations(Kernels):
         }
 
     def emit(
-        self, residual: Array, gradient: Array, words: Array, *, scale: float, threshold: float, limit: float = inf
+        self,
+        residual: Array,
+        gradient: Array,
+        words: Array,
+        *,
+        scale: float,
+        threshold: float,
+        limit: float = inf,
+        levels: Array = NO_LEVELS,
+        greatest: int = 1,
+        quantum: float = 0.0,
     ) -> int:
-        """Like ops.residual.accumulate; `words` is in host memory, and only the emitted entries are copied."""
-        here = self._room(words.size)
-        self.accumulate(residual, gradient, here, self._report, scale=scale, threshold=threshold, limit=limit)
+        """Like ops.residual.accumulate; `words` and `levels` are in host memory, and only the emitted are copied."""
+        words_here, levels_here = self._room(words.size, levels.size)
+        self.accumulate(
+            *(residual, gradient, words_here, self._report, levels_here if levels.size else None),
+            scale=scale,
+            threshold=threshold,
+            limit=limit,
+            greatest=greatest,
+            quantum=quantum,
+        )
         count, bad = (int(number) for number in self._report.get())
         if bad != NONE:
             raise TrainingFailed(f"element {bad} of the residual is not finite: training has diverged")
-        if count:
-            here[:count].get(out=words[:count])
+        for here, there in ((words_here, words), (levels_here, levels)):
+            if here[:count].size:
+                here[:count].get(out=there[:count])
         return count
 
-    def apply_words(self, words: Array, step: int, counts: Array, weights: Array) -> None:
-        """Like codecs.replica.apply; `words` are in host memory."""
+    def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
+        """Like codecs.replica.apply; `words` and `levels` are in host memory."""
         if counts.shape != weights.shape or (words.size and words[-1] & INDEX >= counts.size):
             raise ValueError(f"words up to {words[-1:] & INDEX} for counts {counts.shape} and weights {weights.shape}")
         if not words.size:
             return
-        here, failed = self._room(counts.size)[: words.size], self._report[:1]
-        here.set(np.ascontiguousarray(words))
+        words_here, levels_here = (here[: words.size] for here in self._room(counts.size, levels.size and counts.size))
+        words_here.set(np.ascontiguousarray(words))
+        if levels.size:
+            levels_here.set(np.ascontiguousarray(levels))
+        failed = self._report[:1]
         failed.fill(NONE)
-        self.apply(here, step, counts, weights, failed)
+        self.apply(words_here, step, counts, weights, failed, levels_here if levels.size else None)
         first = int(failed.get()[0])
         if first != NONE:
             raise TrainingFailed(f"weight {first} would leave ±32, the range of integer weights")
 
-    def _room(self, size: int) -> Array:
-        if self._words.size < size:
-            self._words = self._cupy.empty(size, np.uint32)
-        return self._words[:size]
+    def _room(self, *sizes: int) -> list[Array]:
+        """Device memory for as many words, and levels."""
+        for number, size in enumerate(sizes):
+            if self._entries[number].size < size:
+                self._entries[number] = self._cupy.empty(size, np.uint32)
+        return [memory[:size] for memory, size in zip(self._entries, sizes, strict=True)]
 
     def _running_average(self, z: Array, theta: Array, scratch: Array, *, t: int) -> None:
         self.moving_average(z, theta, rate=1.0 / (t + 1))

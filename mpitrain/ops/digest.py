@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 from mpitrain.flat import Array
-from mpitrain.ops.residual import INDEX, SIGN
+from mpitrain.ops.residual import INDEX, NO_LEVELS, SIGN
 from mpitrain.rules.sparse_delta import UNIT
 
 _MULTIPLIER, _SHIFT, _ONE = np.uint64(0x9E3779B97F4A7C15), np.uint64(29), np.uint64(1)
@@ -19,9 +19,9 @@ def of_replica(counts: Array, weights: Array) -> tuple[int, int]:
     return int(total), int(wrong)
 
 
-def of_words(words: Array, step: int) -> int:
-    """The change of the digest by `apply(words, step, …)`, to be added modulo 2⁶⁴."""
-    return int(_of_words(words, np.int64(step)))
+def of_words(words: Array, step: int, levels: Array = NO_LEVELS) -> int:
+    """The change of the digest by `apply(words, step, …, levels)`, to be added modulo 2⁶⁴."""
+    return int(_of_words(words, levels, np.int64(step)))
 
 
 @njit(cache=True, nogil=True)
@@ -39,10 +39,12 @@ def _of_replica(counts, weights):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _of_words(words, step):  # type: ignore[no-untyped-def]
+def _of_words(words, levels, step):  # type: ignore[no-untyped-def]
     total = np.uint64(0)
     up, down = np.uint64(step), np.uint64(-step)
-    for word in words:
+    for j in range(words.size):
+        word = words[j]
         key = (np.uint64(word & INDEX) + _ONE) * _MULTIPLIER
-        total += (up if word & SIGN else down) * (key ^ (key >> _SHIFT))
+        change = (up if word & SIGN else down) * (key ^ (key >> _SHIFT))
+        total += change * np.uint64(levels[j]) if levels.size else change
     return total

@@ -1,10 +1,12 @@
 """Add a gradient to the residual and emit the elements that exceed the threshold, in one pass over memory.
 
 Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015, §2.6 steps 4 to 7.
-An emitted element is a uint32 word: the index in 31 bits, the top bit set for a negative residual (§2.5).
+An emitted element is a uint32 word: the index in 31 bits, the top bit set for a negative residual (§2.5). Of more than
+one bit, it has a level besides: how many quanta of the residual are sent.
 """
 
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -15,12 +17,30 @@ from mpitrain.flat import Array
 #: The two parts of a word: the sign bit, set for a negative element, and the index.
 SIGN = np.uint32(0x80000000)
 INDEX = np.uint32(0x7FFFFFFF)
+#: The levels of elements of one bit, each of which sends one quantum.
+NO_LEVELS = np.empty(0, np.uint32)
 #: Elements tested together. At 0.1 % density 3 % of such blocks hold an element to emit, and only those are scanned.
 SPAN = 32
 
 
+class Entries(NamedTuple):
+    """Emitted elements: `words` uint32 [k], ascending by index, and their `levels` uint32 [k] or NO_LEVELS."""
+
+    words: Array
+    levels: Array = NO_LEVELS
+
+
 def accumulate(
-    residual: Array, gradient: Array, words: Array, *, scale: float, threshold: float, limit: float = inf
+    residual: Array,
+    gradient: Array,
+    words: Array,
+    *,
+    scale: float,
+    threshold: float,
+    limit: float = inf,
+    levels: Array = NO_LEVELS,
+    greatest: int = 1,
+    quantum: float = 0.0,
 ) -> int:
     """residual += scale·gradient, then emit; returns the number of words written to `words`, ascending by index.
 
@@ -28,20 +48,28 @@ def accumulate(
     minibatch if `gradient` is its mean. `threshold` is a value of `round_threshold`, so that for each element, exactly
     as long as |residual| < 2¹⁶ thresholds (float64: 2⁴⁵),
         emitted·threshold + residual after = fl(residual before + fl(scale·gradient)).
+    With `levels` uint32 [n], level·threshold is emitted, 1 ≤ level = trunc(|residual|/threshold) ≤ `greatest`; or if
+    there is a `quantum` (a value of `unit_quantum`), level·quantum with level = round(|residual|/quantum), exactly as
+    long as `greatest` does not bound it.
     An infinite `threshold` emits nothing. After emission, or without it, every residual is clipped to ±`limit`.
     Raises TrainingFailed if an element is not finite.
     """
     if not residual.shape == gradient.shape == words.shape:
         raise ValueError(f"residual, gradient, words of shapes {residual.shape}, {gradient.shape}, {words.shape}")
+    if levels.size not in (0, words.size):
+        raise ValueError(f"{levels.size} levels for {words.size} words")
     kind = residual.dtype.type
-    count = _accumulate(residual, gradient, words, kind(scale), kind(threshold), kind(limit))
+    count = _accumulate(
+        *(residual, gradient, words, levels, kind(scale), kind(threshold), kind(limit)),
+        *(float(greatest), float(quantum)),
+    )
     if count < 0:
         raise TrainingFailed(f"element {-1 - count} of the residual is not finite: training has diverged")
     return int(count)
 
 
 @njit(cache=True, nogil=True)
-def _accumulate(residual, gradient, words, scale, threshold, limit):  # type: ignore[no-untyped-def]
+def _accumulate(residual, gradient, words, levels, scale, threshold, limit, greatest, quantum):  # type: ignore[no-untyped-def]
     count = 0
     bound = min(threshold, limit)  # residuals up to here stay as they are
     whole = residual.size - residual.size % SPAN
@@ -53,17 +81,18 @@ def _accumulate(residual, gradient, words, scale, threshold, limit):  # type: ig
             residual[start + i] = value
             hits += not abs(value) <= bound
         if hits:
-            count = _emit(residual, words, start, start + SPAN, threshold, limit, count)
+            count = _emit(residual, words, levels, start, start + SPAN, threshold, limit, greatest, quantum, count)
             if count < 0:
                 return count
     for i in range(whole, residual.size):
         residual[i] += scale * gradient[i]
-    return _emit(residual, words, whole, residual.size, threshold, limit, count)
+    return _emit(residual, words, levels, whole, residual.size, threshold, limit, greatest, quantum, count)
 
 
 @njit(cache=True, nogil=True)
-def _emit(residual, words, start, stop, threshold, limit, count):  # type: ignore[no-untyped-def]
+def _emit(residual, words, levels, start, stop, threshold, limit, greatest, quantum, count):  # type: ignore[no-untyped-def]
     bound = min(threshold, limit)
+    kind = residual.dtype.type
     for i in range(start, stop):
         value = residual[i]
         if abs(value) <= bound:
@@ -72,7 +101,14 @@ def _emit(residual, words, start, stop, threshold, limit, count):  # type: ignor
             return -1 - i
         if abs(value) > threshold:
             negative = value < 0
-            value += threshold if negative else -threshold
+            sent = np.float64(threshold)
+            if levels.size:
+                size = np.float64(abs(value))
+                level = np.rint(size / quantum) if quantum else np.floor(size / sent)
+                level = min(max(level, 1.0), greatest)
+                sent = level * (quantum if quantum else sent)
+                levels[count] = np.uint32(level)
+            value = kind(value + sent if negative else value - sent)
             words[count] = np.uint32(i) | (SIGN if negative else np.uint32(0))
             count += 1
         residual[i] = min(max(value, -limit), limit)

@@ -4,6 +4,9 @@ Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, In
 over the residual itself is `mpitrain.ops.residual.accumulate`. Residual and threshold are in summed units: gradients
 of a minibatch's samples added, not averaged, and never divided by the number of peers.
 
+An emitted element leaves the residual as a whole multiple, its level, of a quantum: of the threshold, at most 2^(b − 1)
+times with b bits an element (§2.5, which has b = 1), or of what moves a weight by one unit, which is unquantised.
+
 A weight is w = fl(c·UNIT) with an int32 count c, and a message moves counts by whole steps n: integer sums commute, so
 replicas hold the same bits whatever order the messages came in (§2.3 needs exactly that, and float sums lack it).
 """
@@ -20,6 +23,8 @@ from mpitrain.flat import Array, blocks
 UNIT = 2.0**-26
 #: Largest magnitude of a count; weights reach ±32.
 COUNT_MAX = 2**31 - 1
+#: Bits of an element that is sent unquantised: a sign, and a level of 1 to COUNT_MAX.
+UNQUANTISED = 32
 #: A step of fewer units than this is off the asked η·threshold by 3 % and more.
 COARSE = 16
 
@@ -68,6 +73,21 @@ def integer_step(rate: float, threshold: float) -> int:
     if step < COARSE:
         warnings.warn(f"learning rate × threshold is only {step} units of 2^-26: coarse steps", stacklevel=2)
     return step
+
+
+def greatest_level(bits: int) -> int:
+    """The largest multiple of a quantum that an element of `bits` bits, one of them for the sign, can say."""
+    return min(2 ** (bits - 1), COUNT_MAX)
+
+
+def unit_quantum(rate: float) -> float:
+    """The residual whose η-fold is one UNIT, with 22 significant bits. `rate` is η per sample.
+
+    With so few, n times it is exact in float64 for every level n, and what a residual loses but for the nearest such
+    multiple is exact in its own dtype.
+    """
+    mantissa, exponent = frexp(UNIT / rate)
+    return ldexp(round(ldexp(mantissa, 22)), exponent - 22)
 
 
 def round_weights(weights: Array, counts: Array) -> None:

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from mpitrain.codecs import message
 from mpitrain.codecs.message import CODECS, HEADER, CorruptMessage, Form, Header, capacity, decode, encode
-from mpitrain.ops.residual import INDEX
+from mpitrain.ops.residual import INDEX, NO_LEVELS
+from mpitrain.rules.sparse_delta import greatest_level
 
+MORE = (2, 4, 32)  # bits an element with levels
 BITMAP_LIMIT = 2**21  # the longest vector these tests hold a buffer for
 
 
@@ -46,15 +48,30 @@ def sparse(draw):
     return length, with_signs(sorted(indices), draw(st.integers(0, 9)))
 
 
-def encoded(words, length, codec, *, sender=3):
+def encoded(words, length, codec, *, sender=3, bits=1):
     """A message in a buffer of its own, no larger than needed for a long vector's few words."""
-    header = Header(sender, sequence=2**40, length=length, step=12345, threshold=0.75)
-    room = capacity(length) if length <= BITMAP_LIMIT else HEADER + 8 * words.size + 4096
-    return header, encode(words, header, codec, np.full(room, 0xAA, np.uint8))
+    header = Header(sender, sequence=2**40, length=length, step=12345, threshold=0.75, bits=bits)
+    room = capacity(length, bits) if length <= BITMAP_LIMIT else HEADER + 12 * words.size + 4096
+    return header, encode(words, header, codec, np.full(room, 0xAA, np.uint8), some_levels(words.size, bits))
+
+
+def some_levels(count, bits):
+    """Levels of every size that `bits` can say; none of one bit."""
+    top = greatest_level(bits)
+    levels = np.random.default_rng(count).integers(1, top, count, np.uint32, endpoint=True)
+    levels[:2] = [1, top][:count]
+    return levels if bits > 1 else NO_LEVELS
 
 
 def decoded(data, length, *, sender=3, elements=4096):
     return decode(data, sender, length, np.full(min(length, elements), 0xAAAAAAAA, np.uint32))
+
+
+def decoded_levels(data, length, bits):
+    """The header, the words and their levels."""
+    words, levels = np.full((2, length), 0xAAAAAAAA, np.uint32)
+    header, words = decode(data, 3, length, words, levels, bits)
+    return header, words.tolist(), levels[: words.size].tolist()
 
 
 def reseal(data):
@@ -214,7 +231,7 @@ def altered(codec, extra=0, **fields):
         (altered("packed", elements=1001, extra=4 * 999), "1001 elements"),
         (altered("packed", k=1), "ascending"),
         (altered("packed", form=3), "form 3"),
-        (altered("packed", zero=1), "reserved"),
+        (altered("packed", zero=1), "bits an element is 1, not 0"),
         (altered("packed", version=2), "version 2"),
         (altered("packed", bytes=4), "its header says 60"),
         (altered("golomb-rice", k=31, extra=8), "ascending"),  # all zeros: would else decode
@@ -224,6 +241,65 @@ def altered(codec, extra=0, **fields):
 def test_every_field_is_checked(data, why):
     with pytest.raises(CorruptMessage, match=why):
         decoded(data, 1000)
+
+
+@pytest.mark.parametrize("bits", MORE)
+@pytest.mark.parametrize("codec", CODECS)
+def test_levels_come_back_at_any_density(codec, bits):
+    length = 1007
+    for density in (0.0, 0.002, 1 / 17, 1 / 15, 0.3, 1.0):
+        words = with_signs(np.flatnonzero(np.random.default_rng(5).random(length) < density))
+        header, data = encoded(words, length, codec, bits=bits)
+        levels = some_levels(words.size, bits).tolist()
+        assert decoded_levels(data, length, bits) == (header, words.tolist(), levels)
+        assert data.size <= capacity(length, bits)
+        one = encoded(words, length, codec)[1]
+        assert data.size - one.size == 4 * -(-words.size * (bits - 1) // 32)
+
+
+@pytest.mark.parametrize("bits", MORE)
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_spoilt_message_with_levels_is_refused(codec, bits):
+    """A flipped bit, with a right checksum only where it is part of a sign, an index or a level; a missing byte."""
+    _, data = encoded(with_signs(np.arange(7) * 12), 100, codec, bits=bits)
+    for bit in range(8 * data.size):
+        flipped = data.copy()
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptMessage, match="rank 3"):
+            decoded_levels(flipped, 100, bits)
+        if bit >= 8 * HEADER:
+            try:
+                _, words, levels = decoded_levels(reseal(flipped), 100, bits)
+            except CorruptMessage:
+                continue
+            assert len(words) == len(levels) == 7 and all(1 <= level <= greatest_level(bits) for level in levels)
+    for size in range(data.size):
+        with pytest.raises(CorruptMessage):
+            decoded_levels(data[:size].copy(), 100, bits)
+    with pytest.raises(CorruptMessage):
+        decoded_levels(np.append(data, np.zeros(4, np.uint8)), 100, bits)
+
+
+@pytest.mark.parametrize("bits", [1, *MORE])
+def test_a_message_of_other_bits_is_refused(bits):
+    _, data = encoded(with_signs([1, 2]), 1000, "packed", bits=bits)
+    for other in {1, *MORE} - {bits}:
+        with pytest.raises(CorruptMessage, match="bits an element"):
+            decoded_levels(data, 1000, other)
+
+
+def test_a_message_of_four_bits_by_hand():
+    words, levels = np.array([7, 0x80000009], np.uint32), np.array([8, 3], np.uint32)
+    data = encode(words, Header(2, 5, 1000, 64, 4.0, 4), "packed", np.empty(capacity(1000, 4), np.uint8), levels)
+    expected = "6d707364 01 00 00 04  02000000 40000000  0500000000000000  e8030000 02000000  0c00000000000000  "
+    assert data[:48].tobytes() == bytes.fromhex(expected + "0000000000001040")
+    assert data[56:].tobytes() == bytes.fromhex("07000000 09000080 17000000")  # 8 - 1 and 3 - 1 in three bits each
+
+
+def test_levels_must_fit_the_bits():
+    for levels, bits in ((NO_LEVELS, 4), (np.ones(1, np.uint32), 1), (np.ones(2, np.uint32), 4)):
+        with pytest.raises(ValueError, match=f"{levels.size} levels for 1 words of {bits} bits"):
+            encode(with_signs([3]), Header(0, 0, 10, 1, 1.0, bits), "packed", np.empty(999, np.uint8), levels)
 
 
 def test_words_beyond_the_vector_are_not_encoded():

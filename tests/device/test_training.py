@@ -93,6 +93,14 @@ def test_gradients_of_sums(session_of: Any, gpu: Gpu, name: str, launched: Any) 
     assert "copy of an operand" not in launched
 
 
+@pytest.mark.parametrize("bits", [4, 32])
+def test_deltas_of_more_bits(session_of: Any, gpu: Gpu, bits: int) -> None:
+    from mpi4py import MPI
+
+    alone, settings = Transport(MPI.COMM_SELF, deadline=60.0), f"algorithm.bits={bits}"
+    require_same(*(trained(session_of, alone, "sparse-delta", device, settings) for device in (gpu, CPU)))
+
+
 @pytest.mark.parametrize("way", [layerwise, contrastive_divergence])
 def test_pre_training(gpu: Gpu, way: Any) -> None:
     """Of hidden layers that grow one by one, and on what copies of the layers below make of the inputs."""

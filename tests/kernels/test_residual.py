@@ -14,7 +14,7 @@ from mpitrain.errors import TrainingFailed
 from mpitrain.kernels import reference
 from mpitrain.kernels.launch import TILE, Kernels
 from mpitrain.ops import residual as cpu
-from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
+from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT, unit_quantum
 
 NONE = int(reference.NONE)
 SIZES = [0, 1, 31, 32, 33, 255, 256, 257, TILE - 1, TILE, TILE + 1, 2 * TILE, 9 * TILE + 5]
@@ -44,6 +44,31 @@ def test_accumulate(compare: Callable[..., list[Any]], order: int, size: int) ->
     for threshold, limit in ((1.5, 2.0), (1.5, 0.5), (inf, 2.0)):
         compare("accumulate", *sample(size), *outputs(size), scale=3.0, threshold=threshold, limit=limit)
     compare("accumulate", *sample(size, np.float64), *outputs(size), scale=1 / 3, threshold=1.5)
+
+
+#: Settings of elements of 2 and 4 bits, and unquantised.
+BITS = [{"greatest": 2}, {"greatest": 8}, {"greatest": COUNT_MAX, "quantum": unit_quantum(0.05)}]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bits", BITS)
+def test_accumulate_with_levels(
+    compare: Callable[..., list[Any]], order: int, bits: dict[str, Any], dtype: type
+) -> None:
+    """On the CPU, too; with a limit that bounds what is emitted, what is not, and what is withheld."""
+    size = 2 * TILE + 37
+    residual, gradient = sample(size, dtype)
+    residual[40:48] = np.array([1, 2, 3, 8, 9, -2, -3, 1.5]) * 0.75  # exact multiples, and halves
+    gradient[40:48] = 0
+    for threshold, limit in ((0.75, inf), (0.75, 0.5), (inf, 0.5), (2.0**-20, inf)):
+        levels = np.zeros(size, np.uint32)
+        settings = {"scale": 0.3, "threshold": threshold, "limit": limit, **bits}
+        after = compare("accumulate", residual, gradient, *outputs(size), levels, **settings)
+        ours = residual.copy(), *outputs(size)[:1], levels.copy()
+        count = cpu.accumulate(ours[0], gradient, ours[1], levels=ours[2], **settings)
+        assert count == after[3][0]
+        for mine, theirs in zip(ours, (after[0], after[2], after[-1]), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -130,6 +155,11 @@ def test_apply(compare: Callable[..., list[Any]], size: int, dtype: type) -> Non
     np.testing.assert_array_equal(applied[2], counts)
     np.testing.assert_array_equal(applied[3], weights)
     assert applied[4] == NONE
+    levels = rng.integers(1, 9, size, np.uint32)
+    applied = compare("apply", words, 12345, counts, weights, failed, levels)
+    replica.apply(words, 12345, counts, weights, levels)
+    np.testing.assert_array_equal(applied[2], counts)
+    np.testing.assert_array_equal(applied[3], weights)
 
 
 def test_a_message_is_applied_whole_or_not_at_all(compare: Callable[..., list[Any]], xp: Any, kernels: Kernels) -> None:
@@ -142,6 +172,10 @@ def test_a_message_is_applied_whole_or_not_at_all(compare: Callable[..., list[An
         assert after[4] == first
         with pytest.raises(TrainingFailed, match=f"weight {first} "):
             replica.apply(words, 2, counts.copy(), weights.copy())
+        levels = np.array([1, 2, 2**31 - 1, 2], np.uint32)
+        after = compare("apply", words, 1, counts, weights, np.array([NONE], np.uint32), levels)
+        np.testing.assert_array_equal(after[2], counts)
+        assert after[4] == first
     # Nothing is applied after a failure, and the limits themselves can be reached.
     compare("apply", plus, 1, counts, weights, np.array([3], np.uint32))
     compare("apply", plus, 1, counts, weights, np.array([NONE], np.uint32))

@@ -12,14 +12,17 @@ from hypothesis.extra.numpy import arrays
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.ops.residual import INDEX, SIGN, accumulate
 from mpitrain.rules.sparse_delta import (
+    COUNT_MAX,
     UNIT,
     adapted,
+    greatest_level,
     integer_step,
     least_threshold,
     restore_weights,
     round_threshold,
     round_weights,
     share_residuals,
+    unit_quantum,
 )
 
 DTYPES = [np.float32, np.float64]
@@ -60,6 +63,68 @@ def test_each_step_conserves_to_the_bit(case):
     assert after[emitted == 0].tobytes() == summed[emitted == 0].tobytes()
     for i in np.flatnonzero(emitted):
         assert int(emitted[i]) * Fraction(threshold) + Fraction(float(after[i])) == Fraction(float(summed[i]))
+
+
+def many_bits(residual, gradient, bits, **settings):
+    """One `accumulate` of `bits` bits an element: the residual after, and how many quanta of each were emitted."""
+    after, words, levels = residual.copy(), np.empty(residual.size, np.uint32), np.empty(residual.size, np.uint32)
+    count = accumulate(after, gradient, words, levels=levels, greatest=greatest_level(bits), **settings)
+    assert (levels[:count] >= 1).all() and (levels[:count] <= greatest_level(bits)).all()
+    emitted = np.zeros(residual.size, np.int64)
+    emitted[words[:count] & INDEX] = levels[:count]
+    return after, emitted * signs(words[:count], residual.size)
+
+
+@given(steps(), st.sampled_from([1, 2, 4]))
+def test_each_step_of_more_bits_conserves_to_the_bit(case, bits):
+    residual, gradient, scale, threshold = case
+    after, emitted = many_bits(residual, gradient, bits, scale=scale, threshold=threshold)
+    summed = residual + gradient.dtype.type(scale) * gradient
+    for kept, sent, whole in zip(after.tolist(), emitted.tolist(), summed.tolist(), strict=True):
+        often = int(Fraction(whole) / Fraction(threshold)) if abs(whole) > threshold else 0  # int truncates
+        assert sent == np.clip(often, -(2 ** (bits - 1)), 2 ** (bits - 1))
+        assert sent * Fraction(threshold) + Fraction(kept) == Fraction(whole)
+
+
+@given(steps(), st.floats(1e-8, 1e6))
+def test_each_unquantised_step_conserves_to_the_bit(case, units):
+    """`units` a threshold of 0.5 and more; what exceeds COUNT_MAX units is not tested here."""
+    residual, gradient, scale, threshold = case
+    rate = (0.51 + units) * UNIT / threshold
+    quantum = Fraction(unit_quantum(rate))
+    assert abs(quantum * Fraction(rate) / Fraction(UNIT) - 1) <= 2.0**-22
+    after, emitted = many_bits(residual, gradient, 32, scale=scale, threshold=threshold, quantum=float(quantum))
+    summed = residual + gradient.dtype.type(scale) * gradient
+    assert ((emitted != 0) == (np.abs(summed) > threshold)).all()
+    for kept, sent, whole in zip(after.tolist(), emitted.tolist(), summed.tolist(), strict=True):
+        if 0 < abs(sent) < COUNT_MAX:
+            assert abs(Fraction(kept)) <= quantum * Fraction(50001, 100000)
+            assert sent * quantum + Fraction(kept) == Fraction(whole)
+
+
+def test_more_bits_by_hand():
+    residual = np.array([3.0, -3.0, 4.0, -4.0, 0.0, 1.0, 3.5], np.float32)
+    gradient = np.array([1.0, -1.0, 0.5, 0.0, 0.0, 20.0, 2.25], np.float32)  # sums 5, -5, 5, -4, 0, 41, 8
+    expected = {
+        1: ([1, -1, 1, 0, 0, 1, 1], [1.0, -1.0, 1.0, -4.0, 0.0, 37.0, 4.0]),
+        2: ([1, -1, 1, 0, 0, 2, 2], [1.0, -1.0, 1.0, -4.0, 0.0, 33.0, 0.0]),
+        4: ([1, -1, 1, 0, 0, 8, 2], [1.0, -1.0, 1.0, -4.0, 0.0, 9.0, 0.0]),
+    }
+    for bits, (sent, kept) in expected.items():
+        after, emitted = many_bits(residual, gradient, bits, scale=2, threshold=4.0)
+        assert emitted.tolist() == sent and after.tolist() == kept
+    after, emitted = many_bits(residual, gradient, 32, scale=2, threshold=4.0, quantum=3.0)
+    assert emitted.tolist() == [2, -2, 2, 0, 0, 14, 3] and after.tolist() == [-1.0, 1.0, -1.0, -4.0, 0.0, -1.0, -1.0]
+    after, emitted = many_bits(residual, gradient, 4, scale=2, threshold=4.0, limit=0.5)
+    assert emitted.tolist() == expected[4][0] and after.tolist() == [0.5, -0.5, 0.5, -0.5, 0.0, 0.5, 0.0]
+    after, emitted = many_bits(residual, gradient, 4, scale=2, threshold=inf, limit=6.0)
+    assert not emitted.any() and after.tolist() == [5.0, -5.0, 5.0, -4.0, 0.0, 6.0, 6.0]
+
+
+def test_levels_and_quanta_by_hand():
+    assert [greatest_level(bits) for bits in (1, 2, 4, 32)] == [1, 2, 8, 2**31 - 1]
+    assert unit_quantum(UNIT) == 1.0 and unit_quantum(2 * UNIT) == 0.5
+    assert unit_quantum(3 * UNIT) == 2796203 / 2**23  # 2^23 / 3 is 2 796 202.67
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

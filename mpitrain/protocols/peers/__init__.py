@@ -38,14 +38,14 @@ def run(session: Session) -> None:
 
 
 def require_same_network(session: Session) -> None:
-    """Raise WireError, on every rank, naming those that were started with another network, unit or codec."""
+    """Raise WireError, on every rank, naming those that were started with another network, unit, codec or bits."""
     layout = [[p.name, list(p.shape)] for p in session.network.layout.parameters]
     options, dtype = cast(SparseDelta, session.config.algorithm), str(session.state.theta.dtype)
-    mine = json.dumps([session.network.layout.size, UNIT, options.codec, dtype, layout])
+    mine = json.dumps([session.network.layout.size, UNIT, options.codec, options.bits, dtype, layout])
     texts = session.transport.gather_texts(mine, "the other peers' networks")
     if odd := odd_ones(texts):
         sizes = ", ".join(f"rank {rank} has {json.loads(texts[rank])[0]} parameters" for rank in odd)
-        raise WireError(f"started with another network, unit or codec than the other ranks: {sizes}")
+        raise WireError(f"started with another network, unit, codec or bits than the other ranks: {sizes}")
 
 
 def _compile(session: Session) -> None:
@@ -53,5 +53,5 @@ def _compile(session: Session) -> None:
     transport, options = session.transport, cast(SparseDelta, session.config.algorithm)
     for leaders in (True, False):
         if transport.leader is leaders:
-            warm(options.codec, session.state.theta.dtype)
+            warm(options.codec, options.bits, session.state.theta.dtype)
         transport.local_barrier("the compilation")

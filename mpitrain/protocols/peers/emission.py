@@ -1,6 +1,7 @@
 """What a peer emits: its residual, its threshold, and the integer step of an emitted element (Strom 2015, §2.4)."""
 
 import warnings
+from functools import partial
 from math import inf
 from typing import cast
 
@@ -11,7 +12,7 @@ from mpitrain.codecs import message, replica
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.ops import digest
-from mpitrain.ops.residual import accumulate
+from mpitrain.ops.residual import NO_LEVELS, Entries, accumulate
 from mpitrain.rules import sparse_delta as rule
 from mpitrain.schedules.stages import Settings
 from mpitrain.training.context import Session
@@ -26,15 +27,17 @@ class Emission:
         self.options = options
         self.residual = session.state.local["residual"]
         self._numbers.setdefault("threshold", options.threshold)
-        self._emit = session.device.emit
         self._words = session.device.host_like(np.empty(self.residual.size, dtype=np.uint32))
+        self._levels = session.device.host_like(self._words) if options.bits > 1 else NO_LEVELS
         self._since_last = 0
-        self._rate = 0.0
+        greatest = rule.greatest_level(options.bits)
+        self._emit = partial(session.device.emit, levels=self._levels, greatest=greatest)
+        self._rate = self._quantum = 0.0
         #: Of the last words: the threshold they exceeded, and by how many units each moves a weight.
         self.threshold, self.step = rule.round_threshold(options.threshold), 1
 
-    def add(self, gradient: Array, samples: int, settings: Settings, emit: bool) -> Array:
-        """Add `samples` times the mean `gradient` to the residual; the words to send, none unless `emit`.
+    def add(self, gradient: Array, samples: int, settings: Settings, emit: bool) -> Entries:
+        """Add `samples` times the mean `gradient` to the residual; the entries to send, none unless `emit`.
 
         Raises TrainingFailed when an element is not finite.
         """
@@ -43,12 +46,12 @@ class Emission:
         self._since_last += 1
         if emit:
             self._adapt(count)
-        return self._words[:count]
+        return Entries(self._words[:count], self._levels[:count])
 
     @property
-    def nothing(self) -> Array:
-        """No words."""
-        return self._words[:0]
+    def nothing(self) -> Entries:
+        """No entries."""
+        return Entries(self._words[:0])
 
     def norm(self) -> float:
         """‖residual‖."""
@@ -68,12 +71,20 @@ class Emission:
         if now != (self._rate, self.threshold):
             self.step = self.step_at(settings)
             self._rate, self.threshold = now
+            if self.options.bits == rule.UNQUANTISED:
+                self.step, self._quantum = 1, rule.unit_quantum(self._rate)
 
     def _accumulate(self, gradient: Array, samples: int, threshold: float) -> int:
         limit = self.options.clip * self.threshold or inf
         try:
             return self._emit(
-                self.residual, gradient, self._words, scale=float(samples), threshold=threshold, limit=limit
+                self.residual,
+                gradient,
+                self._words,
+                scale=float(samples),
+                threshold=threshold,
+                limit=limit,
+                quantum=self._quantum,
             )
         except TrainingFailed as error:
             raise TrainingFailed(f"{error}; a smaller training.learning_rate may help") from None
@@ -87,19 +98,20 @@ class Emission:
         self._since_last = 0
 
 
-def warm(codec: str, dtype: np.dtype) -> None:
+def warm(codec: str, bits: int, dtype: np.dtype) -> None:
     """An exchange of a few elements, dense and sparse, so that every compiled loop lies in the on-disk cache."""
     for size in (4, 100):
         residual, words, out = (
             np.zeros(size, dtype),
             np.empty(size, np.uint32),
-            np.empty(message.capacity(size), np.uint8),
+            np.empty(message.capacity(size, bits), np.uint8),
         )
+        levels = np.empty_like(words) if bits > 1 else NO_LEVELS
         gradient = np.where(np.arange(size) == 1, 2, 0).astype(dtype)
-        count = accumulate(residual, gradient, words, scale=1.0, threshold=1.0)
-        sent = message.encode(words[:count], message.Header(0, 0, size, 1, 1.0), codec, out)
-        _, decoded = message.decode(sent, 0, size, words)
+        count = accumulate(residual, gradient, words, scale=1.0, threshold=1.0, levels=levels)
+        sent = message.encode(words[:count], message.Header(0, 0, size, 1, 1.0, bits), codec, out, levels[:count])
+        _, decoded = message.decode(sent, 0, size, words, levels, bits)
         counts = np.zeros(size, np.int32)
-        replica.apply(decoded, 1, counts, residual)
-        digest.of_words(decoded, 1)
+        replica.apply(decoded, 1, counts, residual, levels[:count])
+        digest.of_words(decoded, 1, levels[:count])
         digest.of_replica(counts, residual)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from mpitrain.algorithms import SparseDelta
-from mpitrain.flat import Array
 from mpitrain.mpi.tags import Tag
+from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import TO_PEER, FromPeer, Meeting, Reached, Totals, pack
 from mpitrain.protocols.peers.mail import Inbox, Outbox
 from mpitrain.protocols.peers.replica import Replica, capacity
@@ -23,8 +23,8 @@ class Exchange:
         self._transport, self._at_once, self._codec = transport, at_once, options.codec
         self.master = session.members[0]
         self.peers = [member for member in session.members if member != transport.rank]
-        self.replica = Replica(state, session.members, transport.rank, session.device)
-        most = capacity(state.theta.size)
+        self.replica = Replica(state, session.members, transport.rank, session.device, options.bits)
+        most = capacity(state.theta.size, options.bits)
         self.outbox = Outbox(transport, Tag.DELTA, self.peers, options.window, most)
         self.inbox = Inbox(transport, Tag.DELTA, self.peers, options.window * len(self.peers), most)
         self.tally = Tally(session.counters, state.theta.size, state.theta.itemsize)
@@ -36,10 +36,10 @@ class Exchange:
 
     # ---- out
 
-    def send(self, words: Array, step: int, threshold: float, wish: bool) -> int:
-        """Apply own words and send them to every peer; the bytes of the message. The window must not be full."""
-        self.replica.apply_own(words, step)
-        message = self.replica.write(words, step, threshold, self._codec, wish, self.outbox.buffer)
+    def send(self, entries: Entries, step: int, threshold: float, wish: bool) -> int:
+        """Apply own entries and send them to every peer; the bytes of the message. The window must not be full."""
+        self.replica.apply_own(entries, step)
+        message = self.replica.write(entries, step, threshold, self._codec, wish, self.outbox.buffer)
         self.outbox.send(message)
         return int(message.nbytes)
 

@@ -56,19 +56,19 @@ def _train(peer: Peer, turn: Turn, following: Turn | None) -> None:
         await_window(peer)
     emit = not outbox.awaited()
     peer.patience = peer.options.patience if emit else peer.patience - 1
-    words = peer.compute(turn.work, turn.settings, emit)
+    entries = peer.compute(turn.work, turn.settings, emit)
     if emit:
-        peer.send(words)
+        peer.send(entries)
 
 
 def _round(peer: Peer, now: Round) -> bool:
     """A minibatch of every rank that has one; whether somebody wishes to meet. Those without send nothing but that."""
-    exchange, words, has_work = peer.exchange, peer.emission.nothing, peer.number < len(now.works)
+    exchange, entries, has_work = peer.exchange, peer.emission.nothing, peer.number < len(now.works)
     if has_work:
-        words = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
+        entries = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
     exchange.wish = peer.meetings.reason() is not None
     await_window(peer)
-    peer.send(words, exchange.wish, has_work)
+    peer.send(entries, exchange.wish, has_work)
     for member in exchange.peers:
         exchange.until(
             lambda: exchange.take_from(member),  # noqa: B023

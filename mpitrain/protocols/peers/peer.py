@@ -7,7 +7,7 @@ import numpy as np
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.errors import TrainingFailed
-from mpitrain.flat import Array
+from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import Reached, Totals
 from mpitrain.protocols.peers.emission import Emission
 from mpitrain.protocols.peers.exchange import Exchange
@@ -47,21 +47,21 @@ class Peer(Trainer):
             session.counters.add_statistics(self.exchange.tally.recent)
             self._warn_of_coarse_steps()
 
-    def compute(self, work: Work, settings: Settings, emit: bool) -> Array:
-        """A minibatch's gradient into the residual; the words to send, none unless `emit`."""
+    def compute(self, work: Work, settings: Settings, emit: bool) -> Entries:
+        """A minibatch's gradient into the residual; the entries to send, none unless `emit`."""
         loss = self.session.learner.gradient(self.state.theta, self._gradient, work, self._layer_done)
         if not np.isfinite(loss):
             raise TrainingFailed(
                 f"rank {self.transport.rank}: the loss is no longer finite; a smaller training.learning_rate may help"
             )
-        words = self.emission.add(self._gradient, work.count, settings, emit)
+        entries = self.emission.add(self._gradient, work.count, settings, emit)
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
-        return words
+        return entries
 
-    def send(self, words: Array, wish: bool = False, of_work: bool = True) -> None:
-        """Send the words of the last minibatch to all; those of a rank without `of_work` are none."""
-        nbytes = self.exchange.send(words, self.emission.step, self.emission.threshold, wish)
-        self._count(messages=int(of_work), elements=words.size, nbytes=nbytes)
+    def send(self, entries: Entries, wish: bool = False, of_work: bool = True) -> None:
+        """Send the entries of the last minibatch to all; those of a rank without `of_work` are none."""
+        nbytes = self.exchange.send(entries, self.emission.step, self.emission.threshold, wish)
+        self._count(messages=int(of_work), elements=entries.words.size, nbytes=nbytes)
 
     def enter_stage(self, turn: Turn) -> None:
         """The master tells those whose stage begins."""

@@ -16,46 +16,52 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.flat import Array, on_host
 from mpitrain.ops import digest
+from mpitrain.ops.residual import NO_LEVELS, Entries
 
 #: What follows a message: the sender's sum including it, and whether the sender wishes to meet.
 TRAILER = struct.Struct("<QQ")
 MODULUS = 1 << 64
 
 
-def capacity(length: int) -> int:
-    """Bytes that hold any message with its trailer, for a vector of `length` elements."""
-    return wire_form.capacity(length) + TRAILER.size
+def capacity(length: int, bits: int = 1) -> int:
+    """Bytes that hold any message with its trailer, for a vector of `length` elements of `bits` bits."""
+    return wire_form.capacity(length, bits) + TRAILER.size
 
 
 class Replica:
-    """Counts and weights of `state`, to which messages of `members` are applied; `rank` is this rank."""
+    """Counts and weights of `state`, to which messages of `members` are applied; `rank` is this rank.
 
-    def __init__(self, state: State, members: list[int], rank: int, device: Cpu = CPU) -> None:
-        self.rank, self.counts, self.weights = rank, state.beside["counts"], state.theta
+    Elements are of `bits` bits.
+    """
+
+    def __init__(self, state: State, members: list[int], rank: int, device: Cpu = CPU, bits: int = 1) -> None:
+        self._bits, self.rank, self.counts, self.weights = bits, rank, state.beside["counts"], state.theta
         self.sums, self.sequences = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
         self.applied = 0
         self._apply_words = device.apply_words
         self._words = np.empty(self.counts.size, dtype=np.uint32)
+        self._levels = np.empty_like(self._words) if bits > 1 else NO_LEVELS
         self._start, wrong = digest.of_replica(on_host(self.counts), on_host(self.weights))
         if wrong >= 0:
             raise TrainingFailed(f"rank {rank}: weight {wrong} is no multiple of the unit 2^-26")
 
-    def write(self, words: Array, step: int, threshold: float, codec: str, wish: bool, out: Array) -> Array:
-        """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the words first."""
-        header = wire_form.Header(self.rank, self.sequences[self.rank] - 1, self.counts.size, step, threshold)
-        message = wire_form.encode(words, header, codec, out)
+    def write(self, entries: Entries, step: int, threshold: float, codec: str, wish: bool, out: Array) -> Array:
+        """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the entries first."""
+        number = self.sequences[self.rank] - 1
+        header = wire_form.Header(self.rank, number, self.counts.size, step, threshold, self._bits)
+        message = wire_form.encode(entries.words, header, codec, out, entries.levels)
         TRAILER.pack_into(out, message.size, self.sums[self.rank], wish)
         return out[: message.size + TRAILER.size]
 
-    def apply_own(self, words: Array, step: int) -> None:
+    def apply_own(self, entries: Entries, step: int) -> None:
         """Apply what this rank emits. Raises TrainingFailed when a weight leaves its range."""
-        self._apply(words, step, self.rank)
+        self._apply(entries, step, self.rank)
 
     def read(self, message: Array, sender: int) -> bool:
         """Check and apply a peer's message with its trailer; the sender's wish. Raises WireError naming it."""
         body = message[: -TRAILER.size] if message.size >= TRAILER.size else message[:0]
         try:
-            header, words = wire_form.decode(body, sender, self.counts.size, self._words)
+            header, words = wire_form.decode(body, sender, self.counts.size, self._words, self._levels, self._bits)
         except wire_form.CorruptMessage as error:
             raise WireError(f"rank {self.rank}: {error}") from error
         if header.sequence != self.sequences[sender]:
@@ -63,7 +69,7 @@ class Replica:
                 f"rank {self.rank}: message {header.sequence} from rank {sender}, expected {self.sequences[sender]}: "
                 f"{'one came twice' if header.sequence < self.sequences[sender] else 'some are lost'}"
             )
-        self._apply(words, header.step, sender)
+        self._apply(Entries(words, self._levels[: words.size]), header.step, sender)
         total, wish = TRAILER.unpack_from(message, body.size)
         if total != self.sums[sender]:
             raise WireError(
@@ -86,9 +92,10 @@ class Replica:
         hasher.update(memoryview(on_host(self.weights)).cast("B"))
         return str(hasher.hexdigest())
 
-    def _apply(self, words: Array, step: int, sender: int) -> None:
-        self._apply_words(words, step, self.counts, self.weights)
-        self.sums[sender] = (self.sums[sender] + digest.of_words(words, step)) % MODULUS
+    def _apply(self, entries: Entries, step: int, sender: int) -> None:
+        self._apply_words(entries.words, step, self.counts, self.weights, entries.levels)
+        change = digest.of_words(entries.words, step, entries.levels)
+        self.sums[sender] = (self.sums[sender] + change) % MODULUS
         self.sequences[sender] += 1
         self.applied += 1
 

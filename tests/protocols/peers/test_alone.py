@@ -7,7 +7,7 @@ from mpitrain.errors import TrainingFailed
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.peers.emission import Emission
-from mpitrain.rules.sparse_delta import round_threshold
+from mpitrain.rules.sparse_delta import UNIT, round_threshold
 
 
 def trained(session_of, *settings: str):
@@ -31,6 +31,28 @@ def test_the_pseudo_code(session_of, synchronous: str) -> None:
         weights -= eta * tau * message
     assert np.array_equal(session.state.theta, weights) and len(targets) == 48
     assert np.array_equal(session.state.local["residual"], residual)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 32])
+def test_the_pseudo_code_of_more_bits(session_of, bits: int) -> None:
+    """±kτ, k = trunc(r/τ) up to 2^(b − 1); or n = round(ηr/u) units. η is 2⁻⁶, the threshold 2⁻⁵: exact in float64."""
+    settings = ("training.minibatch=4", "training.epochs=3", "training.learning_rate=0.0625")
+    session = trained(session_of, *settings, "algorithm.threshold=0.03125", f"algorithm.bits={bits}")
+    targets = np.array(session.learner.corpus.gathered).reshape(-1, 4).mean(axis=1) / 100
+    weights, residual, tau, eta, most = np.ones(5), np.zeros(5), 2.0**-5, 2.0**-6, 0
+    for target in targets:
+        residual += 4 * (weights - target)
+        if bits == 32:
+            sent = np.where(np.abs(residual) > tau, np.rint(eta * residual / UNIT) * UNIT / eta, 0)
+        else:
+            k = np.where(np.abs(residual) > tau, np.trunc(residual / tau), 0)
+            most = max(most, np.abs(k).max())
+            sent = tau * np.clip(k, -(2 ** (bits - 1)), 2 ** (bits - 1))
+        residual -= sent
+        weights -= eta * sent
+    assert np.array_equal(session.state.theta, weights) and (bits == 32 or most > 8)
+    assert np.array_equal(session.state.local["residual"], residual)
+    assert np.abs(residual).max() > 0
 
 
 @pytest.mark.parametrize("synchronous", ["true", "false"])
@@ -68,10 +90,10 @@ def test_a_residual_is_clipped_while_its_window_is_full(session_of, clip: float,
     settings = ("algorithm.name=sparse-delta", "algorithm.threshold=0.5", f"algorithm.clip={clip}")
     session = session_of(Transport(deadline=10.0), *settings)
     emission, now = Emission(session), session.schedule.all[0]
-    assert emission.add(np.array([0.625, -0.625, 0.0625, 0.0, 0.0]), 4, now, emit=False).size == 0
+    assert emission.add(np.array([0.625, -0.625, 0.0625, 0.0, 0.0]), 4, now, emit=False).words.size == 0
     assert emission.residual.tolist() == held
     emitted = emission.add(np.zeros(5), 4, now, emit=True)
-    assert emitted.size == (2 if clip == 2 else 0)
+    assert emitted.words.size == (2 if clip == 2 else 0)
     assert emission.residual.tolist() == ([0.5, -0.5, 0.25, 0.0, 0.0] if clip == 2 else held)
 
 
@@ -79,7 +101,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:
     """With what may help."""
     with np.errstate(all="ignore"), pytest.raises(TrainingFailed, match="learning_rate"):
         session = session_of(Transport(deadline=10.0), "algorithm.name=sparse-delta")
-        session.network.loss_and_gradient = lambda *arguments: float("nan")
+        session.network.loss_and_gradient = lambda *arguments, **settings: float("nan")
         PROTOCOLS["peers"](session)
 
 

@@ -76,11 +76,14 @@ def alike(transport, text: str) -> bool:
 CHANGES = "stages=[{at=0.5, learning_rate=0.004}, {at=1, minibatch=5, rate_factor=0.5}, {at=2.2, minibatch=3}]"
 
 
-@pytest.mark.parametrize("codec", ["packed", "auto"])
-@pytest.mark.parametrize("synchronous", MODES)
-def test_replicas_are_identical_to_the_bit(session_of, transport, synchronous: str, codec: str) -> None:
+@pytest.mark.parametrize(
+    ("codec", "bits", "synchronous"),
+    [*(("packed", 1, m) for m in MODES), *(("auto", b, m) for b in (1, 4) for m in MODES), ("packed", 32, "false")],
+)
+def test_replicas_are_identical_to_the_bit(session_of, transport, synchronous: str, codec: str, bits: int) -> None:
     """Across changes of η and of each rank's own threshold; and each sample is trained on once an epoch."""
     settings = (f"algorithm.synchronous={synchronous}", f"algorithm.codec={codec}", "algorithm.target_density=0.05")
+    settings = (*settings, f"algorithm.bits={bits}")
     session = peers(session_of, transport, *settings, CHANGES, "algorithm.clip=3", "algorithm.check_every=0.01")
     PROTOCOLS["peers"](session)
     assert alike(transport, session.state.theta.tobytes().hex())
@@ -93,17 +96,18 @@ def test_replicas_are_identical_to_the_bit(session_of, transport, synchronous: s
         assert 0 < session.counters.counted["density"] < 0.5
 
 
-@pytest.mark.parametrize("synchronous", MODES)
-def test_no_gradient_is_lost(session_of, transport, synchronous: str) -> None:
+@pytest.mark.parametrize(("synchronous", "bits"), [*((m, 1) for m in MODES), ("true", 2), ("false", 4), ("false", 32)])
+def test_no_gradient_is_lost(session_of, transport, synchronous: str, bits: int) -> None:
     """Σ of all ranks' gradients is what the weights moved by, over η, and what all residuals hold."""
-    threshold, rate = 4.0, 0.01 / 2
+    threshold, rate = (4.0 if bits in (1, 32) else 1.0), 0.01 / 2
     settings = (f"algorithm.synchronous={synchronous}", f"algorithm.threshold={threshold}", "algorithm.patience=3")
-    session = peers(session_of, transport, *settings, "algorithm.window=1")
+    session = peers(session_of, transport, *settings, "algorithm.window=1", f"algorithm.bits={bits}")
     PROTOCOLS["peers"](session)
     held, total = session.state.local["residual"].copy(), session.network.total.copy()
     transport.sum(held, "the residuals")
     transport.sum(total, "the gradients")
-    steps = (0.5 / UNIT - session.state.beside["counts"]) / round(rate * threshold / UNIT)
+    units, threshold = (1, UNIT / rate) if bits == 32 else (round(rate * threshold / UNIT), threshold)
+    steps = (0.5 / UNIT - session.state.beside["counts"]) / units
     assert np.array_equal(steps, np.rint(steps)) and np.abs(steps).max() > 0
     assert np.allclose(steps * threshold + held, total, rtol=0, atol=1e-9)
 

@@ -7,6 +7,7 @@ from mpitrain.checkpoint.state import State
 from mpitrain.codecs import message as wire_form
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.ops import digest
+from mpitrain.ops.residual import Entries
 from mpitrain.protocols.peers.replica import TRAILER, Replica, capacity, odd_ones
 from mpitrain.rules.sparse_delta import round_weights
 from mpitrain.sampling.assignments import Assignments
@@ -14,12 +15,12 @@ from mpitrain.sampling.assignments import Assignments
 LENGTH = 1000
 
 
-def replica(rank: int, length: int = LENGTH) -> Replica:
+def replica(rank: int, length: int = LENGTH, bits: int = 1) -> Replica:
     """A replica of the same weights on every rank."""
     theta = np.random.default_rng(1).standard_normal(length).astype(np.float32)
     state = State(theta, Assignments(1, 1), beside={"counts": np.empty(length, np.int32)})
     round_weights(theta, state.beside["counts"])
-    return Replica(state, [0, 1, 2], rank)
+    return Replica(state, [0, 1, 2], rank, bits=bits)
 
 
 def words(*elements: int) -> np.ndarray:
@@ -27,11 +28,12 @@ def words(*elements: int) -> np.ndarray:
     return np.array([abs(e) - 1 | (0x80000000 if e < 0 else 0) for e in elements], dtype=np.uint32)
 
 
-def sent(sender: Replica, elements: np.ndarray, step: int = 100) -> np.ndarray:
+def sent(sender: Replica, elements: np.ndarray, step: int = 100, levels: list[int] | None = None) -> np.ndarray:
     """A message as it goes over the wire."""
-    out = np.empty(capacity(sender.counts.size), np.uint8)
-    sender.apply_own(elements, step)
-    return sender.write(elements, step, 1.0, "auto", False, out).copy()
+    out = np.empty(capacity(sender.counts.size, 32), np.uint8)
+    entries = Entries(elements, np.array(levels or [], np.uint32))
+    sender.apply_own(entries, step)
+    return sender.write(entries, step, 1.0, "auto", False, out).copy()
 
 
 def test_any_order_of_senders_gives_the_same_bits() -> None:
@@ -47,6 +49,19 @@ def test_any_order_of_senders_gives_the_same_bits() -> None:
     assert zero.hash() == one.hash() == two.hash() and zero.weights.tobytes() == two.weights.tobytes()
     for each in (zero, one, two):
         each.check()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 32])
+def test_levels_of_any_bits_give_the_same_replica_and_digest(bits: int) -> None:
+    """As the same moves sent one at a time by a sender of one bit; and messages of other bits are refused."""
+    many, receiver, one, other = replica(1, bits=bits), replica(0, bits=bits), replica(1), replica(0)
+    receiver.read(sent(many, words(1, -5, 1000), 17, [1, 2, 1]), 1)
+    for elements in (words(1, -5, 1000), words(-5)):
+        other.read(sent(one, elements, 17), 1)
+    assert receiver.hash() == other.hash() == many.hash() and receiver.sums == other.sums
+    receiver.check()
+    with pytest.raises(WireError, match="bits an element"):
+        other.read(sent(many, words(2), 17, [2]), 1)
 
 
 @pytest.mark.parametrize(("order", "what"), [((1,), "lost"), ((0, 0), "twice"), ((0, 2), "lost")])
@@ -105,7 +120,7 @@ def test_the_digest_by_numpy() -> None:
         x = np.arange(1, LENGTH + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         total = int((r.counts.astype(np.int64).view(np.uint64) * (x ^ (x >> np.uint64(29)))).sum())
     assert digest.of_replica(r.counts, r.weights) == (total, -1)
-    r.apply_own(words(1, -3, 1000), 12345)
+    r.apply_own(Entries(words(1, -3, 1000)), 12345)
     assert digest.of_replica(r.counts, r.weights)[0] == (total + digest.of_words(words(1, -3, 1000), 12345)) % 2**64
 
 

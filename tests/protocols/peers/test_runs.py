@@ -24,10 +24,12 @@ def summary(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "summary.json").read_text()))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-def test_the_digits_are_learnt_by_the_defaults(launch: Callable[..., Any], tmp_path: Path, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "bits"), [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (2, 4), (4, 4), (2, 32)])
+def test_the_digits_are_learnt_by_the_defaults(
+    launch: Callable[..., Any], tmp_path: Path, ranks: int, bits: int
+) -> None:
     """Under 10 % test error with identical replicas; density, threshold and compression over time and at the end."""
-    ended = launch(ranks, *PEERS, "--out", "run")
+    ended = launch(ranks, *PEERS, "--set", f"algorithm.bits={bits}", "--out", "run")
     assert ended.status == 0, ended.err
     told = summary(tmp_path / "run")
     assert told["test_error"] < 0.10 and told["replicas_identical"] is True
