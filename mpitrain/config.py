@@ -27,6 +27,9 @@ from mpitrain.algorithms.table import (
     Text,
 )
 from mpitrain.errors import BadInput
+from mpitrain.models import presets
+from mpitrain.models import table as layer_table
+from mpitrain.models.table import KINDS, AnyLayer
 from mpitrain.optimizers import OPTIMIZERS
 from mpitrain.schedules.stages import Schedule
 
@@ -54,14 +57,15 @@ class Data(Section, frozen=True):
 
 
 class Model(Section, frozen=True):
-    """The network: a preset, scaled. What is not given is as the preset has it."""
+    """The network: a preset, scaled, or a list of layers. What is not given is as the preset has it."""
 
-    preset: Text = "digits-cnn"
-    width: Annotated[float, msgspec.Meta(gt=0, le=1e4)] = 1.0
+    preset: Text | None = None  # without layers: DEFAULT of models/presets.py
+    width: Annotated[float, msgspec.Meta(gt=0, le=1e4)] | None = None  # without layers: 1
     hidden_layers: Handful | None = None
     output: Literal["softmax", "logistic"] | None = None
     l2: NotNegative | None = None
     dropout: Fraction | None = None
+    layers: Annotated[list[AnyLayer], msgspec.Meta(max_length=1000)] | None = None
 
 
 class Training(Section, frozen=True):
@@ -191,11 +195,13 @@ def resolve(table: dict[str, Any]) -> Config:
     """Check a table and fill in the algorithm's defaults. Raises BadInput naming the key."""
     table = _with_optimizer(table)
     _check_names(table)
-    merged = _merge(defaults_of(table.get("algorithm", {})), table)
+    merged = _merge(defaults_of(table.get("algorithm", {})), _with_preset(table))
     try:
         config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as error:
         raise BadInput(_readable(error)) from error
+    if config.model.layers is not None:
+        layer_table.check(config.model.layers)
     config.algorithm.check(config)
     config.algorithm.check_settings(config, Schedule(config, 1).all)
     return config
@@ -234,6 +240,8 @@ def _check_names(table: dict[str, Any]) -> None:
     _check_fields(algorithm, ALGORITHMS[name], "algorithm.")
     if "optimizer" in algorithm:
         _check_optimizer(algorithm["optimizer"], name)
+    if "layers" in table.get("model", {}):
+        _check_layers(table["model"]["layers"])
     stages = table.get("stages", [])
     if not isinstance(stages, list):
         raise BadInput("stages: expected tables, each under a line [[stages]]")
@@ -258,6 +266,34 @@ def _with_optimizer(table: dict[str, Any]) -> dict[str, Any]:
     return {**table, "training": rest, "algorithm": {**algorithm, "optimizer": chosen}}
 
 
+def _with_preset(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with what holds for the network if nothing else is said. Raises BadInput for keys of presets beside
+    layers."""
+    model = table.get("model", {})
+    if "layers" not in model:
+        return {**table, "model": {"preset": presets.DEFAULT, "width": 1.0, **model}}
+    if "preset" in model:
+        raise BadInput(f"model.preset = {model['preset']!r}: model.layers lists other layers; give one of them")
+    for key in ("width", "hidden_layers", "dropout"):
+        if key in model:
+            raise BadInput(f"model.{key}: changes a preset; model.layers says it itself")
+    return table
+
+
+def _check_layers(layers: Any) -> None:
+    """Raise BadInput naming an unknown kind of layer, or an unknown key of one."""
+    if not isinstance(layers, list):
+        raise BadInput("model.layers: expected tables, each under a line [[model.layers]]")
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, dict):
+            raise BadInput(f"model.layers[{number}]: expected a table")
+        kind = layer.get("kind", "")
+        if not isinstance(kind, str) or kind not in KINDS:
+            said = f".kind = {kind!r}: unknown" if "kind" in layer else ".kind: missing"
+            raise BadInput(f"model.layers[{number}]{said}{nearest(str(kind), list(KINDS))}")
+        _check_fields(layer, KINDS[kind], f"model.layers[{number}].")
+
+
 def _check_optimizer(table: Any, algorithm: str) -> None:
     if not ALGORITHMS[algorithm].any_optimizer:
         choosing = ", ".join(name for name, kind in ALGORITHMS.items() if kind.any_optimizer)
@@ -274,8 +310,8 @@ def _check_fields(table: Any, section: type[msgspec.Struct], prefix: str) -> Non
     if not isinstance(table, dict):
         raise BadInput(f"{prefix[:-1]}: expected a table")
     known = [field.encode_name for field in msgspec.structs.fields(section)]
-    if section.__struct_config__.tag:
-        known.append("name")
+    if section.__struct_config__.tag_field:
+        known.append(section.__struct_config__.tag_field)
     for key in table:
         if key not in known:
             raise BadInput(f"unknown key {prefix}{key}{nearest(key, known, prefix)}")

@@ -18,7 +18,7 @@ from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.data.shards import write_shard
-from mpitrain.models import build
+from mpitrain.models.build import build
 
 COUNT, MINIBATCH = 50_000, 128
 CASES = {

@@ -17,7 +17,8 @@ from torch import nn
 
 from mpitrain.data.batch import Batch
 from mpitrain.flat import BLOCK, blocks
-from mpitrain.models import Network, build
+from mpitrain.models.build import build
+from mpitrain.models.network import Network
 from mpitrain.rules.sgd import classical
 
 Step = Callable[[], float]

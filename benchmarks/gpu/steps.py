@@ -20,7 +20,7 @@ import numpy as np
 from mpitrain.config import Run
 from mpitrain.data.batch import Batch
 from mpitrain.device import choose
-from mpitrain.models import build
+from mpitrain.models.build import build
 from mpitrain.rng import stream
 from mpitrain.rules.sgd import classical
 

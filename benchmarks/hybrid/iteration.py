@@ -20,7 +20,7 @@ import workload
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
-from mpitrain.models import Network
+from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.protocols import hybrid, synchronous
 

@@ -8,7 +8,8 @@ from mpitrain import config as configuration
 from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
-from mpitrain.models import Network, build
+from mpitrain.models.build import build
+from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.sampling.assignments import Assignments
 from mpitrain.schedules.stages import Schedule

@@ -11,7 +11,7 @@ from mpitrain.optimizers import Buffers
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
-    from mpitrain.models import Model
+    from mpitrain.models.model import Model
 
 
 class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):

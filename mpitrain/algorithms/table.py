@@ -16,7 +16,7 @@ from mpitrain.schedules.local_rate import LocalRate
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
-    from mpitrain.models import Model
+    from mpitrain.models.model import Model
     from mpitrain.schedules.stages import Settings
 
 #: z, x, scratch, t ↦ z takes in x_t just before update t + 1.

@@ -109,7 +109,7 @@ def _read(
     try:
         with h5py.File(path, "r") as file:
             if file.attrs["layout"] != describe(layout):
-                raise BadInput(f"{path}: holds another network than model.preset and its options describe")
+                raise BadInput(f"{path}: holds another network than [model] describes")
             for name, vector in vectors.items():
                 if name in file or name in required:
                     fill(vector, file[name][:])

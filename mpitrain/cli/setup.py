@@ -24,7 +24,7 @@ from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
-from mpitrain.models import Model
+from mpitrain.models.model import Model
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
 from mpitrain.monitoring.monitor import MasterMonitor
@@ -89,10 +89,16 @@ def _require_memory(config: Config, network: Model) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise BadInput(
-            f"model.preset, model.width: {config.model.preset} of width {config.model.width:g} has "
-            f"{network.layout.size:,} parameters; with their gradient they take {needed / 1e9:,.0f} GB, "
-            f"this node has {there / 1e9:,.0f} GB"
+            f"{_sized(config, network)} has {network.layout.size:,} parameters; with their gradient they take "
+            f"{needed / 1e9:,.0f} GB, this node has {there / 1e9:,.0f} GB"
         )
+
+
+def _sized(config: Config, network: Model) -> str:
+    """The network with the keys that make it so large, for messages."""
+    if config.model.preset is None:
+        return network.name
+    return f"model.preset, model.width: {config.model.preset} of width {config.model.width:g}"
 
 
 def run_folder(config: Config, options: Options, wait: Callable[[], None]) -> Lease:
@@ -235,7 +241,8 @@ def _say_start(session: Session, resume: bool) -> None:
     )
     monitor.progress.line(
         f"{config.data.path or 'embedded digits'}: {session.learner.corpus.samples:,} samples, "
-        f"{session.network.classes} classes; {config.model.preset}: {session.network.layout.size:,} parameters"
+        f"{session.network.classes} classes; {config.model.preset or session.network.name}: "
+        f"{session.network.layout.size:,} parameters"
         + (f"; resumed at epoch {session.state.trained / session.learner.corpus.samples:.2f}" if resume else "")
     )
     place = {"samples": session.state.trained, "seconds": session.state.seconds}  # where a resumed run goes on

@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.checkpoint import coordination, origin
+from mpitrain.cli.explain import explained
 from mpitrain.cli.finish import finish
 from mpitrain.cli.pretraining import pretrain
 from mpitrain.cli.setup import Options, furnish, new_session, prepare, run_folder, threads
@@ -26,7 +27,8 @@ from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
 from mpitrain.errors import BadInput
-from mpitrain.models import Model, warm
+from mpitrain.models.model import Model
+from mpitrain.models.warm import warm
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.protocols import PROTOCOLS
@@ -60,8 +62,8 @@ def _configured(transport: Transport, options: Options, stop: Stop) -> int:
     options = _started_or_resumed(transport, options)
     config = _shared_config(transport, options)
     if options.print_config:
-        if transport.rank == 0:
-            sys.stdout.write(configuration.to_toml(config))
+        text = agreed(transport, lambda: explained(config), "the configuration")
+        sys.stdout.write(text if transport.rank == 0 else "")
         return 0
     transport.deadline = config.run.deadline
     # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.

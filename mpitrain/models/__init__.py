@@ -1,8 +1,6 @@
-"""Networks: layers over views of one flat vector."""
+"""Models: what is trained, as functions of one flat vector.
 
-from mpitrain.models.model import Model
-from mpitrain.models.network import Network
-from mpitrain.models.presets import PRESETS, build
-from mpitrain.models.warm import warm
-
-__all__ = ["PRESETS", "Model", "Network", "build", "warm"]
+`model` says what the rest of the program knows of a model, `network` is one of layers, `table` holds the layers that a
+configuration can list, `presets` the papers' lists, and `build` makes networks of lists. The package itself imports
+none of them, so that reading a configuration, which knows the table, loads neither Numba nor layers.
+"""

@@ -5,9 +5,8 @@ from math import sqrt
 
 import numpy as np
 
-from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Parameter
-from mpitrain.models.layer import Layer, Shape, Views
+from mpitrain.models.layer import DoesNotFit, Layer, Shape, Views
 from mpitrain.models.patch_product import Window
 from mpitrain.models.pooling import MaxPool
 
@@ -40,13 +39,13 @@ class Convolution(Layer):
         self.deviation, self.bias, self.gain = deviation, bias, gain
 
     def prepare(self, input_shape: Shape) -> Shape:
+        self.require_image(input_shape)
         height, width, channels = input_shape
         rows = (height + 2 * self.pad - self.kernel) // self.stride + 1
         columns = (width + 2 * self.pad - self.kernel) // self.stride + 1
         if min(rows, columns) < 1:
-            raise BadInput(
-                f"{self.name}: a {self.kernel} x {self.kernel} kernel does not fit {height} x {width} pixels"
-            )
+            why = f"a kernel of {self.kernel} x {self.kernel} does not fit {height} x {width} pixels"
+            raise DoesNotFit(self.name, "kernel", why)
         self.image = (rows, columns)
         self._product = self.workspace.product(self.name, Window(self.kernel, self.stride, self.pad, self.image))
         deviation = sqrt(self.gain / (self.kernel**2 * channels)) if self.deviation is None else self.deviation
@@ -55,7 +54,13 @@ class Convolution(Layer):
         bias = Parameter(f"{self.name}.bias", (self.filters,), ("constant", self.bias), decay=False)
         self.parameters = [weights, bias]
         output = (*self.image, self.filters)
-        return self.pool.connect(output, f"{self.name}.pool", self.workspace) if self.pool else output
+        if self.pool is None:
+            return output
+        try:
+            return self.pool.connect(output, f"{self.name}.pool", self.workspace)
+        except DoesNotFit as error:
+            error.key = "pool"
+            raise
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         weights, bias = (views[p.name] for p in self.parameters)

@@ -4,11 +4,21 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Parameter
 from mpitrain.models.workspace import Workspace
 
 Views = dict[str, Array]
 Shape = tuple[int, ...]
+
+
+class DoesNotFit(BadInput):
+    """A layer that its input is too small or of the wrong kind for: `key` of its table is at fault, `why` says how, and
+    `place` counts the layers before it."""
+
+    def __init__(self, layer: str, key: str, why: str) -> None:
+        super().__init__(f"{layer}: {why}")
+        self.key, self.why, self.place = key, why, 0
 
 
 class Layer(ABC):
@@ -33,7 +43,7 @@ class Layer(ABC):
     def connect(self, input_shape: Shape, name: str = "", workspace: Workspace | None = None) -> Shape:
         """Set input shape, name and workspace.
 
-        Returns the output shape. Raises BadInput if the input is too small.
+        Returns the output shape. Raises DoesNotFit if the input is too small.
         """
         self.name = name or self.kind
         self.workspace = workspace or Workspace()
@@ -58,6 +68,11 @@ class Layer(ABC):
     @abstractmethod
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
         """Overwrite `gradients` with those of the parameters; return dx (None unless `need_dx`)."""
+
+    def require_image(self, input_shape: Shape) -> None:
+        """Raise DoesNotFit unless the input is [h, w, c]."""
+        if len(input_shape) != 3:
+            raise DoesNotFit(self.name, "kind", f"wants images, not {' x '.join(map(str, input_shape))} numbers")
 
     def buffer(self, part: str, shape: Shape, like: Array) -> Array:
         """The layer's own workspace array, of the dtype of `like`."""

@@ -11,7 +11,7 @@ from mpitrain.data.batch import Batch
 from mpitrain.flat import Array, Layout
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.layer import Layer, Shape, Views
+from mpitrain.models.layer import DoesNotFit, Layer, Shape, Views
 from mpitrain.models.losses import Loss
 from mpitrain.models.model import Capability, Model, Ready, require
 from mpitrain.models.workspace import Workspace
@@ -22,7 +22,7 @@ class Network:
     """`layers` from `input_shape` to `classes` outputs with `loss`, and `l2`/2·‖w‖² over the weights without biases.
 
     `slices[i]` is layer i's part of the flat vector (empty for a layer without parameters); `split` is the number of
-    layers before the first fully connected one. Raises BadInput if `input_shape` is too small for the layers.
+    layers before the first fully connected one. Raises DoesNotFit if `input_shape` is too small for the layers.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(("split", "layers"))
@@ -120,9 +120,13 @@ class Network:
 
     def _connect(self) -> None:
         shape, numbers = self.input_shape, dict[str, int]()
-        for layer in self.layers:
+        for place, layer in enumerate(self.layers):
             numbers[layer.kind] = numbers.get(layer.kind, 0) + 1
-            shape = layer.connect(shape, f"{layer.kind}{numbers[layer.kind]}", self.workspace)
+            try:
+                shape = layer.connect(shape, f"{layer.kind}{numbers[layer.kind]}", self.workspace)
+            except DoesNotFit as error:
+                error.place = place
+                raise
         for layer, following in pairwise(self.layers):
             layer.leaves_bias = bool(layer.parameters) and following.takes_bias
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.models.layer import Layer, Views
+from mpitrain.models.layer import Layer, Shape, Views
 
 
 class LocalResponseNorm(Layer):
@@ -18,6 +18,10 @@ class LocalResponseNorm(Layer):
         super().__init__()
         self.half = size // 2
         self.scale, self.power, self.offset = scale, power, offset
+
+    def prepare(self, input_shape: Shape) -> Shape:
+        self.require_image(input_shape)
+        return input_shape
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         self._x, self._d = x, self.buffer("d", x.shape, x)

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.models.layer import Layer, Shape, Views
+from mpitrain.models.layer import DoesNotFit, Layer, Shape, Views
 
 
 class MaxPool(Layer):
@@ -18,9 +17,11 @@ class MaxPool(Layer):
         self.stride = stride or size
 
     def prepare(self, input_shape: Shape) -> Shape:
+        self.require_image(input_shape)
         height, width, channels = input_shape
         if min(height, width) < self.size:
-            raise BadInput(f"{self.name}: windows of {self.size} do not fit {height} x {width} pixels")
+            why = f"windows of {self.size} do not fit {height} x {width} pixels"
+            raise DoesNotFit(self.name, "size", why)
         return (height - self.size) // self.stride + 1, (width - self.size) // self.stride + 1, channels
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:

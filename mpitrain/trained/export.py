@@ -47,7 +47,7 @@ def metadata(model: Model) -> dict[str, str]:
     del origin["folder"]  # a local path, which is meaningless outside the run folder
     return {
         "program": f"mpitrain {__version__}",
-        "preset": model.config.model.preset,
+        "preset": model.config.model.preset or "",
         "classes": str(model.origin.classes),
         "output": model.output,
         "normalise": model.config.data.normalise,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain import checkpoint, models
+from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.origin import Origin
@@ -16,6 +16,7 @@ from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.models import model as models
 from mpitrain.training import inputs
 
 

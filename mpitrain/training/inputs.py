@@ -12,7 +12,9 @@ from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
-from mpitrain.models import Model, build
+from mpitrain.models import build, presets
+from mpitrain.models.model import Model
+from mpitrain.models.presets import Design
 from mpitrain.models.workspace import Workspace
 
 
@@ -98,20 +100,24 @@ def seen_shape(config: Config, known: Origin) -> tuple[int, ...]:
     return Augmentation(config.data.crop).shape(tuple(known.shape))
 
 
+def design_of(config: Config) -> Design:
+    """What the configuration's network is built of. Raises BadInput naming a key of [model]."""
+    model = config.model
+    if model.layers is not None:
+        return Design(model.layers, model.output or "softmax", model.l2 or 0.0)
+    return presets.design(
+        model.preset or presets.DEFAULT,
+        width=model.width or 1.0,
+        output=model.output,
+        l2=model.l2,
+        dropout=model.dropout,
+        hidden_layers=model.hidden_layers,
+    )
+
+
 def network_of(config: Config, shape: tuple[int, ...], classes: int, workspace: Workspace | None = None) -> Model:
     """The network for inputs of this shape, on the CPU unless `workspace` is another device's.
 
     Raises BadInput naming the key that does not fit them.
     """
-    model = config.model
-    return build(
-        model.preset,
-        shape,
-        classes,
-        width=model.width,
-        output=model.output,
-        l2=model.l2,
-        dropout=model.dropout,
-        hidden_layers=model.hidden_layers,
-        workspace=workspace,
-    )
+    return build.network(design_of(config), shape, classes, workspace)

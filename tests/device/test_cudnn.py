@@ -12,7 +12,7 @@ import pytest
 
 from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.gpu import Gpu
-from mpitrain.models import build
+from mpitrain.models.build import build
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.patch_product import PatchProduct, Window
 from mpitrain.models.pooling import MaxPool

@@ -11,7 +11,7 @@ from mpitrain.data.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
 from mpitrain.flat import on_host
-from mpitrain.models import build
+from mpitrain.models.build import build
 from mpitrain.models.dropout_share import DropoutShare
 from mpitrain.models.partition import stages
 from mpitrain.models.split_stage import SplitStage

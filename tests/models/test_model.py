@@ -13,8 +13,8 @@ import pytest
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.models import Model, build
-from mpitrain.models.model import CAPABILITIES, require
+from mpitrain.models.build import build
+from mpitrain.models.model import CAPABILITIES, Model, require
 from mpitrain.models.network import network_of_layers
 
 from .gradients import directional_error

@@ -7,7 +7,9 @@ import pytest
 
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
-from mpitrain.models import Network, build, warm
+from mpitrain.models.build import build
+from mpitrain.models.network import Network
+from mpitrain.models.warm import warm
 
 SMALL = {"digits-cnn": (8, 8, 1), "easgd-cifar": (28, 28, 3), "strom2015-dnn": (4, 5)}
 

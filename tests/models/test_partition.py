@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from mpitrain.errors import BadInput
-from mpitrain.models import Network, build
 from mpitrain.models.activations import Relu
+from mpitrain.models.build import build
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.dropout_share import DropoutShare
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer
 from mpitrain.models.losses import LOSSES, Loss, Softmax
+from mpitrain.models.network import Network
 from mpitrain.models.partition import Partition, stages, units_of
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage, add_product, product

@@ -6,10 +6,12 @@ import pytest
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.models import PRESETS, Network, build
+from mpitrain.models.build import build
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.losses import Logistic, Softmax
+from mpitrain.models.network import Network
+from mpitrain.models.presets import PRESETS
 
 from .gradients import directional_error
 

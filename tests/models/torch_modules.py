@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from mpitrain.models import Model
+from mpitrain.models.model import Model
 
 TORCH_MODELS: dict[str, Callable[[], Model]] = {}
 WHY = "needs PyTorch (the extra mpitrain[torch])"

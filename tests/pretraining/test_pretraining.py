@@ -13,7 +13,7 @@ from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
-from mpitrain.models import build
+from mpitrain.models.build import build
 from mpitrain.pretraining import contrastive_divergence, layerwise, require_fit
 from mpitrain.pretraining.growing import depth, grown, kept
 from mpitrain.rules import contrastive_divergence as rule

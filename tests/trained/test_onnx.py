@@ -13,15 +13,16 @@ import pytest
 
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Layout
-from mpitrain.models import PRESETS, Network
 from mpitrain.models.activations import Relu, Sigmoid
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer
 from mpitrain.models.losses import Softmax
+from mpitrain.models.network import Network
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.pooling import MaxPool
+from mpitrain.models.presets import PRESETS
 from mpitrain.trained import onnx_check
 from mpitrain.trained.export import metadata
 from mpitrain.trained.model import Model, load
