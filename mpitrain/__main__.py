@@ -82,6 +82,9 @@ def parser(command: str = "--help") -> argparse.ArgumentParser:
         if command in names or command in ("-h", "--help"):
             resolve_name(adder)(commands)
     info = commands.add_parser("info", help="what was found: MPI, ranks, nodes, threads, devices")
+    info.add_argument("--check", action="store_true", help="also measure links, storage and a gradient, and advise")
+    info.add_argument("--data", type=Path, metavar="DIR", help="with --check: a shard folder to read from")
+    info.add_argument("--out", type=Path, metavar="DIR", help="with --check: a folder to write to")
     info.set_defaults(run=_info)
     return top
 
@@ -128,7 +131,7 @@ def _info(options: argparse.Namespace) -> int:
     from mpitrain.mpi import abort_on_exception
 
     abort_on_exception()
-    return info()
+    return info(options.check, options.data, options.out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_info
@@ -9,16 +10,22 @@ from threadpoolctl import threadpool_info
 from mpitrain import __version__
 from mpitrain.cli.setup import some, threads
 from mpitrain.device import available, describe, why_staged
+from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport, cuda_aware, library
+from mpitrain.mpi.agreement import agreed, ending_together
 
 #: The exchanges for which a CUDA-aware MPI reads and writes GPU memory directly.
 DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"
 
 
-def info() -> int:
-    """Print versions, the MPI library, where the ranks are and how they would exchange vectors."""
+def info(check: bool = False, data: Path | None = None, out: Path | None = None) -> int:
+    """Print versions, the MPI library, where the ranks are and how they would exchange vectors. With `check`, measure
+    and advise as well: `data` and `out` are folders to read and write."""
     transport = Transport(deadline=60.0)
-    each = some(threads(0, transport), "thread")
+    if not check and (data or out):
+        return ending_together(transport, lambda: agreed(transport, _refuse, "the command line"))
+    number = threads(0, transport)
+    each = some(number, "thread")
     places = transport.gather_texts(
         f"{platform.node()} local rank {transport.local_rank} of {transport.local_size}, "
         f"{some(len(os.sched_getaffinity(0)), 'core')}, {each} in a training",
@@ -31,8 +38,26 @@ def info() -> int:
         for name, value in _facts(transport, passive, staged):
             print(f"{name:<18} {value}")
         for rank, place in enumerate(places):
-            print(f"{f'rank {rank}':<18} {place}")
-    transport.leave()
+            print(f"{f'rank {rank}':<18} {place}", flush=True)
+    if not check:
+        transport.leave()
+        return 0
+    return ending_together(transport, lambda: _check(transport, number, passive, data, out))
+
+
+def _refuse() -> int:
+    raise BadInput("--data, --out: only --check reads and writes")
+
+
+def _check(transport: Transport, number: int, passive: bool, data: Path | None, out: Path | None) -> int:
+    from mpitrain.cli.check import advice, measure
+
+    found = agreed(transport, lambda: measure(transport, number, passive, data, out), "the check")
+    if transport.rank == 0:
+        for name, value in found.lines():
+            print(f"{name:<18} {value}")
+        for line in advice(found):
+            print(f"advice: {line}")
     return 0
 
 

@@ -1,0 +1,223 @@
+"""`info --check`: measure what a training will meet on these ranks, within two minutes, and advise what to change."""
+
+import os
+import platform
+import time
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from mpitrain.cli.setup import some
+from mpitrain.data.batch import Batch
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.models.build import build
+from mpitrain.mpi import Transport
+from mpitrain.mpi.tags import Tag
+
+#: What is measured with: the network of Strom 2015, 14.6 million weights, on a minibatch of 64.
+NETWORK, INPUT, CLASSES, MINIBATCH = "strom2015-dnn", (17, 20), 3000, 64
+LARGE, ROUNDS, SMALL_ROUNDS = 16 << 20, 4, 100  # bytes of a large message, and how often each is sent to and fro
+WRITTEN, READ = 64 << 20, 256 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between two ranks: seconds that an empty message takes, and bytes per second of large ones."""
+
+    latency: float
+    bandwidth: float
+
+    def __str__(self) -> str:
+        return f"{self.latency * 1e6:,.0f} µs, {self.bandwidth / 1e9:.2f} GB/s"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured. None: there is no such thing here, or it was not asked for."""
+
+    ranks: int
+    nodes: int
+    ranks_a_node: int  # of the fullest node
+    cores: int  # of the poorest node
+    threads: int  # of each rank
+    passive: bool  # whether one-sided reads are served while their target computes
+    gradient: float  # seconds, of the slowest rank
+    vector: int  # bytes of the network
+    sum: float  # seconds to sum such a vector over all ranks
+    within: Link | None = None
+    between: Link | None = None
+    write: float | None = None  # bytes per second
+    read: float | None = None  # of rank 0's node, while all nodes read
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and values to print."""
+        millions, none = self.vector / 4e6, "not measured"
+        return [
+            ("within a node", str(self.within or none)),
+            ("between nodes", str(self.between or none)),
+            ("a gradient", f"{self.gradient:.3f} s ({NETWORK}, {millions:.1f} M weights, minibatch {MINIBATCH})"),
+            ("sum over all ranks", f"{self.sum:.3f} s for a vector of this network"),
+            ("run folder", none if self.write is None else f"written at {self.write / 1e6:,.0f} MB/s"),
+            ("data", none if self.read is None else f"read at {self.read / 1e6:,.0f} MB/s"),
+        ]
+
+
+def advice(found: Found) -> list[str]:
+    """What to change, in plain lines."""
+    said = []
+    if found.ranks == 1:
+        said.append("one rank: if more were started, the launcher does not fit this MPI (docs/clusters.md)")
+    busy = found.ranks_a_node * found.threads
+    if busy > found.cores:
+        said.append(
+            f"{found.ranks_a_node} ranks of {some(found.threads, 'thread')} share {some(found.cores, 'core')} of a "
+            "node: more ranks train no faster there; start fewer, or set run.threads"
+        )
+    elif 2 * busy <= found.cores:
+        said.append(
+            f"{found.cores - busy} cores of a node stay idle: more ranks, or a larger run.threads, can use them"
+        )
+    said += _of_exchange(found)
+    if found.nodes > 1 and not found.passive:
+        said.append(
+            "MPI serves one-sided reads only while their target calls MPI: run.exchange = 'auto' takes messages"
+        )
+    if found.write is not None and found.write < 50e6:
+        said.append("the run folder is slow: write checkpoints rarely (run.checkpoint_every), or elsewhere (run.out)")
+    if found.read is not None and found.read < 50e6:
+        said.append("the data are slow to read: copy them to the node's own disk, or raise data.memory_limit_gb")
+    return said or ["nothing to change"]
+
+
+def _of_exchange(found: Found) -> list[str]:
+    """Whether a network of this size is worth its messages. A centre's link carries the vectors of all workers."""
+    link = found.between if found.nodes > 1 else found.within
+    if link is None:
+        return []
+    size, speedup = "for a network of this size, before overlap", found.ranks / (1 + found.sum / found.gradient)
+    if speedup > 0.8 * found.ranks:
+        return [f"allreduce on {found.ranks} ranks computes {speedup:.1f} times as much as one ({size})"]
+    tau = max(ceil(found.ranks * found.vector / link.bandwidth / found.gradient), 4)
+    slower = "less than one rank" if speedup < 1 else f"only {speedup:.1f} times as much as one"
+    return [
+        f"allreduce on {found.ranks} ranks computes {slower}, because a sum takes {found.sum:.2f} s and a gradient "
+        f"{found.gradient:.2f} s ({size})",
+        f"take sparse-delta, or easgd or block-momentum with algorithm.tau = {tau} or more",
+    ]
+
+
+def measure(transport: Transport, threads: int, passive: bool, data: Path | None, out: Path | None) -> Found:
+    """Measure. Collective. Raises BadInput for a folder that cannot be read or written."""
+    hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
+    by_host = [[rank for rank, host in enumerate(hosts) if host == each] for each in dict.fromkeys(hosts)]
+    local = next((ranks[:2] for ranks in by_host if len(ranks) > 1), None)
+    cores = transport.gather_texts(str(len(os.sched_getaffinity(0))), "the ranks' cores")
+    vector = np.zeros(build(NETWORK, INPUT, CLASSES).layout.size, np.float32)
+    with threadpool_limits(threads):
+        gradient = _slowest(transport, _gradient(vector))
+    return Found(
+        ranks=transport.size,
+        nodes=transport.nodes,
+        ranks_a_node=max(map(len, by_host)),
+        cores=min(map(int, cores)),
+        threads=threads,
+        passive=passive,
+        gradient=gradient,
+        vector=vector.nbytes,
+        sum=_slowest(transport, min(_sum(transport, vector) for _ in range(3))),
+        within=_link(transport, local),
+        between=_link(transport, [ranks[0] for ranks in by_host[:2]] if len(by_host) > 1 else None),
+        write=None if out is None or transport.rank else transport.alive_while(lambda: _write(out)),
+        read=None if data is None or not transport.leader else transport.alive_while(lambda: _read(data)),
+    )
+
+
+def _slowest(transport: Transport, seconds: float) -> float:
+    most = np.array([seconds])
+    transport.wait(transport.start_maximum(most), "the slowest rank")
+    return float(most[0])
+
+
+def _gradient(vector: Array) -> float:
+    """Seconds of one, the fastest after the first."""
+    network = build(NETWORK, INPUT, CLASSES)
+    batch = Batch(np.zeros((MINIBATCH, *INPUT), np.float32), np.zeros(MINIBATCH, np.int32))
+    theta, out = network.initial(1), np.empty_like(vector)
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        network.loss_and_gradient(theta, out, batch)
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def _sum(transport: Transport, vector: Array) -> float:
+    transport.barrier("the others")
+    began = time.perf_counter()
+    transport.sum(vector, "a sum over all ranks")
+    return time.perf_counter() - began
+
+
+def _link(transport: Transport, pair: list[int] | None) -> Link | None:
+    """Messages to and fro between two ranks; rank 0 learns the result. Collective."""
+    if pair is None:
+        return None
+    figures = np.zeros(2)
+    transport.barrier("the others")
+    if transport.rank in pair:
+        other = pair[1 - pair.index(transport.rank)]
+        first = transport.rank == pair[0]
+        figures[0] = _to_and_fro(transport, other, first, np.zeros(8, np.uint8), SMALL_ROUNDS)
+        figures[1] = _to_and_fro(transport, other, first, np.zeros(LARGE, np.uint8), ROUNDS)
+        figures *= first
+    transport.sum(figures, "the measurement of a link")
+    return Link(float(figures[0]), LARGE / float(figures[1]))
+
+
+def _to_and_fro(transport: Transport, other: int, first: bool, buffer: Array, rounds: int) -> float:
+    """Seconds that a message takes one way, the fastest of the rounds."""
+    fastest = np.inf
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for sending in (first, not first):
+            start = transport.send if sending else transport.start_receive
+            transport.wait(start(other, Tag.VECTOR, buffer), "a message of the check", whom=[other])
+        fastest = min(fastest, (time.perf_counter() - began) / 2)
+    return fastest
+
+
+def _write(folder: Path) -> float:
+    """Bytes per second, written through to the disk."""
+    path, block = folder / ".mpitrain-check", os.urandom(1 << 20)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        began = time.perf_counter()
+        with path.open("wb", buffering=0) as file:
+            for _ in range(WRITTEN // len(block)):
+                file.write(block)
+            os.fsync(file.fileno())
+        return WRITTEN / (time.perf_counter() - began)
+    except OSError as error:
+        raise BadInput(f"--out: {folder}: {error.strerror}") from None
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _read(folder: Path) -> float:
+    """Bytes per second of the first shards, past the page cache."""
+    taken, began = 0, time.perf_counter()
+    try:
+        for path in sorted(folder.glob("*.h5")):
+            with path.open("rb", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                while taken < READ and (block := file.read(1 << 20)):
+                    taken += len(block)
+    except OSError as error:
+        raise BadInput(f"--data: {folder}: {error.strerror}") from None
+    if not taken:
+        raise BadInput(f"--data: {folder}: holds no shards (*.h5)")
+    return taken / (time.perf_counter() - began)
