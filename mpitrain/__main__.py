@@ -21,6 +21,7 @@ ADDED = {
     ("compare",): "mpitrain.comparison:add_parser",
     ("report",): "mpitrain.report:add_parser",
     ("stability",): "mpitrain.stability:add_parser",
+    ("describe",): "mpitrain.cli.describe:add_parser",
     ("jobs",): "mpitrain.cli.jobs:add_parser",
 }
 COMMANDS = ("train", *chain(*ADDED), "info")

@@ -1,1 +1,1 @@
-"""The commands `train` and `info`: setting up a training, running it, and writing its results."""
+"""The commands `train`, `info`, `describe` and `jobs`: setting up a training, running it, and writing its results."""

@@ -62,6 +62,10 @@ class Convolution(Layer):
             error.key = "pool"
             raise
 
+    @property
+    def operations(self) -> int:
+        return self.image[0] * self.image[1] * self.filters * self.kernel**2 * self.input_shape[2]
+
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         weights, bias = (views[p.name] for p in self.parameters)
         ops, pool = self.workspace.ops, self.pool

@@ -32,6 +32,10 @@ class FullyConnected(Layer):
         self.parameters = [weights, bias]
         return (self.units,)
 
+    @property
+    def operations(self) -> int:
+        return prod(self.input_shape) * self.units
+
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         weights, bias = (views[p.name] for p in self.parameters)
         self._x = x.reshape(len(x), -1)

@@ -53,6 +53,11 @@ class Layer(ABC):
         return self.output_shape
 
     @property
+    def operations(self) -> int:
+        """Multiply-adds of its matrix products, for the output of one example."""
+        return 0
+
+    @property
     def takes_bias(self) -> bool:
         """Whether this layer can add the bias of the previous one."""
         return False

@@ -168,9 +168,11 @@ def krizhevsky2014(o: Options) -> list[AnyLayer]:
 
 @dataclass(frozen=True)
 class Preset:
-    """The layers of a network, with the paper's outputs and l2."""
+    """The layers of a network, with the shape of an input, the number of classes, the outputs and l2 of the paper."""
 
     layers: Layers
+    inputs: tuple[int, ...]
+    classes: int
     output: Output = "softmax"
     l2: float = 0.0
     #: Whether `hidden_layers` may be given.
@@ -183,14 +185,14 @@ class Preset:
 DEFAULT = "digits-cnn"
 
 PRESETS = {
-    "digits-cnn": Preset(digits_cnn),
-    "chan2014-cnn": Preset(chan2014_cnn, frames=True),
-    "chan2014-dnn": Preset(chan2014_dnn, depth=True, frames=True),
-    "zhang2013-dnn": Preset(zhang2013_dnn, depth=True, frames=True),
-    "easgd-cifar": Preset(easgd_cifar, l2=1e-4),
-    "easgd-imagenet": Preset(easgd_imagenet, l2=1e-5),
-    "krizhevsky2014": Preset(krizhevsky2014, output="logistic"),
-    "strom2015-dnn": Preset(strom2015_dnn, depth=True, frames=True),
+    "digits-cnn": Preset(digits_cnn, (8, 8, 1), 10),
+    "chan2014-cnn": Preset(chan2014_cnn, (23, 23), 1998, frames=True),
+    "chan2014-dnn": Preset(chan2014_dnn, (23, 23), 1998, depth=True, frames=True),
+    "zhang2013-dnn": Preset(zhang2013_dnn, (11, 42), 10217, depth=True, frames=True),
+    "easgd-cifar": Preset(easgd_cifar, (28, 28, 3), 10, l2=1e-4),
+    "easgd-imagenet": Preset(easgd_imagenet, (221, 221, 3), 1000, l2=1e-5),
+    "krizhevsky2014": Preset(krizhevsky2014, (224, 224, 3), 1000, output="logistic"),
+    "strom2015-dnn": Preset(strom2015_dnn, (17, 20), 3000, depth=True, frames=True),
 }
 
 

@@ -1,0 +1,97 @@
+"""`python -m mpitrain describe [CONFIG]`: the network of a configuration, layer by layer."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mpitrain import config as configuration
+from mpitrain.config import Config
+from mpitrain.errors import BadInput
+from mpitrain.models import presets, table
+from mpitrain.models.table import AnyLayer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mpitrain.models.layer import Shape
+    from mpitrain.models.network import Network
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand; `args.run` is then `run`."""
+    parser = subparsers.add_parser("describe", help="a network's layers: shapes, parameters, operations")
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as a.b=value")
+    parser.add_argument(
+        "--input", metavar="HxWxC", help="shape of an input, or WINDOWxFEATURES; default: the data's, or a preset's own"
+    )
+    parser.add_argument("--classes", type=int, metavar="N", help="default: as for --input")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table. Raises BadInput naming the key, the option or the folder that does not fit."""
+    from rich.console import Console
+
+    from mpitrain.models.network import network_of_layers
+    from mpitrain.training.inputs import design_of, network_of
+
+    config = configuration.load(options.config, options.set)
+    (own, own_classes), design = _inputs(config), design_of(config)
+    shape = _shape(options.input) if options.input else own
+    classes = own_classes if options.classes is None else options.classes
+    network = network_of_layers(network_of(config, shape, classes), "layers", "describe")
+    print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, l2 {network.l2:g}")
+    Console(highlight=False).print(layers_table(network, table.complete(design.layers, classes)))
+    return 0
+
+
+def layers_table(network: "Network", tables: list[AnyLayer]) -> "Table":
+    """A row for each layer: what it is, the shape of its output, parameters and multiply-adds for one sample."""
+    from rich.table import Table
+
+    rows = Table("layer", "", box=None, pad_edge=False, show_footer=True)
+    parameters = [sum(parameter.size for parameter in layer.parameters) for layer in network.layers]
+    operations = [layer.operations for layer in network.layers]
+    rows.columns[0].footer = "total"
+    for heading, total in (("output", ""), ("parameters", _sum(parameters)), ("multiply-adds", _sum(operations))):
+        rows.add_column(heading, total, justify="right", no_wrap=True)
+    for layer, listed, size, count in zip(network.layers, tables, parameters, operations, strict=True):
+        rows.add_row(layer.name, _settings(listed), _times(layer.output_shape), f"{size:,}", f"{count:,}")
+    return rows
+
+
+def _settings(layer: AnyLayer) -> str:
+    """The keys that are not at their defaults."""
+    said = msgspec.to_builtins(layer)
+    plain = {field.name: field.default for field in msgspec.structs.fields(layer)}
+    return ", ".join(f"{key} {said[key]:g}" for key in plain if said[key] != plain[key])
+
+
+def _inputs(config: Config) -> tuple["Shape", int]:
+    """Shape of an input and number of classes: the data's, or without data those a preset is made for."""
+    from mpitrain.checkpoint import origin
+    from mpitrain.training.inputs import data_path, seen_shape
+
+    if not config.data.path and config.model.preset in presets.PRESETS:
+        known = presets.PRESETS[config.model.preset]
+        return known.inputs, known.classes
+    of = origin.of_part(data_path(config))
+    return seen_shape(config, of), of.classes
+
+
+def _shape(text: str) -> "Shape":
+    if not re.fullmatch(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){0,2}", text):
+        raise BadInput(f"--input {text}: expected numbers, such as 28x28x3 for images, 11x40 for windows of frames")
+    return tuple(map(int, text.split("x")))
+
+
+def _sum(numbers: list[int]) -> str:
+    return f"{sum(numbers):,}"
+
+
+def _times(shape: "Shape") -> str:
+    return " x ".join(map(str, shape))

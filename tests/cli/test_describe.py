@@ -1,0 +1,60 @@
+"""`mpitrain describe`."""
+
+import re
+
+import pytest
+
+from mpitrain.__main__ import main
+from mpitrain.models.presets import PRESETS
+
+
+def described(capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[str, dict[str, list[str]]]:
+    """The first line, and the cells of each layer from the shape of its output on."""
+    assert main(["describe", *settings]) == 0
+    first, _, *rows = capsys.readouterr().out.splitlines()
+    return first, {row.split()[0]: re.split(r" {2,}", row.rstrip())[-3:] for row in rows if not row.startswith(" ")}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_described_on_its_own_inputs(capsys: pytest.CaptureFixture[str], preset: str) -> None:
+    first, rows = described(capsys, "--set", f"model.preset={preset}")
+    assert first.startswith(f"model.preset = '{preset}': inputs of ") and "total" in rows
+
+
+def test_alexnet_in_one_tower(capsys: pytest.CaptureFixture[str]) -> None:
+    """61,100,840 parameters and 0.714 G multiply-adds are those of torchvision's `alexnet`, which is this network."""
+    rows = described(capsys, "--set", "model.preset=krizhevsky2014")[1]
+    assert rows["total"][-2:] == ["61,100,840", "714,188,480"]
+    assert rows["conv1"] == ["55 x 55 x 64", f"{11 * 11 * 3 * 64 + 64:,}", f"{55 * 55 * 64 * 11 * 11 * 3:,}"]
+    assert rows["conv5"] == ["6 x 6 x 256", f"{9 * 256 * 256 + 256:,}", f"{13 * 13 * 256 * 9 * 256:,}"]  # then pooled
+    assert rows["fc1"] == ["4096", f"{9216 * 4096 + 4096:,}", f"{9216 * 4096:,}"]
+    assert rows["norm1"][-2:] == ["0", "0"]
+
+
+def test_inputs_are_those_of_the_data_or_as_told(capsys: pytest.CaptureFixture[str]) -> None:
+    layers = ("--set", 'model.layers=[{kind="fully-connected", gain=1}]')
+    first, rows = described(capsys, *layers, "--set", "data.crop=4")
+    assert first == "model.layers: inputs of 4 x 4 x 1, 10 classes, softmax, l2 0"
+    assert rows["total"][-2:] == ["170", "160"]
+    first, rows = described(capsys, *layers, "--input", "11x40", "--classes", "3")
+    assert first == "model.layers: inputs of 11 x 40, 3 classes, softmax, l2 0"
+    assert rows["fc1"] == ["3", f"{440 * 3 + 3:,}", f"{440 * 3:,}"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (("--input", "8*8"), "--input 8*8: expected numbers"),
+        (("--input", "0x8"), "--input 0x8: expected numbers"),
+        (("--input", "8x8x8x8"), "--input 8x8x8x8: expected numbers"),
+        (("--classes", "0"), "0 classes"),
+        (("--set", "data.path=nowhere"), "nowhere: no such folder"),
+        (("--set", "model.preset=digits"), "model.preset: unknown 'digits'"),
+        (("--input", "3x3x1", "--set", "model.preset=easgd-cifar"), "does not fit images of 3 x 3 x 1"),
+        (("none.toml",), "none.toml"),
+    ],
+)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], settings: tuple[str, ...], line: str) -> None:
+    assert main(["describe", *settings]) == 2
+    err = capsys.readouterr().err
+    assert line in err and err.count("\n") == 1
