@@ -16,7 +16,7 @@ ECHO_OF_INTERRUPT = 2.0  # of SIGINT, which people send
 class Stop:
     """Whether a signal has asked for the end. Nothing else happens in the handler; a second signal ends at once.
 
-    Batch systems signal the ranks and their launcher, which passes it on, so that one wish comes two or three times:
+    Batch systems signal the ranks and their launcher, which passes it on, so that one request comes two or three times:
     what follows the first within ECHO seconds is no second one, and a busy node passes it on late.
     """
 
@@ -38,7 +38,7 @@ class Stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # jobs/launch.sh blocks SIGTERM in mpirun
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.signal:  # not `flag`: another rank's wish to stop may have come before this rank's own signal
+        if not self.signal:  # not `flag`: another rank's stop request may have come before this rank's own signal
             self.flag, self.signal, self.since = True, number, self.clock()
         elif self.clock() - self.since > (ECHO_OF_INTERRUPT if number == signal.SIGINT else ECHO):
             signal.signal(number, signal.SIG_DFL)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from mpitrain.mpi.start import PRINTING
+from mpitrain.mpi.process import PRINTING
 
 
 def test_an_abort_waits_until_the_last_line_is_read() -> None:

@@ -1,14 +1,16 @@
 """Waits under a deadline: others' silence is counted, this rank's own absence is not."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from mpitrain.errors import Overdue
+from mpitrain.mpi.process import PROCESS, Process
 from mpitrain.mpi.waiting import LOOKS, Member, WakingClock
+from mpitrain.mpi.watchdog import Blocking
 
 
-class Time:
+class Time(Process):
     """A clock that moves by what is slept, and by jumps in which the process is suspended."""
 
     def __init__(self, *jumps: float) -> None:
@@ -17,8 +19,11 @@ class Time:
     def clock(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds + next(self._jumps, 0.0)
+    def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None:
+        self.now += nap + next(self._jumps, 0.0)
+
+    def blocking(self, call: str, deadline: float) -> Blocking:
+        return PROCESS.blocking(call, deadline)
 
 
 def looks(*times: float) -> Iterator[float]:
@@ -36,7 +41,7 @@ def test_a_clock_that_counts_at_most_so_much_between_two_looks() -> None:
 def test_a_suspended_wait_is_not_overdue() -> None:
     """Not by suspensions that are longer than the deadline, unless there are as many as looks to a deadline."""
     time = Time(*[1000.0] * (LOOKS - 1))
-    member = Member(clock=time.clock, sleep=time.sleep)
+    member = Member(runtime=time)
     member.deadline = 5.0  # as when the configuration has been read
     with pytest.raises(Overdue, match=r"waited 5 s for nobody"):
         member.until(lambda: False, "nobody")

@@ -51,8 +51,8 @@ def test_a_call_that_does_not_return_is_named_after_its_deadline() -> None:
 #: A rank that stands still in a blocking call, in the place of one whose peer is frozen.
 STUCK = """
 import time
-from mpitrain.mpi.start import blocking
-with blocking("MPI_Win_free", 0.5):
+from mpitrain.mpi.process import PROCESS
+with PROCESS.blocking("MPI_Win_free", 0.5):
     time.sleep(600)
 """
 

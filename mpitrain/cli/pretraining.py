@@ -23,12 +23,14 @@ def pretrain(session: Session) -> None:
     options, transport, theta = session.config.pretraining, session.transport, session.state.theta
     if options.method == "none":
         return
-    complete = (
-        _work(session, options) if transport.rank == 0 else stand_by(session, 0, "the pre-training by rank 0").complete
-    )
+    first = transport.members[0]
+    if transport.rank == first:
+        complete = _work(session, options)
+    else:
+        complete = stand_by(session, first, f"the pre-training by rank {first}").complete
     if not complete:
         session.saver = None
-    transport.broadcast_array(theta, "the pre-trained weights")
+    transport.broadcast_array(theta, "the pre-trained weights", first)
     transport.flush()
     session.state = fresh(session.config.algorithm, theta, session.state.assignments)
 
@@ -55,7 +57,7 @@ def _work(session: Session, options: Pretraining) -> bool:
         _record(session, layer, layers, loss / samples, session.clock() - began)
     if theta is not session.state.theta:
         device.download(theta, session.state.theta)
-    dismiss(session, range(1, session.transport.size), Over(not session.stop.flag))
+    dismiss(session, session.transport.members[1:], Over(not session.stop.flag))
     return not session.stop.flag
 
 

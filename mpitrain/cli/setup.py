@@ -1,7 +1,6 @@
 """Set up a training: data, network, run folder and session; on a resume, restore the checkpoint."""
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -170,9 +169,9 @@ def new_session(
         device=device,
         deadline=config.run.deadline,
     )
-    members = list(range(transport.size if config.algorithm.workers(transport.size) > 1 or has_server(config) else 1))
-    clock = time.monotonic
-    return Session(config, transport, members, network, learner, schedule, state, clock, stop, device=device)
+    alone = config.algorithm.workers(transport.size) == 1 and not has_server(config)
+    members = transport.members[:1] if alone else list(transport.members)
+    return Session(config, transport, members, network, learner, schedule, state, transport.clock, stop, device=device)
 
 
 def has_server(config: Config) -> bool:

@@ -6,14 +6,16 @@ them up, and sends the sum to the ranks that need it, so that in a sum over K ra
 sends 2(K−1)/K·n. The sum of an element is computed by one rank, so that all get the same bits.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpitrain.device.streams import Event, Stream
 from mpitrain.flat import Array
 from mpitrain.models.partition import units_of
+from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.tags import Tag
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 #: Each collective has two of these tags, one for each of its steps, so that its messages match no other's.
 TAGS = 1 << 14
-Steps = Iterator[list[Any]]
+Steps = Iterator[Sequence[Request]]
+Shares = Mapping[int, slice]  # of a vector, by rank
 
 
 class ChunkedCollective:
@@ -31,7 +34,7 @@ class ChunkedCollective:
 
     def __init__(self, queue: "StagedTransport", steps: Steps) -> None:
         self._queue, self._steps, self.done = queue, steps, False
-        self._pending = next(steps)
+        self._pending = list(next(steps))
 
     def Test(self) -> bool:  # named as in MPI's requests
         """Whether kernels launched from now on see the result."""
@@ -49,7 +52,7 @@ class ChunkedCollective:
             if self._pending:
                 break
             try:
-                self._pending = next(self._steps)
+                self._pending = list(next(self._steps))
             except StopIteration:
                 self.done = True
         return self.done
@@ -59,11 +62,11 @@ class ChunkedCollective:
 class Mark:
     """An event in a stream, with the interface of an MPI request."""
 
-    event: Any
+    event: Event
 
     def Test(self) -> bool:  # named as in MPI's requests
         """Whether the stream has reached the event."""
-        return bool(self.event.done)
+        return self.event.done
 
 
 class ChunkedCollectives:
@@ -71,11 +74,11 @@ class ChunkedCollectives:
 
     def __init__(self, transport: "Transport", device: "Gpu") -> None:
         self._transport, self._device = transport, device
-        self._rank, self._ranks = transport.rank, range(transport.size)
+        self._rank, self._ranks = transport.rank, transport.members
         self._others = [rank for rank in self._ranks if rank != self._rank]
         self._rooms: dict[tuple[int, np.dtype], list[Array]] = {}
 
-    def reduced(self, array: Array, add: Callable[..., Any]) -> Steps:
+    def reduced(self, array: Array, add: np.ufunc) -> Steps:
         """Combine every element with `add` over all ranks, in place."""
         tag, shares = self._tag(), self._shares(array.size)
         own = array[shares[self._rank]]
@@ -103,7 +106,7 @@ class ChunkedCollectives:
         if out is None:
             self._give_back(own)
 
-    def gathered(self, own: Array | None, out: Array, pieces: list[slice]) -> Steps:
+    def gathered(self, own: Array | None, out: Array, pieces: Shares) -> Steps:
         """Put the ranks' pieces into `out` on every rank. With `own=None` this rank's piece is in `out` already."""
         tag, mine = self._tag(), out[pieces[self._rank]]
         if own is not None:
@@ -111,13 +114,11 @@ class ChunkedCollectives:
         yield self._settled(self._device.compute)
         yield self._handed(mine, out, pieces, self._ranks, tag)
 
-    def scattered(self, array: Array, own: Array, pieces: list[slice]) -> Steps:
+    def scattered(self, array: Array, own: Array, pieces: Shares) -> Steps:
         """Put each rank's piece of the sum of the ranks' arrays into its `own` (reduce_scatter)."""
         yield from self._combined(array, array[pieces[self._rank]], own, pieces, np.add, self._tag())
 
-    def _combined(
-        self, terms: Array, term: Array, own: Array, shares: list[slice], add: Callable[..., Any], tag: int
-    ) -> Steps:
+    def _combined(self, terms: Array, term: Array, own: Array, shares: Shares, add: np.ufunc, tag: int) -> Steps:
         """Combine this rank's share of all ranks' `terms` into `own`, which may be the same object as its own
         `term`."""
         room = self._room(own.size * len(self._others), own.dtype)
@@ -133,28 +134,28 @@ class ChunkedCollectives:
         self._give_back(room)
 
     def _handed(
-        self, own: Array, out: Array | None, pieces: list[slice], wanting: Collection[int], tag: int
-    ) -> list[Any]:
+        self, own: Array, out: Array | None, pieces: Shares, wanting: Collection[int], tag: int
+    ) -> list[Request]:
         """Send every rank's own piece to the `out` of the ranks that need it."""
         messages = self._sends(tag, {rank: own for rank in wanting if rank != self._rank})
         if out is not None and self._rank in wanting:
             messages += self._receives(tag, {rank: out[pieces[rank]] for rank in self._others})
         return messages
 
-    def _sends(self, tag: int, pieces: dict[int, Array]) -> list[Any]:
+    def _sends(self, tag: int, pieces: dict[int, Array]) -> list[Request]:
         return [self._transport.begin_send(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
 
-    def _receives(self, tag: int, pieces: dict[int, Array]) -> list[Any]:
+    def _receives(self, tag: int, pieces: dict[int, Array]) -> list[Request]:
         return [self._transport.begin_receive(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
 
-    def _settled(self, stream: Any) -> list[Any]:
+    def _settled(self, stream: Stream) -> list[Request]:
         """A request that completes when the work that is now in the stream has run."""
         event = self._device.event()
         event.record(stream)
         return [Mark(event)]
 
-    def _shares(self, size: int) -> list[slice]:
-        return [units_of(size, rank, len(self._ranks)) for rank in self._ranks]
+    def _shares(self, size: int) -> Shares:
+        return {rank: units_of(size, place, len(self._ranks)) for place, rank in enumerate(self._ranks)}
 
     def _tag(self) -> int:
         return Tag.COLLECTIVES + 2 * next(self._transport.numbers) % TAGS

@@ -8,24 +8,38 @@ which is the same on every rank. `Test` of any request makes all of them progres
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from mpitrain.device.streams import Event
 from mpitrain.flat import Array
 from mpitrain.mpi.collectives import Counted
+from mpitrain.mpi.communicator import Request
 
 if TYPE_CHECKING:
     from mpitrain.device.gpu import Gpu
     from mpitrain.mpi import Transport
 
 
+class Queued(Request, Protocol):
+    """A collective in a `StagedTransport`'s queue."""
+
+    def started(self) -> bool:
+        """Start the collective if it may start now; whether it has started."""
+
+    def finished(self) -> bool:
+        """Advance as far as possible; whether it has completed."""
+
+
 class Operation:
     """One collective in progress, with the interface of an MPI request."""
 
-    def __init__(self, queue: "StagedTransport", start: Callable[[], Any], end: Callable[[], None], ready: Any) -> None:
+    def __init__(
+        self, queue: "StagedTransport", start: Callable[[], Request], end: Callable[[], None], ready: Event
+    ) -> None:
         self._queue, self._start, self._end, self._ready = queue, start, end, ready
-        self._request: Any = None
+        self._request: Request | None = None
         self.done = False
 
     def Test(self) -> bool:  # named as in MPI's requests
@@ -35,7 +49,7 @@ class Operation:
 
     def started(self) -> bool:
         """Start the collective if its input is on the host; whether it has started."""
-        if self._request is None and (self._ready is None or self._ready.done):
+        if self._request is None and self._ready.done:
             self._request = self._start()
         return self._request is not None
 
@@ -52,9 +66,9 @@ class StagedTransport(Counted):
 
     def __init__(self, transport: "Transport", device: "Gpu") -> None:
         self._transport, self._device = transport, device
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[Queued] = deque()
         self._queues = [self._waiting]  # with those of the duplicate
-        self._spare: dict[tuple[int, str], list[tuple[Array, Any]]] = {}
+        self._spare: dict[tuple[int, str], list[tuple[Array, Event]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -72,13 +86,13 @@ class StagedTransport(Counted):
         duplicate._queues = self._queues
         return duplicate
 
-    def begin_sum(self, array: Array) -> Any:
+    def begin_sum(self, array: Array) -> Request:
         return self._in_place(self._transport.begin_sum, array)
 
-    def begin_maximum(self, array: Array) -> Any:
+    def begin_maximum(self, array: Array) -> Request:
         return self._in_place(self._transport.begin_maximum, array)
 
-    def begin_broadcast(self, array: Array, root: int) -> Any:
+    def begin_broadcast(self, array: Array, root: int) -> Request:
         return self._launch(
             lambda here: self._transport.begin_broadcast(here[0], root),
             [array],
@@ -86,7 +100,7 @@ class StagedTransport(Counted):
             writing=[self._transport.rank != root],
         )
 
-    def begin_reduce(self, root: int, array: Array, out: Array | None) -> Any:
+    def begin_reduce(self, root: int, array: Array, out: Array | None) -> Request:
         arrays = [array] if out is None else [array, out]
         return self._launch(
             lambda here: self._transport.begin_reduce(root, here[0], None if out is None else here[1]),
@@ -95,7 +109,7 @@ class StagedTransport(Counted):
             writing=[False, True],
         )
 
-    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
+    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Request:
         if own is not None:
             return self._launch(
                 lambda here: self._transport.begin_gather(here[0], here[1], counts),
@@ -106,11 +120,11 @@ class StagedTransport(Counted):
         return self._launch(
             lambda here: self._transport.begin_gather(None, here[0], counts),
             [out],
-            reading=[pieces_of(counts)[self._transport.rank]],
+            reading=[pieces_of(counts)[self._transport.position]],
             writing=[True],
         )
 
-    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Any:
+    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
         return self._launch(
             lambda here: self._transport.begin_reduce_scatter(here[0], here[1], counts),
             [array, own],
@@ -129,16 +143,16 @@ class StagedTransport(Counted):
 
     # ---- the stages
 
-    def _in_place(self, start: Callable[[Array], Any], array: Array) -> Any:
+    def _in_place(self, start: Callable[[Array], Request], array: Array) -> Request:
         return self._launch(lambda here: start(here[0]), [array], reading=[True], writing=[True])
 
     def _launch(
         self,
-        start: Callable[[Sequence[Array]], Any],
+        start: Callable[[Sequence[Array]], Request],
         arrays: Sequence[Array],
         reading: Sequence[bool | slice],
         writing: Sequence[bool],
-    ) -> Any:
+    ) -> Request:
         """Queue an operation. `reading`: the arrays, or parts of them, that it reads; `writing`: those it writes."""
         device, on_device = self._device, [not isinstance(array, np.ndarray) for array in arrays]
         if not any(on_device) and not self._waiting:
@@ -164,12 +178,12 @@ class StagedTransport(Counted):
 
         return self._enqueue(Operation(self, lambda: start([host for host, _ in here]), end, ready))
 
-    def _enqueue(self, operation: Any) -> Any:
+    def _enqueue(self, operation: Queued) -> Request:
         self._waiting.append(operation)
         self.advance()
         return operation
 
-    def _pinned(self, array: Array) -> tuple[Array, Any]:
+    def _pinned(self, array: Array) -> tuple[Array, Event]:
         """A flat pinned array of the same size, with the event of its last copy."""
         spare = self._spare.get((array.size, array.dtype.char), [])
         if spare:
@@ -180,6 +194,6 @@ class StagedTransport(Counted):
 
 
 def pieces_of(counts: Sequence[int]) -> list[slice]:
-    """The ranks' pieces of a vector, `counts` elements long."""
+    """The members' pieces of a vector, `counts` elements long."""
     ends = list(accumulate(counts))
     return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]

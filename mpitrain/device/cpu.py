@@ -5,7 +5,7 @@ everything that MPI or a file reads is in host memory, unless MPI is CUDA-aware.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -15,6 +15,9 @@ from mpitrain.data.prefetch import DEADLINE, Loader, open_loader
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.ops.residual import accumulate
+
+if TYPE_CHECKING:
+    from mpitrain.mpi import Transport
 
 Rule = TypeVar("Rule", bound=Callable[..., None])
 
@@ -41,7 +44,7 @@ class Cpu:
         """Minibatches on the device, copied ahead of use."""
         return open_loader(corpus, dtype, deadline=deadline)
 
-    def transport(self, transport: Any) -> Any:
+    def transport(self, transport: "Transport") -> "Transport":
         """The transport with collectives, and if `direct` also messages, that accept the device's arrays."""
         return transport
 

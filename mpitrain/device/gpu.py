@@ -5,7 +5,7 @@ kernels wait for the copy; the host waits only when it reads data, such as a los
 share a GPU: each has its own context and allocates only the memory that it needs.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.direct import DirectTransport
 from mpitrain.device.operations import Operations
 from mpitrain.device.staging import GpuStaging, Outgoing
+from mpitrain.device.streams import Event, Stream
 from mpitrain.flat import Array
 from mpitrain.models.patch_product import Product, Window
 from mpitrain.models.workspace import Workspace
+
+if TYPE_CHECKING:
+    from mpitrain.mpi import Transport
 
 CHUNK = 1 << 20  # elements staged at a time: 4 MiB, while 1 MiB suffices for the full speed of the bus
 
@@ -37,7 +41,7 @@ class Gpu(Cpu):
         self.ops = Operations(cupy, matmul)
         self.emit, self.apply_words = self.ops.emit, self.ops.apply_words
         self.cudnn, self._without = CudnnProducts.found(cupy, matmul)
-        self._chunks: dict[np.dtype, list[tuple[Array, Any]]] = {}
+        self._chunks: dict[np.dtype, list[tuple[Array, Event]]] = {}
         self._checksum = cupy.empty(1, np.uint64)
 
     def __str__(self) -> str:
@@ -52,8 +56,9 @@ class Gpu(Cpu):
     def open_loader(self, corpus: Any, dtype: np.dtype, deadline: float = DEADLINE) -> "Uploading":
         return Uploading(self, open_loader(corpus, dtype, deadline=deadline, empty=self.pinned))
 
-    def transport(self, transport: Any) -> Any:
-        return (DirectTransport if self.direct and transport.size > 1 else StagedTransport)(transport, self)
+    def transport(self, transport: "Transport") -> "Transport":
+        wrapped = (DirectTransport if self.direct and transport.size > 1 else StagedTransport)(transport, self)
+        return cast("Transport", wrapped)  # it passes on what it does not have
 
     def to_device(self, vector: Array) -> Array:
         if not isinstance(vector, np.ndarray):
@@ -81,7 +86,7 @@ class Gpu(Cpu):
 
     def download(self, vector: Array, to: Array) -> None:
         self.after(self.compute, self._leaving)
-        coming: list[tuple[slice, Array, Any]] = []
+        coming: list[tuple[slice, Array, Event]] = []
         for number, start in enumerate(range(0, to.size, CHUNK)):
             piece = slice(start, min(start + CHUNK, to.size))
             if len(coming) == 2:
@@ -106,7 +111,7 @@ class Gpu(Cpu):
     def fast(self, rule: Rule) -> Rule:
         return self.ops.fused.get(rule, rule)
 
-    def outgoing(self, vector: Array, to: Array) -> Any:
+    def outgoing(self, vector: Array, to: Array) -> Outgoing:  # type: ignore[override]  # InPlace's methods
         return Outgoing(self, self._leaving, vector, to)
 
     def staging(self, vector: Array) -> Any:
@@ -123,22 +128,22 @@ class Gpu(Cpu):
             memory = self.cupy.cuda.alloc_pinned_memory(max(size, 1))
         return np.frombuffer(memory, np.uint8, size).view(dtype).reshape(shape)
 
-    def event(self) -> Any:
+    def event(self) -> Event:
         """An event to record in a stream."""
         return self.cupy.cuda.Event(disable_timing=True)
 
-    def after(self, first: Any, then: Any) -> None:
+    def after(self, first: Stream, then: Stream) -> None:
         """Let later work in stream `then` wait for the work that is in stream `first` now."""
         mark = self.event()
         mark.record(first)
         then.wait_event(mark)
 
     @property
-    def leaving(self) -> Any:
+    def leaving(self) -> Stream:
         """The stream of copies to the host."""
         return self._leaving
 
-    def _chunk(self, dtype: np.dtype, number: int, piece: slice) -> tuple[Array, Any]:
+    def _chunk(self, dtype: np.dtype, number: int, piece: slice) -> tuple[Array, Event]:
         """One of two alternating pinned buffers, with the event of its last copy."""
         if dtype not in self._chunks:
             self._chunks[dtype] = [(self.pinned(CHUNK, dtype), self.event()) for _ in range(2)]
@@ -146,7 +151,7 @@ class Gpu(Cpu):
         return buffer[: piece.stop - piece.start], copied
 
     @staticmethod
-    def _arrive(piece: slice, pinned: Array, copied: Any, to: Array) -> None:
+    def _arrive(piece: slice, pinned: Array, copied: Event, to: Array) -> None:
         copied.synchronize()
         np.copyto(to[piece], pinned)
 

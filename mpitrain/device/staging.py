@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpitrain.device.streams import Event, Stream
 from mpitrain.flat import Array
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 class Outgoing:
     """Copies a device vector to a host vector, part by part, as the parts become final in the compute stream."""
 
-    def __init__(self, device: "Gpu", stream: Any, vector: Array, to: Array) -> None:
+    def __init__(self, device: "Gpu", stream: Stream, vector: Array, to: Array) -> None:
         self._device, self._stream, self._vector, self._to = device, stream, vector, to
         self._pinned = device.host_like(vector)
-        self._under_way: deque[tuple[slice, Any]] = deque()
+        self._under_way: deque[tuple[slice, Event]] = deque()
 
     def start(self, part: slice) -> None:
         """Copy this part, which is final once the kernels launched so far have run. It must not change until
@@ -40,7 +41,7 @@ class Outgoing:
 class GpuStaging:
     """Stages pieces to the GPU, processes them there, and stages the results back, all three at the same time."""
 
-    def __init__(self, device: "Gpu", stream: Any, vector: Array) -> None:
+    def __init__(self, device: "Gpu", stream: Stream, vector: Array) -> None:
         self._device, self._stream, self._dtype = device, stream, vector.dtype
         self._back = device.host_like(vector)
         self._slots: list[_Slot] = []
@@ -52,7 +53,7 @@ class GpuStaging:
         treat: Callable[[slice, Array], Array | None],
     ) -> Iterator[tuple[slice, Array | None]]:
         """Like Staging.through. A piece is yielded when the staging of the next one has begun."""
-        device, coming = self._device, deque[tuple[slice, Array | None, Any]]()
+        device, coming = self._device, deque[tuple[slice, Array | None, Event]]()
         for number, piece in enumerate(pieces):
             slot = self._slot(number, piece.stop - piece.start)
             slot.copied.synchronize()  # until then its pinned memory is still being read
@@ -70,7 +71,7 @@ class GpuStaging:
         for each in coming:
             yield self._arrive(*each)
 
-    def _send_back(self, piece: slice, result: Array | None) -> tuple[Array | None, Any]:
+    def _send_back(self, piece: slice, result: Array | None) -> tuple[Array | None, Event]:
         copied = self._device.event()
         if result is None:
             return None, copied
@@ -81,7 +82,7 @@ class GpuStaging:
         return host, copied
 
     @staticmethod
-    def _arrive(piece: slice, host: Array | None, copied: Any) -> tuple[slice, Array | None]:
+    def _arrive(piece: slice, host: Array | None, copied: Event) -> tuple[slice, Array | None]:
         if host is not None:
             copied.synchronize()
         return piece, host

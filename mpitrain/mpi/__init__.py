@@ -1,7 +1,8 @@
 """The only package that imports mpi4py: start and abort, messages, collectives, windows."""
 
-from mpitrain.mpi.launcher import library
-from mpitrain.mpi.start import MPI, abort, abort_on_exception, cuda_aware
+from mpitrain.mpi.cuda import cuda_aware
+from mpitrain.mpi.launcher import MPI, library
+from mpitrain.mpi.process import abort, abort_on_exception
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.waiting import Traffic
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments

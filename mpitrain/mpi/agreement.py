@@ -1,13 +1,12 @@
 """How ranks meet bad input together: one of them says why, all leave with the same status, none hangs."""
 
 import sys
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, printable
-from mpitrain.mpi import Transport, abort
-from mpitrain.mpi.start import PRINTING
+from mpitrain.mpi import Transport
+from mpitrain.mpi.process import PRINTING
 
 T = TypeVar("T")
 ALONE = PRINTING + 4.0  # seconds for a rank to say why and to end the job, on machines with more ranks than cores too
@@ -58,13 +57,17 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
 def _others_see(transport: Transport, error: Overdue) -> int:
     """How many ranks before this one are about to say the same."""
     beats = transport.heartbeats
-    return sum(beats.watches or beats.waits(rank) for rank in range(transport.rank) if rank not in error.silent)
+    return sum(
+        beats.watches or beats.waits(rank)
+        for rank in transport.members
+        if rank < transport.rank and rank not in error.silent
+    )
 
 
 def _end(transport: Transport, line: str, status: int, later: float) -> None:
     """Say why and end the job. Where several ranks see the same fault, the first is given the time to say it alone;
     this one comes so many seconds `later`."""
-    time.sleep(later)
+    transport.sleep(later)
     print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
     if transport.size > 1:
-        abort(status)
+        transport.runtime.abort(status)

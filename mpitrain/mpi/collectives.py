@@ -1,12 +1,12 @@
 """What all ranks do together."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.mpi.start import MPI
+from mpitrain.mpi.communicator import Request
+from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member, Traffic
 
 
@@ -17,49 +17,50 @@ class Counted:
     """
 
     rank: int
+    position: int
     size: int
     traffic: Traffic
     wait: Callable[..., None]
 
     #: `start_...` uncounted.
-    begin_sum: Callable[[Array], Any]
-    begin_maximum: Callable[[Array], Any]
-    begin_broadcast: Callable[[Array, int], Any]
-    begin_reduce: Callable[[int, Array, Array | None], Any]
-    begin_gather: Callable[[Array | None, Array, list[int]], Any]
-    begin_reduce_scatter: Callable[[Array, Array, list[int]], Any]
+    begin_sum: Callable[[Array], Request]
+    begin_maximum: Callable[[Array], Request]
+    begin_broadcast: Callable[[Array, int], Request]
+    begin_reduce: Callable[[int, Array, Array | None], Request]
+    begin_gather: Callable[[Array | None, Array, list[int]], Request]
+    begin_reduce_scatter: Callable[[Array, Array, list[int]], Request]
 
-    def start_sum(self, array: Array) -> Any:
+    def start_sum(self, array: Array) -> Request:
         """Start summing an array over all ranks, in place."""
         self.traffic.count(array.nbytes, array.nbytes)
         return self.begin_sum(array)
 
-    def start_maximum(self, array: Array) -> Any:
+    def start_maximum(self, array: Array) -> Request:
         """Start taking each element's maximum over all ranks, in place."""
         self.traffic.count(array.nbytes, array.nbytes)
         return self.begin_maximum(array)
 
-    def start_broadcast(self, array: Array, root: int) -> Any:
+    def start_broadcast(self, array: Array, root: int) -> Request:
         """Start copying the root's array over the others'. As payload it leaves the root once for each of them."""
         self.traffic.count(*((array.nbytes * (self.size - 1), 0) if self.rank == root else (0, array.nbytes)))
         return self.begin_broadcast(array, root)
 
-    def start_reduce(self, root: int, array: Array, out: Array | None) -> Any:
-        """Start summing the ranks' arrays into the root's `out`, which the others have none of."""
+    def start_reduce(self, root: int, array: Array, out: Array | None) -> Request:
+        """Start summing the ranks' arrays into the root's `out`, which is None on all others."""
         self.traffic.count(*((0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)))
         return self.begin_reduce(root, array, out)
 
-    def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> Any:
-        """Start putting the ranks' pieces, `counts` elements long, one after another into every rank's `out`.
+    def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> Request:
+        """Start putting the members' pieces, `counts` elements long, one after another into every rank's `out`.
 
-        With None for `own` the rank's own piece is in its place in `out` already.
+        With `own=None` the rank's own piece is in `out` already.
         """
-        mine = counts[self.rank] * out.itemsize
+        mine = counts[self.position] * out.itemsize
         self.traffic.count(mine * (self.size - 1), sum(counts) * out.itemsize - mine)
         return self.begin_gather(own, out, counts)
 
-    def start_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Any:
-        """Start summing the ranks' arrays; of the sum each gets its piece, `counts` elements long, in `own`."""
+    def start_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
+        """Start summing the ranks' arrays; of the sum each member gets its piece, `counts` elements long, in `own`."""
         self.traffic.count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1))
         return self.begin_reduce_scatter(array, own, counts)
 
@@ -71,25 +72,25 @@ class Counted:
 class Collectives(Counted, Member):
     """MPI's own, for arrays in host memory."""
 
-    def begin_sum(self, array: Array) -> MPI.Request:
+    def begin_sum(self, array: Array) -> Request:
         return self.comm.Iallreduce(MPI.IN_PLACE, array)
 
-    def begin_maximum(self, array: Array) -> MPI.Request:
+    def begin_maximum(self, array: Array) -> Request:
         return self.comm.Iallreduce(MPI.IN_PLACE, array, MPI.MAX)
 
-    def begin_broadcast(self, array: Array, root: int) -> MPI.Request:
+    def begin_broadcast(self, array: Array, root: int) -> Request:
         return self.comm.Ibcast(array, root)
 
-    def begin_reduce(self, root: int, array: Array, out: Array | None) -> MPI.Request:
+    def begin_reduce(self, root: int, array: Array, out: Array | None) -> Request:
         return self.comm.Ireduce(array, out, MPI.SUM, root)
 
-    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> MPI.Request:
+    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Request:
         return self.comm.Iallgatherv(MPI.IN_PLACE if own is None else own, [out, counts])
 
-    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> MPI.Request:
+    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
         return self.comm.Ireduce_scatter(array, own, counts)
 
-    def start_barrier(self) -> MPI.Request:
+    def start_barrier(self) -> Request:
         """Start waiting for every rank."""
         return self.comm.Ibarrier()
 

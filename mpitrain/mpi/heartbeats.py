@@ -5,9 +5,10 @@ A rank tells all others that it lives, a few times a deadline: while it waits, a
 a frozen rank: it is the one that says nothing, in whichever collective the others wait for it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from mpitrain.mpi.start import MPI
+from mpitrain.mpi.communicator import Communicator, Matched, Request
+from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.tags import Tag
 
 WORKING, WAITING, LEAVING = b"w", b"i", b"l"
@@ -16,7 +17,7 @@ LISTENING = 1.0  # seconds between two looks, at most
 PROBES = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
 
 
-def look(comm: MPI.Intracomm, source: int, tag: int, status: MPI.Status) -> MPI.Message | None:
+def look(comm: Communicator, source: int, tag: int, status: MPI.Status) -> Matched | None:
     """A waiting message, matched."""
     for _ in range(PROBES):
         message = comm.Improbe(source, tag, status)
@@ -28,16 +29,19 @@ def look(comm: MPI.Intracomm, source: int, tag: int, status: MPI.Status) -> MPI.
 class Heartbeats:
     """What this rank knows of the others. Times are those of the clock that waits are measured by."""
 
-    def __init__(self, comm: MPI.Intracomm, now: float) -> None:
-        self._comm, self.rank = comm, comm.rank
-        self.others = [rank for rank in range(comm.size) if rank != comm.rank]
-        self._heard = [now] * comm.size
+    def __init__(self, comm: Communicator, members: Sequence[int], now: float) -> None:
+        self._comm = comm
+        self.others = [rank for rank in members if rank != comm.rank]
+        self._heard = dict.fromkeys(members, now)
         self._worked = now  # when any of the others was last heard to be at work
-        self._state = [WORKING] * comm.size
-        self._sending: dict[int, MPI.Request] = {}
+        self._state = dict.fromkeys(members, WORKING)
+        self._sending: dict[int, Request] = {}
         self._beaten, self._due = now - 1e9, now
         self._watched_since: float | None = None
-        self._leaving, self._left = 0, [0] * comm.size  # how often this rank, and each of the others, has left
+        self._leaving, self._left = (
+            0,
+            dict.fromkeys(members, 0),
+        )  # how often this rank and each other has left
         self._quiet = False
         self._byte = bytearray(1)
 
@@ -63,6 +67,8 @@ class Heartbeats:
         while (message := look(self._comm, MPI.ANY_SOURCE, Tag.HEARTBEAT, status)) is not None:
             message.Recv([self._byte, MPI.BYTE])
             sender, any_came = status.source, True
+            if sender not in self._heard:  # it is no member any more
+                continue
             self._state[sender], self._heard[sender] = bytes(self._byte), now
             if self._byte == WORKING:
                 self._worked = now

@@ -1,14 +1,15 @@
 """Messages between two ranks."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mpitrain.flat import Array
+from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.heartbeats import PROBES, look
-from mpitrain.mpi.start import MPI, finalize_within
-from mpitrain.mpi.waiting import Backoff, Member, overdue
+from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.waiting import Member, overdue
 
 T = TypeVar("T")
 ENTER_MPI = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
@@ -17,7 +18,7 @@ ENTER_MPI = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, s
 class Messages(Member):
     """What a rank sends to and receives from one other."""
 
-    def send(self, to: int, tag: int, buffer: Any) -> MPI.Request:
+    def send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
         self.traffic.count(len(buffer) if isinstance(buffer, bytes) else buffer.nbytes, 0)
         return self.begin_send(to, tag, buffer)
@@ -58,19 +59,23 @@ class Messages(Member):
         if beats.attend(now, self.deadline, working) and (silent := beats.missing(now, self.deadline)):
             raise overdue(self, self.deadline, silent, "a heartbeat")
 
-    def at_work(self, jobs: Sequence["Future[Any]"], awaited: Callable[[], Sequence[int]] = list) -> None:
+    def at_work(self, jobs: Sequence["Future[T]"], awaited: Callable[[], Sequence[int]] = list) -> None:
         """Wait for this rank's own threads, giving heartbeats, however long they take: a slow disk is not silence.
 
         While they wait for files of the ranks `awaited`, so does this one: under the deadline, as in any other wait.
         """
-        backoff = Backoff(self, "what they write", awaited)
-        while wait(jobs, ENTER_MPI).not_done:
-            if awaited():
-                backoff.pause()
-            else:
-                backoff.reset()
-                self.heartbeat()
+
+        def ended() -> bool:
+            return self.runtime.join(jobs, ENTER_MPI, alone=not awaited())
+
+        def serve() -> bool:
             self.comm.Iprobe()
+            if awaited():
+                return False
+            self.heartbeat()
+            return True
+
+        self.until(ended, "what they write", awaited, serve)
 
     def alive_while(self, action: Callable[[], T]) -> T:
         """What `action` returns or raises. A thread carries it out, for `at_work`; so it must not call MPI."""
@@ -101,18 +106,18 @@ class Messages(Member):
 
         self.until(all_left, what, beats.staying)
         beats.hush(False)
-        finalize_within(self.deadline)
+        self.runtime.finalize_within(self.deadline)
 
     def waiting(self, tag: int) -> bool:
         """Whether any message with this tag waits."""
         return any(self.comm.Iprobe(MPI.ANY_SOURCE, tag) for _ in range(PROBES))
 
-    def send_matched(self, to: int, tag: int, buffer: Any) -> MPI.Request:
+    def send_matched(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """Start a synchronous-mode send: the request completes once the receiver has taken the message up."""
         self.traffic.count(memoryview(buffer).nbytes, 0)
         return self.comm.Issend([buffer, MPI.BYTE], to, tag)
 
-    def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, MPI.Request, Array] | None:
+    def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, Request, Array] | None:
         """Start receiving a waiting message into `allot(sender, bytes)`, uint8: sender, request, that memory."""
         status = MPI.Status()
         message = look(self.comm, MPI.ANY_SOURCE, tag, status)
@@ -144,15 +149,15 @@ class Messages(Member):
             raise ValueError(f"{status.Get_count(MPI.BYTE)} bytes from rank {source}, expected {buffer.nbytes}")
         self.traffic.bytes_received += buffer.nbytes
 
-    def start_receive(self, source: int, tag: int, buffer: Array) -> MPI.Request:
+    def start_receive(self, source: int, tag: int, buffer: Array) -> Request:
         """Start receiving a message of the buffer's length from one rank."""
         self.traffic.bytes_received += buffer.nbytes
         return self.begin_receive(source, tag, buffer)
 
-    def begin_send(self, to: int, tag: int, buffer: Any) -> MPI.Request:
+    def begin_send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """As `send`, uncounted."""
         return self.comm.Isend([buffer, MPI.BYTE], to, tag)
 
-    def begin_receive(self, source: int, tag: int, buffer: Array) -> MPI.Request:
+    def begin_receive(self, source: int, tag: int, buffer: Array) -> Request:
         """As `start_receive`, uncounted."""
         return self.comm.Irecv([buffer, MPI.BYTE], source, tag)

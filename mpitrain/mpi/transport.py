@@ -2,14 +2,12 @@
 
 import copy
 import itertools
-import os
-from math import inf
 
 import numpy as np
 
 from mpitrain.mpi.collectives import Collectives
+from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.messages import Messages
-from mpitrain.mpi.start import MPI
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
 
 
@@ -31,7 +29,7 @@ class Transport(Messages, Collectives):
     def has_shared_memory(self, nbytes: int) -> bool:
         """Whether every node has room for so many bytes of shared memory; containers are often given 64 MB. An MPI that
         finds none may end without a word. Collective."""
-        lacking = np.array([nbytes > _shared_memory_left()], dtype=np.int64)
+        lacking = np.array([nbytes > self.runtime.shared_memory_left()], dtype=np.int64)
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, lacking, MPI.MAX), "the room in shared memory")
         return not lacking[0]
 
@@ -60,12 +58,3 @@ class Transport(Messages, Collectives):
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, taken, MPI.MAX), "the probe of passive progress")
         memory.close()
         return bool(taken[0] < nap / 2)
-
-
-def _shared_memory_left() -> float:
-    """Bytes."""
-    try:
-        left = os.statvfs("/dev/shm")
-    except OSError:
-        return inf
-    return left.f_bavail * left.f_frsize

@@ -5,17 +5,18 @@ So signals are seen, and ranks that share a core make room for each other.
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from mpitrain.errors import Overdue, named
+from mpitrain.mpi.communicator import Communicator, Request, Runtime
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
-from mpitrain.mpi.launcher import require_one_job
-from mpitrain.mpi.start import MPI, blocking
-from mpitrain.mpi.watchdog import Blocking
+from mpitrain.mpi.launcher import MPI, require_one_job
+from mpitrain.mpi.process import PROCESS
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
 LOOKS = 10  # within a deadline, at least, before it is over
@@ -67,26 +68,30 @@ class WakingClock:
 class Member:
     """This rank in its communicator: who is where, what it has exchanged, its waits.
 
-    `deadline` seconds without an answer raise Overdue. `clock` and `sleep` can be simulated.
+    `deadline` seconds without an answer raise Overdue. By default the ranks are all that were started, each a process;
+    `members` are those of the communicator's ranks that are still there.
     """
 
     def __init__(
         self,
-        comm: MPI.Intracomm | None = None,
+        comm: Communicator | None = None,
         deadline: float = 300.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        runtime: Runtime = PROCESS,
+        members: Sequence[int] | None = None,
     ) -> None:
         if comm is None:
             require_one_job()
-        self.comm = comm if comm is not None else MPI.COMM_WORLD
-        self.rank, self.size = self.comm.rank, self.comm.size
-        self.deadline, self.clock, self.sleep = deadline, clock, sleep
-        self.waking = WakingClock(clock, lambda: self.deadline / LOOKS)
+        self.comm: Communicator = comm if comm is not None else MPI.COMM_WORLD
+        self.rank = self.comm.rank
+        self.members = list(range(self.comm.size) if members is None else members)
+        self.size, self.position = len(self.members), self.members.index(self.rank)
+        self.deadline, self.runtime = deadline, runtime
+        self.clock, self.sleep = runtime.clock, runtime.sleep
+        self.waking = WakingClock(self.clock, lambda: self.deadline / LOOKS)
         self.traffic = Traffic()
         self.numbers = itertools.count()  # what all ranks draw alike
-        self._in_flight: list[tuple[MPI.Request, object]] = []  # messages posted, kept until they have gone
-        self.heartbeats = Heartbeats(self.comm, self.waking())  # of duplicates too
+        self._in_flight: list[tuple[Request, object]] = []  # messages posted, kept until they have gone
+        self.heartbeats = Heartbeats(self.comm, self.members, self.waking())  # of duplicates too
         self.yielding = 0.0
         self.wait(self.comm.Ibarrier(), "the start of the program")
         with self.blocking("MPI_Comm_split_type"):
@@ -98,26 +103,19 @@ class Member:
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, leaders), "the start of the program")
         self.nodes = int(leaders[0])
 
-    def blocking(self, call: str) -> Blocking:
+    def blocking(self, call: str) -> AbstractContextManager[object]:
         """Context around a call of MPI that has no nonblocking form, under the deadline."""
-        return blocking(call, self.deadline)
+        return self.runtime.blocking(call, self.deadline)
 
-    def wait(self, request: MPI.Request, what: str, yielding: float = 0.0, whom: Sequence[int] | None = None) -> None:
+    def wait(self, request: Request, what: str, yielding: float = 0.0, whom: Sequence[int] | None = None) -> None:
         """Wait for a request, which needs the ranks `whom`, by default all. Raises Overdue naming the silent ones.
 
         For the first `yielding` seconds the rank does not sleep but lets others have the core: 8 ranks on 2 cores sum
         64 numbers in 0.1 ms so, and in 1.6 ms with sleeps between the steps. A rank that has a core of its own does so
         for `self.yielding` seconds: a collective over TCP moves only when somebody looks.
         """
-        if request.Test():
-            return
-        yielding = max(yielding, self.yielding)
-        until = self.clock() + yielding
-        while yielding and self.clock() < until:
-            os.sched_yield()
-            if request.Test():
-                return
-        self.until(request.Test, what, whom)
+        if not request.Test():
+            self.until(request.Test, what, whom, yielding=max(yielding, self.yielding))
 
     def until(
         self,
@@ -126,14 +124,16 @@ class Member:
         whom: "Whom" = None,
         serve: Callable[[], bool] | None = None,
         nap: float | None = None,
+        yielding: float = 0.0,
     ) -> None:
         """Wait until it has `happened`: `what` is awaited from the ranks `whom`, those that a function gives in time,
         or (None) all. Raises Overdue naming those that are silent.
 
         Meanwhile `serve` does what comes; when it says that there was something, the wait begins anew. Between two
-        looks the rank sleeps for `nap` seconds, by default from microseconds to two milliseconds, the longer the later.
+        looks the rank sleeps for `nap` seconds, by default from microseconds to two milliseconds, the longer the later;
+        but for the first `yielding` seconds it only yields its core. No other loop waits for another rank.
         """
-        backoff = Backoff(self, what, whom, nap)
+        backoff = Backoff(self, what, whom, nap, yielding)
         while not happened():
             if serve is not None and serve():
                 backoff.reset()
@@ -153,8 +153,10 @@ def overdue(member: Member, seconds: float, silent: Sequence[int], what: str) ->
 class Backoff:
     """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
 
-    def __init__(self, member: Member, what: str, whom: Whom = None, nap: float | None = None) -> None:
+    def __init__(self, member: Member, what: str, whom: Whom, nap: float | None, yielding: float) -> None:
         self._member, self._what, self._whom, self._nap = member, what, whom, nap
+        self._clock, self._pause = member.clock, member.runtime.pause
+        self._yields_until = self._clock() + yielding if yielding else -inf
         self.reset()
 
     def reset(self) -> None:
@@ -164,13 +166,21 @@ class Backoff:
     def pause(self) -> None:
         """Sleep a little. Raises Overdue naming what is waited for, and of whom nothing has been heard."""
         t = self._member
+        patience = t.deadline / BEATS / 2
+        if self._yields_until > -inf and self._clock() < self._yields_until:
+            self._pause(0.0, patience, self._describe)
+            return
         now = t.waking()
         if self._began is None:
             self._began = now
         waited = now - self._began
-        if waited > t.deadline / BEATS / 2 and t.heartbeats.attend(now, t.deadline, working=False):
+        if waited > patience and t.heartbeats.attend(now, t.deadline, working=False):
             self._require_life(self._began, now)
-        t.sleep(self._nap or min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP))
+        self._pause(self._nap or min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP), patience, self._describe)
+
+    def _describe(self) -> str:
+        whom = self._whom() if callable(self._whom) else self._whom
+        return self._what if whom is None else f"{named(whom)} ({self._what})"
 
     def _require_life(self, began: float, now: float) -> None:
         """A wait is overdue when somebody who is waited for is silent. Where all are heard and yet wait themselves, as

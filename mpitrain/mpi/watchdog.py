@@ -32,7 +32,6 @@ class Watchdog:
 
     def __init__(self, end: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> None:
         self.call: Blocking | None = None
-        self.deadline = 300.0  # of the call that ends MPI
         self._end, self._sleep = end, sleep
         self._thread: threading.Thread | None = None
 

@@ -1,15 +1,14 @@
 """Memory that other ranks reach without this one's help: shared on a node, one-sided across nodes."""
 
-from typing import Any
-
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.mpi.start import MPI
+from mpitrain.mpi.communicator import Request, Window
+from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member
 
 
-def _free(member: Member, window: MPI.Win) -> None:
+def _free(member: Member, window: Window) -> None:
     member.wait(member.comm.Ibarrier(), "the end of a window")
     with member.blocking("MPI_Win_free"):
         window.Unlock_all()
@@ -23,13 +22,12 @@ class SharedSegments:
         self._member = member
         member.wait(member.comm.Ibarrier(), "a window")  # which names who is missing: what follows blocks
         with member.blocking("MPI_Win_allocate_shared"):
-            self._window = MPI.Win.Allocate_shared(size, 1, comm=member.comm)
+            self._window = member.runtime.allocate_shared(size, member.comm)
             self._window.Lock_all(MPI.MODE_NOCHECK)
 
     def segment(self, rank: int) -> Array:
         """One rank's memory as uint8."""
-        memory: Any = self._window.Shared_query(rank)[0]
-        return np.frombuffer(memory, dtype=np.uint8)
+        return np.frombuffer(self._window.Shared_query(rank)[0], dtype=np.uint8)
 
     def sync(self) -> None:
         """A memory barrier: what was stored before is seen before what is stored after."""
@@ -47,10 +45,9 @@ class RemoteSegments:
         self._member = member
         member.wait(member.comm.Ibarrier(), "a window")
         with member.blocking("MPI_Win_allocate"):
-            self._window = MPI.Win.Allocate(size, 1, comm=member.comm)
+            self._window = member.runtime.allocate(size, member.comm)
             self._window.Lock_all(MPI.MODE_NOCHECK)
-        memory: Any = self._window.tomemory()
-        self.own = np.frombuffer(memory, dtype=np.uint8)
+        self.own = np.frombuffer(self._window.tomemory(), dtype=np.uint8)
 
     def read(self, rank: int, offset: int, out: Array) -> None:
         """Copy `out.nbytes` bytes from another rank's memory."""
@@ -75,7 +72,7 @@ class SummingSegments(RemoteSegments):
 
     def __init__(self, member: Member, size: int) -> None:
         super().__init__(member, size)
-        self._adding: list[MPI.Request] = []
+        self._adding: list[Request] = []
         self._word = np.zeros(3, dtype=np.int64)
 
     def add(self, rank: int, offset: int, array: Array) -> None:

@@ -13,7 +13,7 @@ NAP = 0.05  # seconds between two looks
 
 def idle_ranks(session: Session) -> list[int]:
     """Those that take no part in the training."""
-    return [rank for rank in range(session.transport.size) if rank not in session.members]
+    return [rank for rank in session.transport.members if rank not in session.members]
 
 
 def stand_by(session: Session, first: int, what: str) -> Over:
@@ -38,13 +38,13 @@ def dismiss(session: Session, idle: Sequence[int], news: Over) -> None:
     """The first rank's: let the idle ranks go."""
     for rank in idle:
         TO_IDLE.post(session.transport, rank, news)
-    for rank in idle:  # no wish to stop that came too late stays behind
+    for rank in idle:  # no stop request that came too late stays behind
         while TO_FIRST.receive(session.transport, rank, "an idle rank to go on").message != Gone():
             pass
     session.transport.flush()
 
 
 def hear(session: Session) -> None:
-    """The master's, between two steps: take an idle rank's wish to stop for its own."""
+    """The master's, between two steps: take an idle rank's stop request for its own."""
     if len(session.members) < session.transport.size and TO_FIRST.poll(session.transport) is not None:
         session.stop.flag = True

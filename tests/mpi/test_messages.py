@@ -1,17 +1,29 @@
 """Messages between two ranks: what waits is found."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
+from mpitrain.mpi.process import Process
 from mpitrain.mpi.tags import Tag
 from mpitrain.mpi.waiting import WakingClock
 from mpitrain.protocols.centre import choose
 
 MESSAGES, TAG = 40, 9
+
+
+class Napping(Process):
+    """Counts naps instead of taking them."""
+
+    def __init__(self, slept: list[float]) -> None:
+        self._slept = slept
+
+    def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None:
+        self._slept[0] += nap
 
 
 @pytest.mark.mpi(min_size=2)
@@ -50,7 +62,7 @@ def test_who_waits_for_a_rank_at_work_goes_on_waiting(transport: Transport, beat
         slept, now = [0.0], first.waking()
         first.waking = WakingClock(lambda: slept[0], lambda: 0.5)
         first.waking._time = now
-        first.sleep = lambda seconds: slept.__setitem__(0, slept[0] + seconds)
+        first.runtime = Napping(slept)
         with pytest.raises(Overdue, match=r"waited 5 s for rank 0 \(an answer\)"):
             first.until(lambda: slept[0] >= 100, "an answer", [0])
         assert slept[0] == pytest.approx(5.0 + 0.25 * beats, abs=0.6)
@@ -63,7 +75,7 @@ def test_vectors_go_by_message_where_a_node_lacks_shared_memory(
 ) -> None:
     """All ranks agree, though one alone has seen it; 64 MB are what containers have by default."""
     left = 64e6 if transport.rank == transport.size - 1 else 1e12
-    monkeypatch.setattr("mpitrain.mpi.transport._shared_memory_left", lambda: left)
+    monkeypatch.setattr("mpitrain.mpi.process.Process.shared_memory_left", staticmethod(lambda: left))
     assert choose(transport, "auto", False, 60_000_000) == "shared"
     assert choose(transport, "auto", False, 70_000_000) == "messages"
     assert choose(transport, "shared", False, 70_000_000) == "shared"

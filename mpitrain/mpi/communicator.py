@@ -1,0 +1,143 @@
+"""The calls of MPI that this program uses, as interfaces: mpi4py has them all, and so has mpitrain.simulation.
+
+Names, arguments and meanings are mpi4py's. Nothing else of a communicator, request or window may be used, so that every
+implementation can be whole. Arguments are passed by position.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace, TargetSpec
+
+    from mpitrain.flat import Array
+
+T = TypeVar("T")
+
+
+class Request(Protocol):
+    """An operation in progress."""
+
+    def Test(self) -> bool:
+        """Whether it has completed. Every call lets all operations of this rank advance."""
+
+
+class Receive(Protocol):
+    """A receive in progress: a `Request` that also tells what has come."""
+
+    def Test(self, status: "MPI.Status | None" = None, /) -> bool: ...
+
+
+class Matched(Protocol):
+    """A message that a probe has found, and that only the finder can receive."""
+
+    def Recv(self, buffer: "BufSpec", /) -> None: ...
+
+    def Irecv(self, buffer: "BufSpec", /) -> Request: ...
+
+
+class Communicator(Protocol):
+    """A group of ranks. Messages of two ranks with one tag stay in order; every rank starts the collectives in the same
+    order."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def Isend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request: ...
+
+    def Issend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request: ...
+
+    def Irecv(self, buffer: "BufSpec", source: int, tag: int, /) -> Receive: ...
+
+    def Iprobe(self, source: int = ..., tag: int = ..., /) -> bool: ...
+
+    def Improbe(self, source: int, tag: int, status: "MPI.Status", /) -> Matched | None: ...
+
+    def Ibarrier(self) -> Request: ...
+
+    def Ibcast(self, buffer: "BufSpec", root: int, /) -> Request: ...
+
+    def Ireduce(self, send: "BufSpec", receive: "BufSpec | None", operation: "MPI.Op", root: int, /) -> Request: ...
+
+    def Iallreduce(self, send: "BufSpec | InPlace", receive: "BufSpec", operation: "MPI.Op" = ..., /) -> Request: ...
+
+    def Ireduce_scatter(self, send: "BufSpec", receive: "BufSpec", counts: Sequence[int], /) -> Request: ...
+
+    def Iallgather(self, send: "BufSpec", receive: "BufSpecB", /) -> Request: ...
+
+    def Iallgatherv(self, send: "BufSpec | InPlace", receive: "BufSpecV", /) -> Request: ...
+
+    def Split_type(self, kind: int, /) -> "Communicator": ...
+
+    def Idup(self) -> "tuple[Communicator, Request]": ...
+
+
+class Window(Protocol):
+    """Memory of every rank of a communicator that the others reach without its help, in one passive epoch."""
+
+    def Lock_all(self, assertion: int, /) -> None: ...
+
+    def Unlock_all(self) -> None: ...
+
+    def Sync(self) -> None: ...
+
+    def Free(self) -> None: ...
+
+    def tomemory(self) -> "Array": ...
+
+    def Shared_query(self, rank: int, /) -> "tuple[Array, int]": ...
+
+    def Rget(self, origin: "BufSpec", rank: int, target: "TargetSpec", /) -> Request: ...
+
+    def Raccumulate(self, origin: "BufSpec", rank: int, target: "TargetSpec", operation: "MPI.Op", /) -> Request: ...
+
+    def Compare_and_swap(self, origin: "Array", compare: "Array", result: "Array", rank: int, at: int, /) -> None: ...
+
+    def Flush(self, rank: int, /) -> None: ...
+
+    def Flush_all(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """What a rank runs in, a process (mpi.process) or a simulation: its time, its waits, its windows, its end."""
+
+    def clock(self) -> float:
+        """Seconds since some moment."""
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so long, as if at work."""
+
+    def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None:
+        """Make room for others between two looks of a wait.
+
+        A process naps for `nap` seconds, or with 0 merely yields its core. A simulated rank stands still until an event
+        concerns it, or for `patience` seconds; where none can come it ends the job, with what ranks `describe`.
+        """
+
+    def join(self, jobs: Sequence[Future[T]], seconds: float, alone: bool) -> bool:
+        """Wait `seconds` for jobs of this rank's own threads; whether they have ended. Unless `alone`, they wait for
+        other ranks themselves."""
+
+    def blocking(self, call: str, deadline: float) -> AbstractContextManager[object]:
+        """Context around a call that blocks: the job ends when it takes longer than so many seconds."""
+
+    def allocate(self, size: int, communicator: Communicator) -> Window:
+        """A window of `size` bytes on this rank. Collective, blocks."""
+
+    def allocate_shared(self, size: int, communicator: Communicator) -> Window:
+        """The same, of ranks that share memory and address all of it."""
+
+    def shared_memory_left(self) -> float:
+        """Bytes that this node has left for shared windows."""
+
+    def finalize_within(self, seconds: float) -> None:
+        """Have the end of this program wait for the others' for so long at most."""
+
+    def abort(self, status: int) -> None:
+        """End every rank."""

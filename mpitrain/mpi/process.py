@@ -1,0 +1,143 @@
+"""A process that is one rank of a job: its time, its windows, and its end, be it by an exception or an abort.
+
+All that exists once in a process, and would be shared by ranks that share one, is here: the exit hook, the exception
+hook, and the watchdog's thread.
+"""
+
+import atexit
+import fcntl
+import os
+import stat
+import sys
+import termios
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from math import inf
+from types import TracebackType
+from typing import TypeVar, cast
+
+from mpitrain.errors import Overdue
+from mpitrain.mpi import segments
+from mpitrain.mpi.communicator import Communicator, Window
+from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.watchdog import Blocking, Watchdog
+
+T = TypeVar("T")
+PRINTING = 1.0  # seconds that a rank's last lines, once its launcher's helper has read them, are given to go further
+READING = 30.0  # seconds that the helper is given to read them
+
+
+class Process:
+    """The `Runtime` of a rank that has a process, and MPI, to itself."""
+
+    def __init__(self) -> None:
+        segments.note()
+        self._rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
+        self._watchdog = Watchdog(self._end_alone)
+        self._patience = 300.0  # seconds, of the call that ends MPI
+
+    @staticmethod
+    def clock() -> float:
+        return time.monotonic()
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        time.sleep(seconds)
+
+    @staticmethod
+    def pause(nap: float, patience: float, describe: Callable[[], str]) -> None:
+        if nap:
+            time.sleep(nap)
+        else:
+            os.sched_yield()
+
+    @staticmethod
+    def join(jobs: Sequence[Future[T]], seconds: float, alone: bool) -> bool:
+        return not wait(jobs, seconds).not_done
+
+    def blocking(self, call: str, deadline: float) -> Blocking:
+        return self._watchdog.blocking(call, deadline)
+
+    @staticmethod
+    def allocate(size: int, communicator: Communicator) -> Window:
+        return MPI.Win.Allocate(size, 1, comm=cast(MPI.Intracomm, communicator))
+
+    @staticmethod
+    def allocate_shared(size: int, communicator: Communicator) -> Window:
+        return MPI.Win.Allocate_shared(size, 1, comm=cast(MPI.Intracomm, communicator))
+
+    @staticmethod
+    def shared_memory_left() -> float:
+        try:
+            left = os.statvfs("/dev/shm")
+        except OSError:
+            return inf
+        return left.f_bavail * left.f_frsize
+
+    def finalize_within(self, seconds: float) -> None:
+        self._patience = seconds
+
+    @staticmethod
+    def abort(status: int) -> None:
+        """End every rank, once what this one has printed is on its way: launchers drop what comes with the abort."""
+        _print_out()
+        segments.remove_own()
+        MPI.COMM_WORLD.Abort(status)
+
+    def finalize(self) -> None:
+        """MPI_Finalize, if nothing has ended MPI yet."""
+        if MPI.Is_initialized() and not MPI.Is_finalized():
+            # An error here says that another rank is ending the job, and has said why.
+            with self.blocking("MPI_Finalize", self._patience), suppress(MPI.Exception):
+                MPI.Finalize()
+        segments.forget()
+
+    def _end_alone(self, line: str) -> None:
+        """End this process, and so the job, without MPI, which is in a call that does not return."""
+        text = f"mpitrain: rank {self._rank}: {line}: another rank is silent; run.deadline sets the seconds"
+        print(text, file=sys.stderr)
+        _print_out()
+        segments.remove_own()
+        os._exit(1)
+
+
+PROCESS = Process()
+atexit.register(PROCESS.finalize)
+abort = PROCESS.abort
+
+
+def abort_on_exception() -> None:
+    """Make an uncaught exception end the whole job with its traceback; without it the other ranks would hang."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, Overdue):  # at the start, before there is anything to end together
+            sys.stderr.write(f"mpitrain: {error}\n")
+        else:
+            lines = traceback.format_exception(kind, error, trace)
+            sys.stderr.write(f"rank {MPI.COMM_WORLD.rank}:\n{''.join(lines)}")
+        abort(1)
+
+    sys.excepthook = hook
+
+
+def _print_out() -> None:
+    """Wait until what was printed is on its way."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    end = time.monotonic() + READING
+    while (_unread(1) or _unread(2)) and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(PRINTING)
+
+
+def _unread(descriptor: int) -> int:
+    """Bytes that lie in the pipe of this descriptor; 0 where it is something else, or closed."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return 0
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
