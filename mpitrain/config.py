@@ -62,6 +62,7 @@ class Model(Section, frozen=True):
     preset: Text | None = None  # without layers: DEFAULT of models/presets.py
     width: Annotated[float, msgspec.Meta(gt=0, le=1e4)] | None = None  # without layers: 1
     hidden_layers: Handful | None = None
+    seed: Large | None = None  # of the initial parameters; not given: training.seed
     output: Literal["softmax", "logistic"] | None = None
     l2: NotNegative | None = None
     dropout: Fraction | None = None
@@ -131,6 +132,11 @@ class Config(Section, frozen=True, kw_only=True):
     algorithm: AnyAlgorithm
     run: Run = Run()
     stages: list[Stage] = []
+
+    @property
+    def initial_seed(self) -> int:
+        """What determines the initial parameters."""
+        return self.training.seed if self.model.seed is None else self.model.seed
 
 
 def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Config:

@@ -140,6 +140,12 @@ def test_every_key_is_explained() -> None:
     assert sorted(key for key in keys() if f"`{key}`" not in page) == []
 
 
+def test_initial_weights_have_a_seed_of_their_own() -> None:
+    """`training.seed`, unless `model.seed` is given."""
+    seeds = ["training.seed=3"], ["training.seed=3", "model.seed=0"]
+    assert [configuration.load(None, overrides).initial_seed for overrides in seeds] == [3, 0]
+
+
 SECTIONS = {"data": configuration.Data, "model": configuration.Model, "training": configuration.Training}
 SECTIONS |= {"pretraining": configuration.Pretraining, "run": configuration.Run}
 

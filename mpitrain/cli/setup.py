@@ -155,7 +155,7 @@ def new_session(
     schedule = Schedule(config, corpus.samples)
     state = fresh(
         config.algorithm,
-        network.initial(training.seed, np.dtype(training.dtype)),
+        network.initial(config.initial_seed, np.dtype(training.dtype)),
         Assignments(corpus.samples, schedule.total),
     )
     learner = Learner(

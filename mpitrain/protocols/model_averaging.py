@@ -35,7 +35,7 @@ class Stepper(Together):
         super().__init__(session)
         self.transport = session.device.transport(session.transport)
         self.options = session.config.algorithm
-        seed, x = session.config.training.seed, self.state.theta
+        seed, x = session.config.initial_seed, self.state.theta
         if self.options.starts_apart:
             x = session.device.to_device(session.network.initial(seed + 1 + self.part, x.dtype))
         self.worker = self.options.averaging(x, self.state.vectors(), len(self.ranks), session.device.fast)
