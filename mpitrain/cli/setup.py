@@ -168,6 +168,7 @@ def new_session(
         loaders=config.algorithm.chunks_together,
         device=device,
         deadline=config.run.deadline,
+        pace=transport.runtime.pace,
     )
     alone = config.algorithm.workers(transport.size) == 1 and not has_server(config)
     members = transport.members[:1] if alone else list(transport.members)

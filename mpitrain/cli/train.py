@@ -44,7 +44,11 @@ def train(options: Options) -> int:
     """Train and return the exit status. Collective."""
     stop = Stop()
     stop.install()
-    transport = Transport(deadline=_first_deadline(options.overrides))
+    return train_on(Transport(deadline=_first_deadline(options.overrides)), options, stop)
+
+
+def train_on(transport: Transport, options: Options, stop: Stop) -> int:
+    """The same, on a transport that may be simulated."""
     return ending_together(transport, lambda: _configured(transport, options, stop))
 
 

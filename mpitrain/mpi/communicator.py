@@ -107,6 +107,10 @@ class Window(Protocol):
 class Runtime(Protocol):
     """What a rank runs in, a process (mpi.process) or a simulation: its time, its waits, its windows, its end."""
 
+    @property
+    def pace(self) -> Callable[[int], None] | None:
+        """What lets pass the time that a simulated rank takes to compute a gradient on so many samples."""
+
     def clock(self) -> float:
         """Seconds since some moment."""
 

@@ -33,6 +33,8 @@ READING = 30.0  # seconds that the helper is given to read them
 class Process:
     """The `Runtime` of a rank that has a process, and MPI, to itself."""
 
+    pace = None  # computing takes its own time
+
     def __init__(self) -> None:
         segments.note()
         self._rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask

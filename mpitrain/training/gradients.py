@@ -23,7 +23,8 @@ class Learner:
     drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order; `loaders`:
     that order shuffles so many chunks of neighbours together (EASGD's prefetch), 0 for the whole corpus. A corpus on
     disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
-    gradients lie on `device`, as the network does.
+    gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for so many
+    samples.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class Learner:
         loaders: int = 0,
         device: Cpu = CPU,
         deadline: float = DEADLINE,
+        pace: Callable[[int], None] | None = None,
     ) -> None:
         self.network, self.corpus = network, corpus
+        self._pace = pace
         self.seed, self.per_sample, self.independent, self.loaders = seed, per_sample, independent, loaders
         self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
         self._asked: deque[Work] = deque()
@@ -94,6 +97,8 @@ class Learner:
         if self._expected and self._expected[0] == work:
             self._expected.popleft()
         self._ask()
+        if self._pace is not None:
+            self._pace(work.count)
         return batch
 
     def _ask(self) -> None:

@@ -1,0 +1,43 @@
+"""What mpi4py takes for a buffer, as arrays."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.mpi.launcher import MPI
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecV, InPlace, TargetSpec
+
+
+def flat(buffer: "BufSpec") -> Array:
+    """The array of a buffer, which is given alone or before what tells its type: flat, not copied, of its own type."""
+    memory: Array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
+    array = memory if isinstance(memory, np.ndarray) else np.frombuffer(memory, dtype=np.uint8)
+    if not array.flags.c_contiguous:
+        raise ValueError("a buffer that is not contiguous")
+    return array.reshape(-1)
+
+
+def raw(buffer: "BufSpec") -> Array:
+    """The same, as bytes."""
+    return flat(buffer).view(np.uint8)
+
+
+def given(buffer: "BufSpec | InPlace") -> Array | None:
+    """What a rank gives; None if that is in place."""
+    specified: Array = buffer
+    return None if specified is MPI.IN_PLACE else flat(specified)
+
+
+def pieces(buffer: "BufSpecV") -> list[Array]:
+    """The parts of [array, counts, ...], one after another."""
+    memory: Array = buffer
+    return np.split(flat(memory), np.cumsum(memory[1])[:-1])
+
+
+def offset(target: "TargetSpec") -> int:
+    """The first byte of (offset, count, type)."""
+    place: Array = target
+    return int(place[0])

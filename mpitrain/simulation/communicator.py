@@ -1,0 +1,181 @@
+"""A communicator of simulated ranks, with the calls of `mpitrain.mpi.communicator`."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+from mpitrain.flat import Array
+from mpitrain.mpi.launcher import MPI
+from mpitrain.simulation import collectives
+from mpitrain.simulation.buffers import flat, given, pieces, raw
+from mpitrain.simulation.collectives import Collective, Part
+from mpitrain.simulation.messages import Mailbox, Matched, Message, Request
+from mpitrain.simulation.network import Delays
+from mpitrain.simulation.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
+
+
+class Fabric:
+    """What all communicators of a job share: time, the network, and which node each rank of the job is on."""
+
+    def __init__(self, scheduler: Scheduler, delays: Delays, nodes: Sequence[int]) -> None:
+        self.scheduler, self.delays, self.nodes = scheduler, delays, nodes
+        self.groups: list[Group] = []
+
+    def later(self, nbytes: int, action: Callable[[], None], not_before: float = 0.0) -> float:
+        """Have `action` happen when so many bytes have arrived; when that is."""
+        time = max(self.scheduler.now + self.delays.of(nbytes), not_before)
+        self.scheduler.at(time, action)
+        return time
+
+    def waker(self, rank: int) -> Callable[[], None]:
+        """What wakes a rank of the job."""
+        return lambda: self.scheduler.wake(rank)
+
+
+class Group:
+    """What the ranks of one communicator share. `members` are their numbers in the job."""
+
+    def __init__(self, fabric: Fabric, members: Sequence[int]) -> None:
+        self.fabric, self.members = fabric, members
+        self.boxes = [Mailbox(fabric.waker(member)) for member in members]
+        self.collectives: dict[int, Collective] = {}
+        self.arrivals: dict[tuple[int, int], float] = {}  # of the last message between two ranks
+        self._made: dict[tuple[int, object], Group] = {}
+        self._memories: dict[int, dict[int, Array]] = {}
+        fabric.groups.append(self)
+
+    def join(self, rank: int, number: int, kind: str, carry_out: Callable[[list[Part]], None], part: Part) -> None:
+        """A rank calls its collective `number`."""
+        collective = self.collectives.setdefault(number, Collective(kind, len(self.members), carry_out))
+        if collective.join(rank, kind, part):
+            del self.collectives[number]
+            self.fabric.later(collective.nbytes, collective.end)
+
+    def made(self, number: int, key: object, members: Sequence[int]) -> "Group":
+        """The group that the ranks' call `number` makes of those with one key."""
+        if (number, key) not in self._made:
+            self._made[number, key] = Group(self.fabric, members)
+        return self._made[number, key]
+
+    def memories(self, number: int) -> dict[int, Array]:
+        """The memories, by rank, of the window that the ranks' call `number` makes."""
+        return self._memories.setdefault(number, {})
+
+
+class Communicator:
+    """One rank's handle. Messages between two ranks arrive in the order in which they were sent."""
+
+    def __init__(self, group: Group, rank: int) -> None:
+        self.group, self.rank, self.size = group, rank, len(group.members)
+        self._fabric, self._box = group.fabric, group.boxes[rank]
+        self._numbers = count()
+
+    # ---- between two ranks
+
+    def Isend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
+        request = Request(self._box.wake)
+        self._send(Message(self.rank, tag, raw(buffer).copy()), to, request.complete)
+        return request
+
+    def Issend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
+        request = Request(self._box.wake)
+
+        def taken() -> None:
+            self._fabric.later(0, request.complete)
+
+        self._send(Message(self.rank, tag, raw(buffer).copy(), taken), to, lambda: None)
+        return request
+
+    def Irecv(self, buffer: "BufSpec", source: int, tag: int, /) -> Request:
+        return self._box.post(buffer, source, tag)
+
+    def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, /) -> bool:
+        return self._box.find(source, tag) is not None
+
+    def Improbe(self, source: int, tag: int, status: MPI.Status, /) -> Matched | None:
+        return self._box.match(source, tag, status)
+
+    def _send(self, message: Message, to: int, arrived: Callable[[], None]) -> None:
+        group, pair = self.group, (self.rank, to)
+
+        def arrive() -> None:
+            group.boxes[to].arrive(message)
+            arrived()
+
+        before = group.arrivals.get(pair, 0.0)
+        group.arrivals[pair] = self._fabric.later(message.payload.size, arrive, before)
+
+    # ---- of all ranks
+
+    def Ibarrier(self) -> Request:
+        return self._join("Ibarrier", collectives.barrier, None, [])
+
+    def Ibcast(self, buffer: "BufSpec", root: int, /) -> Request:
+        return self._join("Ibcast", collectives.broadcast(root), None, [raw(buffer)])
+
+    def Ireduce(self, send: "BufSpec", receive: "BufSpec | None", operation: MPI.Op, root: int, /) -> Request:
+        take = [flat(receive)] if self.rank == root and receive is not None else []
+        return self._join("Ireduce", collectives.reduce(operation), flat(send), take)
+
+    def Iallreduce(self, send: "BufSpec | InPlace", receive: "BufSpec", operation: MPI.Op = MPI.SUM, /) -> Request:
+        return self._join("Iallreduce", collectives.reduce(operation), given(send), [flat(receive)])
+
+    def Ireduce_scatter(self, send: "BufSpec", receive: "BufSpec", counts: Sequence[int], /) -> Request:
+        return self._join("Ireduce_scatter", collectives.reduce_scatter(counts), flat(send), [flat(receive)])
+
+    def Iallgather(self, send: "BufSpec", receive: "BufSpecB", /) -> Request:
+        own = flat(send)
+        return self._join("Iallgather", collectives.gather, own, list(flat(receive).reshape(self.size, own.size)))
+
+    def Iallgatherv(self, send: "BufSpec | InPlace", receive: "BufSpecV", /) -> Request:
+        return self._join("Iallgatherv", collectives.gather, given(send), pieces(receive))
+
+    def Split_type(self, kind: int, /) -> "Communicator":
+        """Those of each node. Who is where is known, so nobody is waited for."""
+        nodes = self._fabric.nodes
+        here = nodes[self.group.members[self.rank]]
+        places = [place for place, member in enumerate(self.group.members) if nodes[member] == here]
+        group = self.group.made(next(self._numbers), here, [self.group.members[place] for place in places])
+        return Communicator(group, places.index(self.rank))
+
+    def Idup(self) -> "tuple[Communicator, Request]":
+        number = next(self._numbers)
+        duplicate = Communicator(self.group.made(number, None, self.group.members), self.rank)
+        return duplicate, self._join_as(number, "Idup", collectives.barrier, None, [])
+
+    # ---- for windows
+
+    def shared(self) -> dict[int, Array]:
+        """A window's memories, by rank. Collective."""
+        return self.group.memories(next(self._numbers))
+
+    def later(self, nbytes: int, effect: Callable[[], object]) -> Request:
+        """A request that completes with its effect when so many bytes have travelled."""
+        request = Request(self._box.wake)
+
+        def end() -> None:
+            effect()
+            request.complete()
+
+        self._fabric.later(nbytes, end)
+        return request
+
+    def wake_all(self) -> None:
+        """Something that all ranks may see has changed."""
+        for box in self.group.boxes:
+            box.wake()
+
+    def _join(
+        self, kind: str, carry_out: Callable[[list[Part]], None], give: Array | None, take: Sequence[Array]
+    ) -> Request:
+        return self._join_as(next(self._numbers), kind, carry_out, give, take)
+
+    def _join_as(
+        self, number: int, kind: str, carry_out: Callable[[list[Part]], None], give: Array | None, take: Sequence[Array]
+    ) -> Request:
+        request = Request(self._box.wake)
+        self.group.join(self.rank, number, kind, carry_out, Part(give, take, request))
+        return request

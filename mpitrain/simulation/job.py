@@ -1,0 +1,107 @@
+"""A simulated job: as many ranks as wanted, each with a transport of its own, in one process."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from math import inf
+from typing import Generic, TypeVar
+
+from mpitrain.mpi import Transport
+from mpitrain.mpi import communicator as interface
+from mpitrain.simulation.communicator import Communicator, Fabric, Group
+from mpitrain.simulation.network import Delays, Network
+from mpitrain.simulation.scheduler import Scheduler
+from mpitrain.simulation.windows import Window, allocate
+
+T = TypeVar("T")
+J = TypeVar("J")
+SHORT = 1e-3  # seconds of the process's own time, between two looks at threads that wait for other ranks
+
+
+class Aborted(RuntimeError):
+    """A rank has ended the job, with this exit status."""
+
+    def __init__(self, rank: int, status: int) -> None:
+        super().__init__(f"rank {rank} has ended the job with status {status}")
+        self.status = status
+
+
+class Job(Generic[T]):
+    """`ranks` ranks that run a program. `nodes`: the node of each, by default one for all. `seconds(rank, samples)`:
+    what a rank takes to compute a gradient, by default no time."""
+
+    def __init__(
+        self,
+        ranks: int,
+        network: Network | None = None,
+        nodes: Sequence[int] | None = None,
+        seconds: Callable[[int, int], float] = lambda rank, samples: 0.0,
+        deadline: float = 300.0,
+    ) -> None:
+        self.scheduler, self._seconds = Scheduler[T](ranks), seconds
+        self._fabric = Fabric(self.scheduler, Delays(network or Network()), [0] * ranks if nodes is None else nodes)
+        self._world, self._ranks, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
+
+    def run(self, program: Callable[[Transport], T]) -> list[T]:
+        """What the program returns on each rank. Raises what it raises on any; Deadlock if all wait for each other."""
+
+        def on(rank: int) -> Callable[[], T]:
+            runtime = Rank(self.scheduler, rank, partial(self._seconds, rank))
+            return lambda: program(Transport(Communicator(self._world, rank), self._deadline, runtime))
+
+        return self.scheduler.run([on(rank) for rank in range(self._ranks)])
+
+    def left(self) -> list[str]:
+        """Messages that nobody has taken, receives that nothing came for, collectives that were not joined by all."""
+        boxes = [
+            f"rank {group.members[rank]}: {what}"
+            for group in self._fabric.groups
+            for rank, box in enumerate(group.boxes)
+            for what in box.open
+        ]
+        return boxes + [each.kind for group in self._fabric.groups for each in group.collectives.values()]
+
+
+class Rank:
+    """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
+
+    def __init__(self, scheduler: Scheduler, rank: int, seconds: Callable[[int], float]) -> None:
+        self._scheduler, self._rank, self._seconds = scheduler, rank, seconds
+
+    def pace(self, samples: int) -> None:
+        self.sleep(self._seconds(samples))
+
+    def clock(self) -> float:
+        return self._scheduler.now
+
+    def sleep(self, seconds: float) -> None:
+        self._scheduler.sleep(self._rank, seconds)
+
+    def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None:
+        self._scheduler.park(self._rank, patience, describe)
+
+    def join(self, jobs: Sequence[Future[J]], seconds: float, alone: bool) -> bool:
+        """Threads are no ranks: while they work no time passes, unless they wait for other ranks."""
+        if wait(jobs, None if alone else SHORT).not_done:
+            self.sleep(seconds)
+            self._scheduler.wake(self._rank)
+        return not wait(jobs, 0).not_done
+
+    def blocking(self, call: str, deadline: float) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def allocate(self, size: int, communicator: interface.Communicator) -> Window:
+        assert isinstance(communicator, Communicator)
+        return allocate(size, communicator, self)
+
+    allocate_shared = allocate
+
+    def shared_memory_left(self) -> float:
+        return inf
+
+    def finalize_within(self, seconds: float) -> None:
+        """There is nothing to wait for."""
+
+    def abort(self, status: int) -> None:
+        raise Aborted(self._rank, status)

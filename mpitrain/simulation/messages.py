@@ -1,0 +1,153 @@
+"""Messages between two ranks of a simulated communicator: posted receives, matched probes, synchronous sends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.mpi.launcher import MPI
+from mpitrain.simulation.buffers import raw
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec
+
+
+class Request:
+    """An operation of one rank, which is woken when it completes, and again looks around when it has seen that."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake, self._seen, self.done = wake, False, False
+        self._error: Exception | None = None
+        self._source, self._tag, self._count = MPI.PROC_NULL, MPI.ANY_TAG, 0
+
+    def complete(self) -> None:
+        """It has completed."""
+        self.done = True
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """It has failed, as `Test` will say."""
+        self._error = error
+        self.complete()
+
+    def received(self, source: int, tag: int, count: int) -> None:
+        """It has completed with a message."""
+        self._source, self._tag, self._count = source, tag, count
+        self.complete()
+
+    def Test(self, status: MPI.Status | None = None, /) -> bool:  # named as in MPI's requests
+        if not self.done:
+            return False
+        if self._error is not None:
+            raise self._error
+        if not self._seen:
+            self._seen = True
+            self._wake()  # what the rank does upon it may be what it waits for
+        if status is not None:
+            fill(status, self._source, self._tag, self._count)
+        return True
+
+
+@dataclass
+class Message:
+    """One that has been sent. `taken` is called when its receiver has matched it."""
+
+    source: int
+    tag: int
+    payload: Array
+    taken: Callable[[], None] = field(default=lambda: None)
+
+
+class Matched:
+    """A message that belongs to who has found it."""
+
+    def __init__(self, message: Message, wake: Callable[[], None]) -> None:
+        self._message, self._wake = message, wake
+
+    def Recv(self, buffer: "BufSpec", /) -> None:
+        copy(self._message, raw(buffer))
+
+    def Irecv(self, buffer: "BufSpec", /) -> Request:
+        copy(self._message, raw(buffer))
+        request = Request(self._wake)
+        request.complete()
+        return request
+
+
+class Mailbox:
+    """What has come to one rank and is not taken, and the receives that it has posted, both in order."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.arrived: list[Message] = []
+        self._posted: list[tuple[int, int, Array, Request]] = []
+
+    def arrive(self, message: Message) -> None:
+        """A message is there: for the first receive that it suits, else for probes."""
+        for number, (source, tag, memory, request) in enumerate(self._posted):
+            if _suits(message, source, tag):
+                del self._posted[number]
+                self._receive(message, memory, request)
+                return
+        self.arrived.append(message)
+        self.wake()
+
+    def post(self, buffer: "BufSpec", source: int, tag: int) -> Request:
+        """Post a receive."""
+        request, message = Request(self.wake), self.find(source, tag)
+        if message is None:
+            self._posted.append((source, tag, raw(buffer), request))
+        else:
+            self.arrived.remove(message)
+            self._receive(message, raw(buffer), request)
+        return request
+
+    def find(self, source: int, tag: int) -> Message | None:
+        """The first message that suits."""
+        return next((message for message in self.arrived if _suits(message, source, tag)), None)
+
+    def match(self, source: int, tag: int, status: MPI.Status) -> Matched | None:
+        """Take the first message that suits."""
+        message = self.find(source, tag)
+        if message is None:
+            return None
+        self.arrived.remove(message)
+        fill(status, message.source, message.tag, message.payload.size)
+        message.taken()
+        self.wake()  # what the rank does with it may be what it waits for
+        return Matched(message, self.wake)
+
+    @property
+    def open(self) -> list[str]:
+        """What nobody has taken, and what has not come, for tests."""
+        waiting = [f"a message from {m.source} with tag {m.tag}" for m in self.arrived]
+        return waiting + [f"a receive from {source} with tag {tag}" for source, tag, _, _ in self._posted]
+
+    @staticmethod
+    def _receive(message: Message, memory: Array, request: Request) -> None:
+        message.taken()
+        try:
+            copy(message, memory)
+        except MPI.Exception as error:  # the receiver's, whose turn it need not be
+            request.fail(error)
+        else:
+            request.received(message.source, message.tag, message.payload.size)
+
+
+def copy(message: Message, memory: Array) -> None:
+    """Copy a message to a buffer. Raises MPI's error where it is too long."""
+    if message.payload.size > memory.size:
+        raise MPI.Exception(MPI.ERR_TRUNCATE)
+    np.copyto(memory[: message.payload.size], message.payload)
+
+
+def fill(status: MPI.Status, source: int, tag: int, count: int) -> None:
+    """Set what a status tells."""
+    status.source, status.tag = source, tag
+    status.Set_elements(MPI.BYTE, count)
+
+
+def _suits(message: Message, source: int, tag: int) -> bool:
+    return source in (message.source, MPI.ANY_SOURCE) and tag in (message.tag, MPI.ANY_TAG)

@@ -1,0 +1,148 @@
+"""Ranks that take turns in one process, and virtual time.
+
+Each rank is a thread, of which one runs at a time: until it sleeps or waits. Then the next rank that is ready runs, or,
+if none is, time advances to the next event. Nothing depends on how fast the process is: the same programs give the same
+order of turns.
+"""
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Deadlock(RuntimeError):
+    """All ranks that have not ended wait, and nothing is on its way to any of them."""
+
+
+class Ended(BaseException):
+    """Raised in the other ranks when one has failed, to unwind them."""
+
+
+class _Rank:
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.turn.acquire()
+        self.waits, self.noticed, self.done = 0, False, False
+        self.describe: Callable[[], str] | None = None
+
+
+class Scheduler(Generic[T]):
+    """Runs `ranks` programs. All methods but `run` are for the rank that is running, and for events."""
+
+    def __init__(self, ranks: int) -> None:
+        self.now = 0.0
+        self.turns = 0
+        self._ranks = [_Rank() for _ in range(ranks)]
+        self._ready = deque(range(ranks))
+        self._events: list[tuple[float, int, bool, Callable[[], None]]] = []
+        self._live = 0  # events that are more than the end of somebody's patience
+        self._numbers = count()
+        self._failure: BaseException | None = None
+        self._over = threading.Event()
+
+    def run(self, programs: Sequence[Callable[[], T]]) -> list[T]:
+        """What the ranks' programs return. Raises what the first of them raises; Deadlock when nobody can go on."""
+        results: dict[int, T] = {}
+
+        def main(rank: int) -> None:
+            mine = self._ranks[rank]
+            mine.turn.acquire()
+            try:
+                if self._failure is None:
+                    results[rank] = programs[rank]()
+            except Ended:
+                pass
+            except BaseException as error:
+                self._failure = self._failure or error
+            mine.done = True
+            self._hand_over()
+
+        threads = [threading.Thread(target=main, args=(rank,), name=f"rank {rank}") for rank in range(len(programs))]
+        for thread in threads:
+            thread.daemon = True  # an interrupt ends the process, whatever the ranks do
+            thread.start()
+        self._hand_over()
+        self._over.wait()
+        for thread in threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return [results[rank] for rank in range(len(programs))]
+
+    def at(self, time: float, action: Callable[[], None], live: bool = True) -> None:
+        """Have `action` happen at a time; it may not wait. If it is not `live`, nobody depends on it."""
+        heapq.heappush(self._events, (max(time, self.now), next(self._numbers), live, action))
+        self._live += live
+
+    def sleep(self, rank: int, seconds: float) -> None:
+        """The running rank works, or rests, for so long."""
+        self.at(self.now + seconds, lambda: self._ready.append(rank))
+        self._give_way(rank)
+
+    def park(self, rank: int, patience: float, describe: Callable[[], str]) -> None:
+        """The running rank waits until it is woken, at most for `patience` seconds. If it has been woken since it last
+        waited, it goes on at once. `describe` says what it waits for."""
+        mine = self._ranks[rank]
+        if mine.noticed:
+            mine.noticed = False
+            return
+        mine.waits, mine.describe = next(self._numbers), describe
+        self.at(self.now + patience, self._impatience(rank, mine.waits), live=False)
+        self._give_way(rank)
+
+    def wake(self, rank: int) -> None:
+        """An event concerns this rank."""
+        mine = self._ranks[rank]
+        if mine.describe is None:
+            mine.noticed = True
+        else:
+            mine.describe = None
+            self._ready.append(rank)
+
+    def _impatience(self, rank: int, waits: int) -> Callable[[], None]:
+        def end() -> None:
+            mine = self._ranks[rank]
+            if mine.waits == waits and mine.describe is not None:
+                self.wake(rank)
+
+        return end
+
+    def _give_way(self, rank: int) -> None:
+        after = self._next()
+        if after == rank:
+            return
+        self._ranks[after].turn.release()
+        self._ranks[rank].turn.acquire()
+        if self._failure is not None:
+            raise Ended
+
+    def _next(self) -> int:
+        """The rank whose turn it is. Raises Deadlock."""
+        while not self._ready:
+            if not self._live:
+                waiting = [(number, rank.describe) for number, rank in enumerate(self._ranks) if not rank.done]
+                raise Deadlock("; ".join(f"rank {n} waits for {what()}" for n, what in waiting if what is not None))
+            self.now, _, live, action = heapq.heappop(self._events)
+            self._live -= live
+            action()
+        self.turns += 1
+        return self._ready.popleft()
+
+    def _hand_over(self) -> None:
+        """A rank has ended, or none has begun: let the next run; after a failure, one after another, to unwind."""
+        left = [rank for rank in self._ranks if not rank.done]
+        if not left:
+            self._over.set()
+            return
+        if self._failure is None:
+            try:
+                self._ranks[self._next()].turn.release()
+                return
+            except Deadlock as error:
+                self._failure = error
+        left[0].turn.release()

@@ -1,0 +1,114 @@
+"""Windows of simulated ranks: memory that the others read, add to and swap words of without their help."""
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.mpi.communicator import Request as Started
+from mpitrain.mpi.launcher import MPI
+from mpitrain.simulation.buffers import flat, offset, raw
+from mpitrain.simulation.collectives import ufunc
+from mpitrain.simulation.messages import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpi4py.typing import BufSpec, TargetSpec
+
+    from mpitrain.simulation.communicator import Communicator
+
+PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
+
+
+class Pausing(Protocol):
+    """A rank, in a call that blocks."""
+
+    def pause(self, nap: float, patience: float, describe: "Callable[[], str]") -> None: ...
+
+
+def allocate(size: int, communicator: "Communicator", rank: Pausing) -> "Window":
+    """A window with `size` bytes on this rank. Returns when all ranks of the communicator have come."""
+    sizes = np.zeros(communicator.size, dtype=np.int64)
+    shared = communicator.shared()
+    memories: dict[int, Array] = shared
+    memories[communicator.rank] = np.zeros(size, dtype=np.uint8)
+    request = communicator.Iallgather(np.array([size], dtype=np.int64), sizes)
+    _wait(request, rank, "the others' windows")
+    return Window(memories, communicator, rank)
+
+
+class Window:
+    """One rank's handle. Operations take effect at their target when they arrive there, each at once as a whole."""
+
+    def __init__(self, memories: dict[int, Array], communicator: "Communicator", rank: Pausing) -> None:
+        self._memories, self._communicator, self._rank = memories, communicator, rank
+        self._under_way: list[tuple[int, Request]] = []
+
+    def Lock_all(self, assertion: int, /) -> None:
+        """Nothing has to be locked."""
+
+    def Unlock_all(self) -> None:
+        self.Flush_all()
+
+    def Sync(self) -> None:
+        """Others that share the memory may see a change now."""
+        self._communicator.wake_all()
+
+    def Free(self) -> None:
+        _wait(self._communicator.Ibarrier(), self._rank, "the others to free a window")
+
+    def tomemory(self) -> Array:
+        return self._memories[self._communicator.rank]
+
+    def Shared_query(self, rank: int, /) -> tuple[Array, int]:
+        return self._memories[rank], 1
+
+    def Rget(self, origin: "BufSpec", rank: int, target: "TargetSpec", /) -> Started:
+        out = raw(origin)
+        place = self._target(rank, target, out.size)
+        return self._start(rank, out.size, lambda: np.copyto(out, place))
+
+    def Raccumulate(self, origin: "BufSpec", rank: int, target: "TargetSpec", operation: MPI.Op, /) -> Started:
+        term = flat(origin).copy()
+        place = self._target(rank, target, term.nbytes).view(term.dtype)
+        return self._start(rank, term.nbytes, lambda: ufunc(operation)(place, term, out=place))
+
+    def Compare_and_swap(self, origin: Array, compare: Array, result: Array, rank: int, at: int, /) -> None:
+        word = self._memories[rank][at : at + origin.nbytes].view(origin.dtype)
+        new, expected = origin.copy(), compare.copy()
+
+        def swap() -> None:
+            np.copyto(result, word)
+            if result == expected:
+                np.copyto(word, new)
+
+        self._start(rank, origin.nbytes, swap)
+
+    def Flush(self, rank: int, /) -> None:
+        for target, request in self._under_way:
+            if target == rank:
+                _wait(request, self._rank, f"one-sided operations on rank {rank}")
+        self._under_way = [(target, request) for target, request in self._under_way if not request.done]
+
+    def Flush_all(self) -> None:
+        for rank in sorted({target for target, _ in self._under_way}):
+            self.Flush(rank)
+
+    def _target(self, rank: int, target: "TargetSpec", nbytes: int) -> Array:
+        at = offset(target)
+        place = self._memories[rank][at : at + nbytes]
+        if place.size < nbytes:
+            raise MPI.Exception(MPI.ERR_RMA_RANGE)
+        return place
+
+    def _start(self, rank: int, nbytes: int, effect: "Callable[[], object]") -> Request:
+        request = self._communicator.later(nbytes, effect)
+        self._under_way = [each for each in self._under_way if not each[1].done]
+        self._under_way.append((rank, request))
+        return request
+
+
+def _wait(request: Started, rank: Pausing, what: str) -> None:
+    while not request.Test():
+        rank.pause(0.0, PATIENCE, lambda: what)

@@ -1,0 +1,82 @@
+"""Turns of simulated ranks, virtual time, and what happens when nobody can go on."""
+
+import pytest
+
+from mpitrain.mpi import Transport
+from mpitrain.simulation import Deadlock, Job, Network
+from mpitrain.simulation.scheduler import Scheduler
+
+
+def test_ranks_take_turns_in_the_order_of_virtual_time() -> None:
+    """One sleeps 3, 3, 3 s and the other 2, 2, 2, 2 s; where both end at 6 s, who fell asleep first is first."""
+    scheduler, seen = Scheduler[None](2), list[tuple[float, int]]()
+
+    def program(rank: int, seconds: float, times: int) -> None:
+        for _ in range(times):
+            scheduler.sleep(rank, seconds)
+            seen.append((scheduler.now, rank))
+
+    scheduler.run([lambda: program(0, 3.0, 3), lambda: program(1, 2.0, 4)])
+    assert seen == [(2.0, 1), (3.0, 0), (4.0, 1), (6.0, 0), (6.0, 1), (8.0, 1), (9.0, 0)]
+
+
+def test_a_message_takes_latency_and_bytes_over_bandwidth() -> None:
+    """1000 bytes at 1e6 bytes/s, 0.5 ms later; the sender goes on at once."""
+
+    def program(transport: Transport) -> float:
+        before = transport.clock()
+        if transport.rank == 0:
+            transport.post(1, 9, bytes(1000))
+        else:
+            transport.receive(0, 9, "a message")
+        return transport.clock() - before
+
+    sent, received = Job[float](2, Network(latency=5e-4, bandwidth=1e6)).run(program)
+    assert sent == 0.0 and received == pytest.approx(1.5e-3)
+
+
+def test_ranks_that_wait_for_each_other_are_named() -> None:
+    """At once, whatever the deadline: nothing is on its way."""
+
+    def program(transport: Transport) -> None:
+        if transport.rank < 2:
+            transport.receive(1 - transport.rank, 9, "an answer")
+        transport.barrier("the end")
+
+    said = r"rank 0 waits for rank 1 \(an answer\); rank 1 waits for rank 0 \(an answer\); rank 2 waits for the end"
+    with pytest.raises(Deadlock, match=said):
+        Job[None](3).run(program)
+
+
+def test_a_rank_that_works_long_is_no_deadlock_and_no_silence() -> None:
+    """An hour under a deadline of five minutes: its heartbeats are heard, and who waits gives heartbeats too."""
+
+    def program(transport: Transport) -> float:
+        with transport.watching():
+            for _ in range(3600 if transport.rank == 0 else 0):
+                transport.sleep(1.0)
+                transport.heartbeat()
+            transport.barrier("the end")
+        transport.leave()
+        return transport.clock()
+
+    job = Job[float](3)
+    assert min(job.run(program)) >= 3600.0 and not job.left()
+
+
+def test_what_a_rank_raises_is_raised_and_the_others_end() -> None:
+    """Also those that wait, which unwind."""
+    unwound = []
+
+    def program(transport: Transport) -> None:
+        try:
+            if transport.rank == 1:
+                transport.sleep(1.0)
+                raise KeyError("lost")
+            transport.barrier("the end")
+        finally:
+            unwound.append(transport.rank)
+
+    with pytest.raises(KeyError, match="lost"):
+        Job[None](3).run(program)
+    assert sorted(unwound) == [0, 1, 2]

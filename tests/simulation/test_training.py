@@ -1,0 +1,104 @@
+"""The program's own protocols on simulated ranks: the bits of MPI, and what must hold whatever comes when."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from mpitrain.cli.setup import Options
+from mpitrain.cli.train import train_on
+from mpitrain.mpi import MPI
+from mpitrain.sampling.assignments import Work
+from mpitrain.signals import Stop
+from mpitrain.simulation import Job, Network
+from mpitrain.training.gradients import Learner
+
+KEYS = ("run.threads=1", "run.progress=none", "run.device=cpu", "training.seed=5", "training.epochs=0.3")
+ROUND_ROBIN = "algorithm.order=round-robin"
+#: Settings with which nothing depends on what comes when.
+ORDERED = {
+    "allreduce": (),
+    "block-momentum": (),
+    "hybrid": (),
+    "easgd-sync": ("algorithm.tau=4",),
+    "asgd": (ROUND_ROBIN,),
+    "easgd": ("algorithm.tau=4", ROUND_ROBIN),
+    "sparse-delta": (ROUND_ROBIN,),
+}
+#: Several trainings under one mpirun.
+UNDER_MPI = """
+import json, sys
+from pathlib import Path
+from mpitrain.cli.setup import Options
+from mpitrain.cli.train import train_on
+from mpitrain.mpi import Transport, abort_on_exception
+from mpitrain.signals import Stop
+abort_on_exception()
+for name, keys in json.loads(sys.argv[1]).items():
+    assert train_on(Transport(), Options(overrides=tuple(keys), out=Path(name)), Stop()) == 0, name
+"""
+
+
+def simulated(job: Job[int], folder: Path, *keys: str) -> dict[str, Any]:
+    """The summary of a training; every rank must end well, and nothing may be left under way."""
+    options = Options(overrides=keys, out=folder)
+    with threadpool_limits(1):  # of the process: the ranks' own limits must not undo each other
+        assert set(job.run(lambda transport: train_on(transport, options, Stop()))) == {0}
+    assert job.left() == []
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+def test_the_bits_of_runs_under_mpi(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """Three ranks, where the order of exchanges is fixed; two where sums of three are not added in MPICH's order."""
+    ranks = 3 if MPI.get_vendor()[0] == "MPICH" else 2
+    settings = {name: (*KEYS, f"algorithm.name={name}", *keys) for name, keys in ORDERED.items()}
+    ended = launch(ranks, json.dumps(settings), program=("-c", UNDER_MPI))
+    assert ended.status == 0, ended.err
+    for name, keys in settings.items():
+        told = simulated(Job[int](ranks), tmp_path / "simulated" / name, *keys)
+        real = json.loads((tmp_path / name / "summary.json").read_text())
+        same = ("parameters_sha256", "samples", "updates", "exchange", "algorithm", "workers")
+        assert {key: told[key] for key in same} == {key: real[key] for key in same}
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
+    """How often each sample of each epoch's order was trained on, by whichever rank."""
+    counts, plain = Counter[tuple[int, int]](), Learner.load
+
+    def load(learner: Learner, work: Work) -> Any:
+        counts.update((work.epoch, place) for place in range(work.start, work.start + work.count))
+        return plain(learner, work)
+
+    monkeypatch.setattr(Learner, "load", load)
+    return counts
+
+
+def heavy(seed: int) -> Callable[[int, int], float]:
+    """Seconds of gradients with a heavy tail."""
+    random = np.random.default_rng(seed)
+    return lambda rank, samples: 1e-4 * samples * float(random.pareto(1.2) + 0.1)
+
+
+@pytest.mark.parametrize("exchange", ["auto", "messages"])
+@pytest.mark.parametrize("name", ["asgd", "easgd", "sparse-delta", "hybrid"])
+def test_whatever_comes_when(served: Counter[tuple[int, int]], tmp_path: Path, name: str, exchange: str) -> None:
+    """Gradients and messages that take random times. The same seed gives the same bits and seconds twice;
+    with any, every sample is served exactly once an epoch, and replicas are identical."""
+    if exchange == "messages" and name in ("sparse-delta", "hybrid"):
+        pytest.skip("it has one exchange")
+    keys = (*KEYS, f"algorithm.name={name}", "training.epochs=2", f"run.exchange={exchange}", "run.evaluate_every=0")
+    told = []
+    for number, seed in enumerate((1, 1, 2)):
+        served.clear()
+        job = Job[int](5, Network(latency=1e-4, jitter=5e-3, seed=seed), seconds=heavy(seed))
+        summary = simulated(job, tmp_path / str(number), *keys)
+        assert served == Counter({(epoch, place): 1 for epoch in range(2) for place in range(1438)})
+        assert summary["samples"] == 2876 and summary.get("replicas_identical", True)
+        told.append((summary["parameters_sha256"], summary["seconds"], summary["messages_sent"]))
+    assert told[0] == told[1] and told[0][1] != told[2][1]
