@@ -1,5 +1,5 @@
-// A bias and the activation after it, in one pass and in place over y [rows, units]; without a bias, the activation
-// alone. Going back, derivatives come from outputs, and an element whose output is 0 passes exactly 0.
+// Add a bias and apply the activation, in one pass and in place over y [rows, units]; without a bias, only the
+// activation. The derivatives are computed from outputs; where a ReLU's output is 0, the gradient is exactly 0.
 #include "common.cuh"
 
 __device__ inline real biased(const real *y, const real *bias, Index i, unsigned units) {
@@ -27,7 +27,7 @@ extern "C" __global__ void bias_sigmoid(real *y, const real *bias, Index n, unsi
 // dy ← dy where y > 0, else 0
 extern "C" __global__ void relu_backward(const real *y, real *dy, Index n) {
     for (Index i = thread(); i < n; i += threads()) {
-        real gradient = dy[i];  // read in any case: so it need not wait for y
+        real gradient = dy[i];  // loaded unconditionally, so that it does not wait for y
         dy[i] = y[i] > 0 ? gradient : 0;
     }
 }

@@ -1,10 +1,10 @@
-// Threads of a block that work together.
+// Reductions over the threads of a block.
 #pragma once
 
 constexpr unsigned ALL = 0xffffffffu;  // every lane of a warp
 
-// The sum, and the maximum, over a block, for all its threads. `partial` is shared, a place for each warp. The order of
-// additions is fixed: the same numbers give the same bits.
+// The sum and the maximum over a block, returned to all its threads. `partial` is in shared memory, with an element for
+// each warp. The order of additions is fixed, so that the same numbers give the same bits.
 template <class T>
 __device__ T block_sum(T x, T *partial) {
     for (int distance = 16; distance; distance /= 2) x += __shfl_xor_sync(ALL, x, distance);

@@ -1,5 +1,5 @@
-// The sum of each column of a matrix: the gradient of a bias. Blocks of 32 columns × 8 rows walk down their chunk of
-// the rows; a second launch adds up the chunks. No atomics, so that the same matrix gives the same bits.
+// The sum of each column of a matrix, which is the gradient of a bias. Blocks of 32 columns × 8 rows of threads add up
+// chunks of the rows; a second launch adds up the chunks. Without atomics, the same matrix always gives the same bits.
 #include "common.cuh"
 
 constexpr int WIDTH = 32, HEIGHT = 8;

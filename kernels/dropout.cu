@@ -1,7 +1,7 @@
-// Which units are dropped? The very ones that the CPU drops: a draw is a function of its number, by the generator of
-// mpitrain/rng.py, Philox 4×64 with 10 rounds (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011).
-// Block b of the generator is four 64-bit numbers, each of which gives two draws, the lower half first; NumPy makes a
-// float32 in [0, 1) of the upper 24 bits of a half.
+// Dropout of the same units as on the CPU: each draw is a function of its number, by the generator of mpitrain/rng.py,
+// Philox 4×64 with 10 rounds (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011). Block b of the generator
+// consists of four 64-bit numbers, each of which gives two draws, the lower half first; NumPy converts the upper 24 bits
+// of a half to a float32 in [0, 1).
 #include "common.cuh"
 
 constexpr int THREADS = 256;
@@ -23,13 +23,13 @@ __device__ inline void philox(Word v[4], Word key0, Word key1) {
     }
 }
 
-// scale ← (draw ≥ rate) / (1 − rate) = keep or 0;  y ← x·scale. Element i takes draw `start` + i of the generator with
-// this key. A thread draws a block of the generator, and then makes elements that lie beside those of its neighbours.
+// scale ← (draw ≥ rate) / (1 − rate) = keep or 0;  y ← x·scale. Element i uses draw `start` + i of the generator with
+// this key. Each thread computes a block of the generator, and then elements adjacent to those of neighbouring threads.
 extern "C" __global__ __launch_bounds__(THREADS) void dropout(
     const real *x, real *y, real *scale, Index n, Index start, Word key0, Word key1, float rate, real keep) {
-    __shared__ unsigned char kept[THREADS];  // a bit for each of a thread's eight draws
+    __shared__ unsigned char kept[THREADS];  // one bit for each of a thread's eight draws
     Index block = start / 8 + (Index)blockIdx.x * THREADS;
-    Word v[4] = {(Word)block + threadIdx.x + 1, 0, 0, 0};  // NumPy counts up before it draws
+    Word v[4] = {(Word)block + threadIdx.x + 1, 0, 0, 0};  // NumPy increments the counter before it draws
     philox(v, key0, key1);
     unsigned bits = 0;
     for (int k = 0; k < 8; k++) {

@@ -1,6 +1,6 @@
-// Sums, products, quotients and roots that are rounded once, for rules whose bits must be those of the CPU. `a * b + c` would become a
-// fused multiply-add, and CuPy always compiles with -ftz=true, which makes 0 of a subnormal number (a velocity that
-// fades away goes through them). These PTX instructions do neither, whatever the compiler's options.
+// Sums, products, quotients and roots that are rounded once, for rules that must give the bits of the CPU. `a * b + c`
+// would become a fused multiply-add, and CuPy always compiles with -ftz=true, which flushes subnormal numbers to 0 (a
+// decaying velocity becomes subnormal). These PTX instructions do neither, whatever the compiler's options.
 #pragma once
 
 #ifdef __CUDA_ARCH__
@@ -37,7 +37,7 @@ __device__ inline real quotient(real a, real b) { return a / b; }
 __device__ inline real root(real a) { return sqrt(a); }
 #endif
 
-// v ← μv − ηg, the line that all momentum rules share. In full when μ = 0: 0·v is −0 or NaN for some v.
+// v ← μv − ηg, as in all momentum rules. For μ = 0, v is not multiplied: 0·v is −0 or NaN for some v.
 __device__ inline real accelerated(real v, real g, real eta, real mu) {
     return mu == 0 ? mul(-eta, g) : sub(mul(mu, v), mul(eta, g));
 }

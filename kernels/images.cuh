@@ -1,4 +1,4 @@
-// Pixels of images [n, height, width, channels], each for a row of threads (those of one threadIdx.y).
+// Pixels of images [n, height, width, channels], each processed by a row of threads (those with one threadIdx.y).
 #pragma once
 
 __device__ inline Index row_of_threads() { return (Index)blockIdx.x * blockDim.y + threadIdx.y; }
@@ -9,9 +9,9 @@ struct Pixel {
 };
 
 __device__ inline Pixel place_of(Index pixel, int height, int width) {
-    unsigned p = (unsigned)pixel, row = p / width;  // there are fewer than 2³² pixels, and 64-bit division is slow
+    unsigned p = (unsigned)pixel, row = p / width;  // fewer than 2³² pixels: 64-bit division is slow
     return {(int)(row / height), (int)(row % height), (int)(p % width)};
 }
 
-// The first of the windows `size` wide and `stride` apart that reach pixel x of a row.
+// The first of the windows of width `size` at distances of `stride` that contain pixel x of a row.
 __device__ inline int first_window(int x, int size, int stride) { return x < size ? 0 : (x - size) / stride + 1; }

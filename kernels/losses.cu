@@ -1,10 +1,10 @@
-// Cross-entropy and its gradient over outputs z [rows, classes], a block for each row: the row comes from memory once,
-// and again only from the cache. The loss of each row goes to its own place, and is not added up by atomics, so that
-// the same minibatch gives the same bits.
+// Cross-entropy and its gradient over outputs z [rows, classes], with one block per row: a row is read from memory once,
+// and later from the cache. The losses of the rows are stored separately instead of being added by atomics, so that the
+// same minibatch gives the same bits.
 #include "block.cuh"
 #include "common.cuh"
 
-// log Σ exp(z) − z[target], the greatest output subtracted first; NaN if an output is. With a gradient,
+// log Σ exp(z) − z[target], with the largest output subtracted first; NaN if an output is NaN. With `gradient`,
 // z ← (softmax(z) − one-hot)·scale.
 __device__ void softmax(real *z, const int *targets, double *losses, int classes, real scale, bool gradient) {
     __shared__ real partial[32];
@@ -23,7 +23,7 @@ __device__ void softmax(real *z, const int *targets, double *losses, int classes
 }
 
 // Σ_c log(1 + exp(z_c)) − z[target], with log(1 + exp(z)) = max(z, 0) + log(1 + exp(−|z|)) (Krizhevsky 2014, §3).
-// With a gradient, z ← (logistic(z) − one-hot)·scale.
+// With `gradient`, z ← (logistic(z) − one-hot)·scale.
 __device__ void logistic(real *z, const int *targets, double *losses, int classes, real scale, bool gradient) {
     __shared__ double partial[32];
     real *row = z + (Index)blockIdx.x * classes;

@@ -1,11 +1,11 @@
 // Local response normalisation across channels (Krizhevsky et al. 2012, §3.3): y_c = x_c·d_c^−power, where
-// d_c = offset + scale·Σ x² over the channels within `half` of c. A block treats a run of neighbouring elements, and
-// keeps in shared memory the terms that they and `half` elements on either side put into the sums.
+// d_c = offset + scale·Σ x² over the channels within `half` of c. A block processes consecutive elements and keeps the
+// terms of the sums, including those of `half` elements on either side, in shared memory.
 #include "common.cuh"
 
 constexpr int THREADS = 256, HALF_MAX = 32;
 
-// Σ of `terms` over the channels around this thread's, in the CPU's order; channels outside count as 0.
+// Σ of `terms` over the channels around that of this thread, in the order of the CPU; missing channels count as 0.
 __device__ inline real window_sum(const real *terms, int c, int channels, int half) {
     const real *own = terms + half + threadIdx.x;
     real sum = *own;
@@ -16,7 +16,7 @@ __device__ inline real window_sum(const real *terms, int c, int channels, int ha
     return sum;
 }
 
-// x and d are kept for the way back.
+// x and d are needed by the backward pass.
 extern "C" __global__ __launch_bounds__(THREADS) void lrn_forward(
     const real *x, real *y, real *d, Index n, int channels, int half, real scale, real power, real offset) {
     __shared__ real squares[THREADS + 2 * HALF_MAX];
@@ -32,7 +32,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void lrn_forward(
 }
 
 // dx_c = dy_c·d_c^−power − 2·scale·power·x_c·Σ dy·x·d^(−power − 1), over the same channels: the window is its own
-// adjoint. dx must be another array than dy, which the neighbouring blocks still read.
+// adjoint. dx must not be dy, which neighbouring blocks still read.
 extern "C" __global__ __launch_bounds__(THREADS) void lrn_backward(
     const real *x, const real *d, const real *dy, real *dx, Index n, int channels, int half, real scale, real power) {
     __shared__ real ratios[THREADS + 2 * HALF_MAX];

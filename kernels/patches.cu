@@ -1,6 +1,6 @@
-// Convolution as a matrix product, where there is no cuDNN: patches of images x [n, height, width, channels] as matrix
-// rows (im2col), and the adjoint (col2im). A patch is kernel height × kernel width × channels long. A row of threads
-// copies a patch, or makes a pixel, so that memory is read and written in runs.
+// Convolution as a matrix product, for use without cuDNN: patches of images x [n, height, width, channels] as rows of a
+// matrix (im2col), and the adjoint (col2im). A patch has kernel height × kernel width × channels elements. A row of
+// threads copies a patch or computes a pixel, so that memory accesses are contiguous.
 #include "common.cuh"
 #include "images.cuh"
 
@@ -8,7 +8,7 @@
 extern "C" __global__ void gather_patches(
     const real *x, real *out, Index pixels, int height, int width, int channels, int rows, int columns, int kh, int kw,
     int stride, int pad) {
-    int run = kw * channels;  // a row of the patch is one run of a row of the image
+    int run = kw * channels;  // a row of the patch is contiguous in the image
     for (Index pixel = row_of_threads(); pixel < pixels; pixel += rows_of_threads()) {
         Pixel at = place_of(pixel, rows, columns);
         int top = at.y * stride - pad, left = (at.x * stride - pad) * channels;
@@ -21,8 +21,8 @@ extern "C" __global__ void gather_patches(
     }
 }
 
-// out [n, height, width, channels] = the sum of all patches at their places. A thread gathers for one element, patch
-// after patch, in the CPU's order: no atomics, the same bits.
+// out [n, height, width, channels] = the sum of all patches at their positions. A thread adds up one element over the
+// patches in the order of the CPU: without atomics, and with the same bits.
 extern "C" __global__ void add_patches(
     const real *patches, real *out, Index pixels, int height, int width, int channels, int rows, int columns, int kh,
     int kw, int stride, int pad) {

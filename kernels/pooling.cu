@@ -1,10 +1,10 @@
-// Max-pooling of images x [n, height, width, channels] over windows `size` wide, `stride` apart and wholly inside. A row
-// of threads takes a pixel and walks along its channels, so that memory is read in runs.
+// Max-pooling of images x [n, height, width, channels] over windows of side `size` at distances of `stride`, inside the
+// image. A row of threads processes the channels of a pixel, so that memory accesses are contiguous.
 #include "common.cuh"
 #include "images.cuh"
 
-// out [n, rows, columns, channels] = the greatest of each window; place = where in it, row by row. The first of equals
-// wins; NaN wins over every number.
+// out [n, rows, columns, channels] = the maximum of each window; place = its position in the window, row by row. The
+// first of equal values is taken; NaN is larger than every number.
 extern "C" __global__ void max_pool(
     const real *x, real *out, unsigned char *place, Index pixels, int height, int width, int channels, int rows,
     int columns, int size, int stride) {
@@ -25,8 +25,8 @@ extern "C" __global__ void max_pool(
     }
 }
 
-// dx [n, height, width, channels] = the dy of every window whose maximum lies there. A thread gathers, window after
-// window, for one element of dx: so nothing is added by atomics, and overlapping windows add up in the CPU's order.
+// dx [n, height, width, channels] = the sum of dy over the windows whose maximum is there. A thread adds up one element
+// of dx over the windows in the order of the CPU, without atomics.
 extern "C" __global__ void max_unpool(
     const real *dy, const unsigned char *place, real *dx, Index pixels, int height, int width, int channels, int rows,
     int columns, int size, int stride) {

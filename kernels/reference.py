@@ -1,18 +1,17 @@
-"""The computation of each kernel in NumPy, with the names and arguments of `launch.Kernels`, over host arrays.
+"""The computation of each kernel on the CPU, with the names and arguments of `launch.Kernels`, over host arrays.
 
-Where mpitrain/ops has its own loop for the CPU, tests compare it with these functions, too. The update rules are those
-of mpitrain/rules.
+Where the CPU computes the same, the function is that of mpitrain/rules or mpitrain/ops.
 """
 
 from math import inf
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
+from mpitrain import ops
 from mpitrain.flat import Array
-from mpitrain.rules import averaging, server
-from mpitrain.rules import sgd as rule
-from mpitrain.rules.adamw import adamw as rule_of_adamw
+from mpitrain.rules import Rule, averaging, server
+from mpitrain.rules import adamw as adamw_rule
+from mpitrain.rules import sgd as sgd_rules
 from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
 
 #: The sign bit of a word, and the value that means no index.
@@ -96,49 +95,22 @@ def checksum(vector: Array, result: Array) -> None:
     result += np.sum(w ^ w >> np.uint64(31))
 
 
-def sgd(theta: Array, g: Array, *, eta: float) -> None:
-    """θ ← θ − ηg."""
-    rule.sgd(theta, g, np.empty_like(g), eta=eta)
+def _allocating(rule: Rule) -> Rule:
+    """The rule with scratch of its own, as large as the last vector."""
+
+    def compute(*vectors: Array | None, **scalars: float) -> None:
+        rule(*vectors, np.empty_like(vectors[-1]), **scalars)
+
+    return compute
 
 
-def classical(theta: Array, v: Array, g: Array, *, eta: float, mu: float) -> None:
-    """v ← μv − ηg; θ ← θ + v."""
-    rule.classical(theta, v, g, np.empty_like(g), eta=eta, mu=mu)
-
-
-def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
-    """out ← x + μv."""
-    rule.look_ahead(out, x, v, mu)
-
-
-def krizhevsky(w: Array, inc: Array, g: Array, *, eta: float, mu: float, decay: float) -> None:
-    """inc ← μ·inc − εg − ωε·w; w ← w + inc."""
-    rule.krizhevsky(w, inc, g, np.empty_like(g), eta=eta, mu=mu, decay=decay)
-
-
-def server_update(theta: Array, v: Array | None, gradient: Array, *, eta: float, mu: float, alpha: float) -> None:
-    """v ← μv − αη∇; Θ ← Θ + v. No v is kept when μ = 0."""
-    server.update(theta, v, gradient, np.empty_like(gradient), eta=eta, mu=mu, alpha=alpha)
-
-
-def adamw(x: Array, m: Array, v: Array, g: Array, *, eta: float, t: int, **constants: float) -> None:
-    """m ← β₁m + (1 − β₁)g; v ← β₂v + (1 − β₂)g²; x ← x − η(m̂/(√v̂ + ε) + λx)."""
-    rule_of_adamw(x, m, v, g, np.empty_like(g), eta=eta, t=t, **constants)
-
-
-def mdownpour(y: Array, v: Array, g: Array, *, eta: float, delta: float) -> None:
-    """v ← δv − ηg; y ← y − ηg + δv."""
-    server.mdownpour(y, v, g, np.empty_like(g), eta=eta, delta=delta)
-
-
-def moving_average(z: Array, theta: Array, *, rate: float) -> None:
-    """z ← z + rate·(θ − z)."""
-    averaging.moving_average(z, theta, np.empty_like(z), rate=rate)
-
-
-def add_scaled(y: Array, x: Array, scale: float) -> None:
-    """y ← y + scale·x."""
-    y += y.dtype.type(scale) * x
+sgd, classical = _allocating(sgd_rules.sgd), _allocating(sgd_rules.classical)
+krizhevsky = _allocating(sgd_rules.krizhevsky)
+server_update, mdownpour = _allocating(server.update), _allocating(server.mdownpour)
+adamw, moving_average = _allocating(adamw_rule.adamw), _allocating(averaging.moving_average)
+look_ahead, add_scaled, add_bias, column_sums = sgd_rules.look_ahead, ops.add_scaled, ops.add_bias, ops.column_sums
+relu_backward, dropout, max_pool, max_unpool = ops.relu_backward, ops.dropout, ops.max_pool, ops.max_unpool
+gather_patches, add_patches = ops.gather_patches, ops.add_patches
 
 
 def softmax_loss(z: Array, targets: Array, losses: Array) -> None:
@@ -180,11 +152,6 @@ def _less_one_hot(z: Array, targets: Array) -> None:
     z /= max(len(z), 1)
 
 
-def add_bias(y: Array, bias: Array) -> None:
-    """y [..., units] ← y + bias [units]."""
-    y += bias
-
-
 def bias_relu(y: Array, bias: Array | None) -> None:
     """y [..., units] ← max(y + bias, 0); NaN stays."""
     np.maximum(y if bias is None else y + bias, 0, out=y)
@@ -201,59 +168,9 @@ def sigmoid(x: Array) -> None:
     bias_sigmoid(x, None)
 
 
-def relu_backward(y: Array, dy: Array) -> None:
-    """dy ← dy where y > 0, exactly 0 elsewhere."""
-    dy[...] = np.where(y > 0, dy, 0)
-
-
 def sigmoid_backward(y: Array, dy: Array) -> None:
-    """dy ← dy·y·(1 − y)."""
+    """dy ← dy·y·(1 − y), rounded to the dtype at each step, unlike the CPU's loop."""
     dy *= y * (1 - y)
-
-
-def column_sums(x: Array, out: Array) -> None:
-    """out [columns] ← the sum of each column of x [..., columns]."""
-    np.sum(x.reshape(-1, out.size), axis=0, out=out)
-
-
-def max_pool(x: Array, size: int, stride: int, out: Array, place: Array) -> None:
-    """out [n, h', w', c] ← the greatest of each window of x [n, h, w, c]; `place` uint8 ← where in it, row by row.
-
-    The first of equals wins; NaN wins over every number.
-    """
-    windows = sliding_window_view(x, (size, size), (1, 2))[:, ::stride, ::stride]
-    cells = windows.reshape(*out.shape, size * size)
-    # The last NaN, if there is one; the numbers before it have lost.
-    nan = np.isnan(cells)
-    last = size * size - 1 - nan[..., ::-1].argmax(-1)
-    place[...] = np.where(nan.any(-1), last, np.where(nan, -np.inf, cells).argmax(-1))
-    out[...] = np.take_along_axis(cells, place[..., None].astype(np.intp), -1)[..., 0]
-
-
-def max_unpool(dy: Array, place: Array, size: int, stride: int, out: Array) -> None:
-    """out [n, h, w, c] ← 0 plus each dy [n, h', w', c] at the place of its maximum."""
-    out[...] = 0
-    n, row, column, c = np.indices(dy.shape)
-    np.add.at(out, (n, row * stride + place // size, column * stride + place % size, c), dy)
-
-
-def gather_patches(x: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
-    """out [n, h', w', kh·kw·c] ← the patch of x [n, h, w, c] under each output pixel, 0 outside the image."""
-    padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    windows = sliding_window_view(padded, kernel, (1, 2))[:, ::stride, ::stride]
-    out[...] = windows.transpose(0, 1, 2, 4, 5, 3).reshape(out.shape)
-
-
-def add_patches(patches: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
-    """out [n, h, w, c] ← 0 plus every patch at its place."""
-    n, height, width, channels = out.shape
-    padded = np.zeros((n, height + 2 * pad, width + 2 * pad, channels), out.dtype)
-    for row in range(patches.shape[1]):
-        for column in range(patches.shape[2]):
-            top, left = row * stride, column * stride
-            part = patches[:, row, column].reshape(n, *kernel, channels)
-            padded[:, top : top + kernel[0], left : left + kernel[1]] += part
-    out[...] = padded[:, pad : pad + height, pad : pad + width]
 
 
 def lrn_forward(x: Array, y: Array, d: Array, *, half: int, scale: float, power: float, offset: float) -> None:
@@ -271,16 +188,3 @@ def _window_sum(terms: Array, half: int) -> Array:
     channels = terms.shape[-1]
     near = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels))) <= half
     return np.asarray(terms @ near.astype(terms.dtype))
-
-
-def dropout(
-    x: Array, y: Array, scale: Array, rng: np.random.Generator, rate: float, share: tuple[int, int] | None = None
-) -> None:
-    """scale ← (draw ≥ rate)/(1 − rate) for each element; y ← x·scale.
-
-    `rng` draws float32; `share` = (index of the first of these rows, size) for a minibatch that ranks share.
-    """
-    first, count = share or (0, len(x))
-    draws = rng.random((count, *x.shape[1:]), dtype=np.float32)
-    scale[...] = (draws[first : first + len(x)] >= rate) * (1 / (1 - rate))
-    np.multiply(x, scale, out=y)

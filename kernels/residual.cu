@@ -54,7 +54,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     __shared__ unsigned tile, before;   // words of all tiles before this one
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // Tiles by ticket, in the order in which blocks start: whoever is waited for is running already.
+    // Tiles are assigned in the order in which blocks start, so that a block only waits for blocks that are running.
     if (threadIdx.x == 0) tile = (unsigned)atomicAdd(progress, 1ull);
     __syncthreads();
     Index start = (Index)tile * TILE;
@@ -62,8 +62,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     residual += start;
     gradient += start;
 
-    // All loads first, without conditions between them, so that all are under way at once. Beyond the end the last
-    // element stands in.
+    // All loads come first, without conditions between them, so that they are in flight at the same time. Indices beyond
+    // the end are replaced by that of the last element.
     real value[ITEMS], change[ITEMS];
 #pragma unroll
     for (int k = 0; k < ITEMS; k++) {
@@ -75,12 +75,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void accumulate(
     for (int k = 0; k < ITEMS; k++) {
         bool inside = (int)threadIdx.x + k * THREADS < size;
         value[k] = add(value[k], mul(scale, change[k]));
-        unsigned found = __ballot_sync(ALL, inside && !(fabs(value[k]) <= threshold));  // true for NaN too
+        unsigned found = __ballot_sync(ALL, inside && !(fabs(value[k]) <= threshold));  // also true for NaN
         if (lane == 0) hits[k * WARPS + warp] = found;
     }
     __syncthreads();
 
-    // The first warp counts and looks back, while the others write their residuals.
+    // The first warp counts and looks back while the others write their residuals.
     if (warp == 0) {
         constexpr int EACH = SPANS / 32;  // neighbouring spans of a lane
         unsigned sum = 0;

@@ -1,6 +1,6 @@
-// One step of each update rule in one pass over memory, to the bits of mpitrain/rules: each line is one of its
-// equations, in its order of rounding. The parameter server's update is `sgd` or `classical` with αη for η. Everything
-// is read before anything is written: a read after a write would have to wait for it, for all the compiler knows.
+// One step of each update rule in one pass over memory, with the bits of mpitrain/rules: each line is one of the rule's
+// equations, rounded in the same order. The parameter server's update is `sgd` or `classical` with αη instead of η. All
+// values are loaded before any is stored, since the compiler cannot exclude that a later load reads a stored value.
 #include "common.cuh"
 #include "exact.cuh"
 
@@ -9,7 +9,7 @@ extern "C" __global__ void sgd(real *theta, const real *g, Index n, real eta) {
     for (Index i = thread(); i < n; i += threads()) theta[i] = sub(theta[i], mul(eta, g[i]));
 }
 
-// v ← μv − ηg;  θ ← θ + v. Nesterov's momentum too, with g taken at θ + μv (`look_ahead`).
+// v ← μv − ηg;  θ ← θ + v. This is also Nesterov's momentum if g was taken at θ + μv (`look_ahead`).
 extern "C" __global__ void classical(real *theta, real *v, const real *g, Index n, real eta, real mu) {
     for (Index i = thread(); i < n; i += threads()) {
         real x = theta[i], velocity = accelerated(v[i], g[i], eta, mu);
@@ -33,7 +33,7 @@ extern "C" __global__ void krizhevsky(real *w, real *inc, const real *g, Index n
     }
 }
 
-// m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²;  θ ← θ − η(m̂/(√v̂ + ε) + λθ), by the factors of mpitrain/rules/adamw.py
+// m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²;  θ ← θ − η(m̂/(√v̂ + ε) + λθ), with the factors of mpitrain/rules/adamw.py
 extern "C" __global__ void adamw(real *theta, real *m, real *v, const real *g, Index n, real keep_m, real take_m,
                                  real keep_v, real take_v, real correct_v, real epsilon, real scale, real decay) {
     for (Index i = thread(); i < n; i += threads()) {

@@ -18,9 +18,9 @@ environment.prepare()  # before anything loads NumPy
 ADDED = {
     ("evaluate", "predict", "export"): "mpitrain.trained.commands:add_parsers",
     ("prepare", "check"): "mpitrain.data.commands:add_parsers",
-    ("compare",): "mpitrain.comparison:add_parser",
-    ("report",): "mpitrain.report:add_parser",
-    ("stability",): "mpitrain.stability:add_parser",
+    ("compare",): "mpitrain.comparison.command:add_parser",
+    ("report",): "mpitrain.report.command:add_parser",
+    ("stability",): "mpitrain.stability.command:add_parser",
     ("describe",): "mpitrain.cli.describe:add_parser",
     ("jobs",): "mpitrain.cli.jobs:add_parser",
 }

@@ -1,13 +1,13 @@
-"""The typed configuration: TOML file, command-line overrides, defaults per algorithm.
+"""The typed configuration: a TOML file, overrides on the command line, defaults of the algorithm.
 
-Every key is checked: an unknown one is an error that names the nearest known key, a value of the wrong type or range
-one that names the key. `to_toml` writes the resolved configuration, which reads back as itself.
+Every key is checked: unknown keys, for which the error names the nearest known one, and values of the wrong type or
+range are errors. `to_toml` writes the resolved configuration, which resolves to itself.
 """
 
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import tomli_w
@@ -26,14 +26,15 @@ from mpitrain.algorithms.table import (
     Positive,
     Text,
 )
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
+from mpitrain.files import Record
 from mpitrain.models import presets
 from mpitrain.models import table as layer_table
 from mpitrain.models.table import KINDS, AnyLayer
 from mpitrain.optimizers import OPTIMIZERS
 from mpitrain.schedules.stages import Schedule
 
-#: What msgspec says, and what a user can read.
+#: Messages of msgspec, and clearer ones.
 PLAIN = {
     "Expected `array`": "expected one or two numbers in brackets, such as [5,5]",
     "Expected `str` matching regex": "holds a NUL character",
@@ -49,9 +50,9 @@ class Data(Section, frozen=True):
 
     path: Text = ""  # empty: the embedded digits
     context: Annotated[list[Few], msgspec.Meta(max_length=2)] = []  # frames left and right of the centre frame
-    memory_limit_gb: Amount = 4.0  # larger parts are read from disk as training goes
-    normalise: Literal["corpus", "speaker", "utterance", "unit", "none"] = "corpus"  # whose mean and deviation
-    crop: Number = 0  # pixels of the square cut from an image: anywhere, or its centre
+    memory_limit_gb: Amount = 4.0  # larger splits are read from disk during training
+    normalise: Literal["corpus", "speaker", "utterance", "unit", "none"] = "corpus"  # whose mean and standard deviation
+    crop: Number = 0  # side of the square crop in pixels: random in training, central in evaluation
     flip: bool = False  # reflect every other training image
     colour_shift: NotNegative = 0.0  # standard deviation of Krizhevsky's α; 0: none
 
@@ -70,55 +71,55 @@ class Model(Section, frozen=True):
 
 
 class Training(Section, frozen=True):
-    """How long, how fast, and from which random numbers."""
+    """Length, learning rate and random numbers of the training."""
 
     epochs: Amount = 10.0
-    minibatch: Count = 32  # samples a worker treats between two steps
+    minibatch: Count = 32  # samples of a worker's step
     learning_rate: Positive = 0.05
-    rate_per: Literal["minibatch", "sample"] = "minibatch"  # whether it multiplies the mean or the sum
+    rate_per: Literal["minibatch", "sample"] = "minibatch"  # learning_rate multiplies their mean or sum
     seed: Large = 1
     dtype: Literal["float32", "float64"] = "float32"
 
 
 class Pretraining(Section, frozen=True):
-    """What rank 0 does to the initial weights before the training."""
+    """Pre-training of the initial weights on rank 0."""
 
     method: Literal["none", "layerwise", "contrastive-divergence"] = "none"
     epochs: Amount = 1.0  # for each layer
     minibatch: Count = 64
-    learning_rate: Positive = 0.05  # multiplies means
-    samples: Large = 0  # of the training part; 0: all of it
+    learning_rate: Positive = 0.05  # multiplies mean gradients
+    samples: Large = 0  # of the training split; 0: all of it
 
 
 class Run(Section, frozen=True):
     """Where and how the program runs."""
 
     out: Text = "runs"
-    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU where there is one
-    matmul: Literal["float32", "tf32", "bf16"] = "float32"  # of a GPU's products; weights and sums stay float32
-    cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI takes GPU memory; auto: what it says of itself
-    threads: Few = 0  # per rank; 0: cores of the node divided by its ranks
+    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU if there is one
+    matmul: Literal["float32", "tf32", "bf16"] = "float32"  # of products on a GPU; weights and sums are float32
+    cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI accepts GPU memory; auto: ask MPI
+    threads: Few = 0  # threads per rank; 0: cores of the node divided by its ranks
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
-    train_subset: Number = 0  # training samples that are evaluated as well
-    checkpoint_every: AmountOrNone = 5.0  # minutes between checkpoints; 0: none by the clock
-    checkpoint_samples: Large = 0  # samples between checkpoints; 0: none by samples
-    checkpoints_kept: Count = 3  # the newest; there is always one at the end and on a signal
-    checkpoint_best: bool = True  # keep the model with the smallest error on dev, or else test, as well
-    deadline: Amount = 300.0  # seconds that a silent rank is waited for
+    train_subset: Number = 0  # number of training samples that are also evaluated
+    checkpoint_every: AmountOrNone = 5.0  # minutes between checkpoints; 0: not by the clock
+    checkpoint_samples: Large = 0  # samples between checkpoints; 0: not by samples
+    checkpoints_kept: Count = 3  # how many of the newest to keep; one is always written at the end and on a signal
+    checkpoint_best: bool = True  # also keep the model with the smallest error on dev, or on test without dev
+    deadline: Amount = 300.0  # seconds to wait for a rank without heartbeats
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"
-    nonfinite_limit: Count = 10  # non-finite gradients in a row after which the run stops
-    gradient_statistics: bool = False  # exact zeros in a minibatch's gradient, workers' cosine (Chan & Lane §3.4)
+    nonfinite_limit: Count = 10  # number of consecutive non-finite gradients that stops the run
+    gradient_statistics: bool = False  # exact zeros in gradients, cosine between workers (Chan & Lane §3.4)
     progress: Literal["auto", "plain", "none"] = "auto"
-    tensorboard: bool = False  # event files for TensorBoard beside metrics.jsonl
+    tensorboard: bool = False  # also write event files for TensorBoard
 
 
 class Stage(Section, frozen=True, kw_only=True):
-    """From `at` on (epochs, or "25%" of the training) these values hold instead of the ones of [training]."""
+    """Settings that replace those of [training] from `at` on (in epochs, or as "25%" of the training)."""
 
     at: AmountOrNone | Text
     minibatch: Count | None = None
     learning_rate: Positive | None = None
-    rate_factor: Positive | None = None  # multiplies the rate that held before
+    rate_factor: Positive | None = None  # multiplies the previous rate
     workers: Count | None = None
 
 
@@ -142,11 +143,11 @@ class Config(Section, frozen=True, kw_only=True):
 def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Config:
     """The configuration of a TOML file with `key.path=value` overrides. Raises BadInput naming the file or the key.
 
-    A `resumed` run may go on with another algorithm, which then has its own defaults, not the options of the first.
+    A `resumed` run may continue with another algorithm, which has its own defaults instead of the former options.
     """
     table = read_toml(path) if path else {}
-    if resumed and "name" not in table.get("algorithm", {}):
-        raise BadInput(f"{path}: is not whole: it names no algorithm")
+    if resumed and not _name(table):
+        raise BadInput(f"{path}: is incomplete: it names no algorithm")
     if resumed and _other_algorithm(table, overrides):
         del table["algorithm"]
     for override in overrides:
@@ -154,34 +155,35 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
     return resolve(table)
 
 
-def _other_algorithm(table: dict[str, Any], overrides: list[str]) -> bool:
-    said: dict[str, Any] = {}
+def _name(table: Record) -> object:
+    """algorithm.name; None if it is not given."""
+    algorithm = table.get("algorithm")
+    return algorithm.get("name") if isinstance(algorithm, dict) else None
+
+
+def _other_algorithm(table: Record, overrides: list[str]) -> bool:
+    said: Record = {}
     for override in overrides:
         set_key(said, override)
-    before, now = table.get("algorithm"), said.get("algorithm")
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return False
-    return "name" in now and now["name"] != before.get("name")
+    return _name(said) not in (None, _name(table))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The table of a TOML file. Raises BadInput naming the file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    except ValueError as error:  # TOML's own, UTF-8's, and that of whole numbers of more than 4300 digits
-        raise BadInput(f"{path}: not TOML: {error}") from error
-    except RecursionError:
-        raise BadInput(f"{path}: brackets are nested too deeply") from None
+def read_toml(path: Path) -> Record:
+    """The content of a TOML file. Raises BadInput naming the file."""
+    # ValueError: of TOML itself, of UTF-8, and of integers with more than 4300 digits
+    with naming(path), naming(f"{path}: not TOML", ValueError):
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except RecursionError:
+            raise BadInput(f"{path}: brackets are nested too deeply") from None
 
 
-def set_key(table: dict[str, Any], override: str) -> None:
-    """Set `a.b=value` in the table; a value that is not TOML is taken as a string."""
+def set_key(table: Record, override: str) -> None:
+    """Set `a.b=value` in the table; a value that is not TOML is used as a string."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise BadInput(f"--set {override}: expected key=value")
-    if any("\ud800" <= letter <= "\udfff" for letter in override):  # what Python makes of other bytes
+    if any("\ud800" <= letter <= "\udfff" for letter in override):  # Python's representation of other bytes
         raise BadInput(f"--set {override}: not UTF-8")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -191,17 +193,17 @@ def set_key(table: dict[str, Any], override: str) -> None:
         raise BadInput(f"--set {key.strip()}: brackets are nested too deeply") from None
     *parents, last = key.strip().split(".")
     for name in parents:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
+        inner = table.setdefault(name, {})
+        if not isinstance(inner, dict):
             raise BadInput(f"--set {override}: {name} is not a table")
+        table = inner
     table[last] = value
 
 
-def resolve(table: dict[str, Any]) -> Config:
+def resolve(table: Record) -> Config:
     """Check a table and fill in the algorithm's defaults. Raises BadInput naming the key."""
     table = _with_optimizer(table)
-    _check_names(table)
-    merged = _merge(defaults_of(table.get("algorithm", {})), _with_preset(table))
+    merged = _merge(defaults_of(_check_names(table)), _with_preset(table))
     try:
         config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as error:
@@ -214,17 +216,17 @@ def resolve(table: dict[str, Any]) -> Config:
 
 
 def to_toml(config: Config) -> str:
-    """The configuration as TOML that reads back as itself."""
-    return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
+    """The configuration as TOML, which resolves to the same configuration."""
+    return tomli_w.dumps({name: _without_none(section) for name, section in msgspec.to_builtins(config).items()})
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(value: object) -> object:
     if isinstance(value, dict):
         return {key: _without_none(item) for key, item in value.items() if item is not None}
     return [_without_none(item) for item in value] if isinstance(value, list) else value
 
 
-def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(under: Record, over: Record) -> Record:
     merged = dict(under)
     for key, value in over.items():
         under_it = merged.get(key)
@@ -232,7 +234,8 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _check_names(table: dict[str, Any]) -> None:
+def _check_names(table: Record) -> Record:
+    """Raise BadInput naming a key that does not exist; return the table of the algorithm."""
     _check_fields(table, Config, "")
     sections = (("data", Data), ("model", Model), ("training", Training), ("pretraining", Pretraining), ("run", Run))
     for name, section in sections:
@@ -246,18 +249,19 @@ def _check_names(table: dict[str, Any]) -> None:
     _check_fields(algorithm, ALGORITHMS[name], "algorithm.")
     if "optimizer" in algorithm:
         _check_optimizer(algorithm["optimizer"], name)
-    if "layers" in table.get("model", {}):
-        _check_layers(table["model"]["layers"])
+    model = table.get("model", {})
+    if isinstance(model, dict) and "layers" in model:
+        _check_layers(model["layers"])
     stages = table.get("stages", [])
     if not isinstance(stages, list):
         raise BadInput("stages: expected tables, each under a line [[stages]]")
     for number, stage in enumerate(stages):
         _check_fields(stage, Stage, f"stages[{number}].")
+    return algorithm
 
 
-def _with_optimizer(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with `training.optimizer` in its place, which is algorithm.optimizer.name. Raises BadInput if both are
-    given and differ."""
+def _with_optimizer(table: Record) -> Record:
+    """The table with `training.optimizer` as algorithm.optimizer.name. Raises BadInput if both are given and differ."""
     training, algorithm = table.get("training"), table.get("algorithm", {})
     if not (isinstance(training, dict) and "optimizer" in training and isinstance(algorithm, dict)):
         return table
@@ -272,10 +276,10 @@ def _with_optimizer(table: dict[str, Any]) -> dict[str, Any]:
     return {**table, "training": rest, "algorithm": {**algorithm, "optimizer": chosen}}
 
 
-def _with_preset(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with what holds for the network if nothing else is said. Raises BadInput for keys of presets beside
-    layers."""
+def _with_preset(table: Record) -> Record:
+    """The table with the default network. Raises BadInput for keys of presets if the network is given by layers."""
     model = table.get("model", {})
+    assert isinstance(model, dict)
     if "layers" not in model:
         return {**table, "model": {"preset": presets.DEFAULT, "width": 1.0, **model}}
     if "preset" in model:
@@ -286,7 +290,7 @@ def _with_preset(table: dict[str, Any]) -> dict[str, Any]:
     return table
 
 
-def _check_layers(layers: Any) -> None:
+def _check_layers(layers: object) -> None:
     """Raise BadInput naming an unknown kind of layer, or an unknown key of one."""
     if not isinstance(layers, list):
         raise BadInput("model.layers: expected tables, each under a line [[model.layers]]")
@@ -300,10 +304,10 @@ def _check_layers(layers: Any) -> None:
         _check_fields(layer, KINDS[kind], f"model.layers[{number}].")
 
 
-def _check_optimizer(table: Any, algorithm: str) -> None:
+def _check_optimizer(table: object, algorithm: str) -> None:
     if not ALGORITHMS[algorithm].any_optimizer:
         choosing = ", ".join(name for name, kind in ALGORITHMS.items() if kind.any_optimizer)
-        raise BadInput(f"algorithm.optimizer: {algorithm} has a step of its own; it can be chosen with {choosing}")
+        raise BadInput(f"algorithm.optimizer: {algorithm} has its own optimizer; one can be chosen with {choosing}")
     if not isinstance(table, dict):
         raise BadInput("algorithm.optimizer: expected a table, such as algorithm.optimizer.name = 'nesterov'")
     name = table.get("name", "")
@@ -312,7 +316,7 @@ def _check_optimizer(table: Any, algorithm: str) -> None:
     _check_fields(table, OPTIMIZERS[name], "algorithm.optimizer.")
 
 
-def _check_fields(table: Any, section: type[msgspec.Struct], prefix: str) -> None:
+def _check_fields(table: object, section: type[msgspec.Struct], prefix: str) -> None:
     if not isinstance(table, dict):
         raise BadInput(f"{prefix[:-1]}: expected a table")
     known = [field.encode_name for field in msgspec.structs.fields(section)]
@@ -324,7 +328,7 @@ def _check_fields(table: Any, section: type[msgspec.Struct], prefix: str) -> Non
 
 
 def nearest(word: str, known: list[str], prefix: str = "") -> str:
-    """The end of a line that says `word` is unknown; `prefix` stands before the one it may have meant."""
+    """The end of a message that says that `word` is unknown: the nearest known word after `prefix`, or all of them."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"
 

@@ -1,20 +1,19 @@
-"""Standard output: live lines where a terminal shows them, plain lines elsewhere, nothing where nobody reads it."""
+"""Standard output: live lines on a terminal, plain lines elsewhere, nothing if nobody reads it."""
 
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-PLAIN_EVERY = 10.0  # seconds without a plain line before there is one
+PLAIN_EVERY = 10.0  # seconds between two plain lines
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "prte")
 
 
 class Output(Console):
-    """Standard output, which falls silent when nobody reads it any more, or its disk is full: a training goes on."""
+    """Standard output that becomes silent when its reader is gone or its disk is full, so that a training continues."""
 
-    def print(self, *objects: Any, **options: Any) -> None:
+    def print(self, *objects, **options) -> None:  # type: ignore[no-untyped-def]
         try:
             super().print(*objects, **options)
         except OSError:
@@ -23,22 +22,22 @@ class Output(Console):
     def on_broken_pipe(self) -> None:
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)  # or the interpreter would complain at its end
+        os.dup2(nowhere, 1)  # otherwise the interpreter reports an error at its exit
         os.close(nowhere)
 
 
 def open_console(live: bool = True, quiet: bool = False) -> Console:
-    """Standard output; `is_terminal` where `live` lines are wanted and work. A `quiet` one says nothing."""
+    """Standard output. `is_terminal` is true if `live` lines are wanted and possible. `quiet`: print nothing."""
     terminal = _terminal() if live else None
     width = _size(terminal).columns if terminal is not None else None
     return Output(file=sys.stdout, highlight=False, force_terminal=terminal is not None, width=width, quiet=quiet)
 
 
 def _terminal() -> str | None:
-    """The terminal that standard output comes out on: that of the mpirun that started this process, else its own.
+    """The terminal that shows standard output: that of the mpirun that started this process, or else its own.
 
-    A launcher reads its ranks' output through pipes, or pseudo-terminals of its own, and passes it on byte by byte: a
-    live line works where its own output is a terminal, and nowhere else.
+    A launcher reads the output of its ranks through pipes or pseudo-terminals and forwards it byte by byte: live lines
+    work if the launcher's own output is a terminal.
     """
     out = None
     try:
@@ -61,7 +60,7 @@ def _size(terminal: str) -> os.terminal_size:
         return usual
     try:
         size = os.get_terminal_size(handle)
-        return size if size.columns else usual  # a terminal nobody has sized says 0
+        return size if size.columns else usual  # a terminal whose size was never set reports 0
     except OSError:
         return usual
     finally:

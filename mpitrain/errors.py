@@ -1,27 +1,30 @@
-"""Errors a user can mend, and what others' say."""
+"""Errors that a user can fix, and the messages of others' errors in one line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 
 
 class BadInput(ValueError):
     """Input that cannot be used: one line that names the file or the key.
 
-    The program prints it and exits with status 2. `agreed` when all ranks know of it and one has printed it.
+    The program prints it and exits with status 2. `agreed`: all ranks know of it and one of them has printed it.
     """
 
     agreed = False
 
     def __init__(self, line: str) -> None:
-        """`line` stays one line whatever names it quotes: control characters are shown as Python writes them."""
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
+        """`line` remains one line whatever names it quotes: control characters are escaped."""
+        super().__init__(printable(line))
 
 
 class TrainingFailed(RuntimeError):
-    """A training that cannot go on, such as one whose gradients are no longer finite: one line, exit status 1."""
+    """A training that cannot continue, for example because its gradients are not finite: one line, exit status 1."""
 
 
 class Overdue(RuntimeError):
-    """What was waited for did not come within the deadline. `silent`: the ranks that gave no sign of life meanwhile."""
+    """A wait exceeded its deadline. `silent`: the ranks that sent no heartbeat during the wait."""
 
     def __init__(self, line: str, silent: Sequence[int] = ()) -> None:
         super().__init__(line)
@@ -29,21 +32,21 @@ class Overdue(RuntimeError):
 
 
 def named(ranks: Sequence[int]) -> str:
-    """ "rank 3" or "ranks 1, 2"."""
+    """Format ranks as "rank 3" or "ranks 1, 2"."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 class WireError(RuntimeError):
-    """A message that is not what its sender should have sent; the line names the sender."""
+    """A message that violates the protocol; the line names its sender."""
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what it says, or else what it is."""
+    """The first line of an error's message, or its type if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with whatever a terminal or a page would not show as a letter written out, such as \\x1b; but `keep`."""
+    """The text with unprintable characters escaped, such as \\x1b, except those in `keep`."""
     return "".join(
         letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
         for letter in text
@@ -51,5 +54,31 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def missing(error: Exception, module: str) -> bool:
-    """Whether it is that this module is not installed, rather than that it fails."""
+    """Whether the error says that this module is not installed, rather than that it fails to load."""
     return isinstance(error, ModuleNotFoundError) and error.name == module
+
+
+def reason(error: BaseException) -> str:
+    """The message of the operating system, of libsndfile or of the error in one line, or its type if it has none."""
+    said = getattr(error, "strerror", None) or getattr(error, "error_string", None) or str(error)
+    return " ".join(said.split()).rstrip(" .") or type(error).__name__
+
+
+@contextmanager
+def naming(what: object, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds, by default OSError, into BadInput: `what`, such as a path, and the reason."""
+    caught = kinds or (OSError,)
+    try:
+        yield
+    except BadInput:
+        raise
+    except caught as error:
+        raise BadInput(f"{what}: {reason(error)}") from error
+
+
+def library(module: str, need: str, extra: str) -> ModuleType:
+    """Import a module that an extra installs. Raises BadInput with `need`, such as "prepare wav needs soundfile"."""
+    try:
+        return import_module(module)
+    except (ImportError, OSError) as error:  # OSError: the package is installed without its C library
+        raise BadInput(f"{need}: pip install mpitrain[{extra}]") from error

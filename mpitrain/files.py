@@ -1,15 +1,17 @@
-"""Files that are whole whenever they are there, also after a crash."""
+"""Files that are complete whenever they exist, even after a crash."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import naming
+
+#: A JSON or TOML object to write.
+Record = dict[str, object]
 
 
 def write_durably(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name, rename it, and have both the content and the name on the disk."""
+    """Write a file under a temporary name, rename it, and sync both content and name to the disk."""
     temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
     try:
         with temporary.open("wb") as file:
@@ -25,14 +27,14 @@ def write_durably(path: Path, content: str | bytes) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """`write_durably`, into a folder that is made. Raises BadInput naming the file when the disk refuses."""
-    with refusals(path):
+    """Like `write_durably`, and create the folder. Raises BadInput naming the file if it cannot be written."""
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, content)
 
 
 def sync(folder: Path) -> None:
-    """Have the folder's names on the disk."""
+    """Sync the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -40,10 +42,6 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
-@contextmanager
-def refusals(path: Path) -> Iterator[None]:
-    """Turn what a full or read-only disk raises into BadInput with the file's name."""
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+def writing(path: Path) -> AbstractContextManager[None]:
+    """Turn the errors of a full or read-only disk into BadInput naming the file."""
+    return naming(f"{path}: cannot be written")

@@ -45,29 +45,25 @@ class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
 
 
 class AdmmWorker(WorkerRule):
-    """A turn's equations 9 and 10 follow the exchange that ends the turn before with equation 11.
+    """Equations 9 and 10 of a turn follow the exchange that ends the previous turn with equation 11.
 
-    The paper's analysis has one worker's turn after another; here, in round-robin order too, all take theirs at the
-    same time, and x̃ is one round old.
+    In the paper's analysis workers take turns one after another; here, even in round-robin order, all take theirs at
+    the same time, so that x̃ is one round old.
     """
 
     def __init__(self, x: Array, centre: Array, optimizer: Optimizer, rho: float, workers: int) -> None:
         self.rho, self.workers = rho, workers
-        self._local = Descent(optimizer, x.copy())
-        self.x, self.lam, self.contribution = self._local.x, np.zeros_like(x), centre.copy()
-        self.frozen = centre.copy()  # x̃ as the turn began
+        self.local = Descent(optimizer, x.copy())
+        self.x, self.lam, self.contribution = self.local.x, np.zeros_like(x), centre.copy()
+        self.frozen = centre.copy()  # x̃ at the beginning of the turn
         own = {"x": self.x, "lambda": self.lam, "contribution": self.contribution, "frozen": self.frozen}
-        self.vectors = {**own, **named(self._local.buffers)}
+        self.vectors = {**own, **named(self.local.buffers)}
         self._d, self._scratch = np.empty_like(x), scratch_for(x)
-
-    @property
-    def at(self) -> Array:
-        return self._local.at
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
         d, x, lam, frozen = self._d[piece], self.x[piece], self.lam[piece], self.frozen[piece]
         scratch = self._scratch[: len(d)]
-        # x̃ ← x̃ + ((xⁱ − λⁱ) − what x̃ holds of it)/p, once there has been a turn
+        # x̃ ← x̃ + ((xⁱ − λⁱ) − contribution)/p, after the first turn
         if t:
             admm.centre_move(d, self.contribution[piece], x, lam, scratch, workers=self.workers)
         else:
@@ -80,9 +76,9 @@ class AdmmWorker(WorkerRule):
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
         # xⁱ ← (xⁱ + u + ηρ(λⁱ + x̃))/(1 + ηρ)
         x, lam, frozen, scratch = self.x[part], self.lam[part], self.frozen[part], self._scratch[: len(g)]
-        u = self._local.increment(part, g, eta, t)
+        u = self.local.increment(part, g, eta, t)
         admm.step(x, u, lam, frozen, scratch, eta=eta, rho=self.rho)
-        self._local.look(part)
+        self.local.look(part)
 
     def pending(self, piece: slice) -> Array:
         d = self._d[piece]
@@ -91,10 +87,7 @@ class AdmmWorker(WorkerRule):
         return d
 
     def restart(self, piece: slice, centre: Array) -> None:
-        self._local.restart(piece, centre)
+        super().restart(piece, centre)
         for vector in (self.contribution, self.frozen):
             np.copyto(vector[piece], centre)
         self.lam[piece].fill(0)
-
-    def restored(self) -> None:
-        self._local.look()

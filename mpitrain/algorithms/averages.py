@@ -1,4 +1,4 @@
-"""Averages over time that an algorithm keeps beside θ, as device functions (mpitrain/rules/averaging.py)."""
+"""Averages of θ over time as functions of the device (mpitrain/rules/averaging.py)."""
 
 from mpitrain.algorithms.table import Average
 from mpitrain.flat import Array

@@ -1,4 +1,4 @@
-"""Block momentum: local steps, then an average that moves with an outer momentum (BMUF, SlowMo, DiLoCo)."""
+"""Block momentum: local steps, then a step with outer momentum towards their average (BMUF, SlowMo, DiLoCo)."""
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentum"):
-    """All ranks take τ local steps, average, and move Θ by the average's momentum.
+    """All ranks take τ local steps and average their parameters; Θ follows the averages with momentum.
 
-    Without outer momentum (μ = 0, ζ = 1) this is local SGD. What is evaluated is Θ.
+    Without outer momentum (μ = 0, ζ = 1) this is local SGD. Θ is evaluated.
     """
 
     protocol = "model-averaging"
@@ -34,11 +34,11 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     }
     preset: Literal["", "bmuf", "slowmo", "diloco"] = ""
     tau: Count = 10  # τ: minibatches between two averages
-    momentum: Fraction | None = None  # μ; 1 − 1/p with p ranks when not given (BMUF)
-    rate: Positive = 1.0  # ζ: how much of the average's move Θ makes
+    momentum: Fraction | None = None  # μ; by default 1 − 1/p with p ranks (BMUF)
+    rate: Positive = 1.0  # ζ: the step of Θ in units of the average's change
     look_ahead: Literal["none", "start", "step"] = "none"  # "start": ranks start at Θ + μζv; "step": DiLoCo's
-    unit: Literal["one", "learning-rate"] = "one"  # of v: SlowMo's follows a learning rate that changes
-    buffers: Literal["kept", "reset", "averaged"] = "kept"  # what an average does to the optimizer's own buffers
+    unit: Literal["one", "learning-rate"] = "one"  # of v: in SlowMo it follows the learning rate
+    buffers: Literal["kept", "reset", "averaged"] = "kept"  # what happens to the optimizer's buffers at an average
 
     def check(self, config: "Config") -> None:
         if any(stage.workers for stage in config.stages):
@@ -65,7 +65,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
 
 
 class BlockRule(AveragingRule):
-    """A rank's xⁱ, which an exchange replaces by the sum of all ranks' in place."""
+    """A rank's xⁱ, which an exchange replaces in place by the sum over all ranks."""
 
     def __init__(self, vectors: Buffers, options: BlockMomentum, optimizer: Optimizer, mu: float) -> None:
         self._options, self._mu, self._eta = options, mu, 1.0
@@ -73,12 +73,8 @@ class BlockRule(AveragingRule):
         x = vectors["theta"].copy()
         if self._ahead:
             look_ahead(x, vectors["theta"], vectors["velocity"], self._ahead)
-        self._local, self._scratch = Descent(optimizer, x), scratch_for(x)
-        self.vectors = {"x": self._local.x, **self._local.buffers}
-
-    @property
-    def at(self) -> Array:
-        return self._local.at
+        self.local, self._scratch = Descent(optimizer, x), scratch_for(x)
+        self.vectors = {"x": self.local.x, **self.local.buffers}
 
     def due(self, t: int) -> bool:
         return (t + 1) % self._options.tau == 0
@@ -88,21 +84,21 @@ class BlockRule(AveragingRule):
 
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
         # xⁱ ← xⁱ + u
-        self._local.step(part, g, eta, t % self._options.tau if self._options.buffers == "reset" else t)
+        self.local.step(part, g, eta, t % self._options.tau if self._options.buffers == "reset" else t)
 
     @property
     def summed(self) -> list[Array]:
-        buffers = self._local.buffers.values() if self._options.buffers == "averaged" else ()
-        return [self._local.x, *buffers]
+        buffers = self.local.buffers.values() if self._options.buffers == "averaged" else ()
+        return [self.local.x, *buffers]
 
     def take(self, b: slice, vectors: Buffers, ranks: int) -> None:
-        options, mu, x, scratch = self._options, self._mu, self._local.x[b], self._scratch[: b.stop - b.start]
+        options, mu, x, scratch = self._options, self._mu, self.local.x[b], self._scratch[: b.stop - b.start]
         theta, v = vectors["theta"], vectors["velocity"]
         for vector in self.summed:
             part = vector[b]
             np.divide(part, ranks, out=part)  # the same object: else CuPy makes a copy first
         unit = self._eta if options.unit == "learning-rate" else 1.0
-        # Δ ← mean(xⁱ) − where they started;  v ← μv + Δ
+        # Δ ← mean(xⁱ) − their start;  v ← μv + Δ
         block_move(x, theta, v, scratch, mu=mu, unit=unit, ahead=self._ahead)
         if options.look_ahead == "step":
             # Θ ← Θ + ζ(Δ + μv)
@@ -118,11 +114,8 @@ class BlockRule(AveragingRule):
         self._restart(b, x)
 
     def _restart(self, b: slice, x: Array) -> None:
-        """What the average does to the optimizer's buffers, and to where the next gradient is taken."""
+        """Reset the optimizer's buffers if so configured, and bring the point of the next gradient up to date."""
         if self._options.buffers == "reset":
-            self._local.restart(b, x)
+            self.local.restart(b, x)
         else:
-            self._local.look(b)
-
-    def restored(self) -> None:
-        self._local.look()
+            self.local.look(b)

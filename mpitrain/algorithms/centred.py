@@ -1,4 +1,4 @@
-"""What the algorithms have in common whose workers exchange with a centre."""
+"""Base classes of the algorithms whose workers exchange with a centre."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Centred(Algorithm, frozen=True):
-    """A centre on rank 0, or alone with its one worker in one process."""
+    """A centre on rank 0, which is also the only worker if there is one rank."""
 
     has_master = True
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
-    loaders: Count = 4  # k of "chunked": chunks shuffled together
+    loaders: Count = 4  # k of "chunked": number of chunks shuffled together
     order: Literal["free", "round-robin"] = "free"
 
     def workers(self, ranks: int) -> int:
@@ -40,12 +40,12 @@ class Centred(Algorithm, frozen=True):
 
 
 class Elastic(Centred, frozen=True):
-    """A centre x̃ that only gains what workers xⁱ of their own give it (Zhang, Choromanska & LeCun 2015)."""
+    """A centre x̃ to which workers with parameters xⁱ add differences (Zhang, Choromanska & LeCun 2015)."""
 
     protocol = "elastic"
     tau: Count = 10  # τ: minibatches between two exchanges
     rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
-    plateau: Number = 0  # minibatches of a window of rules/plateau.py; 0: no falls
+    plateau: Number = 0  # minibatches in a window of rules/plateau.py; 0: the rate does not fall
     centre: Literal["whole", "sharded"] = "whole"  # x̃ on rank 0, or a share of it on every rank
 
     def check(self, config: "Config") -> None:

@@ -30,14 +30,10 @@ class DownpourWorker(WorkerRule):
     """Push, pull, τ local steps."""
 
     def __init__(self, x: Array, optimizer: Optimizer) -> None:
-        self._local = Descent(optimizer, x.copy())
-        self.x, self.v = self._local.x, np.zeros_like(x)
-        self.vectors = {"x": self.x, "v": self.v, **self._local.buffers}
+        self.local = Descent(optimizer, x.copy())
+        self.x, self.v = self.local.x, np.zeros_like(x)
+        self.vectors = {"x": self.x, "v": self.v, **self.local.buffers}
         self._pushed = np.empty_like(x)
-
-    @property
-    def at(self) -> Array:
-        return self._local.at
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
         np.copyto(self._pushed[piece], self.v[piece])
@@ -45,13 +41,13 @@ class DownpourWorker(WorkerRule):
         downpour.push(centre, self.v[piece])
         # xⁱ ← x̃;  vⁱ ← 0
         downpour.pull(self.x[piece], self.v[piece], centre)
-        self._local.look(piece)
+        self.local.look(piece)
         return self._pushed[piece]
 
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
         # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
-        downpour.step(self.x[part], self.v[part], self._local.increment(part, g, eta, t))
-        self._local.look(part)
+        downpour.step(self.x[part], self.v[part], self.local.increment(part, g, eta, t))
+        self.local.look(part)
 
     def pending(self, piece: slice) -> Array:
         np.copyto(self._pushed[piece], self.v[piece])
@@ -59,11 +55,8 @@ class DownpourWorker(WorkerRule):
         return self._pushed[piece]
 
     def restart(self, piece: slice, centre: Array) -> None:
-        self._local.restart(piece, centre)
+        super().restart(piece, centre)
         self.v[piece].fill(0)
-
-    def restored(self) -> None:
-        self._local.look()
 
 
 class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
@@ -99,7 +92,7 @@ class _MdownpourMaster(MasterRule):
 
 
 class _Averaged(Served, frozen=True):
-    """DOWNPOUR whose model is an average z of the centre over time, kept beside it."""
+    """DOWNPOUR whose model is an average z of the centre over time."""
 
     model_from = ("average",)
     training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
@@ -123,14 +116,14 @@ class _Averaged(Served, frozen=True):
 
 
 class Adownpour(_Averaged, frozen=True, tag_field="name", tag="adownpour"):
-    """DOWNPOUR with the average of the centre over time beside it."""
+    """DOWNPOUR with the mean of the centre over time."""
 
     def average(self, fast: Fast) -> Average:
         return running(fast)
 
 
 class Mvadownpour(_Averaged, frozen=True, tag_field="name", tag="mvadownpour"):
-    """DOWNPOUR with a moving average of the centre beside it."""
+    """DOWNPOUR with a moving average of the centre."""
 
     average_rate: Share = 0.01  # the paper's runs, of more updates: 0.001
 
@@ -139,9 +132,9 @@ class Mvadownpour(_Averaged, frozen=True, tag_field="name", tag="mvadownpour"):
 
 
 class _AveragingMaster(ServerRule):
-    """DOWNPOUR, which gives the centre −η times the sum of τ gradients.
+    """DOWNPOUR, which adds −η times the sum of τ gradients to the centre.
 
-    z takes in x̃_t just before tick t + 1, as the sequential averages do.
+    x̃_t is included in the average z just before update t + 1, as in the sequential averages.
     """
 
     def __init__(self, average: Average, fast: Fast) -> None:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Pulled(Elastic, frozen=True):
-    """A centre that pulls with a moving rate, given as α, as β = pα, or as ρ = α/η; β = 0.9 when none is given."""
+    """A centre that attracts workers at a moving rate, given as α, as β = pα, or as ρ = α/η; default: β = 0.9."""
 
     alpha: NotNegative | None = None
     beta: NotNegative | None = None
     rho: NotNegative | None = None
-    start: Literal["same", "different"] = "same"  # xⁱ = x̃, or other seeds, which trap it (footnote 7)
+    start: Literal["same", "different"] = "same"  # xⁱ = x̃, or different seeds, which trap it (footnote 7)
 
     def check(self, config: "Config") -> None:
         super().check(config)
@@ -89,7 +89,7 @@ class _InStep(Pulled, frozen=True):
         if any(stage.workers for stage in config.stages):
             raise BadInput("stages: a synchronous algorithm trains with all ranks; workers cannot change")
         if self.order != "free" or self.centre != "whole":
-            raise BadInput("algorithm.order, algorithm.centre: not for an algorithm that has no master")
+            raise BadInput("algorithm.order, algorithm.centre: not for an algorithm without a master")
 
     def workers(self, ranks: int) -> int:
         return ranks
@@ -119,18 +119,14 @@ class EamsgdSync(_InStep, frozen=True, tag_field="name", tag="eamsgd-sync"):
 
 
 class ElasticWorker(WorkerRule):
-    """Algorithms 1 and 2: they differ in the optimizer of the local step."""
+    """Algorithms 1 and 2, which differ in the optimizer of the local step."""
 
     alpha = 0.0
 
     def __init__(self, x: Array, optimizer: Optimizer, moving_rate: Callable[[float, int], float]) -> None:
-        self._local, self._moving_rate = Descent(optimizer, x.copy()), moving_rate
-        self.x, self._d = self._local.x, np.empty_like(x)
-        self.vectors = {"x": self.x, **named(self._local.buffers)}
-
-    @property
-    def at(self) -> Array:
-        return self._local.at
+        self.local, self._moving_rate = Descent(optimizer, x.copy()), moving_rate
+        self.x, self._d = self.local.x, np.empty_like(x)
+        self.vectors = {"x": self.x, **named(self.local.buffers)}
 
     def begin(self, eta: float, workers: int) -> None:
         self.alpha = self._moving_rate(eta, workers)
@@ -144,17 +140,11 @@ class ElasticWorker(WorkerRule):
         # xⁱ ← (xⁱ − d) + u, with g from before the exchange
         if first:
             elastic.give_up(self.x[part], self._d[part])
-        self._local.step(part, g, eta, t)
-
-    def restart(self, piece: slice, centre: Array) -> None:
-        self._local.restart(piece, centre)
-
-    def restored(self) -> None:
-        self._local.look()
+        self.local.step(part, g, eta, t)
 
 
 class ElasticRule(ElasticWorker, AveragingRule):
-    """Equations 5 to 7. When τ divides the clock, the mean of all xⁱ is summed while the gradient is computed there."""
+    """Equations 5 to 7. When τ divides the clock, all xⁱ are summed while the gradient is computed."""
 
     overlaps = True
 
@@ -181,5 +171,5 @@ class ElasticRule(ElasticWorker, AveragingRule):
 
 
 def named(buffers: Buffers) -> Buffers:
-    """A worker's buffers by the names that checkpoints have for them: a velocity is its v."""
+    """A worker's buffers by their names in checkpoints, where the velocity is called v."""
     return {"v" if name == "velocity" else name: buffer for name, buffer in buffers.items()}

@@ -21,20 +21,20 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
     scheme: Literal["a", "b", "c"] = "b"
     group: Number = 0  # ranks that share a round of scheme c; 0: all of them
-    fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update a minibatch, or one a round
-    batch: Literal["local", "global"] = "local"  # whether training.minibatch is a rank's share or the whole
+    fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update per minibatch, or per round
+    batch: Literal["local", "global"] = "local"  # whether training.minibatch is per rank or for all ranks
     momentum: Fraction = 0.9
-    weight_decay: NotNegative = 0.0005  # of weights; model.l2 is added to it
-    bias_rate: Positive = 2.0  # of biases, in learning rates
-    scaling: Literal["linear", "theory", "none"] = "linear"  # of the rate with k = batch / base_batch: k, √k, 1
-    base_batch: Count = 128  # the minibatch that training.learning_rate is for
-    overlap: bool = True  # False: wait for every message at once, to see what hiding them gains
+    weight_decay: NotNegative = 0.0005  # of the weights, in addition to model.l2
+    bias_rate: Positive = 2.0  # learning rate of biases, relative to that of weights
+    scaling: Literal["linear", "theory", "none"] = "linear"  # of the learning rate, by k = batch / base_batch, √k, 1
+    base_batch: Count = 128  # the minibatch to which training.learning_rate applies
+    overlap: bool = True  # False: wait for each message at once, to measure the gain by overlap
 
     def check(self, config: "Config") -> None:
         if self.group and self.scheme != "c":
-            raise BadInput(f"algorithm.group: scheme {self.scheme} has no groups; only c has")
+            raise BadInput(f"algorithm.group: only scheme c has groups, not {self.scheme}")
         if config.training.rate_per == "sample":
-            raise BadInput("training.rate_per: hybrid's rates are of means; algorithm.scaling says how they scale")
+            raise BadInput("training.rate_per: hybrid's learning rate multiplies means; algorithm.scaling scales it")
         if any(stage.workers for stage in config.stages):
             raise BadInput("stages: hybrid trains with all ranks; workers cannot change")
         if self.scaling == "theory" and config.training.learning_rate * self.weight_decay >= 1:

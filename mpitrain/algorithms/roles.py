@@ -1,62 +1,64 @@
-"""The roles that an algorithm's arithmetic has: a worker's, and that of a master that computes. No messages here.
+"""The arithmetic of the roles in an algorithm: a worker, and a master that computes. They send no messages.
 
-All work on any slice of the flat vectors: on cache blocks, on shares of a centre, on a GPU, in a simulation. The
-equations are in mpitrain/rules; the local step within them is an optimizer's.
+All methods work on any slice of the flat vectors: on cache blocks, on shares of a centre, on a GPU, in a simulation.
+The equations are in mpitrain/rules; an optimizer makes the local step within them.
 """
 
 from typing import ClassVar
 
 from mpitrain.flat import Array
-from mpitrain.optimizers import Buffers
+from mpitrain.optimizers import Buffers, Descent
 
 
 class WorkerRule:
     """A worker's arithmetic between its own vectors and a centre: exchanges, and steps between them.
 
-    `vectors` are what a checkpoint keeps of it, by name. `at` is where the next gradient is to be taken.
+    `vectors` are the vectors that a checkpoint holds, by name; `local` is x with the optimizer of the local step.
     """
 
     vectors: Buffers
+    local: Descent
 
     @property
     def at(self) -> Array:
-        """Where the next gradient is to be taken."""
-        raise NotImplementedError
+        """The point where the next gradient is taken."""
+        return self.local.at
 
     def begin(self, eta: float, workers: int) -> None:
-        """An exchange begins at the learning rate `eta`, with so many workers taking part."""
+        """Begin an exchange at the learning rate `eta`, in which `workers` workers take part."""
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
-        """The exchange of a piece at local time t; what the centre gains there, untouched until the next exchange."""
+        """Exchange a piece at local time t; returns what is added to the centre, unchanged until the next exchange."""
         raise NotImplementedError
 
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
-        """One step of a part, whose gradient is `g`; `first` after an exchange."""
+        """Take a step on a slice, whose gradient is `g`; `first`: it is the first one after an exchange."""
         raise NotImplementedError
 
     def pending(self, piece: slice) -> Array | None:
-        """At the end: what the centre is still to gain, None where nothing is."""
+        """What has to be added to the centre at the end of the training; None for nothing."""
         return None
 
     def restart(self, piece: slice, centre: Array) -> None:
-        """Begin at the centre, without a past."""
-        raise NotImplementedError
+        """Start again from the centre, with buffers as at the start of a training."""
+        self.local.restart(piece, centre)
 
     def restored(self) -> None:
-        """The vectors have been filled from a checkpoint."""
+        """Bring everything up to date with vectors that were filled from a checkpoint."""
+        self.local.look()
 
 
 class AveragingRule(WorkerRule):
-    """A worker's arithmetic where all ranks exchange at the same step, by sums over them, and each holds the centre.
+    """A worker's arithmetic if all ranks hold the centre and exchange at the same step, by sums over the ranks.
 
-    `overlaps`: an exchange begins before a step and its sums travel while the gradient is computed. Else it follows
-    the step, and the last steps of a training are followed by one too.
+    `overlaps`: an exchange begins before a step and overlaps with the computation of the gradient. Otherwise it follows
+    the step, and there is one after the last step of the training, too.
     """
 
     overlaps: ClassVar[bool] = False
 
     def due(self, t: int) -> bool:
-        """Whether there is an exchange with step t."""
+        """Whether there is an exchange at step t."""
         raise NotImplementedError
 
     @property
@@ -65,16 +67,16 @@ class AveragingRule(WorkerRule):
         raise NotImplementedError
 
     def offer(self, b: slice, centre: Array, t: int) -> None:
-        """Make a block of `summed` ready; `centre` is that block of it."""
+        """Fill a block of `summed` before it is summed; `centre` is the same block of the centre."""
 
     def take(self, b: slice, vectors: Buffers, ranks: int) -> None:
-        """The sums of a block over so many ranks have come: move the centre, whose block is in `vectors`."""
+        """Move a block of the centre, which is in `vectors`, after the block has been summed over `ranks` ranks."""
         raise NotImplementedError
 
 
 class MasterRule:
-    """What a master that computes does with what a worker hands over."""
+    """The arithmetic of a master that computes with what workers send."""
 
     def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
-        """Take up a worker's `delta`, which is `stale` updates old, at the master's time t. Slices of one length."""
+        """Apply a worker's `delta`, `stale` updates old, at the master's time t. All slices have the same length."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The parameter server (Zhang 2013; Chan & Lane 2014), and the base of algorithms whose master computes."""
+"""The parameter server (Zhang 2013; Chan & Lane 2014), and the base class of algorithms whose master computes."""
 
 from typing import ClassVar, Literal
 
@@ -14,7 +14,7 @@ from mpitrain.rules.server import decay, update
 
 
 class Served(Centred, frozen=True):
-    """Workers hand over the plain sum of their gradients; the master computes with it."""
+    """Workers send sums of their gradients, and the master updates Θ with them."""
 
     protocol = "server"
 
@@ -24,12 +24,13 @@ class Served(Centred, frozen=True):
 
     @property
     def most(self) -> int:
-        """The most minibatches between two exchanges, of a worker that computes on until the master is free."""
+        """The maximum number of minibatches between two exchanges; more than `period` if workers do not wait for the
+        master."""
         return self.period
 
     @property
     def computes_on(self) -> bool:
-        """Whether a worker computes on until the master is free."""
+        """Whether a worker continues to compute until the master is free."""
         return self.most > self.period
 
 
@@ -49,11 +50,11 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
         },
     }
     preset: Literal["", "zhang2013", "chan2014"] = ""
-    momentum: Fraction = 0.0  # the master's (Chan & Lane eq 3)
+    momentum: Fraction = 0.0  # of the master (Chan & Lane eq 3)
     gradient_decay: Share = 1.0  # β of α = β^(i−j) (Chan & Lane eq 5)
-    minibatches: Count = 1  # n between two exchanges, at the least when until_free
-    until_free: bool = False  # compute on until the master grants the exchange
-    minibatches_most: Number = 0  # bound of until_free; 0: 10 n
+    minibatches: Count = 1  # n between two exchanges; the minimum if until_free
+    until_free: bool = False  # continue to compute until the master grants the exchange
+    minibatches_most: Number = 0  # the maximum if until_free; 0: 10 n
     sampling: Literal["dispensed", "independent"] = "dispensed"
     order: Literal["free", "round-robin"] = "free"
 
@@ -62,11 +63,11 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
         return self.minibatches
 
     def check_steps(self, steps: int) -> None:
-        """Any n: a worker hands over what it was given."""
+        """Accept every n: a worker with fewer minibatches sends the sum of those."""
 
     @property
     def most(self) -> int:
-        """Exactly n in round-robin order."""
+        """The maximum, which is n in round-robin order."""
         if not self.until_free or self.order == "round-robin":
             return self.minibatches
         return max(self.minibatches_most or 10 * self.minibatches, self.minibatches)

@@ -23,7 +23,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     replicated = True
     training: ClassVar = {"learning_rate": 0.05, "minibatch": 8}
     presets: ClassVar = {"": {}, "strom2015": {"threshold": 4.0}}
-    # Table 1 and §3.3, but for the number of ranks; 166 hours of 1000 are a sixth of an epoch.
+    # Table 1 and §3.3, except for the number of ranks; 166 of 1000 hours are a sixth of an epoch.
     recipes: ClassVar = {
         "strom2015": {
             "training": {"epochs": 10.0, "minibatch": 256, "learning_rate": 0.008, "rate_per": "sample"},
@@ -31,18 +31,18 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
             "stages": [
                 {"at": 0.166, "minibatch": 512},
                 {"at": 1.0, "minibatch": 1024, "rate_factor": 0.5},
-                *({"at": float(epoch), "rate_factor": 0.5} for epoch in range(2, 10)),
+                *[{"at": float(epoch), "rate_factor": 0.5} for epoch in range(2, 10)],
             ],
         }
     }
     preset: Literal["", "strom2015"] = ""
-    threshold: Positive = 1.0  # of the residual of summed gradients; with a target density, where it starts
-    bits: Literal[1, 2, 4, 32] = 1  # of an element sent: ±1 to ±2^(bits − 1) thresholds; 32: unquantised
+    threshold: Positive = 1.0  # of the residual of summed gradients; with target_density, the initial threshold
+    bits: Literal[1, 2, 4, 32] = 1  # per element sent: ±1 to ±2^(bits − 1) thresholds; 32: unquantised
     codec: Literal["packed", "golomb-rice", "auto"] = "packed"
     target_density: Fraction = 0.0  # share of elements to send; 0: fixed threshold
     clip: NotNegative = 0.0  # of the residual, in thresholds; 0: none
-    window: Handful = 4  # messages on their way to a peer
-    patience: Number = 2  # minibatches trained on while a peer's window is full
+    window: Handful = 4  # messages in transit to a peer
+    patience: Number = 2  # minibatches that are trained on while a peer's window is full
     synchronous: bool = False  # every rank waits for every minibatch's messages
     order: Literal["free", "round-robin"] = "free"  # the latter: synchronous, messages applied by rank
     check_every: NotNegative = 10.0  # seconds between checks of the replica; 0: none
@@ -65,11 +65,11 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
         return ranks
 
     def beside(self, theta: Array) -> Buffers:
-        """Counts of the unit that the weights are multiples of. Rounds θ to such multiples, in place."""
+        """The weights as integer multiples of UNIT. Rounds θ to these multiples, in place."""
         counts = np.empty(theta.size, np.int32)
         round_weights(theta, counts)
         return {"counts": counts}
 
     def own(self, theta: Array) -> Buffers:
-        """Gradient that has not been emitted yet."""
+        """The gradient that has not been sent yet."""
         return {"residual": np.zeros_like(theta)}

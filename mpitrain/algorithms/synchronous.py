@@ -1,4 +1,4 @@
-"""One rank's SGD and its averages; synchronous data parallelism."""
+"""SGD on one rank, with and without averaging; synchronous data parallelism."""
 
 from typing import ClassVar, Literal
 
@@ -29,7 +29,7 @@ class Msgd(Algorithm, frozen=True, tag_field="name", tag="msgd"):
 
 
 class _KeepsAverage(Algorithm, frozen=True):
-    """SGD on one rank with an average z of its iterates beside it, which is the model; z₀ = θ₀."""
+    """SGD on one rank whose model is an average z of its iterates; z₀ = θ₀."""
 
     protocol = "synchronous"
     model_from = ("average",)
@@ -42,14 +42,14 @@ class _KeepsAverage(Algorithm, frozen=True):
 
 
 class Averaged(_KeepsAverage, frozen=True, tag_field="name", tag="averaged"):
-    """SGD with the average of all iterates beside it."""
+    """SGD with the mean of all iterates."""
 
     def average(self, fast: Fast) -> Average:
         return running(fast)
 
 
 class MovingAverage(_KeepsAverage, frozen=True, tag_field="name", tag="moving-average"):
-    """SGD with a moving average of the iterates beside it."""
+    """SGD with a moving average of the iterates."""
 
     average_rate: Share = 0.01
 
@@ -66,7 +66,7 @@ class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.02}
     momentum: Fraction = 0.9
     nesterov: bool = True
-    batch: Literal["local", "global"] = "local"  # whether training.minibatch is a rank's share or the whole
+    batch: Literal["local", "global"] = "local"  # whether training.minibatch is per rank or for all ranks
     bucket_mb: Amount = 4.0
 
     def workers(self, ranks: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import xxhash
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.files import write_durably
 
 CONFIG = "config.toml"
@@ -25,12 +25,10 @@ def sealed(configuration: str) -> str:
 def seal(run: Path) -> None:
     """Add the checksum to a config.toml of an older version, which had none."""
     path = run / CONFIG
-    try:
+    with naming(path):
         text = path.read_text(encoding="utf-8")
         if SEAL not in text:
             write_durably(path, sealed(text))
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
 
 
 def checksum(text: str) -> str:
@@ -57,10 +55,8 @@ def maker(checkpoint: Path) -> str:
 def require_intact(run: Path, checkpoint: Path) -> None:
     """Raise BadInput naming the run's config.toml if it has been changed. Older versions wrote no checksum."""
     path, copy = run / CONFIG, checkpoint / CONFIG
-    try:
+    with naming(path):
         text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
     written, seal, digest = text.rpartition(SEAL)
     if seal and digest.strip() == checksum(written):
         return

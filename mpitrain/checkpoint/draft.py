@@ -3,12 +3,11 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import h5py
 import numpy as np
@@ -22,9 +21,9 @@ from mpitrain.checkpoint.files import (
     order,
     write_manifest,
 )
-from mpitrain.checkpoint.state import State
+from mpitrain.checkpoint.state import Numbers
 from mpitrain.errors import BadInput
-from mpitrain.files import sync, write_durably
+from mpitrain.files import sync, write_durably, writing
 from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.sampling.assignments import Work
 
@@ -42,7 +41,7 @@ class Piece:
     """The content of one file of a checkpoint: vectors by name, numbers, and ranges of samples to hand out again."""
 
     vectors: dict[str, Array]
-    numbers: dict[str, Any]
+    numbers: Numbers
     ranges: list[Work] = field(default_factory=list)
 
     @property
@@ -68,7 +67,7 @@ class Draft:
 
     def begin(self, nbytes: int) -> None:
         """Create the temporary folder. Raises BadInput unless there is room for `nbytes` of vectors."""
-        with self._naming():
+        with writing(self.final):
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(parents=True)
             free = shutil.disk_usage(self.path).free
@@ -76,14 +75,9 @@ class Draft:
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise OSError(28, f"it needs {nbytes / 1e6:,.1f} MB, the disk has {free / 1e6:,.1f} MB left")
 
-    def write_state(self, state: State, layout: Layout, outstanding: list[Work]) -> None:
-        """Write the master's piece, from which a run can resume with any number of ranks."""
-        ranges = [*state.assignments.returned, *outstanding]
-        self.write(STATE, Piece(state.vectors(), state.numbers(), ranges), layout)
-
     def write(self, name: str, piece: Piece, layout: Layout) -> None:
         """Write one file; it gets this name only when it is complete."""
-        with self._naming():
+        with writing(self.final):
             partial = self.path / f"{name}.partial"
             with CarefulFile(partial, "w+") as raw:
                 with h5py.File(raw, "w") as file:
@@ -117,7 +111,7 @@ class Draft:
         """Write the documents, then the manifest, rename the folder, and delete all but the `keep` newest checkpoints
         up to this one (0: delete none)."""
         replaced = self.final.with_name(self.final.name + REPLACED)
-        with self._naming():
+        with writing(self.final):
             for name, text in documents.items():
                 write_durably(self.path / name, text)
             write_manifest(self.path, documents)
@@ -140,13 +134,6 @@ class Draft:
     def abandon(self) -> None:
         """Delete the files that were written."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise BadInput(f"{self.final}: cannot be written: {error.strerror or error}") from error
 
 
 def clear(folder: Path) -> None:

@@ -4,14 +4,18 @@ import io
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import xxhash
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import naming
 from mpitrain.files import write_durably
 from mpitrain.flat import Layout
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -26,7 +30,7 @@ class CarefulFile(io.FileIO):
 
     fault: OSError | None = None
 
-    def write(self, data: Any) -> int:
+    def write(self, data: "ReadableBuffer") -> int:
         """Write all the data; after a fault, pretend to."""
         view = memoryview(data).cast("B")
         done = 0
@@ -79,7 +83,7 @@ def fault(folder: Path) -> str | None:
     return None
 
 
-def digest(path: Path) -> dict[str, Any]:
+def digest(path: Path) -> dict[str, int | str]:
     """Length and xxh3 of a file."""
     hasher = xxhash.xxh3_64()
     with path.open("rb") as file:
@@ -90,13 +94,9 @@ def digest(path: Path) -> dict[str, Any]:
 
 def folders(folder: Path) -> list[Path]:
     """The checkpoints of a run, sorted by samples; one that is being replaced comes before its replacement."""
-    try:
-        named = [path for path in folder.iterdir() if path.name[0].isdigit() and path.is_dir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise BadInput(f"{folder}: {error.strerror}") from error
-    return sorted(named, key=order)
+    with naming(folder), suppress(FileNotFoundError):
+        return sorted((path for path in folder.iterdir() if path.name[0].isdigit() and path.is_dir()), key=order)
+    return []
 
 
 def order(path: Path) -> tuple[str, bool]:

@@ -6,7 +6,6 @@ have them, in the names of the classes and the preparation.
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ from mpitrain.data.described import class_names, names_apart, preparation, prepa
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
+from mpitrain.files import Record
 from mpitrain.flat import Array
 
 NAME, CHECKSUM = "corpus.json", "xxh3"
@@ -35,7 +35,7 @@ class Origin(msgspec.Struct, frozen=True):
     standard_deviation: list[float] | None = None
     folder: str | None = None
     class_names: list[str] | None = None
-    preparation: dict[str, Any] = {}
+    preparation: Record = {}
 
     @property
     def statistics(self) -> dict[str, Array]:
@@ -76,12 +76,12 @@ def of_part(path: Path, part: str = "train") -> Origin:
     found = folder_parts(path)
     if part not in found:
         raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
-    counts: Any = 0
+    counts: list[Array] = []
     for shard in found[part]:
         with ShardFile(shard) as file:
             kind, classes, attributes = file.kind, file.classes, file.attributes
             shape = file.inputs[1:]
-            counts = counts + np.bincount(file.targets, minlength=classes)
+            counts.append(np.bincount(file.targets, minlength=classes))
     statistics = {
         name: np.atleast_1d(attributes[name]).tolist() for name in ("mean", "standard_deviation") if name in attributes
     }
@@ -89,7 +89,7 @@ def of_part(path: Path, part: str = "train") -> Origin:
         kind,
         list(shape),
         classes,
-        counts.tolist(),
+        np.sum(counts, axis=0).tolist(),
         **statistics,
         folder=str(path.absolute()),
         class_names=class_names(attributes),
@@ -107,7 +107,7 @@ def read(run: Path) -> Origin | None:
     """The record in a run folder, None where there is none. Raises BadInput naming the file."""
     path = run / NAME
     try:
-        fields = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        fields = msgspec.json.decode(path.read_bytes(), type=Record)
         written = fields.pop(CHECKSUM, None)  # older versions wrote none
         if written is not None and written != checksum(json.dumps(fields)):
             raise BadInput(f"{path}: does not match its checksum; remove it, and a resume writes it anew")

@@ -3,7 +3,6 @@
 import json
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -11,8 +10,8 @@ import numpy as np
 from mpitrain.algorithms import Algorithm
 from mpitrain.checkpoint.draft import BEST, MODEL, PIECES, STATE, file_of
 from mpitrain.checkpoint.files import REPLACED, describe, fault, folders
-from mpitrain.checkpoint.state import State, fresh
-from mpitrain.errors import BadInput
+from mpitrain.checkpoint.state import Numbers, State, fresh
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array, Layout, fill
 from mpitrain.sampling.assignments import Assignments, Work
 
@@ -91,10 +90,8 @@ def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> Non
 
 def pieces(checkpoint: Path) -> list[str]:
     """The names of the ranks' own pieces. Raises BadInput naming the checkpoint."""
-    try:
+    with naming(checkpoint):
         return sorted(path.name for path in checkpoint.iterdir() if path.match(PIECES))
-    except OSError as error:
-        raise BadInput(f"{checkpoint}: {error.strerror}") from error
 
 
 def _names(path: Path) -> set[str]:
@@ -105,16 +102,11 @@ def _names(path: Path) -> set[str]:
 
 def _read(
     path: Path, vectors: dict[str, Array], layout: Layout, required: tuple[str, ...]
-) -> tuple[dict[str, Any], list[Work]]:
-    try:
-        with h5py.File(path, "r") as file:
-            if file.attrs["layout"] != describe(layout):
-                raise BadInput(f"{path}: holds another network than [model] describes")
-            for name, vector in vectors.items():
-                if name in file or name in required:
-                    fill(vector, file[name][:])
-            return json.loads(file.attrs["numbers"]), [Work(*map(int, row)) for row in file["ranges"][:]]
-    except BadInput:
-        raise
-    except (OSError, KeyError, ValueError) as error:
-        raise BadInput(f"{path}: {error}") from error
+) -> tuple[Numbers, list[Work]]:
+    with naming(path, OSError, KeyError, ValueError), h5py.File(path, "r") as file:
+        if file.attrs["layout"] != describe(layout):
+            raise BadInput(f"{path}: holds another network than [model] describes")
+        for name, vector in vectors.items():
+            if name in file or name in required:
+                fill(vector, file[name][:])
+        return json.loads(file.attrs["numbers"]), [Work(*map(int, row)) for row in file["ranges"][:]]

@@ -16,6 +16,9 @@ from mpitrain.sampling.means import Losses
 if TYPE_CHECKING:
     from mpitrain.device import Cpu
 
+#: The numbers in a checkpoint: counters of the master's state, or whatever a protocol keeps for a rank.
+Numbers = dict[str, Any]
+
 
 @dataclass
 class State:
@@ -35,7 +38,7 @@ class State:
     seconds: float = 0.0  # training time before this start
     trained: int = 0  # number of samples whose gradients were applied
     local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
-    local_numbers: dict[str, Any] = field(default_factory=dict)
+    local_numbers: Numbers = field(default_factory=dict)
     losses: Losses = field(init=False)  # losses of the most recent samples
 
     def __post_init__(self) -> None:
@@ -51,7 +54,7 @@ class State:
         self.beside = {name: device.to_device(vector) for name, vector in self.beside.items()}
         self.local = {name: device.to_device(vector) for name, vector in self.local.items()}
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> Numbers:
         """The counters that a checkpoint holds, for `restore`."""
         position, samples = self.assignments.position, self.assignments.samples
         counted = {"index": self.index, "began": self.began, "trained": self.trained, "seconds": self.seconds}
@@ -63,7 +66,7 @@ class State:
             "first_loss": self.losses.first,
         }
 
-    def restore(self, numbers: dict[str, Any]) -> None:
+    def restore(self, numbers: Numbers) -> None:
         """Set the counters from a checkpoint."""
         self.index, self.trained, self.seconds = numbers["index"], numbers["trained"], numbers["seconds"]
         self.began = numbers.get("began", 0)

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from mpitrain.sampling.assignments import Work
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
+
+Result = TypeVar("Result")
 
 
 class Saver:
@@ -202,5 +204,5 @@ class Saver:
         else:
             self._transport.at_work(jobs, lambda: self._awaited)
 
-    def _alive_while(self, action: Callable[[], Any]) -> Any:
+    def _alive_while(self, action: Callable[[], Result]) -> Result:
         return action() if self._transport is None else self._transport.alive_while(action)

@@ -2,9 +2,9 @@
 on."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from mpitrain.algorithms import name_of
+from mpitrain.files import Record
 from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
 
@@ -21,7 +21,7 @@ def of_data(schedule: Schedule, class_counts: Sequence[int]) -> Iterator[str]:
         yield "data.path: all samples are of one class; there is nothing to learn"
 
 
-def of_resume(session: Session, before: dict[str, Any] | None) -> Iterator[str]:
+def of_resume(session: Session, before: Record | None) -> Iterator[str]:
     """Say what a changed number of workers changes; `before` is the `start` record of the run that is resumed."""
     options = session.config.algorithm
     if before is None or before.get("algorithm", name_of(options)) != name_of(options):

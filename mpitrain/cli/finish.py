@@ -5,14 +5,13 @@ import json
 import sys
 from math import isfinite, log
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import coordination
 from mpitrain.cli.setup import has_server, some
-from mpitrain.files import write_whole
+from mpitrain.files import Record, write_whole
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text
 from mpitrain.monitoring.records import errors, summary_text
@@ -46,17 +45,20 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> in
         if replicas is not None:
             fields["replicas_identical"] = replicas
         path = monitor.folder / "summary.json"
-        said = _said_before(fields, path)
+        said = None if session.counters.trained_now else _said_before(fields, path)
         monitor.checkpoint(lambda: coordination.together(session, [], last=True, needed=said is None))
         monitor.write("end", **(said or fields))
         if said is None:
             transport.alive_while(lambda: write_whole(path, summary_text(fields)))
         else:
-            monitor.progress.line("nothing was left to train: the run folder stays as it was")
+            monitor.progress.line("nothing was left to train: the run folder is unchanged")
         monitor.progress.close()
         left = "--resume continues" if session.saver else "it left no checkpoint"
         why = {"finished": "", "stopped": f"by a signal; {left}", "diverged": diverged}[reason]
-        monitor.progress.table(_closing_rows(fields, why), str(monitor.folder))
+        rows = _closing_rows(session, monitor, fields, seconds, int(counts[:2].sum()))
+        if why:
+            rows.append((reason, why.removeprefix("diverged: ")))
+        monitor.progress.table(rows, str(monitor.folder))
         if reason == "diverged":
             print(f"mpitrain: {diverged}; a smaller training.learning_rate may help", file=sys.stderr, flush=True)
     else:
@@ -75,20 +77,16 @@ def _divergence(last: float | None, first: float | None, classes: int) -> str:
     return f"diverged: the last epoch's loss is {last:.3g}, the first minibatch's was {least:.3g}"
 
 
-def _said_before(fields: dict[str, Any], path: Path) -> dict[str, Any] | None:
-    """The existing summary, if a finished run was resumed with nothing left to train: it holds more than a new one."""
-    if fields["samples"] > fields["resumed_samples"]:
-        return None
+def _said_before(fields: Record, path: Path) -> Record | None:
+    """The existing summary of a run that was resumed with nothing left to train: it contains more than a new one."""
     try:
-        before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        before: Record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return before if all(before.get(key) == fields[key] for key in ("exit_reason", "parameters_sha256")) else None
 
 
-def _summary(
-    session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str
-) -> dict[str, Any]:
+def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str) -> Record:
     state, counters, ranks = session.state, session.counters, session.transport.size
     before = monitor.cadence.seconds_before
     return {
@@ -113,22 +111,20 @@ def _summary(
     }
 
 
-def _closing_rows(fields: dict[str, Any], why: str) -> list[tuple[str, str]]:
-    speed = fields["samples_per_second"]
+def _closing_rows(
+    session: Session, monitor: MasterMonitor, fields: Record, seconds: float, nbytes: int
+) -> list[tuple[str, str]]:
+    counters, algorithm = session.counters, session.config.algorithm
+    speed = counters.trained_now / max(seconds - monitor.cadence.seconds_before, 1e-9)
     rate = f", {speed:,.0f} a second" if speed else ""  # no speed if nothing was left to train
-    since = " since the resume" if fields["resumed_samples"] else ""
-    exchanged = fields["bytes_sent"] + fields["bytes_received"]
+    since = " since the resume" if counters.trained_before else ""
+    mean, most = counters.staleness
+    stale = "" if mean is None else f", staleness {mean:.1f} (at most {most})"
     rows = [
-        ("algorithm", f"{fields['algorithm']}, {some(fields['workers'], 'worker')}"),
-        ("samples", f"{fields['samples']:,} in {fields['seconds']:.1f} s{rate}"),
-        ("updates", f"{fields['updates']:,}{since}" + _staleness(fields)),
-        ("exchanged", f"{exchanged / 1e6:,.1f} MB{since} ({fields['exchange']})"),
-        ("train loss", loss_text(fields["train_loss"])),
+        ("algorithm", f"{name_of(algorithm)}, {some(algorithm.workers(session.transport.size), 'worker')}"),
+        ("samples", f"{session.state.trained:,} in {seconds:.1f} s{rate}"),
+        ("updates", f"{counters.updates:,}{since}{stale}"),
+        ("exchanged", f"{nbytes / 1e6:,.1f} MB{since} ({session.exchange})"),
+        ("train loss", loss_text(monitor.last_loss)),
     ]
-    rows += [(f"{part} error", f"{share:.2%}") for part, share in errors(fields).items()]
-    return [*rows, (fields["exit_reason"], why.removeprefix("diverged: "))] if why else rows
-
-
-def _staleness(fields: dict[str, Any]) -> str:
-    mean, most = fields["staleness_mean"], fields["staleness_max"]
-    return "" if mean is None else f", staleness {mean:.1f} (at most {most})"
+    return rows + [(f"{name} error", f"{share:.2%}") for name, share in errors(fields).items()]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.cli import doubts
 from mpitrain.config import Config
+from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.errors import BadInput
@@ -212,7 +212,7 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
     return monitor
 
 
-def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Any]]:
+def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:
     """Load the checkpoint to resume from into the session; return what is trained on, and the held-out parts."""
     config, resumed, earlier = session.config, session.resumed, None
     if resumed is not None:

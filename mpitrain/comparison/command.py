@@ -5,8 +5,9 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from mpitrain.comparison import launching
 from mpitrain.comparison import table as tables
@@ -18,25 +19,44 @@ from mpitrain.report.page import page, section
 from mpitrain.signals import STOPPED
 
 DAY = 86400.0
+Kind = TypeVar("Kind", int, float)
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand; `options.run` is then `run`."""
-    parser = subparsers.add_parser("compare", help="run configurations with several numbers of workers; a table")
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "compare", help="run configurations with several numbers of workers, and compare them in a table"
+    )
     parser.add_argument("configs", nargs="+", metavar="CONFIG", help="a TOML file, or the name of an algorithm")
-    parser.add_argument("--target-error", required=True, metavar="X,...", help="errors to reach, as shares: 0.05,0.02")
+    parser.add_argument(
+        "--target-error", required=True, metavar="X,...", help="errors to reach, as fractions: 0.05,0.02"
+    )
     parser.add_argument("--workers", default="1", metavar="N,...", help="numbers of workers; default: 1")
-    parser.add_argument("--seeds", default="", metavar="N,...", help="of training; default: the configuration's")
+    parser.add_argument("--seeds", default="", metavar="N,...", help="seeds; default: that of the configuration")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run, as in train")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help="default: runs/compare")
-    parser.add_argument("--launch", default="", metavar="WORDS", help='default: found; as in "mpirun -n {ranks}"')
+    parser.add_argument(
+        "--launch",
+        default="",
+        metavar="WORDS",
+        help='launcher, such as "mpirun -n {ranks}"; default: the first one found',
+    )
     parser.add_argument("--deadline", type=float, default=DAY, metavar="S", help="seconds for one run; default: a day")
-    parser.add_argument("--baseline", default="", metavar="NAME", help="speed-ups are to this one's fewest workers")
-    parser.add_argument("--test-set", default="test", metavar="NAME", help="as in test-noisy; default: the first")
+    parser.add_argument(
+        "--baseline",
+        default="",
+        metavar="NAME",
+        help="configuration whose fewest workers are the base of speed-ups; default: the same",
+    )
+    parser.add_argument(
+        "--test-set", default="test", metavar="NAME", help="test set, such as test-noisy; default: the first"
+    )
     step = parser.add_mutually_exclusive_group()
-    step.add_argument("--list", action="store_true", help="number, name, ranks and state of each run; run nothing")
+    step.add_argument(
+        "--list", action="store_true", help="print number, name, ranks and state of each run, and run nothing"
+    )
     step.add_argument("--run", type=int, dest="element", metavar="K", help="run only number K of the list, from 0")
-    step.add_argument("--table", action="store_true", help="only the table, of what there is")
+    step.add_argument("--table", action="store_true", help="write the table of the existing runs, and run nothing")
     parser.set_defaults(run=run)
 
 
@@ -63,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
     chosen = dict(enumerate(elements)) if options.element is None else {options.element: elements[options.element]}
     if not options.table and _run_all(chosen, len(elements), options.launch, options.deadline):
-        print("mpitrain: stopped by a signal; the same command goes on", file=sys.stderr)
+        print("mpitrain: stopped by a signal; the same command continues", file=sys.stderr)
         return STOPPED
     if options.element is None:
         _write_table(elements, targets, options)
@@ -134,7 +154,7 @@ def _note(states: dict[str, str], options: argparse.Namespace) -> str:
     return note + (f" Not in the table: {', '.join(left)}." if left else "")
 
 
-def _numbers(option: str, text: str, kind: Any, allowed: Any) -> list[Any]:
+def _numbers(option: str, text: str, kind: Callable[[str], Kind], allowed: Callable[[Kind], bool]) -> list[Kind]:
     """Parse a list such as "1,2,4"."""
     try:
         found = [kind(word) for word in text.split(",")]

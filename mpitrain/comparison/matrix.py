@@ -3,11 +3,11 @@
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mpitrain.algorithms import ALGORITHMS, Algorithm
 from mpitrain.config import Config, load, nearest, to_toml
 from mpitrain.errors import BadInput, printable
+from mpitrain.files import Record
 from mpitrain.report.runs import Run, flat, read_run
 
 
@@ -20,7 +20,7 @@ class Element:
     ranks: int
     seed: int
     words: tuple[str, ...]
-    config: dict[str, Any]  # the resolved configuration, "training.epochs" → value
+    config: Record  # the resolved configuration, "training.epochs" → value
     out: Path
 
     @property
@@ -105,5 +105,5 @@ def _sizes(algorithm: Algorithm, workers: list[int]) -> list[tuple[int, int]]:
     ]
 
 
-def _resolved(config: Config) -> dict[str, Any]:
+def _resolved(config: Config) -> Record:
     return flat(tomllib.loads(to_toml(config)))

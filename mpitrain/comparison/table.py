@@ -3,13 +3,14 @@
 import csv
 import io
 from dataclasses import dataclass, field
-from typing import Any
 
 from mpitrain.comparison.matrix import Element
 from mpitrain.comparison.timing import Spread, speed_up, time_to
 from mpitrain.errors import BadInput, printable
+from mpitrain.files import Record
 from mpitrain.report.html import duration
 from mpitrain.report.runs import Run
+from mpitrain.report.values import finite
 
 
 @dataclass
@@ -61,8 +62,8 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
             own[0].ranks,
             [element.seed for element in own],
             runs,
-            Spread([run.results[key] for run in runs if run.results[key] is not None]),
-            Spread([speed for run in runs if (speed := run.results.get("samples_per_second")) is not None]),
+            Spread([error for run in runs if (error := finite(run.results, key)) is not None]),
+            Spread([speed for run in runs if (speed := finite(run.results, "samples_per_second")) is not None]),
         )
         row.reached = {to: Reached([time_to(run.events("evaluate"), key, to) for run in runs]) for to in targets}
         found.append(row)
@@ -103,7 +104,7 @@ def _line(row: Row) -> list[str]:
         line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
     speed, error = row.speed.mean, row.error
     line.append("–" if speed is None else f"{speed:,.0f}")
-    spread = f" ± {error.deviation:.2%}" if len(error.values) > 1 else ""
+    spread = f" ± {error.std:.2%}" if len(error.values) > 1 else ""
     line.append("–" if error.mean is None else f"{error.mean:.2%}{spread}")
     return line
 
@@ -114,7 +115,7 @@ def _time(reached: Reached, seeds: int) -> str:
         return "–"
     if mean is None:
         return "not reached"
-    text = duration(mean) + (f" ± {duration(times.deviation)}" if len(times.values) > 1 else "")
+    text = duration(mean) + (f" ± {duration(times.std)}" if len(times.values) > 1 else "")
     return text if len(times.values) == seeds else f"{text}, {len(times.values)} of {seeds}"
 
 
@@ -130,7 +131,7 @@ def markdown(found: list[Row]) -> str:
     )
 
 
-def values(found: list[Row]) -> list[dict[str, Any]]:
+def values(found: list[Row]) -> list[Record]:
     """Every number of the table, for compare.json."""
     return [
         {
@@ -141,31 +142,34 @@ def values(found: list[Row]) -> list[dict[str, Any]]:
             "finished": len(row.runs),
             "final_errors": row.error.values,
             "final_error_mean": row.error.mean,
-            "final_error_deviation": row.error.deviation,
+            "final_error_deviation": row.error.std,
             "samples_per_second_mean": row.speed.mean,
-            "targets": [
-                {
-                    "error": target,
-                    "seconds": reached.seconds,
-                    "seconds_mean": reached.spread.mean,
-                    "seconds_deviation": reached.spread.deviation,
-                    "speed_up": reached.speed_up,
-                    "efficiency": reached.efficiency,
-                }
-                for target, reached in row.reached.items()
-            ],
+            "targets": _targets(row),
         }
         for row in found
+    ]
+
+
+def _targets(row: Row) -> list[Record]:
+    return [
+        {
+            "error": target,
+            "seconds": reached.seconds,
+            "seconds_mean": reached.spread.mean,
+            "seconds_deviation": reached.spread.std,
+            "speed_up": reached.speed_up,
+            "efficiency": reached.efficiency,
+        }
+        for target, reached in row.reached.items()
     ]
 
 
 def comma_separated(found: list[Row]) -> str:
     """One line for each row and target, for compare.csv."""
     lines = [
-        {key: value for key, value in row.items() if not isinstance(value, list)}
-        | {key: value for key, value in target.items() if key != "seconds"}
-        for row in values(found)
-        for target in row["targets"]
+        {key: value for key, value in {**line, **target}.items() if not isinstance(value, list)}
+        for row, line in zip(found, values(found), strict=True)
+        for target in _targets(row)
     ]
     text = io.StringIO()
     writer = csv.DictWriter(text, lines[0].keys(), lineterminator="\n")

@@ -4,23 +4,35 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 from zipfile import ZipInfo
 
 import h5py
 import numpy as np
 
 from mpitrain.data.hdf5 import EXPANSION, data_set
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 
 HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
 
 
+class FileArray(Protocol):
+    """An array in a file, which is read by slicing."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __getitem__(self, rows: slice) -> Array: ...
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The arrays by name: objects with shape and dtype that are read by slicing. Raises BadInput naming the file."""
-    with naming(path):
+def opened(path: Path) -> Iterator[Mapping[str, FileArray]]:
+    """The arrays of a file by name. Raises BadInput naming the file."""
+    with naming(f"{path}: cannot be read", Exception):
         with path.open("rb") as file:
             begins = file.read(8)
         if begins == HDF5:
@@ -34,19 +46,7 @@ def opened(path: Path) -> Iterator[Mapping[str, Any]]:
             raise BadInput(f"{path}: {'neither npz nor HDF5' if begins else 'is empty'}")
 
 
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Turn any exception that a reader raises on a damaged file into BadInput naming the file."""
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        raise BadInput(f"{path}: cannot be read: {reason}") from error
-
-
-def require(arrays: Mapping[str, Any], name: str, path: Path) -> Any:
+def require(arrays: Mapping[str, FileArray], name: str, path: Path) -> FileArray:
     """The array of that name. Raises BadInput naming the file and the arrays that it has."""
     if name not in arrays:
         raise BadInput(f"{path}: has no array {name}, but {', '.join(sorted(arrays)) or 'none'}")
@@ -61,14 +61,14 @@ def _require_room(members: list[ZipInfo], path: Path) -> None:
             raise ValueError(f"{member.filename} would take {member.file_size:,} bytes")
 
 
-class _DataSets(Mapping[str, Any]):
+class _DataSets(Mapping[str, FileArray]):
     """The data sets of an HDF5 file, including those in groups, as group/name."""
 
     def __init__(self, file: h5py.File) -> None:
         self._file, self._names = file, list[str]()
         file.visititems(lambda name, item: self._names.append(name) if isinstance(item, h5py.Dataset) else None)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> FileArray:
         return data_set(self._file, name)
 
     def __iter__(self) -> Iterator[str]:
@@ -89,10 +89,10 @@ class _Member:
         return _loaded(self._path, self._name).shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         return _loaded(self._path, self._name).dtype
 
-    def __getitem__(self, rows: Any) -> Array:
+    def __getitem__(self, rows: slice) -> Array:
         return _loaded(self._path, self._name)[rows]
 
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.array_files import opened, require
+from mpitrain.data.array_files import FileArray, opened, require
 from mpitrain.data.plan import LARGEST, SMALLEST, Plan, shard_lengths
-from mpitrain.data.validation import CLASSES
+from mpitrain.data.validation import CLASSES, Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -33,10 +33,8 @@ class Names(NamedTuple):
 
     def of(self, part: str) -> "Names":
         """The names for one part."""
-        own: dict[str, Any] = {
-            name: value.replace(PLACE, part) for name, value in self._asdict().items() if isinstance(value, str)
-        }
-        return self._replace(**own)
+        texts = {name: text.replace(PLACE, part) for name, text in self._asdict().items() if isinstance(text, str)}
+        return Names(**{**self._asdict(), **texts})
 
 
 class Chunk(NamedTuple):
@@ -57,7 +55,7 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     if len(parts) > 1 and PLACE not in source + names.inputs:
         raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor the name of the inputs contains {PLACE}")
     chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part)) for part in parts}
-    attributes: dict[str, Any] = {"source": f"arrays of {Path(source).name}"}
+    attributes: dict[str, Value] = {"source": f"arrays of {Path(source).name}"}
     if classes:
         attributes["classes"] = classes
     return Plan(names.kind, attributes, chunks, partial(_shard, classes))
@@ -86,22 +84,22 @@ def _chunks(path: Path, names: Names) -> list[Chunk]:
     return [Chunk(str(path), names, int(offsets[a]), int(offsets[b]), int(a), lengths[a:b]) for a, b in pairwise(cuts)]
 
 
-def len_of(array: Any) -> int:
+def len_of(array: FileArray) -> int:
     """Number of rows of an array, which may be in a file."""
     return int(array.shape[0]) if array.shape else 0
 
 
-def _check_images(images: Any, name: str, path: Path) -> None:
+def _check_images(images: FileArray, name: str, path: Path) -> None:
     if images.dtype != np.uint8 or len(images.shape) not in (3, 4):
         raise BadInput(f"{path}: {name} is {_described(images)}; images are uint8 [n, h, w] or [n, h, w, channels]")
 
 
-def _check_features(features: Any, name: str, path: Path) -> None:
+def _check_features(features: FileArray, name: str, path: Path) -> None:
     if features.dtype.kind not in "fiu" or len(features.shape) != 2:
         raise BadInput(f"{path}: {name} is {_described(features)}; features are numbers [frames, dims]")
 
 
-def _check_targets(targets: Any, name: str, samples: int, path: Path) -> None:
+def _check_targets(targets: FileArray, name: str, samples: int, path: Path) -> None:
     if targets.dtype.kind not in "iu" or targets.shape[1:] not in ((), (1,)) or not targets.shape:
         raise BadInput(f"{path}: {name} is {_described(targets)}; targets are whole numbers, one a sample")
     if len_of(targets) != samples:
@@ -110,11 +108,11 @@ def _check_targets(targets: Any, name: str, samples: int, path: Path) -> None:
         raise BadInput(f"{path}: {name} is empty")
 
 
-def _described(array: Any) -> str:
+def _described(array: FileArray) -> str:
     return f"{array.dtype} [{', '.join(map(str, array.shape))}]"
 
 
-def _offsets(arrays: Mapping[str, Any], names: Names, frames: int, path: Path) -> Array:
+def _offsets(arrays: Mapping[str, FileArray], names: Names, frames: int, path: Path) -> Array:
     """Offsets at which utterances begin, int64 [n+1]."""
     name = names.utterances or names.lengths
     if not name:

@@ -1,5 +1,6 @@
 """Verify a shard folder: every byte of every shard is read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,20 +8,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mpitrain.data.reader import read_shard
+from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
 
 
 def check(folder: Path) -> None:
     """Print a table of the parts, and a line for every bad shard. Raises BadInput naming the first of them."""
-    table = Table("part", "shards", "samples", "utterances", "input", "classes", "size", box=None, pad_edge=False)
+    table = table_of_parts("size")
     faults: list[BadInput] = []
     for part, paths in folder_parts(folder).items():
-        found = [figures for path in paths if (figures := _figures(path, faults))]
+        found = [figures for path in paths if (figures := _verified(path, faults))]
         if found:
             size = sum(path.stat().st_size for path in paths if path.exists())
-            table.add_row(part, f"{len(found)} of {len(paths)}", *_row(found), f"{size / 1e6:,.2f} MB")
+            table.add_row(part, f"{len(found)} of {len(paths)}", *row(found), f"{size / 1e6:,.2f} MB")
     console = Console()
     console.print(table)
     for fault in faults:
@@ -31,7 +32,7 @@ def check(folder: Path) -> None:
 
 
 class Figures(NamedTuple):
-    """The figures of a shard for the table; the shard itself is not kept in memory."""
+    """The figures of a shard for a table."""
 
     samples: int
     utterances: int
@@ -39,20 +40,30 @@ class Figures(NamedTuple):
     classes: int
 
 
-def _figures(path: Path, faults: list[BadInput]) -> Figures | None:
-    try:
-        shard = read_shard(path)
-    except BadInput as fault:
-        faults.append(fault)
-        return None
-    inputs = next(iter(shard.arrays.values()))
-    utterances = len(shard.arrays["utterances"]) - 1 if shard.kind == "frames" else 0
-    shape = " x ".join(map(str, inputs.shape[1:])) + f" {inputs.dtype}"
-    return Figures(len(inputs), utterances, shape, shard.attributes["classes"])
+def table_of_parts(*more: str) -> Table:
+    """An empty table with the columns part, shards, those of `row`, and `more`."""
+    return Table("part", "shards", "samples", "utterances", "input", "classes", *more, box=None, pad_edge=False)
 
 
-def _row(found: list[Figures]) -> tuple[str, ...]:
-    """Samples, utterances, shape of one input, classes."""
+def figures(file: ShardFile) -> Figures:
+    """The figures of an open shard."""
+    utterances = 0 if file.utterances is None else len(file.utterances) - 1
+    return Figures(file.inputs[0], utterances, " x ".join(map(str, file.inputs[1:])), file.classes)
+
+
+def row(found: Sequence[Figures]) -> tuple[str, ...]:
+    """The cells for the shards of a part: samples, utterances, shape of an input, classes."""
     utterances = sum(each.utterances for each in found)
     counts = f"{sum(each.samples for each in found):,}", f"{utterances:,}" if utterances else ""
     return (*counts, found[0].shape, str(found[0].classes))
+
+
+def _verified(path: Path, faults: list[BadInput]) -> Figures | None:
+    """The figures of a shard after reading all of it; None, with an entry in `faults`, if it is bad."""
+    try:
+        with ShardFile(path) as file:
+            file.read_inputs()
+            return figures(file)._replace(shape=f"{figures(file).shape} {file.dtype}")
+    except BadInput as fault:
+        faults.append(fault)
+        return None

@@ -16,7 +16,8 @@ import numpy as np
 from mpitrain.data.described import NAMES, named
 from mpitrain.data.pickles import read_pickle
 from mpitrain.data.plan import Plan
-from mpitrain.errors import BadInput
+from mpitrain.data.validation import Value
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 
 SIDE, PLANES = 32, 3
@@ -62,7 +63,7 @@ def plan(path: Path, name: str) -> Plan:
         if file not in there:
             raise BadInput(f"{path}: has no {file}, which is a part of {labels.source}")
     names = class_names(_read(path, there[names_file]), labels, bool(ending), path / names_file)
-    attributes = {"source": labels.source, "classes": labels.classes, NAMES: named(names)}
+    attributes: dict[str, Value] = {"source": labels.source, "classes": labels.classes, NAMES: named(names)}
     chunks = {part: [there[file] for file in files] for part, files in parts.items()}
     return Plan("images", attributes, chunks, partial(_batch, path, labels))
 
@@ -96,10 +97,8 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 def _read(path: Path, member: str) -> bytes:
     """The content of a file in the folder or archive."""
     if path.is_dir():
-        try:
+        with naming(path / member):
             return (path / member).read_bytes()
-        except OSError as error:
-            raise BadInput(f"{path / member}: {error.strerror}") from error
     with _opened(path) as archive:
         found = [each for each in _members(archive) if each.isfile() and each.name == member]  # as found by _listed
         file = archive.extractfile(found[-1])
@@ -110,14 +109,9 @@ def _read(path: Path, member: str) -> bytes:
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
     """Open a tar archive, compressed or not. Raises BadInput naming it for any error in reading it."""
-    try:
-        with tarfile.open(path) as archive:
-            yield archive
-    except BadInput:
-        raise
-    except Exception as error:  # tarfile and the decompressors raise many types of errors for damaged files
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise BadInput(f"{path}: not a whole tar archive: {reason}") from error
+    # tarfile and the decompressors raise many types of errors for damaged files
+    with naming(f"{path}: not a complete tar archive", Exception), tarfile.open(path) as archive:
+        yield archive
 
 
 def parse_python(content: bytes, labels: Labels, path: Path) -> tuple[Array, Array]:

@@ -3,13 +3,10 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mpitrain.data.acoustic_sources import add_acoustic_sources
-from mpitrain.data.sources import add_sources, check_classes
+from mpitrain.data.sources import Subparsers, add_sources, require_least
 from mpitrain.errors import BadInput
-
-Subparsers = Any  # argparse keeps the type of add_subparsers() to itself
 
 
 def add_parsers(commands: Subparsers) -> None:
@@ -17,7 +14,7 @@ def add_parsers(commands: Subparsers) -> None:
     prepare = commands.add_parser("prepare", help="write a shard folder from a source")
     sources = prepare.add_subparsers(metavar="SOURCE", required=True)
     digits = sources.add_parser("digits", help="the embedded handwritten digits")
-    digits.add_argument("folder", type=Path, metavar="DIR", help="where the shards go")
+    digits.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
     digits.set_defaults(run=_digits)
     _add_speech(sources)
     add_acoustic_sources(sources)
@@ -28,18 +25,21 @@ def add_parsers(commands: Subparsers) -> None:
 
 
 def _add_speech(sources: Subparsers) -> None:
-    speech = sources.add_parser("speech", help="a phone-aligned corpus, spoken by rule")
-    speech.add_argument("folder", type=Path, metavar="DIR", help="where the shards go")
+    speech = sources.add_parser("speech", help="a phone-aligned corpus of synthesised speech")
+    speech.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
     speech.add_argument("--language", default="bn", help="bn (Bengali), cmn (Mandarin), en, hi, de, es; default: bn")
-    speech.add_argument("--hours", type=float, default=1.0, help="of training speech; default: 1")
-    speech.add_argument("--classes", type=int, default=1998, help="phone states to tell apart; default: 1998")
-    speech.add_argument("--bins", type=int, default=23, help="log-mel features of a frame; default: 23")
+    speech.add_argument("--hours", type=float, default=1.0, help="hours of training speech; default: 1")
+    speech.add_argument("--classes", type=int, default=1998, help="number of phone states; default: 1998")
+    speech.add_argument("--bins", type=int, default=23, help="log-mel features per frame; default: 23")
     speech.add_argument("--deltas", action="store_true", help="add first and second order deltas")
     speech.add_argument(
-        "--noise", type=float, metavar="SNR", help="add noise of this SNR in dB and more to half of the training speech"
+        "--noise",
+        type=float,
+        metavar="SNR",
+        help="add noise with at least this SNR in dB to half of the training speech",
     )
-    speech.add_argument("--seed", type=int, default=1, help="default: 1")
-    speech.add_argument("--jobs", type=int, help="processes; default: one a core")
+    speech.add_argument("--seed", type=int, default=1, help="seed of sentences, voices and noise; default: 1")
+    speech.add_argument("--jobs", type=int, help="number of processes; default: one per core")
     speech.set_defaults(run=_speech)
 
 
@@ -53,11 +53,7 @@ def _speech(options: argparse.Namespace) -> int:
     from mpitrain.data.speech import prepare_speech
     from mpitrain.data.utterances import Recipe
 
-    for name, least in (("classes", 1), ("bins", 3), ("jobs", 1), ("seed", 0)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise BadInput(f"--{name} {value}: at least {least}")
-    check_classes(options)
+    require_least(options, classes=1, bins=3, jobs=1, seed=0)
     recipe = Recipe(options.language, options.bins, options.deltas, options.noise, options.seed)
     return _alone(lambda: prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs))
 

@@ -4,22 +4,21 @@ Context windows of frames are cut on the fly, never across utterances; images ar
 cropped and augmented; both are normalised. A part below the memory limit is read completely, a larger one on demand.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
-from mpitrain.data.batch import Batch
+from mpitrain.data.batch import Batch, Place
 from mpitrain.data.described import NAMES, PREPARATION, class_names, preparation
 from mpitrain.data.gather import gather_images, gather_windows
 from mpitrain.data.normalising import FrameNormaliser, of_pixels, stored
 from mpitrain.data.reader import OpenFiles, ShardFile
 from mpitrain.data.rows import MemoryRows, Rows, ShardRows
 from mpitrain.data.shards import folder_parts
-from mpitrain.data.validation import validate_range
+from mpitrain.data.validation import Attributes, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -41,7 +40,7 @@ def open_corpus(
     memory_limit: float = MEMORY_LIMIT,
     augmentation: Augmentation | None = None,
     normalise: str = "corpus",
-    statistics: Mapping[str, Any] | None = None,
+    statistics: Attributes | None = None,
 ) -> "Corpus":
     """Open one part of the shard folder `path`.
 
@@ -84,7 +83,7 @@ class Corpus:
         augmentation: Augmentation,
         normalise: str,
         memory_limit: float,
-        statistics: Mapping[str, Any] | None = None,
+        statistics: Attributes | None = None,
     ) -> None:
         first = files[0]
         self.part, self.kind, self.classes, self.attributes = part, first.kind, first.classes, first.attributes
@@ -137,7 +136,7 @@ class Corpus:
         self.mean, self.scale = normaliser.mean, normaliser.scale
         self._rows.change(normaliser.apply)
 
-    def gather(self, indices: Array, out: Batch, place: tuple[int, int] | None = None) -> Batch:
+    def gather(self, indices: Array, out: Batch, place: Place = None) -> Batch:
         """Fill `out` (inputs [n, *shape], targets [n]) with the samples of `indices` int64 [n], in that order.
 
         `place` is the epoch of the first sample and its position in the epoch's order, which determine the augmentation

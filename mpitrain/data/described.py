@@ -6,9 +6,11 @@ distinguishes features of one preparation from those of another, such as {"bins"
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+
+from mpitrain.data.validation import Attributes
+from mpitrain.files import Record
 
 NAMES, PREPARATION = "class_names", "preparation"
 
@@ -18,21 +20,22 @@ def named(names: list[str]) -> str:
     return " ".join(names)
 
 
-def prepared(how: Mapping[str, Any]) -> str:
+def prepared(how: Record) -> str:
     """The attribute `preparation`."""
-    return json.dumps(dict(how), sort_keys=True)
+    return json.dumps(how, sort_keys=True)
 
 
-def class_names(attributes: Mapping[str, Any]) -> list[str] | None:
+def class_names(attributes: Attributes) -> list[str] | None:
     """The names of the classes from 0 on, possibly of the first ones only; None if there are none or too many."""
-    found = attributes.get(NAMES)
+    found, names = attributes.get(NAMES), list[str]()
     if isinstance(found, np.ndarray):
-        found = [name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in found.reshape(-1)]
-    names = found.split() if isinstance(found, str) else found
-    return names if isinstance(names, list) and 0 < len(names) <= int(attributes["classes"]) else None
+        names = [name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in found.reshape(-1)]
+    elif isinstance(found, str):
+        names = found.split()
+    return names if 0 < len(names) <= int(attributes["classes"]) else None
 
 
-def preparation(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def preparation(attributes: Attributes) -> Record:
     """How the features were prepared, as far as the shard describes it."""
     found = attributes.get(PREPARATION)
     try:
@@ -50,7 +53,7 @@ def names_apart(found: list[str] | None, wanted: list[str] | None) -> str:
     return ""
 
 
-def preparations_apart(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def preparations_apart(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
     """The first key whose values differ, with both values; "" if there is none. Keys of one side are ignored."""
     for key in sorted(set(found) & set(wanted)):
         if found[key] != wanted[key]:

@@ -7,11 +7,11 @@ the same samples.
 
 import _ctypes
 import ctypes
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
 
 RATE = 22050  # samples per second
@@ -65,7 +65,7 @@ def speak(language: str, voice: Voice, text: str) -> Speech:
     pieces: list[Array] = []
     events: list[tuple[int, str]] = []
 
-    def collect(samples: Any, count: int, event: Any) -> int:
+    def collect(samples: "ctypes._Pointer[ctypes.c_short]", count: int, event: "ctypes._Pointer[_Event]") -> int:
         if samples and count > 0:
             pieces.append(np.ctypeslib.as_array(samples, (count,)).copy())
         number = 0
@@ -76,34 +76,31 @@ def speak(language: str, voice: Voice, text: str) -> Speech:
         return 0
 
     callback = _CALLBACK(collect)
-    library = _load()
+    espeak = _load()
     try:
-        library.espeak_SetSynthCallback(callback)
+        espeak.espeak_SetSynthCallback(callback)
         name = f"{language}+{voice.variant}"
-        if library.espeak_SetVoiceByName(name.encode()):
+        if espeak.espeak_SetVoiceByName(name.encode()):
             raise BadInput(f"espeak-ng has no voice {name}")
         for parameter, value in ((_WORDS_A_MINUTE, voice.rate), (_PITCH, voice.pitch), (_RANGE, voice.range)):
-            library.espeak_SetParameter(parameter, value, 0)
+            espeak.espeak_SetParameter(parameter, value, 0)
         encoded = text.encode()
-        library.espeak_Synth(encoded, ctypes.c_size_t(len(encoded) + 1), 0, 1, 0, _UTF8, None, None)
+        espeak.espeak_Synth(encoded, ctypes.c_size_t(len(encoded) + 1), 0, 1, 0, _UTF8, None, None)
     finally:
-        library.espeak_Terminate()
-        _ctypes.dlclose(library._handle)
+        espeak.espeak_Terminate()
+        _ctypes.dlclose(espeak._handle)
     return _speech(np.concatenate(pieces) if pieces else np.empty(0, np.int16), events)
 
 
 def _load() -> ctypes.CDLL:
-    try:
-        import espeakng_loader
-    except ImportError as error:
-        raise BadInput("prepare speech needs espeak-ng: pip install mpitrain[speech]") from error
-    library = ctypes.CDLL(str(espeakng_loader.get_library_path()))
+    espeakng_loader = library("espeakng_loader", "prepare speech needs espeak-ng", "speech")
+    espeak = ctypes.CDLL(str(espeakng_loader.get_library_path()))
     ctypes.CDLL(None).srand(1)
     data = str(espeakng_loader.get_data_path()).encode()
-    if library.espeak_Initialize(_SYNCHRONOUS, 0, data, _PHONEMES_AS_IPA) != RATE:
+    if espeak.espeak_Initialize(_SYNCHRONOUS, 0, data, _PHONEMES_AS_IPA) != RATE:
         raise BadInput("espeak-ng could not be started with its data")
-    library.espeak_ng_SetRandSeed(ctypes.c_long(1))  # otherwise the clock's second is the seed
-    return library
+    espeak.espeak_ng_SetRandSeed(ctypes.c_long(1))  # otherwise the clock's second is the seed
+    return espeak
 
 
 def _phone(name: bytes) -> str:

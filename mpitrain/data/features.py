@@ -1,16 +1,15 @@
 """Log-mel filter banks and their time derivatives."""
 
-from typing import Any
-
 import numpy as np
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, library
+from mpitrain.files import Record
 from mpitrain.flat import Array
 
 WINDOW, SHIFT = 0.025, 0.010  # seconds
 
 
-def preparation(rate: int, bins: int, deltas: bool) -> dict[str, Any]:
+def preparation(rate: int, bins: int, deltas: bool) -> Record:
     """The description that distinguishes these features from others, with keys that all importers use."""
     shape = {"features": "log-mel", "sample_rate": rate, "bins": bins, "deltas": deltas}
     return {**shape, "window": WINDOW, "shift": SHIFT, "cmvn": "none", "norm_vars": False}
@@ -24,10 +23,7 @@ def frame_centres(count: int, rate: int) -> Array:
 
 def log_mel(samples: Array, rate: int, bins: int) -> Array:
     """float32 [frames, bins] of a signal [n] in units of int16, as Kaldi computes them, without dither."""
-    try:
-        import kaldi_native_fbank
-    except ImportError as error:
-        raise BadInput("log-mel features need kaldi-native-fbank: pip install mpitrain[speech]") from error
+    kaldi_native_fbank = library("kaldi_native_fbank", "log-mel features need kaldi-native-fbank", "speech")
     options = kaldi_native_fbank.FbankOptions()
     options.frame_opts.samp_freq = rate
     options.frame_opts.frame_length_ms, options.frame_opts.frame_shift_ms = WINDOW * 1e3, SHIFT * 1e3

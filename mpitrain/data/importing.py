@@ -12,21 +12,21 @@ from concurrent.futures import Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from rich.progress import Progress
-from rich.table import Table
 
 from mpitrain.console import PLAIN_EVERY, open_console
+from mpitrain.data.check import Figures, figures, row, table_of_parts
 from mpitrain.data.described import PREPARATION, prepared
 from mpitrain.data.moments import statistics
 from mpitrain.data.plan import Plan, Task
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.validation import validate_range
+from mpitrain.data.validation import Value, validate_range
 from mpitrain.errors import BadInput
-from mpitrain.files import refusals
+from mpitrain.files import writing
 from mpitrain.mpi.agreement import agreed
 from mpitrain.signals import Stop
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mpitrain.mpi import Transport
 
 Action = Callable[[], None]
+Result = TypeVar("Result")
 TICK = 0.25  # seconds between two checks of the progress of other processes and ranks
 
 
@@ -85,7 +86,7 @@ class Importing:
 
     def _missing(self, tasks: list[Task]) -> list[Task]:
         """The tasks whose shards do not exist yet."""
-        with refusals(self.folder):
+        with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         wanted = {task.final: task for task in tasks}
         for path in self.folder.glob("[!.]*.h5"):
@@ -138,58 +139,50 @@ class Importing:
 
     def _name(self, tasks: list[Task]) -> None:
         if self.transport.rank == 0:
-            with refusals(self.folder):
+            with writing(self.folder):
                 for task in tasks:
                     if task.provisional.exists():
                         task.provisional.rename(task.final)
                 for left in self.folder.glob(".*-[0-9][0-9][0-9][0-9][0-9].h5"):  # left by an abandoned import
                     left.unlink()
 
-    def _agreed(self, action: Callable[[], Any], what: str) -> Any:
+    def _agreed(self, action: Callable[[], Result], what: str) -> Result:
         return agreed(self.transport, action, what)
 
     def _report(self, plan: Plan, tasks: list[Task], seconds: float) -> None:
         if self.transport.rank == 0:
-            table = Table("part", "shards", "samples", "utterances", "input", "classes", box=None, pad_edge=False)
+            table = table_of_parts()
             for part in plan.chunks:
-                table.add_row(part, *_figures([task.final for task in tasks if task.part == part]))
+                found = [_figures(task.final) for task in tasks if task.part == part]
+                table.add_row(part, str(len(found)), *row(found))
             self.console.print(table)
             for line in (*plan.notes, f"{plan.attributes['source']}, {seconds:.1f} s"):
                 self.console.print(line, soft_wrap=True, markup=False)
 
 
-def _figures(paths: list[Path]) -> tuple[str, ...]:
-    """A row of the table: a part's shards, samples, utterances, shape of an input, classes."""
-    samples = utterances = 0
-    for path in paths:
-        with ShardFile(path) as file:
-            samples += file.inputs[0]
-            utterances += 0 if file.utterances is None else len(file.utterances) - 1
-    shape, classes = _shape(file.inputs[1:]), str(file.classes)
-    return str(len(paths)), f"{samples:,}", f"{utterances:,}" if utterances else "", shape, classes
+def _figures(path: Path) -> Figures:
+    with ShardFile(path) as file:
+        return figures(file)
 
 
-def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
-
-
-def _common(plan: Plan, tasks: list[Task]) -> dict[str, Any]:
+def _common(plan: Plan, tasks: list[Task]) -> dict[str, Value]:
     """The attributes that depend on the whole corpus, computed from those of its shards."""
     found, samples, first = [], [], None
     for task in tasks:
         with ShardFile(task.final if task.final.exists() else task.provisional) as file:
             found.append((task.part, file.attributes))
             samples += [file.inputs[0]] if task.part == "train" else []
-            first = first or (task.part, file.inputs[1:])
-            if file.inputs[1:] != first[1]:
-                shapes = " and ".join(f"{_shape(of)} in {part}" for part, of in (first, (task.part, file.inputs[1:])))
-                raise BadInput(f"{plan.attributes['source']}: inputs of {shapes}")
+            here = f"{figures(file).shape} in {task.part}"
+            first = first or (file.inputs[1:], here)
+            if file.inputs[1:] != first[0]:
+                raise BadInput(f"{plan.attributes['source']}: inputs of {first[1]} and {here}")
     known = next((attributes for _, attributes in found if "mean" in attributes), None)
-    common: dict[str, Any] = {"classes": max(int(attributes["classes"]) for _, attributes in found)}
+    classes = max(int(attributes["classes"]) for _, attributes in found)
+    common: dict[str, Value] = {"classes": classes}
     if plan.preparation:
         common[PREPARATION] = prepared(plan.preparation)
     if samples:
-        validate_range(plan.attributes["source"], common["classes"], sum(samples))
+        validate_range(plan.attributes["source"], classes, sum(samples))
     if "mean" in plan.attributes or "train" not in plan.chunks:
         return common
     if known:  # an import that was interrupted after the statistics were complete

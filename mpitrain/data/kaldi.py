@@ -7,14 +7,15 @@ number of frames, then sums of squares and 0.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.kaldi_archive import Archives, Place, places, require_kaldiio
+from mpitrain.data.kaldi_archive import Archives, Place, places
 from mpitrain.data.plan import Plan
 from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, shard, speakers_of, split_off
-from mpitrain.errors import BadInput
+from mpitrain.data.validation import Value
+from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
 
 FLOOR = 1e-20  # smallest variance, as in Kaldi's apply-cmvn
@@ -47,7 +48,7 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
 
     `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
     """
-    require_kaldiio()
+    library("kaldiio", "Kaldi's files need kaldiio", "kaldi")
     for path in (*alignments, *sources.values()):
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder")
@@ -56,7 +57,7 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
         for key, place in places(path).items():
             if aligned.setdefault(key, place) is not place:
                 raise BadInput(f"{path}: {key} is in {aligned[key].path} too")
-    parts: dict[str, list[Utterance]] = {}
+    parts: dict[str, list[Utterance[Where]]] = {}
     notes: tuple[str, ...] = ()
     with Archives() as archives:
         for part, source in sources.items():
@@ -64,7 +65,7 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
             notes += left_out(missing, len(parts[part]) + len(missing), f"of {source} have no alignment")
         dims = archives.matrix(parts["train"][0].where.features).shape[1]
     parts = split_off(parts, held_out, seed)
-    attributes: dict[str, Any] = {"source": f"Kaldi features of {sources['train']}"}
+    attributes: dict[str, Value] = {"source": f"Kaldi features of {sources['train']}"}
     if how.classes is not None:
         attributes["classes"] = how.classes
     prepared = {"cmvn": how.cmvn, "norm_vars": how.variance}
@@ -74,7 +75,7 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
 
 def _utterances(
     source: Path, aligned: dict[str, Place], cmvn: bool, archives: Archives
-) -> tuple[list[Utterance], list[str]]:
+) -> tuple[list[Utterance[Where]], list[str]]:
     """The utterances with an alignment, and the keys of those without."""
     folder = source if source.is_dir() else source.parent
     features = places(source / "feats.scp" if source.is_dir() else source)
@@ -96,11 +97,11 @@ def _utterances(
     return found, missing
 
 
-def _files(utterance: Utterance) -> set[str]:
+def _files(utterance: Utterance[Where]) -> set[str]:
     return {place.path for place in utterance.where if place is not None}
 
 
-def _shard(how: How, dims: int, chunk: Chunk) -> dict[str, Array]:
+def _shard(how: How, dims: int, chunk: Chunk[Where]) -> dict[str, Array]:
     """The arrays of a shard. Raises BadInput naming the place."""
     with Archives() as archives:
         pairs = [_pair(utterance, how, dims, archives) for utterance in chunk.utterances]
@@ -115,7 +116,7 @@ def _shard(how: How, dims: int, chunk: Chunk) -> dict[str, Array]:
     return shard(chunk, normalised)
 
 
-def _pair(utterance: Utterance, how: How, dims: int, archives: Archives) -> tuple[Array, Array]:
+def _pair(utterance: Utterance[Where], how: How, dims: int, archives: Archives) -> tuple[Array, Array]:
     features = archives.matrix(utterance.where.features)
     where = f"{utterance.where.features}: utterance {utterance.key}"
     if features.shape[1] != dims:
@@ -123,7 +124,7 @@ def _pair(utterance: Utterance, how: How, dims: int, archives: Archives) -> tupl
     return alike(features, archives.integers(utterance.where.alignment), how.tolerance, how.classes, where)
 
 
-def _own_sums(features: list[Array], chunk: Chunk, cmvn: str) -> dict[int, Array]:
+def _own_sums(features: list[Array], chunk: Chunk[Where], cmvn: str) -> dict[int, Array]:
     """Sums over each utterance or over all utterances of its speaker."""
     if cmvn not in ("speaker", "utterance"):
         return {}
@@ -137,8 +138,9 @@ def _own_sums(features: list[Array], chunk: Chunk, cmvn: str) -> dict[int, Array
     return {number: of_speaker[name] for number, name in enumerate(names)}
 
 
-def _read_sums(utterance: Utterance, dims: int, archives: Archives) -> Array:
+def _read_sums(utterance: Utterance[Where], dims: int, archives: Archives) -> Array:
     place = utterance.where.cmvn
+    assert place is not None
     sums = archives.matrix(place, np.float64)
     if sums.shape != (2, dims + 1) or not np.isfinite(sums).all() or sums[0, -1] <= 0:
         raise BadInput(f"{place}: not the sums of some frames of {dims} features, which are 2 by {dims + 1}")

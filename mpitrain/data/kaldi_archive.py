@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from mpitrain.data.kaldi_objects import begin, read_integers, read_matrix, skip
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming, reason
 from mpitrain.flat import Array
 
 OPEN = 16  # most archives that are kept open
@@ -33,14 +33,6 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}:{self.offset}"
-
-
-def require_kaldiio() -> None:
-    """Raise BadInput if kaldiio is missing."""
-    try:
-        import kaldiio  # noqa: F401
-    except ImportError as error:
-        raise BadInput("Kaldi's files need kaldiio: pip install mpitrain[kaldi]") from error
 
 
 def places(path: Path) -> dict[str, Place]:
@@ -74,17 +66,12 @@ def script(path: Path) -> Iterator[tuple[str, Place]]:
 def table(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The words of each line that is not blank, with its number from 1. Raises BadInput naming a line that is not
     text."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if "\0" in line:
-                    raise BadInput(f"{path}, line {number}: not text")
-                if words := line.split():
-                    yield number, words
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not text in UTF-8") from error
+    with naming(path), naming(f"{path}: not text in UTF-8", UnicodeDecodeError), path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if "\0" in line:
+                raise BadInput(f"{path}, line {number}: not text")
+            if words := line.split():
+                yield number, words
 
 
 class Archives:
@@ -140,9 +127,9 @@ def _naming(place: Place) -> Iterator[None]:
         hint = "" if Path(place.path).is_absolute() else "; scripts count paths from where the command is run"
         raise BadInput(f"{place.path}: no such file{hint}") from error
     except OSError as error:
-        raise BadInput(f"{place}: {error.strerror or error}") from error
+        raise BadInput(f"{place}: {reason(error)}") from error
     except (ValueError, OverflowError, EOFError, zlib.error, AssertionError, struct.error, MemoryError) as error:
-        raise BadInput(f"{place}: not a Kaldi object: {' '.join(str(error).split())}") from error
+        raise BadInput(f"{place}: not a Kaldi object: {reason(error)}") from error
 
 
 def _opened(path: str) -> BinaryIO:

@@ -5,8 +5,10 @@ key, start, end and label, or, as in NIST's CTM, key, channel, start, duration a
 labels are integers, they are the class numbers; otherwise they are numbered in alphabetical order.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -43,27 +45,35 @@ class Labels:
         return np.where(inside, self.targets[number], background if background is not None else 0).astype(np.int32)
 
 
-class Numbering:
-    """Numbers the names of labels in order of appearance; `classes` maps these numbers to classes afterwards."""
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Numbering(Generic[Name]):
+    """Numbers names from 0 in order of appearance."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[Name, int] = {}
 
-    def number(self, name: str) -> int:
+    def number(self, name: Name) -> int:
         """The number of a name, which may be new."""
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def classes(self) -> tuple[Array, list[str]]:
-        """The class of each number, and the names of the classes unless they are integers."""
-        names = list(self._numbers)
-        if all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
-            return np.array([int(name) for name in names], np.int32), []
-        order = sorted(names)
-        place = {name: number for number, name in enumerate(order)}
-        return np.array([place[name] for name in names], np.int32), order
+    @property
+    def names(self) -> list[Name]:
+        """The names by their numbers."""
+        return list(self._numbers)
 
 
-def read_frames(path: Path, numbering: Numbering) -> dict[str, Labels]:
+def classes_of(names: list[str]) -> tuple[Array, list[str]]:
+    """The class of each label, and the names of the classes unless they are integers."""
+    if all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
+        return np.array([int(name) for name in names], np.int32), []
+    order = sorted(names)
+    place = {name: number for number, name in enumerate(order)}
+    return np.array([place[name] for name in names], np.int32), order
+
+
+def read_frames(path: Path, numbering: Numbering[str]) -> dict[str, Labels]:
     """The labels of each key, as numbers from `numbering`. Raises BadInput naming the line."""
     found: dict[str, Labels] = {}
     for number, (key, *names) in table(path):
@@ -73,7 +83,7 @@ def read_frames(path: Path, numbering: Numbering) -> dict[str, Labels]:
     return found
 
 
-def read_segments(path: Path, numbering: Numbering) -> dict[str, Labels]:
+def read_segments(path: Path, numbering: Numbering[str]) -> dict[str, Labels]:
     """The segments of each key, with numbers from `numbering`. Raises BadInput naming the line."""
     rows: dict[str, list[tuple[float, float, int]]] = {}
     for number, words in table(path):

@@ -1,15 +1,25 @@
-"""MNIST and data sets in its format, such as Fashion-MNIST: a folder of four IDX files, gzipped or not."""
+"""MNIST and data sets in its format, such as Fashion-MNIST: a folder of four IDX files, gzipped or not.
 
+IDX files (Y. LeCun, http://yann.lecun.com/exdb/mnist) are big-endian: two zero bytes, a type (8: unsigned byte), the
+number of axes, the size of each in four bytes, the data.
+"""
+
+import gzip
+import struct
+import zlib
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.idx import read_idx
 from mpitrain.data.plan import Plan
-from mpitrain.errors import BadInput
+from mpitrain.data.validation import Value
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 
+GZIP = b"\x1f\x8b"
+UNSIGNED_BYTE = 8
 NAMES = {"train": "train", "test": "t10k"}
 
 
@@ -21,7 +31,7 @@ def plan(folder: Path, classes: int = 10) -> Plan:
     chunks = {
         part: [(_found(folder, name, "images", 3), _found(folder, name, "labels", 1))] for part, name in NAMES.items()
     }
-    attributes = {"source": f"IDX files of {folder.resolve().name}", "classes": classes}
+    attributes: dict[str, Value] = {"source": f"IDX files of {folder.resolve().name}", "classes": classes}
     return Plan("images", attributes, chunks, partial(_part, classes))
 
 
@@ -45,3 +55,32 @@ def _part(classes: int, paths: tuple[Path, Path]) -> dict[str, Array]:
     if labels.max() >= classes:
         raise BadInput(f"{paths[1]}: a label {labels.max()}, but there are {classes} classes")
     return {"images": images[..., None], "targets": labels.astype(np.int32)}
+
+
+def read_idx(path: Path, axes: int) -> Array:
+    """Read a uint8 array with `axes` axes, gzipped or not. Raises BadInput naming the file."""
+    return parse_idx(read_bytes(path), axes, path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content, unpacked if it is gzipped. Raises BadInput naming the file."""
+    with naming(f"{path}: cannot be read", OSError, EOFError, zlib.error):
+        content = path.read_bytes()
+        return gzip.decompress(content) if content.startswith(GZIP) else content
+
+
+def parse_idx(content: bytes, axes: int, path: Path) -> Array:
+    """The array in an IDX file's content. Raises BadInput naming `path`, which is not read."""
+    if not content:
+        raise BadInput(f"{path}: is empty")
+    header = 4 + 4 * axes
+    wanted = bytes([0, 0, UNSIGNED_BYTE, axes])
+    if content[:4] != wanted[: len(content)]:
+        raise BadInput(f"{path}: begins with {content[:4].hex(' ')}, an IDX file of {axes} axes with {wanted.hex(' ')}")
+    if len(content) < header:
+        raise BadInput(f"{path}: ends within its header, after {len(content)} bytes")
+    shape = struct.unpack(f">{axes}I", content[4:header])
+    if len(content) - header != prod(shape):
+        size = " x ".join(map(str, shape))
+        raise BadInput(f"{path}: {len(content) - header:,} bytes of data, but {size} make {prod(shape):,}")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)

@@ -1,10 +1,10 @@
 """Sums over shards from which the mean, standard deviation and covariance of a training part are computed."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
+from mpitrain.data.validation import Attributes, Value
 from mpitrain.flat import Array
 
 AT_A_TIME = 1 << 21  # values converted to float64 at a time
@@ -12,7 +12,7 @@ COLOURS = 4  # up to this many channels, all products are summed; more channels 
 LEAST = 1e-8  # smallest variance
 
 
-def moments(inputs: Array) -> dict[str, Any]:
+def moments(inputs: Array) -> dict[str, Value]:
     """For the channels of the last axis: the number of values, their sums, and sums of products or of squares.
 
     Keys are names of attributes. The sums are float64, which is exact for bytes.
@@ -32,11 +32,11 @@ def moments(inputs: Array) -> dict[str, Any]:
 NAMES = ("moments_count", "moments_sum", "moments_products")
 
 
-def statistics(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def statistics(shards: Iterable[Attributes]) -> dict[str, Value]:
     """`mean` and `standard_deviation` float32 [channels] from the moments of all shards; for images also `covariance`
     [c, c]."""
     found = list(shards)
-    count, sums, products = (np.sum([shard[name] for shard in found], axis=0) for name in NAMES)
+    count, sums, products = (np.sum([np.asarray(shard[name]) for shard in found], axis=0) for name in NAMES)
     mean = sums / count
     spread = products / count - (np.outer(mean, mean) if np.ndim(products) == 2 else mean * mean)
     variance = np.diag(spread) if np.ndim(products) == 2 else spread

@@ -1,11 +1,11 @@
 """Normalise features and pixels by the mean and standard deviation of the corpus, a speaker or an utterance."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numba import njit
 
+from mpitrain.data.validation import Attributes
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -42,14 +42,14 @@ class FrameNormaliser:
         _normalise(rows, first, self._offsets, self._groups, self.mean, self.scale)
 
 
-def stored(attributes: dict[str, Any], channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
+def stored(attributes: Attributes, channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
     """Mean and 1 ÷ standard deviation of each channel as stored in a shard; 0 and 1 if there are none."""
     mean = np.broadcast_to(attributes.get("mean", 0.0), channels)
-    deviation = np.broadcast_to(attributes.get("standard_deviation", 1.0), channels)
-    return mean.astype(dtype), (1.0 / deviation.astype(np.float64)).astype(dtype)
+    std = np.broadcast_to(attributes.get("standard_deviation", 1.0), channels)
+    return mean.astype(dtype), (1.0 / std.astype(np.float64)).astype(dtype)
 
 
-def of_pixels(how: str, attributes: dict[str, Any], channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
+def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
     """Mean and scale [channels] of images. Raises BadInput naming data.normalise if its value applies only to
     frames."""
     if how in ("speaker", "utterance"):

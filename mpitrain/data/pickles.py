@@ -9,31 +9,30 @@ import pickle
 import pickletools
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 
 
 class _Type:
     """Stands in for numpy.dtype and records its name."""
 
-    def __init__(self, name: Any = None, *arguments: Any) -> None:
+    def __init__(self, name: object = None, *arguments: object) -> None:
         self.name = name.decode("ascii") if isinstance(name, bytes) else name
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         """Ignore byte order and the like, which do not matter for bytes."""
 
 
 class _Raw:
     """Stands in for numpy.ndarray and records its state (version, shape, type, whether in Fortran order, bytes)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self.state: Any = None
+    def __init__(self, *arguments: object) -> None:
+        self.state: object = None
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         self.state = state
 
 
@@ -44,7 +43,7 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> _Raw:
+def _from_buffer(content: object, kind: object, shape: object, order: object) -> _Raw:
     """Stands in for NumPy's function of this name in protocol 5."""
     if not isinstance(content, bytes | bytearray):
         raise pickle.UnpicklingError("an array without bytes")
@@ -73,29 +72,26 @@ _SHARED = (*_TEXTS, "GLOBAL", "STACK_GLOBAL", "REDUCE")
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         """Return a stand-in, and nothing else."""
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no array needs")
         return _ALLOWED[module, name]
 
 
-def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
+def read_pickle(content: bytes, path: Path) -> dict[str, object]:
     """The dictionary in a pickle, keys as text, byte arrays as uint8. Raises BadInput naming `path`.
 
     Strings of Python 2 are returned as bytes.
     """
     if not content:
         raise BadInput(f"{path}: is empty")
-    try:
+    with naming(f"{path}: not a pickle of arrays", Exception):  # damaged pickles raise many types of errors
         _scan(content)
         found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         if not isinstance(found, dict):
             raise pickle.UnpicklingError(f"it holds a {type(found).__name__}, not a dictionary")
         return {_name(key): _array(value) if isinstance(value, _Raw) else value for key, value in found.items()}
-    except Exception as error:  # damaged pickles raise many types of errors
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise BadInput(f"{path}: not a pickle of arrays: {reason}") from error
 
 
 def _scan(content: bytes) -> None:
@@ -123,7 +119,7 @@ def _scan(content: bytes) -> None:
         before = before if name == "FRAME" else name
 
 
-def _name(key: Any) -> str:
+def _name(key: object) -> str:
     if isinstance(key, bytes):
         return key.decode()
     if not isinstance(key, str):
@@ -132,8 +128,10 @@ def _name(key: Any) -> str:
 
 
 def _array(raw: _Raw) -> Array:
-    _, shape, kind, fortran, content = raw.state
-    shape = tuple(int(size) for size in shape)
+    if not isinstance(raw.state, tuple) or len(raw.state) != 5 or not isinstance(raw.state[1], tuple):
+        raise pickle.UnpicklingError("an array without a shape")
+    _, sizes, kind, fortran, content = raw.state
+    shape = tuple(int(size) for size in sizes)
     if not isinstance(kind, _Type) or kind.name not in ("u1", "|u1") or not isinstance(content, bytes):
         raise pickle.UnpicklingError("an array of other things than bytes")
     if min(shape, default=0) < 0 or prod(shape) != len(content):

@@ -10,6 +10,7 @@ import numpy as np
 from mpitrain.data.described import NAMES, named
 from mpitrain.data.pictures import load_picture, suffixes
 from mpitrain.data.plan import Plan, shard_lengths
+from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
 from mpitrain.rng import stream
@@ -55,7 +56,7 @@ def plan(folder: Path, look: Look, split: Split) -> Plan:
         part: list(_chunks(folder, classes, names, int(np.prod(shape)), split.seed if part == "train" else None))
         for part, classes in parts.items()
     }
-    attributes = {
+    attributes: dict[str, Value] = {
         "source": f"pictures of {folder.resolve().name}",
         "classes": len(names),
         NAMES: named([printable("_".join(name.split())) for name in names]),

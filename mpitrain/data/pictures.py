@@ -2,11 +2,11 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, library, naming
 from mpitrain.flat import Array
 
 if TYPE_CHECKING:
@@ -17,18 +17,9 @@ PIXELS = 1 << 26  # most pixels of an image
 UNEVEN = ("I", "F")  # modes without a known range of values
 
 
-def require_pillow() -> Any:
-    """Pillow's module. Raises BadInput if it is missing."""
-    try:
-        import PIL
-    except ImportError as error:
-        raise BadInput("prepare images needs Pillow: pip install mpitrain[images]") from error
-    return PIL
-
-
 def suffixes() -> set[str]:
     """The file name extensions of images, such as .png."""
-    require_pillow()
+    library("PIL", "prepare images needs Pillow", "images")
     from PIL import Image
 
     return {name for name, form in Image.registered_extensions().items() if form in _formats()}
@@ -48,23 +39,18 @@ def load_picture(path: Path, size: int, grey: bool) -> Array:
     The image is rotated by its EXIF orientation; of an animation, the first frame is used; transparency becomes white.
     Raises BadInput naming the file.
     """
-    require_pillow()
     from PIL import Image
 
-    try:
+    with naming(f"{path}: cannot be read", Exception):  # decoders raise many types of errors for damaged files
         if not path.stat().st_size:
             raise BadInput(f"{path}: is empty")
-        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_formats()) as picture:
-            if picture.width * picture.height > PIXELS:
-                raise ValueError(f"{picture.width:,} x {picture.height:,} pixels, more than {PIXELS:,}")
-            return _pixels(picture, size, grey)
-    except BadInput:
-        raise
-    except Image.UnidentifiedImageError as error:
-        raise BadInput(f"{path}: not a picture that Pillow knows") from error
-    except Exception as error:  # decoders raise many types of errors for damaged files
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise BadInput(f"{path}: cannot be read: {reason}") from error
+        try:
+            with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_formats()) as picture:
+                if picture.width * picture.height > PIXELS:
+                    raise ValueError(f"{picture.width:,} x {picture.height:,} pixels, more than {PIXELS:,}")
+                return _pixels(picture, size, grey)
+        except Image.UnidentifiedImageError as error:
+            raise BadInput(f"{path}: not an image in a format that Pillow reads") from error
 
 
 def _pixels(picture: "Image.Image", size: int, grey: bool) -> Array:

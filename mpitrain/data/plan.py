@@ -6,24 +6,27 @@ Worker processes load this module; nothing in it depends on other processes or r
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 import xxhash
 
 from mpitrain.data.moments import NAMES, moments
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import shard_name, with_attributes, write_shard
-from mpitrain.data.validation import KINDS
+from mpitrain.data.validation import KINDS, Value
 from mpitrain.errors import BadInput
-from mpitrain.files import write_whole
+from mpitrain.files import Record, write_whole
 from mpitrain.flat import Array
 
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards per part, unless they would become too small or too large
 
 
+Chunk = TypeVar("Chunk")  #: the source of a shard
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[Chunk]):
     """A corpus to be made: `chunks` lists, for each part, the source of each of its shards.
 
     `make` turns a chunk into the arrays of a shard of this `kind`. It runs in other processes, so both must be
@@ -34,14 +37,14 @@ class Plan:
     """
 
     kind: str
-    attributes: dict[str, Any]
-    chunks: dict[str, list[Any]]
-    make: Callable[[Any], dict[str, Array]]
-    options: Any = None
+    attributes: dict[str, Value]
+    chunks: dict[str, list[Chunk]]
+    make: Callable[[Chunk], dict[str, Array]]
+    options: object = None
     notes: tuple[str, ...] = ()
-    preparation: dict[str, Any] = field(default_factory=dict)
+    preparation: Record = field(default_factory=dict)
 
-    def tasks(self, folder: Path) -> list["Task"]:
+    def tasks(self, folder: Path) -> list["Task[Chunk]"]:
         """One task per shard."""
         return [
             Task(self.make, self.kind, self.attributes, self.options, folder, part, number, len(chunks), chunk)
@@ -51,18 +54,18 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Generic[Chunk]):
     """One shard of a plan."""
 
-    make: Callable[[Any], dict[str, Array]]
+    make: Callable[[Chunk], dict[str, Array]]
     kind: str
-    attributes: dict[str, Any]
-    options: Any
+    attributes: dict[str, Value]
+    options: object
     folder: Path
     part: str
     number: int
     count: int
-    chunk: Any
+    chunk: Chunk
 
     @property
     def provisional(self) -> Path:
@@ -98,9 +101,9 @@ class Task:
             self.provisional, self.kind, arrays, {"classes": classes, **own, **self.attributes, "recipe": self.recipe}
         )
 
-    def finish(self, common: dict[str, Any]) -> None:
+    def finish(self, common: dict[str, Value]) -> None:
         """Add the attributes that depend on the whole corpus to the provisional shard. Raises BadInput."""
-        changes = {**dict.fromkeys(NAMES), **common}
+        changes: dict[str, Value | None] = {**dict.fromkeys(NAMES), **common}
         write_whole(self.provisional, with_attributes(self.provisional, changes))
 
 

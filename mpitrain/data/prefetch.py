@@ -8,19 +8,17 @@ read by a thread (random windows: 33 ms per minibatch).
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from mpitrain.data.batch import Batch
-from mpitrain.data.corpus import Corpus
+from mpitrain.data.batch import Batch, Place, Samples
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 
 DEADLINE = 300.0  # default, in seconds
 WAITS = 10  # waits per deadline: however long the process was suspended, only one of them is lost
-Place = tuple[int, int] | None  #: epoch of a minibatch's first sample and its position in the order, see Corpus.gather
-Empty = Callable[[Any, Any], Array]  #: makes an array from shape and dtype
+Empty = Callable[[tuple[int, ...] | int, np.dtype | type], Array]  #: makes an array from shape and dtype
 
 
 class Loader(Protocol):
@@ -47,7 +45,7 @@ class Loader(Protocol):
 
 
 def open_loader(
-    corpus: Corpus, dtype: np.dtype, *, ahead: int = 2, deadline: float = DEADLINE, empty: Empty = np.empty
+    corpus: Samples, dtype: np.dtype, *, ahead: int = 2, deadline: float = DEADLINE, empty: Empty = np.empty
 ) -> Loader:
     """The loader that suits the corpus. `ahead`: minibatches requested before they are needed; `deadline`: in seconds;
     `empty` allocates the buffers."""
@@ -59,7 +57,7 @@ def open_loader(
 class _Buffer:
     """The memory of a minibatch, which grows to the largest one."""
 
-    def __init__(self, corpus: Corpus, dtype: np.dtype, empty: Empty = np.empty) -> None:
+    def __init__(self, corpus: Samples, dtype: np.dtype, empty: Empty = np.empty) -> None:
         self._empty = empty
         self._batch = Batch(np.empty((0, *corpus.shape), dtype), np.empty(0, np.int32))
 
@@ -77,7 +75,7 @@ class Direct:
 
     why = "gathered on the spot: the part lies in memory"
 
-    def __init__(self, corpus: Corpus, dtype: np.dtype, ahead: int, empty: Empty = np.empty) -> None:
+    def __init__(self, corpus: Samples, dtype: np.dtype, ahead: int, empty: Empty = np.empty) -> None:
         self._corpus, self._buffer, self._ahead = corpus, _Buffer(corpus, dtype, empty), ahead
         self._asked: deque[tuple[Array, Place]] = deque()
 
@@ -108,7 +106,7 @@ class Prefetcher:
 
     why = "read ahead by a thread: the part is larger than data.memory_limit_gb"
 
-    def __init__(self, corpus: Corpus, dtype: np.dtype, ahead: int, deadline: float, empty: Empty = np.empty) -> None:
+    def __init__(self, corpus: Samples, dtype: np.dtype, ahead: int, deadline: float, empty: Empty = np.empty) -> None:
         self._corpus, self._ahead, self._deadline = corpus, ahead, deadline
         self._buffers = [_Buffer(corpus, dtype, empty) for _ in range(ahead + 1)]
         self._asked: deque[tuple[Array, Place]] = deque()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import h5py
@@ -14,7 +14,7 @@ import numpy as np
 
 from mpitrain.data.hdf5 import data_set, has
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
-from mpitrain.data.validation import KINDS, OPTIONAL, validate, validate_finite, validate_shapes
+from mpitrain.data.validation import KINDS, OPTIONAL, Value, validate, validate_finite, validate_shapes
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -43,7 +43,7 @@ class Shard(NamedTuple):
 
     kind: str
     arrays: dict[str, Array]
-    attributes: dict[str, Any]
+    attributes: dict[str, Value]
 
 
 class OpenFiles:
@@ -73,8 +73,8 @@ class ShardFile:
     """A shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
     It is opened when it is read, and stays open until close(), or until `files` closes it in favour of others.
-    `inputs`: shape of the data set of inputs. `targets`, `utterances` (None for images), `speakers` and `keys`
-    (None if not known): complete arrays. Raises BadInput naming the file.
+    `inputs` and `dtype`: shape and type of the data set of inputs. `targets`, `utterances` (None for images),
+    `speakers` and `keys` (None if not known): complete arrays. Raises BadInput naming the file.
     """
 
     def __init__(self, path: Path, files: OpenFiles | None = None) -> None:
@@ -120,7 +120,8 @@ class ShardFile:
         validate_shapes(self.path, self.kind, headers)
         self._name = next(iter(headers))
         self.inputs: tuple[int, ...] = headers[self._name].shape
-        self.inputs_bytes = prod(self.inputs) * headers[self._name].dtype.itemsize  #: their size in memory
+        self.dtype: np.dtype = headers[self._name].dtype
+        self.inputs_bytes = prod(self.inputs) * self.dtype.itemsize  #: their size in memory
         self.targets = self.read("targets")
         self.utterances = self.read("utterances") if self.kind == "frames" else None
         self.speakers = self.read("speakers") if "speakers" in headers else None
@@ -189,7 +190,7 @@ def read_shard(path: Path) -> Shard:
         return Shard(file.kind, {name: file.read_inputs(), **file.small()}, file.attributes)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Value | bytes | np.generic) -> Value:
     if isinstance(value, bytes):
         return value.decode()
     return value.item() if isinstance(value, np.generic) else value

@@ -3,37 +3,38 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from mpitrain.data.kaldi_archive import table
 from mpitrain.data.plan import LARGEST, PIECES, SMALLEST
 from mpitrain.data.validation import CLASSES
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 from mpitrain.rng import stream
 
 NAMED = 20  # most keys that a message names
 
+Where = TypeVar("Where")  #: where the files of an utterance are
 Stamp = tuple[str, int, int]  # path, size, modification time in nanoseconds: identifies a version of a file
 
 
 @dataclass(frozen=True)
-class Utterance:
+class Utterance(Generic[Where]):
     """An utterance to import. `frames`: its approximate length; `speaker`: "" if not known; `where`: used by `make`."""
 
     key: str
     speaker: str
     frames: int
-    where: Any
+    where: Where
 
 
 @dataclass(frozen=True)
-class Chunk:
+class Chunk(Generic[Where]):
     """The utterances of a shard, the number of each one's speaker within the part, and their files."""
 
-    utterances: tuple[Utterance, ...]
+    utterances: tuple[Utterance[Where], ...]
     speakers: tuple[int, ...]
     stamps: tuple[Stamp, ...]
 
@@ -49,7 +50,9 @@ def speakers_of(folder: Path) -> dict[str, str]:
     return found
 
 
-def split_off(parts: dict[str, list[Utterance]], held_out: Mapping[str, int], seed: int) -> dict[str, list[Utterance]]:
+def split_off(
+    parts: dict[str, list[Utterance[Where]]], held_out: Mapping[str, int], seed: int
+) -> dict[str, list[Utterance[Where]]]:
     """Split held-out speakers from the training part: `held_out` speakers, drawn with `seed`, for each other part.
     Raises BadInput naming a part that asks for too many."""
     train = parts["train"]
@@ -63,18 +66,18 @@ def split_off(parts: dict[str, list[Utterance]], held_out: Mapping[str, int], se
         )
     drawn = iter(stream(seed, "held-out speakers").permutation(speakers).tolist())
     home = {next(drawn): part for part, count in held_out.items() for _ in range(count)}
-    split: dict[str, list[Utterance]] = {"train": [], **{part: [] for part in held_out}}
+    split: dict[str, list[Utterance[Where]]] = {"train": [], **{part: [] for part in held_out}}
     for utterance in train:
         split[home.get(utterance.speaker, "train")].append(utterance)
     return split | {part: utterances for part, utterances in parts.items() if part != "train"}
 
 
 def chunks(
-    parts: Mapping[str, list[Utterance]],
+    parts: Mapping[str, list[Utterance[Where]]],
     bytes_each: int,
-    files: Callable[[Utterance], Iterable[str]],
+    files: Callable[[Utterance[Where]], Iterable[str]],
     whole_speakers: bool = False,
-) -> dict[str, list[Chunk]]:
+) -> dict[str, list[Chunk[Where]]]:
     """Divide each part into shards, with frames of `bytes_each`; with `whole_speakers`, no speaker is in two shards.
 
     `files` returns the files of an utterance. Raises BadInput naming a key that is in two parts.
@@ -91,13 +94,15 @@ def chunks(
     }
 
 
-def _groups(utterances: list[Utterance], bytes_each: int, whole_speakers: bool) -> Iterator[list[Utterance]]:
+def _groups(
+    utterances: list[Utterance[Where]], bytes_each: int, whole_speakers: bool
+) -> Iterator[list[Utterance[Where]]]:
     """Groups of about equal size, between SMALLEST and LARGEST bytes."""
-    together: dict[str, list[Utterance]] = {}
+    together: dict[str, list[Utterance[Where]]] = {}
     for each in utterances:
         together.setdefault((each.speaker or each.key) if whole_speakers else each.key, []).append(each)
     size = min(max(sum(each.frames for each in utterances) * bytes_each // PIECES, SMALLEST), LARGEST)
-    group: list[Utterance] = []
+    group: list[Utterance[Where]] = []
     held = 0
     for own in together.values():
         added = sum(each.frames for each in own) * bytes_each
@@ -110,11 +115,11 @@ def _groups(utterances: list[Utterance], bytes_each: int, whole_speakers: bool) 
 
 
 def _chunks(
-    part: list[Utterance],
-    groups: Iterable[list[Utterance]],
-    files: Callable[[Utterance], Iterable[str]],
+    part: list[Utterance[Where]],
+    groups: Iterable[list[Utterance[Where]]],
+    files: Callable[[Utterance[Where]], Iterable[str]],
     stamps: dict[str, Stamp],
-) -> list[Chunk]:
+) -> list[Chunk[Where]]:
     names = {name: number for number, name in enumerate(sorted({each.speaker for each in part}))}
     return [
         Chunk(
@@ -128,10 +133,8 @@ def _chunks(
 
 def _stamp(path: str, stamps: dict[str, Stamp]) -> Stamp:
     if path not in stamps:
-        try:
+        with naming(path):
             status = Path(path).stat()
-        except OSError as error:
-            raise BadInput(f"{path}: {error.strerror}") from error
         stamps[path] = (path, status.st_size, status.st_mtime_ns)
     return stamps[path]
 

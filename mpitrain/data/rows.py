@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Protocol
 
 import numpy as np
 
@@ -16,22 +15,6 @@ GAP = 1 << 16  # a gap of up to this many bytes between two samples is read rath
 
 #: Number of the first row in the corpus, the rows, the indices served from them, and the places of these in the batch.
 Span = tuple[int, Array, Array, Array]
-
-
-class Rows(Protocol):
-    """Inputs by their row number in the corpus."""
-
-    def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
-        """Rows that contain all `indices` with `context` neighbours left and right, in one or more pieces.
-
-        A piece is valid until the next one is requested.
-        """
-
-    def pieces(self) -> Iterator[tuple[int, Array]]:
-        """All rows in order, in one or more pieces, each with the number of its first row."""
-
-    def change(self, change: Change) -> None:
-        """Apply `change` to all rows from now on."""
 
 
 class MemoryRows:
@@ -59,7 +42,7 @@ class MemoryRows:
         yield 0, self._rows
 
     def change(self, change: Change) -> None:
-        """Apply it now."""
+        """Apply `change` now."""
         change(self._rows, 0)
 
 
@@ -75,7 +58,10 @@ class ShardRows:
         self._buffer = np.empty((0, *self._shape), self._dtype)
 
     def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
-        """Pieces in the order of the rows, each read when it is requested."""
+        """Rows that contain all `indices` with `context` neighbours left and right, in pieces in the order of the rows.
+
+        A piece is read when it is requested, and valid until the next one is.
+        """
         row = prod(self._shape) * self._dtype.itemsize
         order = np.argsort(indices, kind="stable")
         wanted = indices[order]
@@ -90,13 +76,13 @@ class ShardRows:
             begin = end
 
     def pieces(self) -> Iterator[tuple[int, Array]]:
-        """All rows, each read once."""
+        """All rows in order, in pieces with the number of their first row."""
         step, rows = max(SPAN // (prod(self._shape) * self._dtype.itemsize), 1), int(self._starts[-1])
         for low in range(0, rows, step):
             yield low, self._read(low, min(low + step, rows))
 
     def change(self, change: Change) -> None:
-        """Apply it whenever rows are read."""
+        """Apply `change` whenever rows are read."""
         self._change = change
 
     def _read(self, low: int, high: int) -> Array:
@@ -112,3 +98,6 @@ class ShardRows:
         if self._change:
             self._change(rows, low)
         return rows
+
+
+Rows = MemoryRows | ShardRows

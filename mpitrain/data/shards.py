@@ -17,14 +17,13 @@ import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import xxhash
 
-from mpitrain.data.validation import KINDS, OPTIONAL, validate, validate_finite
-from mpitrain.errors import BadInput
+from mpitrain.data.validation import KINDS, OPTIONAL, Attributes, Value, validate, validate_finite
+from mpitrain.errors import BadInput, naming
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
 
@@ -49,12 +48,11 @@ def folder_parts(folder: Path) -> dict[str, list[Path]]:
     Raises BadInput naming a folder that has no shards, or several sets of shards of one part.
     """
     counts: dict[str, set[int]] = {}
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        raise BadInput(f"{folder}: no such folder; `mpitrain prepare` makes such folders") from None
-    except OSError as error:
-        raise BadInput(f"{folder}: {error.strerror}") from error
+    with naming(folder):
+        try:
+            names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadInput(f"{folder}: no such folder; `mpitrain prepare` makes such folders") from None
     for name in names:
         if match := _NAME.fullmatch(name):
             counts.setdefault(match["part"], set()).add(int(match["count"]))
@@ -69,7 +67,7 @@ def folder_parts(folder: Path) -> dict[str, list[Path]]:
 
 
 def write_shard(
-    path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any], *, compress: bool = True
+    path: Path, kind: str, arrays: Mapping[str, Array], attributes: Attributes, *, compress: bool = True
 ) -> None:
     """Write a shard under a temporary name, then rename it. With `compress`, arrays are gzipped where that pays.
 
@@ -83,7 +81,7 @@ def write_shard(
     write_whole(path, _image(kind, arrays, described, compress))
 
 
-def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Any], compress: bool) -> bytes:
+def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Value], compress: bool) -> bytes:
     """The file's bytes. They are made in memory, because HDF5 itself does not handle a full disk properly."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver=("v110", "v110")) as file:
@@ -108,7 +106,7 @@ def _write_array(file: h5py.File, name: str, array: Array, compress: bool) -> No
     file.create_dataset(name, data=array, chunks=(rows, *array.shape[1:]), fletcher32=True, **filters)
 
 
-def _write_attribute(file: h5py.File, name: str, value: Any) -> None:
+def _write_attribute(file: h5py.File, name: str, value: Value) -> None:
     if isinstance(value, str):  # of fixed length: strings of variable length are in a heap without checksum
         encoded = value.encode()
         file.attrs.create(name, np.bytes_(encoded), dtype=h5py.string_dtype("utf-8", max(len(encoded), 1)))
@@ -116,12 +114,12 @@ def _write_attribute(file: h5py.File, name: str, value: Any) -> None:
         file.attrs[name] = value
 
 
-def with_attributes(path: Path, changes: Mapping[str, Any]) -> bytes:
+def with_attributes(path: Path, changes: Mapping[str, Value | None]) -> bytes:
     """The bytes of a shard with these attributes set, or removed if the value is None, and unchanged arrays.
 
     Raises BadInput naming the file.
     """
-    try:
+    with naming(f"{path}: cannot be read", OSError, RuntimeError, ValueError):
         buffer = io.BytesIO(path.read_bytes())
         with h5py.File(buffer, "r+", libver=("v110", "v110")) as file:
             for name, value in changes.items():
@@ -132,8 +130,6 @@ def with_attributes(path: Path, changes: Mapping[str, Any]) -> bytes:
             plain = {name: value.decode() if isinstance(value, bytes) else value for name, value in file.attrs.items()}
             _write_attribute(file, "xxh3", attributes_digest(plain))
         return buffer.getvalue()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise BadInput(f"{path}: cannot be read: {error}") from error
 
 
 def digest(array: Array) -> str:
@@ -143,7 +139,7 @@ def digest(array: Array) -> str:
     return hasher.hexdigest()
 
 
-def attributes_digest(attributes: Mapping[str, Any]) -> str:
+def attributes_digest(attributes: Attributes) -> str:
     """xxh3 of all attributes except itself."""
     plain = {name: np.asarray(value).tolist() for name, value in attributes.items() if name != "xxh3"}
     return xxhash.xxh3_64_hexdigest(json.dumps(plain, sort_keys=True).encode())

@@ -13,8 +13,8 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -22,13 +22,15 @@ from rich.table import Table
 from mpitrain.data.described import NAMES, PREPARATION, named, prepared
 from mpitrain.data.espeak import RATE
 from mpitrain.data.features import SHIFT, preparation
-from mpitrain.data.phone_states import choose
+from mpitrain.data.labels import Numbering
+from mpitrain.data.phone_states import State, choose
 from mpitrain.data.processes import processes, unbroken
-from mpitrain.data.spoken import Spoken, States
+from mpitrain.data.spoken import Spoken
 from mpitrain.data.utterances import PARTS, Recipe, Utterance, speakers, utterance
+from mpitrain.data.validation import Value
 from mpitrain.data.writer import LIMIT
 from mpitrain.errors import BadInput
-from mpitrain.files import refusals
+from mpitrain.files import writing
 
 HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
 AHEAD = 4  # utterances that are in work or ready, per process
@@ -53,23 +55,31 @@ def prepare_speech(
         utterance(recipe, "dev", 0)  # reports anything that is missing, in one line
         _make_room(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
-            table = States()
+            table = Numbering[State]()
             spoken = {part: Spoken(Path(scratch) / part, recipe.dims) for part in PARTS}
             with Progress(console=console, transient=True) as bars, unbroken():
                 for part in PARTS:
                     seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
                     _speak(spoken[part], table, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)
-            classes_of, names = choose(table.states, table.counts(spoken["train"].states()), classes)
+            counts = np.bincount(spoken["train"].states(), minlength=len(table.names))
+            classes_of, names = choose(table.names, counts, classes)
             attributes = _attributes(recipe, names, spoken["train"])
             for part in PARTS:
                 spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part), limit)
-    _report(console, spoken, len(names), len(table.states), time.monotonic() - began)
+    _report(console, spoken, len(names), len(table.names), time.monotonic() - began)
     if len(names) < classes:
         console.print(f"fewer classes than the {classes} wanted: this much speech has no more states", soft_wrap=True)
 
 
 def _speak(
-    spoken: Spoken, table: States, executor: Executor, make: Make, seconds: float, bars: Progress, part: str, jobs: int
+    spoken: Spoken,
+    table: Numbering[State],
+    executor: Executor,
+    make: Make,
+    seconds: float,
+    bars: Progress,
+    part: str,
+    jobs: int,
 ) -> None:
     """Fill a part up to its length. Utterances are added in order, while later ones are already being synthesised."""
     wanted, numbers = round(seconds / SHIFT), count()
@@ -91,13 +101,13 @@ def _speak(
 
 
 def _make_room(folder: Path) -> None:
-    with refusals(folder):
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if any(folder.glob("[!.]*.h5")):
         raise BadInput(f"{folder}: already holds shards; delete them to start over")
 
 
-def _attributes(recipe: Recipe, names: list[str], train: Spoken) -> dict[str, Any]:
+def _attributes(recipe: Recipe, names: list[str], train: Spoken) -> dict[str, Value]:
     return {
         "classes": len(names),
         NAMES: named(names),

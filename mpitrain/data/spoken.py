@@ -1,36 +1,17 @@
 """A part before its classes are known: features in a temporary file, states numbered in order of appearance."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpitrain.data.espeak import Voice
+from mpitrain.data.labels import Numbering
 from mpitrain.data.phone_states import State
 from mpitrain.data.utterances import Utterance
+from mpitrain.data.validation import Attributes
 from mpitrain.data.writer import ShardWriter
-from mpitrain.files import refusals
+from mpitrain.files import writing
 from mpitrain.flat import Array
-
-
-class States:
-    """Numbers states in order of appearance."""
-
-    def __init__(self) -> None:
-        self.states: list[State] = []
-        self._numbers: dict[State, int] = {}
-
-    def number(self, states: list[State]) -> Array:
-        """The number of each state, int32 [states]."""
-        for state in states:
-            if state not in self._numbers:
-                self._numbers[state] = len(self.states)
-                self.states.append(state)
-        return np.array([self._numbers[state] for state in states], np.int32)
-
-    def counts(self, frames: Array) -> Array:
-        """How often each state occurs among the states of `frames`."""
-        return np.bincount(frames, minlength=len(self.states))
 
 
 class Spoken:
@@ -44,11 +25,12 @@ class Spoken:
         self._sum, self._squares = np.zeros(dims), np.zeros(dims)
         self.frames = 0
 
-    def add(self, spoken: Utterance, table: States) -> None:
+    def add(self, spoken: Utterance, numbering: Numbering[State]) -> None:
         """Add an utterance. Only states that contain a frame are numbered."""
         used, frames = np.unique(spoken.segments, return_inverse=True)
-        self._states.append(table.number([spoken.states[number] for number in used])[frames])
-        with refusals(self._path):
+        numbers = np.array([numbering.number(spoken.states[number]) for number in used], np.int32)
+        self._states.append(numbers[frames])
+        with writing(self._path):
             self._file.write(spoken.features.tobytes())
         wide = spoken.features.astype(np.float64)
         self._sum += wide.sum(0)
@@ -77,10 +59,10 @@ class Spoken:
         return {"mean": mean.astype(np.float32), "standard_deviation": deviation.astype(np.float32)}
 
     def write(
-        self, folder: Path, part: str, classes_of: Array, attributes: dict[str, Any], voices: list[Voice], limit: int
+        self, folder: Path, part: str, classes_of: Array, attributes: Attributes, voices: list[Voice], limit: int
     ) -> None:
         """Write the part's shards."""
-        with refusals(self._path):
+        with writing(self._path):
             self._file.close()
         names = " ".join("/".join(map(str, voices[number])) for number in sorted(self.heard))
         writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names}, limit=limit)

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+
+#: A value of an attribute, and the attributes of a shard.
+Value = str | int | float | np.ndarray
+Attributes = Mapping[str, Value]
 
 #: The data sets of each kind: name → (dtype, number of axes). The first one holds the inputs.
 KINDS: dict[str, dict[str, tuple[str, int]]] = {
@@ -24,7 +27,7 @@ USUAL = 1 << 16  #: a corpus of any size may have this many classes, and at most
 GREATEST = 1e30  # bound on means, standard deviations and their reciprocals, within the range of float32
 
 
-def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> None:
+def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Attributes) -> None:
     """Raise BadInput naming `path` unless the arrays and attributes make a shard that can be trained on.
 
     The values of the inputs are not checked here but by `validate_finite`; they may be an unread HDF5 data set.
@@ -41,7 +44,7 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Map
         validate_keys(path, arrays.get("keys"), len(arrays["utterances"]) - 1)
 
 
-def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Any]) -> None:
+def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Array]) -> None:
     """Raise BadInput unless the arrays, which may be unread, have the types and shapes of this kind."""
     for name, (dtype, axes) in (KINDS[kind] | OPTIONAL[kind]).items():
         if name not in arrays and name in OPTIONAL[kind]:
@@ -59,7 +62,7 @@ def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Any]) -> None:
         raise BadInput(f"{path}: {name} is of shape {(samples, *shape)}: samples of no values")
 
 
-def validate_attributes(path: Path, channels: int, attributes: Mapping[str, Any]) -> None:
+def validate_attributes(path: Path, channels: int, attributes: Attributes) -> None:
     """Raise BadInput unless `classes` and the normalisation can be used with inputs of this many channels."""
     classes = attributes.get("classes")
     if not isinstance(classes, int | np.integer) or not 1 <= classes <= CLASSES:

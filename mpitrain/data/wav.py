@@ -3,17 +3,18 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpitrain.data.described import NAMES, named
 from mpitrain.data.features import SHIFT, frame_centres, log_mel, preparation, with_deltas
 from mpitrain.data.kaldi_archive import script
-from mpitrain.data.labels import Labels, Numbering, read_frames, read_segments
+from mpitrain.data.labels import Labels, Numbering, classes_of, read_frames, read_segments
 from mpitrain.data.plan import Plan
 from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, shard, speakers_of, split_off
 from mpitrain.data.recordings import ENDINGS, about, read_samples
+from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -53,7 +54,7 @@ def plan(
     `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
     """
     labels, names, fill = _labels(label_file, segments, background)
-    parts: dict[str, list[Utterance]] = {}
+    parts: dict[str, list[Utterance[Where]]] = {}
     notes: tuple[str, ...] = ()
     rates: dict[int, str] = {}
     for part, source in sources.items():
@@ -61,7 +62,7 @@ def plan(
         notes += left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
     how = replace(how, rate=next(iter(rates)), background=fill)
     dims = _features(np.zeros(how.rate), how).shape[1]  # reports anything that is missing, in one line
-    attributes: dict[str, Any] = {"source": f"log-mel features of {sources['train']}"}
+    attributes: dict[str, Value] = {"source": f"log-mel features of {sources['train']}"}
     if how.classes is not None or names:
         attributes |= {"classes": how.classes or len(names)}
     if names:
@@ -74,19 +75,19 @@ def plan(
 
 def _labels(path: Path, segments: bool, background: str | None) -> tuple[dict[str, Labels], list[str], int | None]:
     """The labels of each key, the names of the classes unless they are integers, and the class of the background."""
-    numbering = Numbering()
+    numbering = Numbering[str]()
     found = (read_segments if segments else read_frames)(path, numbering)
     if not found:
         raise BadInput(f"{path}: is empty")
     fill = None if background is None else numbering.number(background)
-    classes, names = numbering.classes()
+    classes, names = classes_of(numbering.names)
     labels = {key: replace(own, targets=classes[own.targets]) for key, own in found.items()}
     return labels, names, None if fill is None else int(classes[fill])
 
 
 def _utterances(
     source: Path, labels: dict[str, Labels], label_file: Path, rates: dict[int, str]
-) -> tuple[list[Utterance], list[str]]:
+) -> tuple[list[Utterance[Where]], list[str]]:
     """The utterances with labels, and the keys of those without."""
     recordings = _recordings(source, labels)
     speakers = speakers_of(source if source.is_dir() else source.parent)
@@ -128,12 +129,12 @@ def _key(path: Path, labels: dict[str, Labels]) -> str:
     return whole if whole in labels else path.name
 
 
-def _shard(how: How, chunk: Chunk) -> dict[str, Array]:
+def _shard(how: How, chunk: Chunk[Where]) -> dict[str, Array]:
     """The arrays of a shard. Raises BadInput naming the recording."""
     return shard(chunk, [_pair(utterance, how) for utterance in chunk.utterances])
 
 
-def _pair(utterance: Utterance, how: How) -> tuple[Array, Array]:
+def _pair(utterance: Utterance[Where], how: How) -> tuple[Array, Array]:
     where = utterance.where
     samples = read_samples(where.path)
     features = _features(samples, how)

@@ -3,15 +3,13 @@
 Complete shards have provisional names (`.train-00003.h5`) until the last one is written and their number is known.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts, shard_name, write_shard
-from mpitrain.data.validation import KINDS
+from mpitrain.data.validation import KINDS, Attributes
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -25,9 +23,7 @@ class ShardWriter:
     attributes; the importer skips these. Raises BadInput if the folder already holds the part.
     """
 
-    def __init__(
-        self, folder: Path, part: str, kind: str, attributes: Mapping[str, Any], *, limit: int = LIMIT
-    ) -> None:
+    def __init__(self, folder: Path, part: str, kind: str, attributes: Attributes, *, limit: int = LIMIT) -> None:
         shard_name(part, 0, 1)
         if any(folder.glob(f"{part}-[0-9]*-of-*.h5")) and part in folder_parts(folder):
             raise BadInput(f"{folder}: already holds a part {part}")

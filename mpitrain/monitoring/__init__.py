@@ -1,1 +1,1 @@
-"""What is counted, evaluated and recorded, and what of it is shown."""
+"""Count, evaluate and record what happens in a training, and display it."""

@@ -1,4 +1,4 @@
-"""What is due when: evaluations by samples, records by the clock, checkpoints by both."""
+"""Decide when evaluations (by samples), records (by the clock) and checkpoints (by both) are due."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,14 @@ RECORD_EVERY = 1.0  # seconds between two "train" records
 
 
 class Cadence:
-    """`samples` are those of an epoch; `seconds` are of training, those before a resume included."""
+    """`samples`: size of an epoch; `seconds`: training time, including that before a resume."""
 
     def __init__(self, run: Run, clock: Callable[[], float], samples: int) -> None:
         self._run, self._clock, self._samples = run, clock, samples
         self.start(0, 0.0)
 
     def start(self, trained: int, seconds: float) -> None:
-        """Training begins now, after so many samples and seconds in earlier starts."""
+        """Begin training, after `trained` samples and `seconds` in earlier starts of the program."""
         self.seconds_before = seconds
         self._began = self._recorded = self._saved = self._clock()
         self._saved_at = trained
@@ -23,37 +23,38 @@ class Cadence:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training."""
+        """Training time in seconds."""
         return self.seconds_before + self._clock() - self._began
 
     def evaluation_due(self, trained: int) -> bool:
-        """Whether so many samples are enough for the next evaluation."""
+        """Whether an evaluation is due after `trained` samples."""
         return trained >= self._next_evaluation
 
     def evaluating(self, trained: int) -> None:
-        """An evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
+        """Record that an evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
         every = self._run.evaluate_every * self._samples
         self._next_evaluation = (trained // every + 1) * every if every else float("inf")
 
     @property
     def loss_window(self) -> int:
-        """Samples that an evaluation's training loss is over: those between two evaluations, at most an epoch's."""
+        """The number of samples over which an evaluation averages the training loss: those between two evaluations, at
+        most an epoch."""
         return max(round(min(self._run.evaluate_every or 1.0, 1.0) * self._samples), 1)
 
     def record_due(self) -> bool:
-        """Whether the last "train" record is old enough for another."""
+        """Whether a "train" record is due."""
         return self._clock() - self._recorded >= RECORD_EVERY
 
     def recorded(self) -> None:
-        """A "train" record has been written."""
+        """Record that a "train" record was written."""
         self._recorded = self._clock()
 
     def checkpoint_due(self, trained: int) -> bool:
-        """Whether so many samples, or the time, are enough for the next checkpoint."""
+        """Whether a checkpoint is due after `trained` samples or by the clock."""
         minutes, samples = self._run.checkpoint_every, self._run.checkpoint_samples
         by_time = bool(minutes) and self._clock() - self._saved >= 60 * minutes
         return by_time or (bool(samples) and trained - self._saved_at >= samples)
 
     def saved(self, trained: int) -> None:
-        """A checkpoint has been started."""
+        """Record that a checkpoint was started."""
         self._saved, self._saved_at = self._clock(), trained

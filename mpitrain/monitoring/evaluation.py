@@ -1,61 +1,70 @@
-"""Loss and error on the held-out parts, in slices short enough that a server can answer between them."""
+"""Loss and error on held-out data, in slices short enough that a server can answer between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import log2
-from typing import Any
 
 import numpy as np
 
-from mpitrain.data.batch import Batch
+from mpitrain.data.batch import Batch, Place, Samples
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host
 from mpitrain.models.model import Model
 from mpitrain.rng import stream
 
-SLICE = 4e-3  # seconds that one slice should take
-MOST = 1024  # samples of one slice
-TOGETHER = 256  # samples where nobody waits for a slice's end
+SLICE = 4e-3  # target duration of a slice in seconds
+MOST = 1024  # largest number of samples in a slice
+TOGETHER = 256  # samples in a slice if nobody waits for its end
 
 
-class Subset:
-    """A fixed choice of a corpus's samples, as a corpus: on it the training loss is taken."""
+class Selection:
+    """A selection of a corpus's samples, always gathered as in an evaluation. Subclasses map its indices to theirs."""
 
-    def __init__(self, corpus: Any, samples: int, seed: int) -> None:
-        chosen = stream(seed, "subset").permutation(corpus.samples)[:samples]
-        self._corpus, self._chosen = corpus, np.sort(chosen)
-        self.samples, self.shape, self.classes = len(chosen), corpus.shape, corpus.classes
-        self.in_memory = corpus.in_memory
-
-    def gather(self, indices: Array, out: Batch, place: Any = None) -> Batch:
-        """Fill `out` with these samples of the choice, as they are for an evaluation, wherever a loader has them."""
-        return self._corpus.gather(self._chosen[indices], out)
-
-
-class Share:
-    """A rank's share of a corpus's samples, neighbours all, as a corpus; empty where there are more ranks."""
-
-    def __init__(self, corpus: Any, rank: int, ranks: int) -> None:
-        self._corpus, self._first = corpus, rank * corpus.samples // ranks
-        self.samples = (rank + 1) * corpus.samples // ranks - self._first
+    def __init__(self, corpus: Samples, samples: int) -> None:
+        self._corpus, self.part, self.samples = corpus, corpus.part, samples
         self.shape, self.classes, self.in_memory = corpus.shape, corpus.classes, corpus.in_memory
 
-    def gather(self, indices: Array, out: Batch) -> Batch:
-        """Fill `out` (inputs [n, *shape], targets [n]) with these samples of the share."""
-        return self._corpus.gather(indices + self._first, out)
+    def gather(self, indices: Array, out: Batch, place: Place = None) -> Batch:
+        """Fill `out` with these samples of the selection."""
+        return self._corpus.gather(self._in_corpus(indices), out)
+
+    def _in_corpus(self, indices: Array) -> Array:
+        raise NotImplementedError
+
+
+class Subset(Selection):
+    """A fixed random subset, such as the one on which the training loss is evaluated."""
+
+    def __init__(self, corpus: Samples, samples: int, seed: int) -> None:
+        self._chosen = np.sort(stream(seed, "subset").permutation(corpus.samples)[:samples])
+        super().__init__(corpus, len(self._chosen))
+
+    def _in_corpus(self, indices: Array) -> Array:
+        return self._chosen[indices]
+
+
+class Share(Selection):
+    """A rank's contiguous share of the samples; some shares are empty if there are more ranks than samples."""
+
+    def __init__(self, corpus: Samples, rank: int, ranks: int) -> None:
+        self._first = rank * corpus.samples // ranks
+        super().__init__(corpus, (rank + 1) * corpus.samples // ranks - self._first)
+
+    def _in_corpus(self, indices: Array) -> Array:
+        return indices + self._first
 
 
 class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …, all of one shape.
 
-    Results are `dev_loss` (mean), `dev_error` (share of wrong), `test_noisy_loss` and so on; `test_loss` and
-    `test_error` are of the first test part. Where ranks share the samples, `total` sums [loss, wrong, samples] over
-    them, in place.
+    The results are `dev_loss` (mean), `dev_error` (fraction), `test_noisy_loss` and so on; `test_loss` and `test_error`
+    are those of the first test set. If the samples are divided over ranks, `total` sums [loss, errors, samples] over
+    the ranks, in place.
     """
 
     def __init__(
         self,
         network: Model,
-        corpora: dict[str, Any],
+        corpora: Mapping[str, Samples],
         dtype: np.dtype,
         clock: Callable[[], float],
         slices: bool = True,
@@ -72,20 +81,20 @@ class Evaluation:
 
     @property
     def active(self) -> bool:
-        """Whether an evaluation has begun and not ended."""
+        """Whether an evaluation is in progress."""
         return bool(self._left)
 
     @property
     def parameters(self) -> Array:
-        """The copy that is, or was last, evaluated."""
+        """The copy of the parameters that is, or was last, evaluated."""
         return self._parameters
 
     def is_of(self, parameters: Array) -> bool:
-        """Whether the copy is of these very parameters."""
+        """Whether the copy is equal to these parameters."""
         return bool(np.array_equal(on_host(self._parameters), on_host(parameters)))
 
     def begin(self, parameters: Array) -> None:
-        """Start over with a copy of these parameters."""
+        """Begin an evaluation of a copy of these parameters."""
         if type(parameters) is type(self._parameters):
             np.copyto(self._parameters, parameters)
         else:
@@ -94,7 +103,7 @@ class Evaluation:
         self._loss, self._wrong, self._results = 0.0, 0, dict[str, float]()
 
     def step(self) -> dict[str, float] | None:
-        """Evaluate one slice; the results once all parts are done."""
+        """Evaluate a slice; returns the results after the last one."""
         began = self._clock()
         name = self._left[0]
         corpus = self._corpora[name]
@@ -108,7 +117,7 @@ class Evaluation:
         return self._finish(name) if self._done == corpus.samples else None
 
     def run(self, parameters: Array) -> dict[str, float]:
-        """All of it at once."""
+        """A complete evaluation."""
         self.begin(parameters)
         results = None
         while self.active:
@@ -131,4 +140,4 @@ class Evaluation:
         if self._slices:
             wanted = self._size * SLICE / max(seconds, 1e-6)
             wanted = min(max(wanted, 1, self._size / 2), 2 * self._size, MOST)
-            self._size = 1 << int(log2(wanted))  # few sizes: cuDNN makes a plan for each
+            self._size = 1 << int(log2(wanted))  # few different sizes, because cuDNN makes a plan for each

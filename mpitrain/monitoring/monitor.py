@@ -1,11 +1,12 @@
-"""What the master does when it is due: evaluations, checkpoints, records, the display. Other ranks' monitors idle."""
+"""Evaluations, checkpoints, records and the display, which the master takes care of when they are due."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpitrain.checkpoint.state import State
+from mpitrain.files import Record
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.monitoring.progress import Progress
@@ -18,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Monitor:
-    """Of a rank that keeps no records: nothing is ever due, and nothing is said."""
+    """The monitor of a rank that keeps no records: nothing is ever due."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = progress or Progress("none", 1)
 
-    def write(self, event: str, **fields: Any) -> None:
-        """A record, where this rank keeps any."""
+    def write(self, event: str, **fields: object) -> None:
+        """Write a record, if this rank keeps records."""
 
-    def warn(self, text: str, **numbers: Any) -> None:
-        """A warning to the user, and in the records."""
+    def warn(self, text: str, **numbers: object) -> None:
+        """Warn the user, and record the warning."""
         self.progress.line(f"warning: {text}")
         self.write("warning", text=text, **numbers)
 
     def start(self) -> None:
-        """Training begins now."""
+        """Begin the training."""
 
     def turn(
         self,
@@ -42,27 +43,30 @@ class Monitor:
         saves: bool = True,
         punctual: bool = False,
     ) -> bool:
-        """Do what is due; whether there was anything. `whole` evaluations are not cut into slices; `punctual` ones
-        begin when they are due, even where the one before has to be finished first; without `parameters`, which lie
-        elsewhere, nothing is evaluated or saved. `saves`: unless the protocol sees to that."""
+        """Do what is due; returns whether an evaluation is in progress.
+
+        `whole`: do not divide evaluations into slices. `punctual`: begin an evaluation as soon as it is due, even if
+        the previous one has to be finished first. Nothing is evaluated or saved without `parameters`, which this rank
+        may not have, and nothing is saved without `saves`, if the protocol does that itself.
+        """
         return False
 
     def save_due(self, coming: int = 0) -> bool:
-        """Whether it is time for a checkpoint, `coming` samples from now."""
+        """Whether a checkpoint is due after `coming` more samples."""
         return False
 
     def wants_parameters(self, coming: int) -> bool:
-        """Whether the turn after `coming` more samples will evaluate or save."""
+        """Whether an evaluation or a checkpoint is due after `coming` more samples."""
         return False
 
     def checkpoint(self, save: Callable[[], None]) -> None:
-        """Have `save` save now. It is written while the training goes on, but for the last one."""
+        """Call `save`, which starts a checkpoint."""
         save()
 
 
 @dataclass
 class Moment:
-    """Of the training, when an evaluation began."""
+    """The state of the training at the beginning of an evaluation."""
 
     samples: int = 0
     step: int = 0
@@ -71,7 +75,7 @@ class Moment:
 
 
 class MasterMonitor(Monitor):
-    """Does what is due, and keeps the records of what the session counts."""
+    """Evaluates, saves, and records the session's counts."""
 
     def __init__(
         self,
@@ -88,9 +92,9 @@ class MasterMonitor(Monitor):
         self.cadence = Cadence(session.config.run, session.clock, self.samples)
         self.results: dict[str, float] = {}
         self._evaluated = Moment()
-        self._saving: dict[str, dict[str, Any]] = {}  # of the checkpoints that are being written, by name
+        self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
 
-    def write(self, event: str, **fields: Any) -> None:
+    def write(self, event: str, **fields: object) -> None:
         self._metrics.write(event, **fields)
 
     def start(self) -> None:
@@ -129,11 +133,11 @@ class MasterMonitor(Monitor):
         return evaluates or self.save_due(coming)
 
     def finish(self, evaluate: bool) -> None:
-        """The last record, after the last evaluation, unless these very parameters have been evaluated; a signal cuts
-        it short."""
+        """Write the last record, after a last evaluation if the final parameters have not been evaluated yet. A signal
+        ends the evaluation."""
         self._counted()
         if evaluate and self.evaluation is not None:
-            if not self.evaluated:  # or workers' last moves, which are not counted, have changed the centre
+            if not self.evaluated:  # also if uncounted last moves of workers have changed the centre
                 self._begin_evaluation(self.evaluation)
             while self._evaluating:
                 self._evaluate_slice(self.evaluation)
@@ -172,7 +176,7 @@ class MasterMonitor(Monitor):
 
     @property
     def evaluated(self) -> bool:
-        """Whether the results are of the session's very parameters."""
+        """Whether the results are those of the session's current parameters."""
         if self.evaluation is None or self.evaluation.active or not self.results:
             return False
         state, then = self.session.state, self._evaluated
@@ -208,11 +212,11 @@ class MasterMonitor(Monitor):
 
     @property
     def last_loss(self) -> float | None:
-        """The mean training loss over the last epoch, or over all before its end; None where nothing was trained."""
+        """The mean training loss over the last epoch, or since the start if that is less; None without any samples."""
         return self.counters.losses.mean(self.samples)
 
     def _counted(self) -> State:
-        """The session's state, with the samples that have been counted."""
+        """The session's state, with the number of samples brought up to date."""
         state = self.session.state
         state.trained = self.counters.trained_all
         return state
@@ -234,7 +238,7 @@ class MasterMonitor(Monitor):
         self.progress.update(state.trained, rate, loss, self.results.get("test_error"))
 
     def _bytes(self) -> dict[str, int]:
-        """Exchanged by all ranks since the start: as workers say, else reckoned from this rank's, all being alike."""
+        """Bytes exchanged by all ranks since the start: reported by workers, or else this rank's times their number."""
         session = self.session
         if session.transport.size == 1:
             return {}

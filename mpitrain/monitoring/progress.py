@@ -1,7 +1,6 @@
-"""What a user sees while training: a live line on a terminal, plain lines elsewhere, and the closing table."""
+"""What a user sees of a training: a live line on a terminal, plain lines elsewhere, and the closing table."""
 
 import time
-from typing import Any
 
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -12,7 +11,7 @@ from mpitrain.monitoring.records import errors
 
 
 class Progress:
-    """`how` is "auto" (live on a terminal, else plain), "plain" or "none"; `total` counts samples."""
+    """`how`: "auto" (live on a terminal, otherwise plain), "plain" or "none"; `total`: number of samples."""
 
     def __init__(self, how: str, total: int) -> None:
         self._total, self._quiet, self._said = total, how == "none", time.monotonic()
@@ -25,13 +24,13 @@ class Progress:
             self._bar.start()
 
     def line(self, text: str) -> None:
-        """A line of its own, above the live one."""
+        """Print a line, above the live one."""
         self._said = time.monotonic()
         if not self._quiet:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def update(self, trained: int, rate: float, loss: float | None, error: float | None) -> None:
-        """Where the training stands."""
+        """Show the state of the training."""
         said = f"{rate:,.0f} samples/s  loss {loss_text(loss, 3)}"
         said += "" if error is None else f"  test error {error:.2%}"
         if self._bar is not None:
@@ -40,7 +39,7 @@ class Progress:
             self.line(f"{trained / max(self._total, 1):6.1%}  {said}")
 
     def evaluated(self, epoch: float, seconds: float, loss: float | None, results: dict[str, float]) -> None:
-        """An evaluation's result."""
+        """Print the results of an evaluation."""
         wrong = "  ".join(f"{part} error {share:.2%}" for part, share in errors(results).items())
         self.line(f"epoch {epoch:6.2f}  {seconds:7.1f} s  train loss {loss_text(loss)}  {wrong}")
 
@@ -50,17 +49,17 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
-    def table(self, rows: list[tuple[str, Any]], folder: str) -> None:
-        """The closing table and where the run lies."""
+    def table(self, rows: list[tuple[str, str]], folder: str) -> None:
+        """Print the closing table and the run folder."""
         if self._quiet:
             return
         table = Table(show_header=False, box=None, pad_edge=False)
         for name, value in rows:
-            table.add_row(name, str(value))
+            table.add_row(name, value)
         self.console.print(table)
         self.console.print(folder, soft_wrap=True, markup=False)
 
 
 def loss_text(loss: float | None, digits: int = 4) -> str:
-    """A loss for a reader; a dash where nothing was trained."""
+    """Format a loss; a dash for None."""
     return "–" if loss is None else f"{loss:.{digits}f}" if abs(loss) < 1e6 else f"{loss:.2e}"

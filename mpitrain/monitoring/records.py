@@ -1,38 +1,37 @@
-"""The record of a run: one JSON object a line in metrics.jsonl, and summary.json at the end."""
+"""The records of a run: a JSON object per line in metrics.jsonl, and summary.json at the end."""
 
 import errno
 import io
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import naming
+from mpitrain.files import Record
 from mpitrain.monitoring.tensorboard import EventFile
 
 LONGEST_LINE = 1 << 20  # bytes
 
 
 class Metrics:
-    """Appends records to a file; each is on disk's way as soon as it is written. `events` gets them too.
+    """Appends records to a file, without buffering, and to `events`.
 
-    A record that the disk refuses is lost, and said to `warn`, the first of several; the training is worth more.
+    If a record cannot be written, it is lost and the training continues; the first of several faults is reported by
+    `warn`.
     """
 
     def __init__(self, path: Path, events: EventFile | None = None, warn: Callable[[str], None] = print) -> None:
         self._path, self._events, self._warn = path, events, warn
         self._refused = False
-        try:
+        with naming(path):
             self._file = path.open("ab+", buffering=0)
             _drop_cut_line(self._file)
-        except OSError as error:
-            raise BadInput(f"{path}: {error.strerror}") from error
 
-    def write(self, event: str, **fields: Any) -> None:
-        """One record. Numbers that JSON has not (nan, inf) are written as null."""
+    def write(self, event: str, **fields: object) -> None:
+        """Write a record. Numbers that JSON cannot represent (nan, inf) are written as null."""
         fields = {key: _finite(value) for key, value in fields.items()}
         line = json.dumps({"event": event, **fields}).encode() + b"\n"
         try:
@@ -52,8 +51,8 @@ class Metrics:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def last_record(path: Path, event: str) -> dict[str, Any] | None:
-    """The last record of this kind in a metrics.jsonl; None where there is none."""
+def last_record(path: Path, event: str) -> Record | None:
+    """The last record of this kind in a metrics.jsonl; None if there is none."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
@@ -68,27 +67,28 @@ def last_record(path: Path, event: str) -> dict[str, Any] | None:
 
 
 def _drop_cut_line(file: io.FileIO) -> None:
-    """Drop a last line without an end, which a kill has left."""
+    """Remove an incomplete last line, which is left when a run is killed."""
     first = max(file.seek(0, os.SEEK_END) - LONGEST_LINE, 0)
     file.seek(first)
     file.truncate(first + file.readall().rfind(b"\n") + 1)
 
 
-def summary_text(fields: dict[str, Any]) -> str:
-    """The summary as indented JSON."""
+def summary_text(fields: Record) -> str:
+    """Format the summary as indented JSON."""
     return json.dumps({key: _finite(value) for key, value in fields.items()}, indent=2) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def errors(results: dict[str, Any]) -> dict[str, float]:
-    """The errors by part, for a reader: "test", "dev", …; "test" is left out where it stands for "test …"."""
+def errors(results: Mapping[str, object]) -> dict[str, float]:
+    """The errors by the name of the data: "test", "dev", "test noisy", …; "test" is omitted if it repeats "test …"."""
     named = {
-        key.removesuffix("_error").replace("_", " "): value for key, value in results.items() if key.endswith("_error")
+        key.removesuffix("_error").replace("_", " "): value
+        for key, value in results.items()
+        if key.endswith("_error") and isinstance(value, int | float)
     }
-    elsewhere = [value for name, value in named.items() if name.startswith("test ")]
-    if named.get("test") in elsewhere:
+    if named.get("test") in [value for name, value in named.items() if name.startswith("test ")]:
         del named["test"]
-    return {name: value for name, value in named.items() if value is not None}
+    return named

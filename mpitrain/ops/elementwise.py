@@ -1,9 +1,24 @@
-"""Activations in place, and their derivatives from their outputs."""
+"""Products, sums, activations in place, and derivatives of activations from their outputs."""
 
 import numpy as np
 from numba import njit
 
 from mpitrain.flat import Array
+
+
+def matmul(a: Array, b: Array, out: Array) -> None:
+    """out ← a·b; each may be a transposed view."""
+    np.matmul(a, b, out=out)
+
+
+def add_bias(y: Array, bias: Array) -> None:
+    """y [..., units] ← y + bias [units]."""
+    np.add(y, bias, out=y)
+
+
+def column_sums(x: Array, out: Array) -> None:
+    """out [columns] ← the sums of x [rows, columns]."""
+    np.sum(x, axis=0, out=out)
 
 
 def sigmoid(x: Array) -> None:

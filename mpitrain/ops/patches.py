@@ -3,8 +3,6 @@
 In NHWC one row of a patch, kernel width × channels, is contiguous in the image, so both are copies of long runs.
 """
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
@@ -14,7 +12,7 @@ U = np.uint64  # an unsigned index needs no check for negative values
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _copy_eight(source: Array, i: Any, target: Array, j: Any) -> None:
+def _copy_eight(source: Array, i: np.uint64, target: Array, j: np.uint64) -> None:
     # All loads come before all stores, so that the compiler can ignore overlap and use a single vector move.
     a, b, c, d = source[i], source[i + U(1)], source[i + U(2)], source[i + U(3)]
     e, f, g, h = source[i + U(4)], source[i + U(5)], source[i + U(6)], source[i + U(7)]

@@ -1,10 +1,10 @@
-"""Local steps. An optimizer turns a gradient into the increment that an algorithm applies to its vectors."""
+"""Optimizers: each turns a gradient into the increment that an algorithm applies to its vectors."""
 
 from typing import get_args
 
 from mpitrain.optimizers.adamw import AdamW, AdamWOptions
 from mpitrain.optimizers.descent import Descent
-from mpitrain.optimizers.interface import Buffers, Optimizer
+from mpitrain.optimizers.interface import Buffers, Optimizer, Options
 from mpitrain.optimizers.momentum import (
     Momentum,
     MomentumOptions,
@@ -14,20 +14,6 @@ from mpitrain.optimizers.momentum import (
     SgdOptions,
     with_momentum,
 )
-from mpitrain.optimizers.options import Options
-
-__all__ = [
-    "OPTIMIZERS",
-    "AdamW",
-    "AnyOptimizer",
-    "Buffers",
-    "Descent",
-    "Momentum",
-    "Nesterov",
-    "Optimizer",
-    "Sgd",
-    "with_momentum",
-]
 
 AnyOptimizer = SgdOptions | MomentumOptions | NesterovOptions | AdamWOptions
 

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.optimizers.interface import Buffers, Optimizer
-from mpitrain.optimizers.options import Fraction, NotNegative, Options
+from mpitrain.optimizers.interface import Buffers, Fraction, NotNegative, Optimizer, Options
 from mpitrain.rules import Fast
 from mpitrain.rules import adamw as rule
 

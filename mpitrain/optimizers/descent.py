@@ -1,4 +1,4 @@
-"""A flat vector that an optimizer moves, part by part."""
+"""A flat vector and the optimizer that updates it, slice by slice."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from mpitrain.optimizers.interface import Buffers, Optimizer
 
 
 class Descent:
-    """`x` with the optimizer's `buffers`, and `at`, where the next gradient is taken (x itself, unless it looks ahead).
+    """`x`, the optimizer's `buffers`, and `at`, where the next gradient is taken (x itself unless it looks ahead).
 
-    Parts are slices of at most a block (`flat.block_of`).
+    Slices are at most as long as a block (`flat.block_of`).
     """
 
     def __init__(self, optimizer: Optimizer, x: Array, buffers: Buffers | None = None) -> None:
@@ -20,24 +20,24 @@ class Descent:
         self.look()
 
     def step(self, part: slice, g: Array, lr: float, t: int) -> None:
-        """x ← x + u on a part, whose gradient is `g`."""
+        """x ← x + u on a slice, whose gradient is `g`."""
         x, buffers = self.x[part], self._of(part)
         self.optimizer.step(x, g, buffers, self._scratch[: len(g)], lr=lr, t=t)
         if self.optimizer.looks_ahead:
             self.optimizer.at(x, buffers, self.at[part])
 
     def increment(self, part: slice, g: Array, lr: float, t: int) -> Array:
-        """u of a part, valid until the next call, for an algorithm that applies it by itself; then it calls `look`."""
+        """u of a slice, valid until the next call, for an algorithm that applies it itself and then calls `look`."""
         return self.optimizer.increment(self.x[part], g, self._of(part), self._scratch[: len(g)], lr=lr, t=t)
 
     def look(self, part: slice | None = None) -> None:
-        """Bring `at` up to date with x and the buffers, which have been changed from outside."""
+        """Update `at` after x and the buffers were changed by others."""
         part = slice(0, self.x.size) if part is None else part
         if self.optimizer.looks_ahead:
             self.optimizer.at(self.x[part], self._of(part), self.at[part])
 
     def restart(self, part: slice, x: Array) -> None:
-        """Begin at `x` on a part, with buffers as before the first step."""
+        """Set a slice to `x`, and the buffers there to their initial values."""
         np.copyto(self.x[part], x)
         for name, buffer in self.optimizer.buffers(x).items():
             np.copyto(self.buffers[name][part], buffer)

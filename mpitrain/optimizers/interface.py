@@ -1,34 +1,53 @@
-"""What every optimizer offers: gradients in, increments out, as in optax. Its state belongs to whoever calls it."""
+"""The interface of optimizers: gradients in, increments out, as in optax. The caller keeps their state."""
 
+from typing import Annotated, ClassVar
+
+import msgspec
 import numpy as np
 
+from mpitrain.files import Record
 from mpitrain.flat import Array
+from mpitrain.rules import Fast
 
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 Buffers = dict[str, Array]
 
 
 class Optimizer:
-    """A local step on slices of flat vectors, elementwise and without any state of its own.
+    """A local step on slices of flat vectors, elementwise and without state.
 
-    `x`, `g`, `scratch` and the `buffers` are slices of one length; `scratch` is overwritten. `t` counts the steps that
-    these buffers have seen. The algorithm decides what the increment u is added to: x + u; x − d + u; x + u and v + u.
+    `x`, `g`, `scratch` and the `buffers` are slices of one length; `scratch` is overwritten. `t` is the number of steps
+    that were taken with these buffers. The algorithm applies the increment u: x + u; x − d + u; x + u and v + u.
     """
 
-    #: Whether the gradient is to be taken somewhere else than at x.
+    #: Whether the gradient is taken at another point than x.
     looks_ahead = False
 
     def buffers(self, x: Array) -> Buffers:
-        """What is kept beside `x`, by name, as it is before the first step."""
+        """The initial values of the vectors that the optimizer needs in addition to `x`, by name."""
         return {}
 
     def at(self, x: Array, buffers: Buffers, out: Array) -> None:
-        """Write the point where the next gradient is taken. Called only for an optimizer that looks ahead."""
+        """Write the point where the next gradient is taken. Called only if `looks_ahead`."""
         raise NotImplementedError
 
     def increment(self, x: Array, g: Array, buffers: Buffers, scratch: Array, *, lr: float, t: int) -> Array:
-        """u, in `scratch` or in a buffer, with the buffers brought up to date."""
+        """Update the buffers; return u, which is in `scratch` or in a buffer."""
         raise NotImplementedError
 
     def step(self, x: Array, g: Array, buffers: Buffers, scratch: Array, *, lr: float, t: int) -> None:
-        """x ← x + u. An optimizer may do it in one pass, to the same bits."""
+        """x ← x + u. An optimizer may compute the same bits in one pass."""
         np.add(x, self.increment(x, g, buffers, scratch, lr=lr, t=t), out=x)
+
+
+class Options(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Base class of the tables of options. The tag is the value of `algorithm.optimizer.name`."""
+
+    #: Defaults of [training], which suit the optimizer on the embedded digits.
+    training: ClassVar[Record] = {}
+
+    def make(self, fast: Fast) -> Optimizer:
+        """An optimizer with these options."""
+        raise NotImplementedError

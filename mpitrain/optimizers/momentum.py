@@ -5,8 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.optimizers.interface import Buffers, Optimizer
-from mpitrain.optimizers.options import Fraction, Options
+from mpitrain.optimizers.interface import Buffers, Fraction, Optimizer, Options
 from mpitrain.rules import Fast, plain
 from mpitrain.rules import sgd as rule
 
@@ -57,7 +56,7 @@ class Nesterov(Momentum):
 
 
 def with_momentum(mu: float, nesterov: bool = True, fast: Fast = plain) -> Optimizer:
-    """The optimizer of a momentum μ. Without momentum that is SGD, which has the same bits and keeps no velocity."""
+    """The optimizer for a momentum μ. For μ = 0 this is SGD, which computes the same bits without a velocity."""
     if mu == 0.0:
         return Sgd(fast)
     return Nesterov(mu, fast) if nesterov else Momentum(mu, fast)

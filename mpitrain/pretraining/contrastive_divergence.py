@@ -8,11 +8,11 @@ are saturated, which suits back-propagation and leaves a machine nothing to lear
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from mpitrain.config import Pretraining
+from mpitrain.data.batch import Samples
 from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
@@ -43,7 +43,7 @@ def fits(network: Network) -> str:
 
 def steps(
     network: Network,
-    corpus: Any,
+    corpus: Samples,
     theta: Array,
     options: Pretraining,
     seed: int,

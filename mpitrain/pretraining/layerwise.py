@@ -6,11 +6,11 @@ layer and a new output layer, and the whole is trained again; and so on up to th
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from mpitrain.config import Pretraining
+from mpitrain.data.batch import Samples
 from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
@@ -28,7 +28,7 @@ def fits(network: Network) -> str:
 
 def steps(
     network: Network,
-    corpus: Any,
+    corpus: Samples,
     theta: Array,
     options: Pretraining,
     seed: int,

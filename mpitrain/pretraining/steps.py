@@ -1,11 +1,12 @@
 """The parts that both methods of pre-training share: minibatches of a part of the corpus, and progress."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpitrain.config import Pretraining
+from mpitrain.data.batch import Samples
 from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.models.model import Model
@@ -25,7 +26,7 @@ class Step(NamedTuple):
 
 def learner_of(
     network: Model,
-    corpus: Any,
+    corpus: Samples,
     seed: int,
     layer: int,
     dtype: np.dtype,

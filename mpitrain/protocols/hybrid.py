@@ -16,6 +16,7 @@ from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition
 from mpitrain.models.shared_part import SharedPart
+from mpitrain.monitoring.counters import Extra
 from mpitrain.protocols.hybrid_connected import Connected
 from mpitrain.protocols.hybrid_exchange import KINDS, OTHER, Exchange, Synchroniser
 from mpitrain.protocols.hybrid_transfers import Transfers
@@ -33,7 +34,7 @@ def run(session: Session) -> None:
     session.say_exchange("collectives" if stepper.parts > 1 else "none")
     stepper.train()
     stepper.whole.gather()
-    session.counters.note(stepper.counted())
+    session.counters.include(Extra(stepper.counted()))
 
 
 class Stepper(Together):

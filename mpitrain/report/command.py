@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
@@ -11,14 +10,16 @@ from mpitrain.report.pictures import FORMATS, draw
 from mpitrain.report.runs import read_runs
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand; `options.run` is then `run`."""
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
     parser = subparsers.add_parser("report", help="an HTML page about runs: curves, results, differences")
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page; default: RUN/report.html, or report.html")
-    parser.add_argument("--title", default="", help="its heading; default: the runs' names")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw every plot into a file there (matplotlib)")
-    parser.add_argument("--format", choices=FORMATS, default="png", help="of the plots' files; default: png")
+    parser.add_argument("--title", default="", help="heading of the page; default: the names of the runs")
+    parser.add_argument(
+        "--plots", type=Path, metavar="DIR", help="also write every plot to a file in DIR (needs matplotlib)"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="png", help="format of these files; default: png")
     parser.set_defaults(run=run)
 
 

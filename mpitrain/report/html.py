@@ -5,7 +5,6 @@ All content is escaped unless it is Html already, because names and values come 
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 from mpitrain.errors import printable
 
@@ -28,7 +27,7 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(map(safe, parts)))
 
 
-def show(value: Any, form: str = "number") -> str:
+def show(value: object, form: str = "number") -> str:
     """A value as text; `form` is "number", "count", "percent", "bytes", "seconds" or "text"."""
     if value is None:
         return "–"

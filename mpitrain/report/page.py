@@ -9,7 +9,6 @@ from base64 import b64encode
 from datetime import datetime
 from importlib.resources import files
 from string import Template
-from typing import Any
 
 from mpitrain import __version__
 from mpitrain.errors import printable
@@ -112,7 +111,7 @@ def _data(runs: list[Run], shown: list[Plot]) -> str:
     return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
 
 
-def _columns(curve: list[Point]) -> dict[str, Any]:
+def _columns(curve: list[Point]) -> dict[str, list[float]]:
     return {
         "seconds": [_short(point.seconds, 6) for point in curve],
         "samples": [int(point.samples) for point in curve],

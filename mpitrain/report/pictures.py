@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mpitrain.errors import BadInput, printable
+from mpitrain.errors import BadInput, library, printable
 from mpitrain.report.runs import Run
 from mpitrain.report.series import Plot, plots
 
@@ -16,10 +16,7 @@ DASHES = ("-", "--", ":")
 def draw(runs: list[Run], folder: Path, form: str) -> list[Path]:
     """Write DIR/<plot>.png or .svg over wall clock and over epochs. Raises BadInput naming a file that cannot be
     written."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise BadInput("--plots: matplotlib is missing: pip install 'mpitrain[plots]'") from None
+    library("matplotlib", "--plots needs matplotlib", "plots")
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

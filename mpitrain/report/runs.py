@@ -3,13 +3,11 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mpitrain.config import read_toml
-from mpitrain.errors import BadInput, printable
-from mpitrain.report.values import fault
-
-Record = dict[str, Any]
+from mpitrain.errors import BadInput, naming, printable
+from mpitrain.files import Record
+from mpitrain.report.values import fault, finite
 
 
 @dataclass(frozen=True)
@@ -18,7 +16,7 @@ class Run:
 
     folder: Path
     name: str
-    config: dict[str, Any]  # "training.epochs" → value
+    config: Record  # "training.epochs" → value
     records: list[Record]  # without those that a later resume discarded
     summary: Record | None  # None if the run is not finished
     marks: list[str]  # remarks that a reader should know before comparing it
@@ -46,9 +44,9 @@ class Run:
     def samples_of_epoch(self) -> float:
         """The size of the training part; 1 if no record contains it."""
         for record in self.events("train", "evaluate"):
-            samples, epoch = record.get("samples"), record.get("epoch")
+            samples, epoch = finite(record, "samples"), finite(record, "epoch")
             if samples and epoch and 0 < samples / epoch < float("inf"):
-                return float(samples / epoch)
+                return samples / epoch
         return 1.0
 
 
@@ -75,14 +73,10 @@ def read_run(folder: Path, name: str) -> Run:
     return Run(folder, printable(name), config, valid(records), summary, [*_marks(records, summary), *marks])
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> Record:
     """The configuration as stored, "training.epochs" → value. Raises BadInput naming file and key."""
-    try:
+    with naming(f"{path}: not TOML", RecursionError):
         config = flat(read_toml(path))
-    except BadInput:
-        raise
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or nested too deeply
-        raise BadInput(f"{path}: not TOML: {error}") from None
     for key, value in config.items():
         try:
             str(value)
@@ -94,10 +88,8 @@ def read_config(path: Path) -> dict[str, Any]:
 def read_records(path: Path) -> tuple[list[Record], list[str]]:
     """The valid records of a metrics.jsonl, and remarks on what was left out: invalid lines, such as one truncated when
     the run was killed, and values of the wrong type."""
-    try:
+    with naming(path):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
     records = [record for record in map(_record, lines) if record is not None]
     if lines and not records:
         raise BadInput(f"{path}: no line of it is a record")
@@ -115,14 +107,10 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
 def read_summary(folder: Path) -> Record | None:
     """The summary.json, if it exists. Raises BadInput naming the file and a key with a value of the wrong type."""
     path = folder / "summary.json"
-    try:
+    with naming(path), naming(f"{path}: not JSON", ValueError, RecursionError):
+        if not path.exists():
+            return None
         found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: not JSON: {error}") from error
     if not isinstance(found, dict):
         raise BadInput(f"{path}: not a JSON object")
     for key, value in found.items():
@@ -136,15 +124,16 @@ def valid(records: list[Record]) -> list[Record]:
     kept: list[Record] = []
     for record in records:
         if record["event"] == "start" and record.get("resumed"):
-            trained = float("inf") if record.get("samples") is None else record["samples"]
-            kept = [earlier for earlier in kept if (earlier.get("samples") or 0) <= trained]
+            trained = finite(record, "samples")
+            if trained is not None:
+                kept = [earlier for earlier in kept if (finite(earlier, "samples") or 0) <= trained]
         kept.append(record)
     return kept
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(table: Record, prefix: str = "") -> Record:
     """Flatten nested tables, with keys as in `--set`."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     for key, value in table.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found

@@ -1,12 +1,13 @@
 """The curves of a report: one key of a run's records against seconds and samples, thinned for drawing."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from mpitrain.files import Record
 from mpitrain.monitoring.records import errors
-from mpitrain.report.runs import Record, Run
-from mpitrain.report.values import is_number
+from mpitrain.report.runs import Run
+from mpitrain.report.values import finite
 
 MOST = 240  # most points of a curve; a plot cannot show more
 PIECES = 25  # number of pieces of a run over which the speed is averaged
@@ -169,7 +170,7 @@ def _recorded(runs: list[Run], key: str) -> dict[int, list[Point]]:
     return _each(runs, lambda run: _points(run.events("train", "evaluate"), key))
 
 
-def _each(runs: list[Run], curve: Any) -> dict[int, list[Point]]:
+def _each(runs: list[Run], curve: Callable[[Run], list[Point]]) -> dict[int, list[Point]]:
     curves = ((number, curve(run)) for number, run in enumerate(runs))
     return {number: points for number, points in curves if points}
 
@@ -191,7 +192,7 @@ def _points(records: list[Record], key: str) -> list[Point]:
 
 
 def _number(record: Record, key: str) -> float | None:
-    value = record.get(key)
-    if not is_number(value) or abs(value) > DRAWN:  # type: ignore[arg-type]
+    value = finite(record, key)
+    if value is None or abs(value) > DRAWN:
         return None
-    return value if abs(value) >= 1 / DRAWN else 0.0  # type: ignore[arg-type]
+    return value if abs(value) >= 1 / DRAWN else 0.0

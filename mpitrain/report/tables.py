@@ -1,11 +1,12 @@
 """The tables of a report: results with the best values marked, keys that differ, totals as bars, warnings."""
 
 from collections.abc import Callable
-from typing import Any
 
+from mpitrain.files import Record
 from mpitrain.report.html import Html, bars, join, run_name, safe, show, table
 from mpitrain.report.runs import Run, config_text
 from mpitrain.report.series import parts, titled
+from mpitrain.report.values import finite
 
 Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, title, form, which value is best
 
@@ -51,13 +52,13 @@ def results(runs: list[Run]) -> Html:
     return table(caption, ["Run", *(title for _, title, _, _ in wanted)], rows, "results")
 
 
-def results_of(run: Run) -> dict[str, Any]:
+def results_of(run: Run) -> Record:
     """The run's results with the number of epochs trained."""
     last = run.events("train", "evaluate")[-1:]
     return {"epoch": last[0].get("epoch") if last else 0, **run.results}
 
 
-def differences(runs: list[Run]) -> list[tuple[str, list[Any]]]:
+def differences(runs: list[Run]) -> list[tuple[str, list[object]]]:
     """The keys of the configurations, and the number of ranks, whose values differ between runs."""
     tables = [{"ranks": run.results.get("ranks"), **run.config} for run in runs]
     keys = dict.fromkeys(key for of_run in tables for key in of_run)
@@ -83,7 +84,7 @@ def configuration(runs: list[Run]) -> Html:
     return join(parts)
 
 
-def _keys(runs: list[Run], caption: str, rows: list[tuple[str, list[Any]]]) -> Html:
+def _keys(runs: list[Run], caption: str, rows: list[tuple[str, list[object]]]) -> Html:
     header = ["Key", *(run_name(number, run.name) for number, run in enumerate(runs))]
     cells = [[_code(key), *(_toml(value) for value in values)] for key, values in rows]
     return table(caption, header, cells, "keys")
@@ -118,9 +119,9 @@ def warnings(runs: list[Run]) -> Html:
     return table("Warnings", ["Run", "Said"], rows, "text") if rows else Html("")
 
 
-def _best(runs: list[Run], values: list[dict[str, Any]], key: str, choose: Callable[[list[float]], float]) -> Any:
+def _best(runs: list[Run], values: list[Record], key: str, choose: Callable[[list[float]], float]) -> float | None:
     pairs = zip(runs, values, strict=True)
-    found = [of_run[key] for run, of_run in pairs if run.finished and of_run.get(key) is not None]
+    found = [value for run, of_run in pairs if run.finished and (value := finite(of_run, key)) is not None]
     return choose(found) if len(found) > 1 else None
 
 
@@ -137,17 +138,17 @@ def _rows(runs: list[Run], key: str, form: str) -> list[tuple[int, str, float, s
 def _total(run: Run, key: str) -> float | None:
     summary = run.summary or {}
     if key == "bytes_per_sample":
-        sent, samples = summary.get("bytes_sent"), _since_start(summary, "samples")
+        sent, samples = finite(summary, "bytes_sent"), _since_start(summary, "samples")
         return sent / samples if sent is not None and samples else None
     if key == "server_share":
-        busy, seconds = summary.get("server_busy_seconds"), _since_start(summary, "seconds")
+        busy, seconds = finite(summary, "server_busy_seconds"), _since_start(summary, "seconds")
         return busy / seconds if busy and seconds else None
-    return summary.get(key)
+    return finite(summary, key)
 
 
-def _since_start(summary: dict[str, Any], key: str) -> float:
+def _since_start(summary: Record, key: str) -> float:
     """The value since the last start of the program, as for the counts."""
-    return (summary.get(key) or 0) - (summary.get(f"resumed_{key}") or 0)
+    return (finite(summary, key) or 0) - (finite(summary, f"resumed_{key}") or 0)
 
 
 def _by_kind(number: int, run: Run) -> Html:
@@ -163,7 +164,7 @@ def _code(key: str) -> Html:
     return Html(f"<code>{safe(key).replace('.', '.<wbr>')}</code>")
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value) or '""'

@@ -2,9 +2,10 @@
 
 import json
 import math
-from typing import Any
+from typing import TypeGuard
 
 from mpitrain.errors import printable
+from mpitrain.files import Record
 
 #: Numeric keys that a report uses, in addition to those that end in one of SUFFIXES.
 NUMBERS = frozenset(
@@ -22,7 +23,7 @@ LARGEST = 1 << 63  # a larger integer cannot come from this program's counters
 OLDEST = 6  # most digits of a staleness
 
 
-def fault(key: str, value: Any) -> str:
+def fault(key: str, value: object) -> str:
     """What is wrong with a value, such as `seconds = "x": expected a number`; "" if it is valid, as null always is."""
     if value is None:
         return ""
@@ -36,19 +37,25 @@ def fault(key: str, value: Any) -> str:
     return f"{printable(key)} = {_short(value)}: expected {expected}" if expected else ""
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether the value is a finite number; True and False are not numbers."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
-def _counted(key: str, name: str, count: Any) -> bool:
+def finite(record: Record, key: str) -> float | None:
+    """The value of a key if it is a finite number."""
+    value = record.get(key)
+    return value if is_number(value) else None
+
+
+def _counted(key: str, name: str, count: object) -> bool:
     age = key != "staleness_histogram" or (name.isascii() and name.isdigit() and len(name) <= OLDEST)
     return age and is_number(count) and count >= 0
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     try:
         text = json.dumps(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or deeply nested

@@ -1,12 +1,13 @@
 """Pure update rules: arrays and scalars in, arrays out; no MPI, no files, no clock. Each file cites its equations."""
 
 from collections.abc import Callable
-from typing import Any
 
-#: Maps a rule to a function that gives the same bits on the vectors' device: on a GPU, one kernel.
-Fast = Callable[[Callable[..., Any]], Callable[..., Any]]
+Rule = Callable[..., None]
+
+#: Maps a rule to a function that computes the same bits on the vectors' device: on a GPU, one kernel.
+Fast = Callable[[Rule], Rule]
 
 
-def plain(rule: Callable[..., Any]) -> Callable[..., Any]:
+def plain(rule: Rule) -> Rule:
     """The rule itself: `Fast` for NumPy vectors."""
     return rule

@@ -1,7 +1,5 @@
 """A worker's own learning rate, which falls with its clock, or when its loss stagnates."""
 
-from typing import Any
-
 from mpitrain.rules import rates
 from mpitrain.rules.plateau import Plateau, State, divisor, observe
 
@@ -28,10 +26,11 @@ class LocalRate:
         if self._plateau is not None:
             self._state = observe(self._plateau, self._state, loss)
 
-    def numbers(self) -> list[Any]:
+    def numbers(self) -> list[float]:
         """The state, for a checkpoint."""
         return list(self._state)
 
-    def restore(self, numbers: list[Any]) -> None:
+    def restore(self, numbers: list[float]) -> None:
         """Restore the state from a checkpoint."""
-        self._state = State(*numbers)
+        total, seen, best, waited, falls = numbers
+        self._state = State(total, int(seen), best, int(waited), int(falls))

@@ -5,17 +5,17 @@ import json
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
+from mpitrain.files import Record
 from mpitrain.stability import grid, maps, variance
 
 METHODS = ("easgd", "eamsgd", "admm")
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the subcommand; `args.run` is then `run`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "stability", help="stability and noise of EASGD, EAMSGD and ADMM at a setting (on x²/2; needs no data)"
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     print(json.dumps({"method": args.method, "workers": args.workers, **answer}))
 
 
-def _point(args: argparse.Namespace) -> dict[str, Any]:
+def _point(args: argparse.Namespace) -> Record:
     if args.out is not None:
         raise BadInput("--out: only --grid writes a file")
     eta = _number("--eta", args.eta)
@@ -58,7 +58,7 @@ def _point(args: argparse.Namespace) -> dict[str, Any]:
     method = maps.method_named(args.method, args.momentum)
     strength = rho if args.method == "admm" else alpha
     radius = _radius(method, args.workers, eta, strength)
-    answer: dict[str, Any] = {"eta": eta, "alpha": alpha, "rho": rho, "spectral_radius": radius}
+    answer: Record = {"eta": eta, "alpha": alpha, "rho": rho, "spectral_radius": radius}
     answer["stable"] = radius <= 1 + maps.ALLOWANCE
     if args.method == "easgd":
         answer["condition_holds"] = bool(maps.easgd_condition(np.float64(eta), np.float64(alpha)))
@@ -96,7 +96,7 @@ def _radius(method: maps.Map, workers: int, eta: float, strength: float) -> floa
     raise BadInput(f"--eta: with {eta} and this --alpha or --rho the spectral radius overflows")
 
 
-def _grid(args: argparse.Namespace) -> dict[str, Any]:
+def _grid(args: argparse.Namespace) -> Record:
     for name in ("eta", "alpha", "rho", "simulate"):
         if getattr(args, name) is not None:
             raise BadInput(f"--{name}: --grid covers all η and ρ, leave it out")
@@ -122,7 +122,7 @@ def _grid(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _variances(args: argparse.Namespace) -> dict[str, Any]:
+def _variances(args: argparse.Namespace) -> Record:
     points = grid.variances(args.workers, args.grid, args.momentum if args.method == "eamsgd" else 0.0)
     _write(grid.VARIANCE_WRITERS[args.out.suffix], args, points)
     row, column = np.unravel_index(points.value.argmin(), points.value.shape)
@@ -131,10 +131,8 @@ def _variances(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(writer: grid.Writer, args: argparse.Namespace, points: grid.Grid) -> None:
-    try:
+    with naming(f"--out: {args.out}"):
         writer(args.out, points, args.method, args.workers)
-    except OSError as error:
-        raise BadInput(f"--out: {args.out}: {error.strerror}") from None
 
 
 def _number(option: str, value: float | None) -> float:

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import library
 from mpitrain.flat import Array
 from mpitrain.stability.maps import method_named, spectral_radius
 from mpitrain.stability.variance import synchronous
+
+NEED = "--out: a .png needs matplotlib (a .csv does not)", "plots"
 
 
 class Grid(NamedTuple):
@@ -66,7 +68,7 @@ def write_variance_csv(path: Path, grid: Grid, method: str, workers: int) -> Non
 def write_png(path: Path, grid: Grid, method: str, workers: int) -> None:
     """Plot in blue where a round contracts and red where it diverges, with a black line between. Raises BadInput
     without matplotlib."""
-    _matplotlib()
+    library("matplotlib", *NEED)
     from matplotlib.colors import TwoSlopeNorm
     from matplotlib.figure import Figure
 
@@ -92,7 +94,7 @@ def write_png(path: Path, grid: Grid, method: str, workers: int) -> None:
 
 def write_variance_png(path: Path, grid: Grid, method: str, workers: int) -> None:
     """Plot the variance with contour lines, unstable settings in grey. Raises BadInput without matplotlib."""
-    _matplotlib()
+    library("matplotlib", *NEED)
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
@@ -107,13 +109,6 @@ def write_variance_png(path: Path, grid: Grid, method: str, workers: int) -> Non
     axes.set_title(f"Synchronous {method.upper()} on x²/2, p = {workers}")
     figure.colorbar(mesh, label="variance of the centre / variance of a gradient")
     figure.savefig(path)
-
-
-def _matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise BadInput("--out: a .png needs matplotlib (the extra mpitrain[plots]); .csv does not") from None
 
 
 #: Writers by file name extension; all take (path, grid, method, workers).

@@ -2,11 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from mpitrain.trained.posteriors import KINDS
 
-Subparsers = Any  # argparse keeps the type of add_subparsers() to itself
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 FORMATS = ("safetensors", "onnx", "npz")
 
 
@@ -20,7 +20,7 @@ def add_parsers(commands: Subparsers) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
-        "--checkpoint", metavar="NAME", help="one of RUN/checkpoints, such as best; default: the newest"
+        "--checkpoint", metavar="NAME", help="a folder in RUN/checkpoints, such as best; default: the newest"
     )
 
 
@@ -28,7 +28,7 @@ def _add_evaluate(commands: Subparsers) -> None:
     parser = commands.add_parser("evaluate", help="loss and error of a trained network on held-out data")
     _add_run(parser)
     parser.add_argument("data", nargs="?", type=Path, metavar="DATA", help="a shard folder; default: the run's own")
-    parser.add_argument("--part", action="append", metavar="NAME", help="test, dev, ...; default: all held-out ones")
+    parser.add_argument("--part", action="append", metavar="NAME", help="test, dev, ...; default: all held-out splits")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=_evaluate)
 
@@ -38,18 +38,24 @@ def _add_predict(commands: Subparsers) -> None:
     _add_run(parser)
     parser.add_argument("data", type=Path, metavar="DATA", help="a shard folder")
     parser.add_argument("out", type=Path, metavar="OUT", help="a file ending in .h5, .npz or .ark (Kaldi, with a .scp)")
-    parser.add_argument("--part", metavar="NAME", help="test, dev, ...; default: the first held-out one")
+    parser.add_argument("--part", metavar="NAME", help="test, dev, ...; default: the first held-out split")
     _add_output(parser)
     parser.set_defaults(run=_predict)
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
+def _add_output(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--output", choices=KINDS, default=KINDS[0], help=f"default: {KINDS[0]}")
     parser.add_argument(
-        "--priors", type=Path, metavar="FILE", help="classes' priors or counts; default: counts of the training part"
+        "--priors",
+        type=Path,
+        metavar="FILE",
+        help="priors or counts of the classes; default: counts in the training split",
     )
     parser.add_argument(
-        "--smoothing", type=float, metavar="N", help="added to each class's count; default: 1, with --priors 0"
+        "--smoothing",
+        type=float,
+        metavar="N",
+        help="added to each class's count; default: 1, or 0 with --priors",
     )
 
 
@@ -65,9 +71,11 @@ def _add_export(commands: Subparsers) -> None:
     onnx.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
-        help="compare with onnxruntime on held-out data; default: where it is installed and the data are there",
+        help="compare with onnxruntime on held-out data; default: if it is installed and the data exist",
     )
-    onnx.add_argument("--data", type=Path, metavar="DATA", help="a shard folder to compare on; default: the run's own")
+    onnx.add_argument(
+        "--data", type=Path, metavar="DATA", help="shard folder for the comparison; default: the run's own"
+    )
     parser.set_defaults(run=_export)
 
 

@@ -4,7 +4,6 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -47,8 +46,10 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     if transport.rank == 0:
         samples = {part: corpus.samples for part, corpus in corpora.items()}
         data = str(options.data or model.config.data.path or "embedded digits")
-        report = {**model.described(), "data": data, "samples": samples, **results}
-        print(json.dumps(report)) if options.json else _print(model, report)
+        if options.json:
+            print(json.dumps({**model.described(), "data": data, "samples": samples, **results}))
+        else:
+            _print(model, data, samples, results)
     transport.barrier("the end")
     return 0
 
@@ -62,13 +63,13 @@ def open_parts(model: Model, path: Path | None, names: list[str] | None) -> dict
     return {part: model.open(folder, part) for part in wanted}
 
 
-def _print(model: Model, report: dict[str, Any]) -> None:
+def _print(model: Model, data: str, samples: dict[str, int], results: dict[str, float]) -> None:
     epochs = model.samples / sum(model.origin.class_counts)
-    print(f"{model.run}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {report['data']}")
+    print(f"{model.run}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {data}")
     table = Table("part", box=None, pad_edge=False)
     for heading in ("samples", "loss", "error"):
         table.add_column(heading, justify="right")
-    for part, samples in report["samples"].items():
+    for part, count in samples.items():
         key = part.replace("-", "_")
-        table.add_row(part, f"{samples:,}", f"{report[f'{key}_loss']:.4f}", f"{report[f'{key}_error']:.2%}")
+        table.add_row(part, f"{count:,}", f"{results[f'{key}_loss']:.4f}", f"{results[f'{key}_error']:.2%}")
     Console(highlight=False).print(table)

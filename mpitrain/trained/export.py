@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain import __version__
 from mpitrain import config as configuration
-from mpitrain.errors import BadInput, TrainingFailed
+from mpitrain.errors import BadInput, TrainingFailed, library
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
 from mpitrain.trained.model import Model, load
@@ -74,13 +74,8 @@ def _npz(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
 
 
 def _safetensors(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
-    try:
-        from safetensors.numpy import save
-    except ImportError:
-        raise BadInput(
-            "--format safetensors needs safetensors (the extra mpitrain[safetensors]); npz does not"
-        ) from None
-    return save(named(model), metadata(model)), ""
+    safetensors = library("safetensors.numpy", "--format safetensors needs safetensors (npz does not)", "safetensors")
+    return safetensors.save(named(model), metadata(model)), ""
 
 
 def _onnx(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:

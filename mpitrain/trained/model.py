@@ -51,9 +51,13 @@ class Model:
         """The shard folder; for None, the run's own."""
         return inputs.path_of_run(self.config, self.run) if path is None else path
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, str | int]:
         """A description that identifies this model, for files made with it."""
-        named = {"run": str(self.run), "checkpoint": self.checkpoint.name, "trained_samples": self.samples}
+        named: dict[str, str | int] = {
+            "run": str(self.run),
+            "checkpoint": self.checkpoint.name,
+            "trained_samples": self.samples,
+        }
         return {**named, "parameters_sha256": self.sha256}
 
 

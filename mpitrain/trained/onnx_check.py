@@ -1,13 +1,12 @@
 """Compare the outputs of onnxruntime for real inputs with those of this program."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.batch import Batch
-from mpitrain.errors import BadInput, TrainingFailed, first_line
+from mpitrain.errors import BadInput, TrainingFailed, first_line, library
 from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.trained.computing import computing
@@ -39,19 +38,18 @@ def checked(model: Model, content: bytes, options: Options, wanted: bool | None,
 
 
 def _compare(model: Model, content: bytes, options: Options, path: Path | None) -> tuple[float, int, str]:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise BadInput("onnxruntime is not installed (the extra mpitrain[onnx])") from None
+    onnxruntime = library("onnxruntime", "this needs onnxruntime", "onnx")
     folder = model.folder(path)
     part = next(iter(held_out(folder)), "train")
     seen = model.open(folder, part, memory_limit=0)
-    raw: dict[str, Any] = {"memory_limit": 0, "dtype": "float32", "augmentation": Augmentation()}
-    if seen.kind == "images" or model.config.data.normalise == "corpus":
-        raw["normalise"] = "none"
-    given = model.open(folder, part, **raw)
+    in_graph = seen.kind == "images" or model.config.data.normalise == "corpus"
+    normalise = "none" if in_graph else model.config.data.normalise
+    given = model.open(folder, part, memory_limit=0, dtype="float32", augmentation=Augmentation(), normalise=normalise)
     compute = computing(model, seen, options.kind, options.log_priors)
-    session = _session(onnxruntime, content)
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exception classes are not public
+        raise BadInput(f"onnxruntime {onnxruntime.__version__} refuses the file: {first_line(error)}") from None
     kind = np.uint8 if session.get_inputs()[0].type == "tensor(uint8)" else np.float32
     farthest, samples = 0.0, min(seen.samples, MOST)
     for start in [0, *range(1, samples, TOGETHER)]:  # also test a batch of one
@@ -61,13 +59,6 @@ def _compare(model: Model, content: bytes, options: Options, path: Path | None) 
         said = session.run(None, {session.get_inputs()[0].name: batch.inputs.astype(kind)})[0]
         farthest = max(farthest, _distance(said, compute(slice(start, stop))))
     return farthest, samples, part
-
-
-def _session(onnxruntime: Any, content: bytes) -> Any:
-    try:
-        return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exception classes are not public
-        raise BadInput(f"onnxruntime {onnxruntime.__version__} does not take it: {first_line(error)}") from None
 
 
 def _distance(found: Array, wanted: Array) -> float:

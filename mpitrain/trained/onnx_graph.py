@@ -6,17 +6,21 @@ layers and softmax or logistic function.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpitrain.data.normalising import of_pixels, stored
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.trained.model import Model
 from mpitrain.trained.onnx_layers import Graph, translate
 from mpitrain.training.inputs import seen_shape
+
+if TYPE_CHECKING:
+    from onnx import ValueInfoProto
 
 OPSET = 17
 OLDEST = 13  # the first version in which Softmax works on one axis
@@ -35,7 +39,7 @@ class Options:
 
 def serialise(model: Model, options: Options, metadata: dict[str, str]) -> bytes:
     """The ONNX file. Raises BadInput naming the option, or the library that is missing."""
-    onnx = _library()
+    onnx = library("onnx", "--format onnx needs onnx", "onnx")
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST <= options.opset <= newest:
         raise BadInput(f"--opset {options.opset}: from {OLDEST} to {newest}")
@@ -64,7 +68,7 @@ def serialise(model: Model, options: Options, metadata: dict[str, str]) -> bytes
     return bytes(made.SerializeToString())
 
 
-def _given(onnx: Any, model: Model, options: Options) -> Any:
+def _given(onnx: ModuleType, model: Model, options: Options) -> "ValueInfoProto":
     """The description of the input."""
     frames, types = model.origin.kind == "frames", {"uint8": onnx.TensorProto.UINT8, "float32": onnx.TensorProto.FLOAT}
     if frames and options.image_type is not None:
@@ -107,14 +111,3 @@ def _finish(graph: Graph, output: str, options: Options) -> None:
             graph.add(operator)
     if options.log_priors is not None:
         graph.add("Sub", graph.constant("log_priors", options.log_priors.astype(np.float32)))
-
-
-def _library() -> Any:
-    try:
-        import onnx
-        import onnx.checker
-        import onnx.helper
-        import onnx.numpy_helper
-    except ImportError:
-        raise BadInput("--format onnx needs onnx (the extra mpitrain[onnx])") from None
-    return onnx

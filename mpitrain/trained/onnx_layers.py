@@ -1,7 +1,8 @@
 """Translate layers to ONNX nodes. Between the layers, images are [batch, c, h, w], as ONNX requires."""
 
 from functools import singledispatch
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,16 +16,19 @@ from mpitrain.models.layer import Layer, Views
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.pooling import MaxPool
 
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto
+
 
 class Graph:
     """A sequence of nodes; `x` is the name of the latest value, `channels_first` whether its layout is [n, c, h, w]."""
 
-    def __init__(self, onnx: Any, x: str) -> None:
+    def __init__(self, onnx: ModuleType, x: str) -> None:
         self._onnx, self.x, self.channels_first = onnx, x, False
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
 
-    def add(self, operator: str, *more: str, **attributes: Any) -> None:
+    def add(self, operator: str, *more: str, **attributes: int | float | list[int]) -> None:
         """x ← operator(x, more...)."""
         out = f"{operator.lower()}_{len(self.nodes)}"
         self.nodes.append(self._onnx.helper.make_node(operator, [self.x, *more], [out], **attributes))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 
 KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
@@ -52,13 +52,11 @@ def read_priors(path: Path, classes: int) -> Array:
 
     Raises BadInput naming the file.
     """
-    try:
+    with naming(f"{path}: no numbers", OSError, ValueError, EOFError):
         if path.suffix == ".npy":
             numbers = np.atleast_1d(np.load(path, allow_pickle=False)).astype(np.float64)
         else:
             numbers = np.array(path.read_text().strip().removeprefix("[").removesuffix("]").split(), np.float64)
-    except (OSError, ValueError, EOFError) as error:
-        raise BadInput(f"{path}: no numbers: {getattr(error, 'strerror', None) or error}") from error
     if numbers.shape != (classes,) or not np.isfinite(numbers).all() or (numbers < 0).any():
         raise BadInput(f"{path}: expected {classes} numbers, none below 0; found {numbers.size}")
     return numbers

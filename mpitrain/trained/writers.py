@@ -7,17 +7,18 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import IO, Protocol
 
 import h5py
 import numpy as np
 
-from mpitrain.errors import BadInput
-from mpitrain.files import refusals
+from mpitrain.errors import BadInput, library
+from mpitrain.files import writing
 from mpitrain.flat import Array
 
 CHUNK = 1 << 20  # bytes
@@ -36,7 +37,7 @@ class Content:
     targets: Array
     utterances: Array
     keys: Sequence[str]
-    about: dict[str, Any]
+    about: Mapping[str, str | int]
     class_names: Sequence[str] | None = None
 
     @property
@@ -58,7 +59,7 @@ def open_writer(path: Path, content: Content) -> Iterator[Writer]:
 
     Raises BadInput naming the file: an unknown extension, a full disk, a missing library.
     """
-    with refusals(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         free, wanted = shutil.disk_usage(path.parent).free, 4 * content.shape[0] * content.shape[1]
         if free < wanted + (1 << 20):
@@ -120,7 +121,7 @@ def _hdf5(path: Path, content: Content) -> Iterator[Writer]:
 class _Npy:
     """The open member of an npz."""
 
-    def __init__(self, member: Any, content: Content) -> None:
+    def __init__(self, member: IO[bytes], content: Content) -> None:
         header = {"descr": "<f4", "fortran_order": False, "shape": content.shape}
         np.lib.format.write_array_header_1_0(member, header)
         self._member = member
@@ -142,7 +143,7 @@ def _npz(path: Path, content: Content) -> Iterator[Writer]:
 class _Ark:
     """Collects rows until an utterance is complete; the scp holds its position in the final ark."""
 
-    def __init__(self, ark: Any, scp: Any, path: Path, content: Content) -> None:
+    def __init__(self, ark: IO[bytes], scp: IO[str], path: Path, content: Content) -> None:
         self._ark, self._scp, self._path, self._content = ark, scp, path.absolute(), content
         self._rows: list[Array] = []
         self._next, self._have = 0, 0
@@ -186,12 +187,8 @@ def _small(content: Content) -> dict[str, Array]:
     return {"targets": content.targets, "utterances": content.utterances, **encoded}
 
 
-def _kaldiio() -> Any:
-    try:
-        import kaldiio
-    except ImportError:
-        raise BadInput("a .ark needs kaldiio (the extra mpitrain[kaldi]); .h5 and .npz do not") from None
-    return kaldiio
+def _kaldiio() -> ModuleType:
+    return library("kaldiio", "a .ark needs kaldiio (.h5 and .npz do not)", "kaldi")
 
 
 WRITERS = {".h5": _hdf5, ".hdf5": _hdf5, ".npz": _npz, ".ark": _ark}

@@ -36,11 +36,16 @@ def filled(seed: int, trained: int) -> State:
     return state
 
 
+def piece_of(state: State, *outstanding: Work) -> checkpoint.Piece:
+    """The master's piece."""
+    return checkpoint.Piece(state.vectors(), state.numbers(), [*state.assignments.returned, *outstanding])
+
+
 def save(folder: Path, state: State, keep: int = 9) -> Path:
     """One checkpoint."""
     draft = checkpoint.Draft(folder, state.trained)
     draft.begin(1000)
-    draft.write_state(state, LAYOUT, [Work(0, 20, 4, 4)])
+    draft.write("state.h5", piece_of(state, Work(0, 20, 4, 4)), LAYOUT)
     return draft.commit(keep)
 
 
@@ -107,7 +112,7 @@ def test_a_checkpoint_cut_off_while_writing_is_not_seen(tmp_path: Path) -> None:
     whole = save(tmp_path, filled(1, 10))
     draft = checkpoint.Draft(tmp_path, 20)
     draft.begin(0)
-    draft.write_state(filled(2, 20), LAYOUT, [])
+    draft.write("state.h5", piece_of(filled(2, 20)), LAYOUT)
     assert checkpoint.newest(tmp_path) == (whole, [])
 
 

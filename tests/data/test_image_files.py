@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mpitrain.data.cifar import LABELS, class_names, parse_binary, parse_python
-from mpitrain.data.idx import parse_idx, read_idx
+from mpitrain.data.mnist import parse_idx, read_idx
 from mpitrain.data.pickles import read_pickle
 from mpitrain.data.pictures import load_picture
 from mpitrain.errors import BadInput
@@ -294,9 +294,9 @@ def test_transparency_lies_on_white(tmp_path: Path) -> None:
     ("spoil", "line"),
     [
         (lambda content: b"", "is empty"),
-        (lambda content: b"<html>not found</html>", "not a picture that Pillow knows"),
+        (lambda content: b"<html>not found</html>", "not an image in a format that Pillow reads"),
         (lambda content: content[: len(content) // 2], "cannot be read"),
-        (lambda content: content[:8], "not a picture|cannot be read"),
+        (lambda content: content[:8], "not an image|cannot be read"),
     ],
 )
 @pytest.mark.parametrize("name", ["p.png", "p.jpg"])

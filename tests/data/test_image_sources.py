@@ -137,10 +137,10 @@ def test_a_spoilt_cifar_archive_is_one_line(tmp_path: Path, spoil: Any, line: st
 def test_no_tar_archive_is_one_line(tmp_path: Path, content: bytes | None, capsys: Any) -> None:
     source = _store(_cifar_files("cifar10", False)[0], tmp_path, "tar.gz")
     source.write_bytes(source.read_bytes()[:5000] if content is None else content)
-    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), "cifar.tar.gz: not a whole tar archive", capsys)
+    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), "cifar.tar.gz: not a complete tar archive", capsys)
     source.unlink()
     refused(
-        tmp_path / "out", lambda: cifar.plan(source, "cifar10"), "cifar.tar.gz: not a whole tar archive: No", capsys
+        tmp_path / "out", lambda: cifar.plan(source, "cifar10"), "cifar.tar.gz: not a complete tar archive: No", capsys
     )
 
 
@@ -267,7 +267,7 @@ def test_shares_are_held_out_of_every_class(tmp_path: Path) -> None:
     ("name", "content", "line"),
     [
         ("a/100.png", b"", "a/100.png: is empty"),
-        ("a/100.png", b"<html>", "a/100.png: not a picture that Pillow knows"),
+        ("a/100.png", b"<html>", "a/100.png: not an image in a format that Pillow reads"),
         ("b/100.jpg", "truncated", "b/100.jpg: cannot be read"),
         ("b/100.png", "larger", "b/100.png: 9 x 6 pixels, but the first picture has 8 x 6; --size makes them alike"),
         ("100.png", "larger", "100.png: lies outside the folders of the classes"),
@@ -449,9 +449,9 @@ def _parsed(words: list[str]) -> Any:
 
 def _plan_of(options: Any) -> None:
     """What `prepare` does before anything is written."""
-    from mpitrain.data.sources import check_jobs
+    from mpitrain.data.sources import require_least
 
-    check_jobs(options)
+    require_least(options, jobs=1)
     options.planning(options).tasks(options.folder)[0].final  # noqa: B018
 
 

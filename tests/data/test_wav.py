@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mpitrain.__main__ import parser
 from mpitrain.data import recorded
 from mpitrain.data.features import frame_centres, log_mel, with_deltas
-from mpitrain.data.labels import Numbering, read_frames, read_segments
+from mpitrain.data.labels import Numbering, classes_of, read_frames, read_segments
 from mpitrain.data.wav import How, plan
 from mpitrain.errors import BadInput
 
@@ -216,7 +216,7 @@ def test_any_label_file_is_refused_or_read(tmp_path: Path, content: bytes) -> No
         except BadInput as error:
             assert str(path) in str(error) and "\n" not in str(error)
             continue
-        classes, _ = numbering.classes()
+        classes, _ = classes_of(numbering.names)
         for labels in found.values():
             assert (classes[labels.targets] >= 0).all()
             if labels.starts is not None:

@@ -1,8 +1,8 @@
 """The report: what it reads out of run folders in any state, its tables, and its page without a browser."""
 
-import builtins
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,14 +248,7 @@ def test_plots_as_files(form: str, magic: bytes, tmp_path: Path) -> None:
 def test_plots_without_matplotlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["report", str(write_run(tmp_path / "run")), "--plots", str(tmp_path / "plots")]) == 2
     assert "matplotlib" in capsys.readouterr().err
 

@@ -1,8 +1,8 @@
 """§4 of Zhang, Choromanska & LeCun 2015: the paper's maps, its conditions, its figure, and the command."""
 
 import argparse
-import builtins
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.rules import admm, elastic, sgd
-from mpitrain.stability import add_parser, maps, variance
+from mpitrain.stability import maps, variance
+from mpitrain.stability.command import add_parser
 
 SIZES = [1, 2, 3, 5, 8, 16, 64]
 
@@ -239,14 +240,7 @@ def test_command_draws_a_figure(method: str, capsys: pytest.CaptureFixture[str],
 def test_a_figure_without_matplotlib_is_bad_input(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(BadInput, match=r"--out: .*matplotlib"):
         command(f"--method admm --workers 3 --grid 2 --out {tmp_path / 'grid.png'}", capsys)
 

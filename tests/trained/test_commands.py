@@ -255,5 +255,5 @@ def test_a_missing_library_is_named(
     for name in {library, *(name for name in sys.modules if name.startswith(f"{library}."))}:
         monkeypatch.setitem(sys.modules, name, None)
     ended = alone(*command.split())
-    assert ended.status == 2 and len(ended.err.splitlines()) == 1 and "the extra mpitrain[" in ended.err
+    assert ended.status == 2 and len(ended.err.splitlines()) == 1 and "pip install mpitrain[" in ended.err
     assert library in ended.err and not list(folder.glob("*p.ark")) and not list(folder.glob("run/model.*"))

@@ -60,7 +60,6 @@ class Meetings:
         if peer.number == 0:
             for member, standing in zip(peer.members, standings, strict=True):
                 self._exchange.tally.take(member, standing.report)
-            self._session.counters.note(self._exchange.tally.whole())
         if any(s.reason == "save" for s in standings) and not over:
             self._save()
         return over

@@ -44,7 +44,7 @@ class Peer(Trainer):
         self._reported = self._checked = session.clock()
         self._began = self._measured = self._reported
         if self.number == 0:
-            session.counters.add_statistics(self.exchange.tally.recent)
+            session.counters.include(self.exchange.tally)
             self._warn_of_coarse_steps()
 
     def compute(self, work: Work, settings: Settings, emit: bool) -> Entries:

@@ -2,17 +2,18 @@
 
 from typing import Any
 
-from mpitrain.monitoring.counters import Counters
+from mpitrain.monitoring.counters import Counters, Extra
 from mpitrain.protocols.messages import Totals
 
 
-class Tally:
+class Tally(Extra):
     """Takes cumulative reports, tells `counters` what is new in them, and describes the exchange.
 
     `length` is the number of parameters, `itemsize` the bytes of one in a dense exchange.
     """
 
     def __init__(self, counters: Counters, length: int, itemsize: int) -> None:
+        super().__init__()
         self._counters, self._length, self._itemsize = counters, length, itemsize
         self._reports: dict[int, Totals] = {}
         self._shown = Totals()
