@@ -60,7 +60,7 @@ def accumulate(
         raise ValueError(f"{levels.size} levels for {words.size} words")
     kind = residual.dtype.type
     count = _accumulate(
-        *(residual, gradient, words, levels, kind(scale), kind(threshold), kind(limit)),
+        *(residual, gradient, words, levels if levels.size else None, kind(scale), kind(threshold), kind(limit)),
         *(float(greatest), float(quantum)),
     )
     if count < 0:
@@ -91,25 +91,26 @@ def _accumulate(residual, gradient, words, levels, scale, threshold, limit, grea
 
 @njit(cache=True, nogil=True)
 def _emit(residual, words, levels, start, stop, threshold, limit, greatest, quantum, count):  # type: ignore[no-untyped-def]
-    bound = min(threshold, limit)
     kind = residual.dtype.type
     for i in range(start, stop):
         value = residual[i]
-        if abs(value) <= bound:
-            continue
-        if not abs(value) < np.inf:
-            return -1 - i
-        if abs(value) > threshold:
+        if not abs(value) <= threshold:
+            if not abs(value) < np.inf:
+                return -1 - i
             negative = value < 0
-            sent = np.float64(threshold)
-            if levels.size:
-                size = np.float64(abs(value))
-                level = np.rint(size / quantum) if quantum else np.floor(size / sent)
-                level = min(max(level, 1.0), greatest)
-                sent = level * (quantum if quantum else sent)
-                levels[count] = np.uint32(level)
-            value = kind(value + sent if negative else value - sent)
             words[count] = np.uint32(i) | (SIGN if negative else np.uint32(0))
+            if levels is not None:  # decided when compiled
+                unit = quantum if quantum else np.float64(threshold)
+                level = np.rint(abs(value) / unit) if quantum else np.floor(abs(value) / unit)
+                level = min(max(level, 1.0), greatest)
+                levels[count] = np.uint32(level)
+                value = kind(value + level * unit if negative else value - level * unit)  # rounded once
+            else:
+                value += threshold if negative else -threshold
+            residual[i] = min(max(value, -limit), limit)
             count += 1
-        residual[i] = min(max(value, -limit), limit)
+        elif limit < threshold and abs(value) > limit:
+            if value == np.inf or value == -np.inf:
+                return -1 - i
+            residual[i] = min(max(value, -limit), limit)
     return count
