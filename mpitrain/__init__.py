@@ -1,9 +1,26 @@
-"""mpitrain: distributed SGD over MPI with the algorithms of five papers (README.md names them)."""
+"""mpitrain: distributed SGD over MPI with the algorithms of five papers (README.md names them).
+
+`mpitrain.train` and `mpitrain.load` are for programs and notebooks; the command line is `python -m mpitrain`.
+"""
 
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpitrain.trained.python import Trained as Trained
+    from mpitrain.trained.python import load as load
+    from mpitrain.trained.python import train as train
 
 __version__ = "0.1.0"
 
 # Installed, mpitrain.kernels lies in this folder; in a checkout it is the folder kernels/ beside it.
 if not Path(__file__).with_name("kernels").is_dir():
     __path__.append(str(Path(__file__).resolve().parent.parent))
+
+
+def __getattr__(name: str) -> object:
+    """Load what Python uses when it is used: the command line needs none of it."""
+    if name in ("Trained", "load", "train"):
+        return resolve_name(f"mpitrain.trained.python:{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -68,6 +68,9 @@ class Model(Section, frozen=True):
     l2: NotNegative | None = None
     dropout: Fraction | None = None
     layers: Annotated[list[AnyLayer], msgspec.Meta(max_length=1000)] | None = None
+    import_: Text | None = msgspec.field(default=None, name="import")  # FILE.py:function or package.module:function
+    options: dict[str, object] | None = None  # what that function is called with
+    loss: Text | None = None  # FILE.py:function of outputs and targets, instead of that of `output`
 
 
 class Training(Section, frozen=True):
@@ -277,16 +280,22 @@ def _with_optimizer(table: Record) -> Record:
 
 
 def _with_preset(table: Record) -> Record:
-    """The table with the default network. Raises BadInput for keys of presets if the network is given by layers."""
+    """The table with what holds for the network if nothing else is said. Raises BadInput for keys of presets beside
+    layers or an import, and for keys of an import without one."""
     model = table.get("model", {})
     assert isinstance(model, dict)
-    if "layers" not in model:
+    for key in ("options", "loss"):
+        if key in model and "import" not in model:
+            raise BadInput(f"model.{key}: belongs to model.import, which is not given")
+    ways = [key for key in ("preset", "layers", "import") if key in model]
+    if len(ways) > 1:
+        raise BadInput(f"model.{ways[0]}: model.{ways[1]} says something else; give one of them")
+    if ways in ([], ["preset"]):
         return {**table, "model": {"preset": presets.DEFAULT, "width": 1.0, **model}}
-    if "preset" in model:
-        raise BadInput(f"model.preset = {model['preset']!r}: model.layers lists other layers; give one of them")
     for key in ("width", "hidden_layers", "dropout"):
         if key in model:
-            raise BadInput(f"model.{key}: changes a preset; model.layers says it itself")
+            where = "[model.options]" if ways == ["import"] else "itself"
+            raise BadInput(f"model.{key}: changes a preset; model.{ways[0]} says it {where}")
     return table
 
 

@@ -3,10 +3,12 @@
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75  # exit status of a run that a signal ended: sysexits' EX_TEMPFAIL, "try again later"
 ECHO = 10.0  # seconds within which further signals are the first one's echoes; Slurm leaves 30 before it kills
 ECHO_OF_INTERRUPT = 2.0  # of SIGINT, which people send
@@ -32,10 +34,23 @@ class Stop:
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-        for number in numbers:
+        for number in NUMBERS:
             signal.signal(number, self._handle)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # jobs/launch.sh blocks SIGTERM in mpirun
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)  # jobs/launch.sh blocks SIGTERM in mpirun
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen, as `install` does, and put back the handlers of before at the end."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in NUMBERS}
+        self.install()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.signal:  # not `flag`: another rank's stop request may have come before this rank's own signal

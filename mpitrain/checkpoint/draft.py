@@ -28,7 +28,7 @@ from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.sampling.assignments import Work
 
 BEST = "best"  # the checkpoint that holds only a `MODEL`, with its `error` among the numbers
-STATE, MODEL = "state.h5", "model"
+STATE, MODEL, KEPT = "state.h5", "model", "kept"
 PIECES = "rank-*.h5"
 CHUNK = 1 << 20  # elements per chunk and per HDF5 call, which blocks all other calls of HDF5
 SPARE = 1 << 20  # upper bound of the bytes that are needed beside the vectors
@@ -38,16 +38,18 @@ LOOKS = 10  # the fewest checks before a deadline expires: time in which the job
 
 @dataclass(frozen=True)
 class Piece:
-    """The content of one file of a checkpoint: vectors by name, numbers, and ranges of samples to hand out again."""
+    """The content of one file of a checkpoint: vectors by name, numbers, ranges of samples to hand out again, and what
+    the model keeps beside its parameters, by name."""
 
     vectors: dict[str, Array]
     numbers: Numbers
     ranges: list[Work] = field(default_factory=list)
+    kept: dict[str, Array] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Size of the vectors in bytes."""
-        return sum(vector.nbytes for vector in self.vectors.values())
+        return sum(array.nbytes for array in (*self.vectors.values(), *self.kept.values()))
 
 
 def file_of(rank: int) -> str:
@@ -113,6 +115,7 @@ class Draft:
         replaced = self.final.with_name(self.final.name + REPLACED)
         with writing(self.final):
             for name, text in documents.items():
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 write_durably(self.path / name, text)
             write_manifest(self.path, documents)
             if self.final.exists():
@@ -152,6 +155,9 @@ def _fill(file: h5py.File, piece: Piece, layout: Layout) -> None:
         stored = file.create_dataset(name, vector.shape, vector.dtype, fletcher32=True, chunks=(chunk,))
         for part in block_slices(slice(0, vector.size), chunk):
             stored[part] = vector[part]
+    for name, array in piece.kept.items():
+        flat = array.reshape(-1)
+        file.create_dataset(f"{KEPT}/{name}", data=flat, fletcher32=True, chunks=(max(min(flat.size, CHUNK), 1),))
 
 
 def _delete(checkpoint: Path) -> None:

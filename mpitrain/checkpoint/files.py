@@ -65,7 +65,7 @@ def write_manifest(folder: Path, documents: Iterable[str] = ()) -> None:
     """Write the manifest, with size and checksum of every piece and document in the folder, and sync all to the
     disk."""
     files = [*sorted(folder.glob("*.h5")), *(folder / name for name in documents)]
-    described = {path.name: digest(path) for path in files}
+    described = {str(path.relative_to(folder)): digest(path) for path in files}
     write_durably(folder / MANIFEST, json.dumps({"format": FORMAT, "files": described}, indent=1) + "\n")
 
 

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 
 from mpitrain.algorithms import Algorithm
-from mpitrain.checkpoint.draft import BEST, MODEL, PIECES, STATE, file_of
+from mpitrain.checkpoint.draft import BEST, KEPT, MODEL, PIECES, STATE, file_of
 from mpitrain.checkpoint.files import REPLACED, describe, fault, folders
 from mpitrain.checkpoint.state import Numbers, State, fresh
 from mpitrain.errors import BadInput, naming
@@ -80,6 +80,23 @@ def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
         state.began = state.index
     for work in ranges:
         state.assignments.give_back(work)
+
+
+def load_kept(checkpoint: Path) -> dict[str, Array]:
+    """What the model keeps beside its parameters, by name, each array flat. Raises BadInput naming the file."""
+    path = checkpoint / STATE
+    try:
+        with h5py.File(path, "r") as file:
+            kept: dict[str, Array] = {}
+            if KEPT in file:
+                file[KEPT].visititems(lambda name, node: kept.update({name: node[:]}) if _is_array(node) else None)
+            return kept
+    except (OSError, KeyError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _is_array(node: h5py.Dataset | h5py.Group) -> bool:
+    return isinstance(node, h5py.Dataset)
 
 
 def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> None:

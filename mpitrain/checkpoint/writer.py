@@ -17,6 +17,7 @@ from mpitrain.config import Run
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, Layout, on_host
+from mpitrain.models.model import Buffered
 from mpitrain.sampling.assignments import Work
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Saver:
 
     The newest `keep` checkpoints are kept; `deadline` is how many seconds to wait for other ranks' pieces. Every
     checkpoint holds the run's `documents` (file names and texts); the first one also updates those in the run folder.
+    `model` is given if it keeps more than its parameters.
     One checkpoint is written at a time: while `busy`, no other may be begun. While this rank waits for its disk, it
     sends heartbeats through `transport`.
     """
@@ -42,9 +44,11 @@ class Saver:
         deadline: float = 300.0,
         transport: "Transport | None" = None,
         documents: Mapping[str, str] = MappingProxyType({}),
+        model: Buffered | None = None,
     ) -> None:
         self.folder, self.layout, self.keep, self.deadline = folder, layout, keep, deadline
         self._transport, self._documents, self._to_publish = transport, documents, True
+        self._model = model
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last
         self._awaited: list[int] = []  # the ranks whose pieces the thread is waiting for
@@ -62,9 +66,10 @@ class Saver:
         layout: Layout,
         transport: "Transport",
         documents: Mapping[str, str] = MappingProxyType({}),
+        model: Buffered | None = None,
     ) -> "Saver":
         """A saver with the settings of the configuration."""
-        return cls(folder, layout, run.checkpoints_kept, run.deadline, transport, documents)
+        return cls(folder, layout, run.checkpoints_kept, run.deadline, transport, documents, model)
 
     # ---- copies
 
@@ -77,7 +82,8 @@ class Saver:
     def copy_state(self, state: State, outstanding: list[Work]) -> Piece:
         """Copy the state, from which a run resumes on any number of ranks. The master calls this."""
         ranges = [*state.assignments.returned, *outstanding]
-        return Piece(self._copied("state", state.vectors()), state.numbers(), ranges)
+        kept = self._model.kept(on_host(state.model)) if self._model else {}
+        return Piece(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
 
     def offer_best(self, error: float, model: Array, trained: int) -> None:
         """If the error is the smallest so far, keep a copy of the model, which is written with the next checkpoint."""
@@ -85,7 +91,9 @@ class Saver:
             self._best_error = self._alive_while(lambda: best_error(self.folder))
         if error < self._best_error:
             self._best_error = error
-            piece = Piece({MODEL: np.array(on_host(model))}, {"error": error, "trained": trained})
+            vector = np.array(on_host(model))
+            kept = self._model.kept(vector) if self._model else {}
+            piece = Piece({MODEL: vector}, {"error": error, "trained": trained}, kept=kept)
             with self._best_lock:
                 self._best = piece
 

@@ -11,8 +11,8 @@ from mpitrain.training.inputs import design_of
 def explained(config: Config) -> str:
     """TOML that reads back as the configuration. The comments, as keys of [model] instead of those above them, give the
     same network. Raises BadInput naming a key of [model]."""
-    text, design = configuration.to_toml(config), design_of(config)
-    if design.preset is None:
+    text = configuration.to_toml(config)
+    if config.model.import_ or (design := design_of(config)).preset is None:
         return text
     keys = tomli_w.dumps({"output": design.output, "l2": design.l2}).splitlines()
     lines = [f"# {line}\n" for line in (*keys, *table.to_lines(design.layers))]

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from mpitrain import __version__, checkpoint, pretraining
 from mpitrain import config as configuration
@@ -17,15 +18,17 @@ from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.cli import doubts
-from mpitrain.config import Config
+from mpitrain.config import Config, Run
 from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
-from mpitrain.models.model import Model
+from mpitrain.models import torch_start
+from mpitrain.models.model import Model, buffered
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
+from mpitrain.monitoring.measuring import Measuring
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
@@ -35,7 +38,8 @@ from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
-from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
+from mpitrain.training.imported import Shown
+from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, says, trained_on
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,19 @@ class Options:
     continued: Path | None = None  # --continue: resume if there is an intact checkpoint, otherwise start
     print_config: bool = False
     checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
+    build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
 
 
-def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Model]:
+def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu, Corpus, Model]:
     """Build everything that depends on the user's files and keys and needs no communication."""
     if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
-    device = choose(config.run, transport.local_rank)
+    device = choose(_run_of(config), transport.local_rank)
     corpus = transport.alive_while(lambda: open_corpus(data_path(config), "train", **reading(config)))
-    network = network_of(config, corpus.shape, corpus.classes, device.workspace())
+    torch_start.limit_threads(threads(config.run.threads, transport))
+    shown = Shown(options.resume, says(transport.rank == 0), options.build)
+    network = network_of(config, corpus.shape, corpus.classes, device.workspace(), shown)
+    torch_start.limit_threads(threads(config.run.threads, transport))
     _require_whole_samples(config, corpus.samples)
     _require_memory(config, network)
     wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
@@ -69,6 +77,15 @@ def prepare(transport: Transport, config: Config) -> tuple[Cpu, Corpus, Model]:
     if config.run.tensorboard:
         tensorboard.require()
     return device, corpus, network
+
+
+def _run_of(config: Config) -> Run:
+    """[run] with the device on which the model can compute."""
+    if not config.model.import_:
+        return config.run
+    if config.run.device == "gpu":
+        raise BadInput("run.device = 'gpu': model.import computes on the CPU")
+    return replace(config.run, device="cpu")
 
 
 def _require_whole_samples(config: Config, samples: int) -> None:
@@ -191,8 +208,10 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
     documents = {
         checkpoint.CONFIG: checkpoint.sealed(configuration.to_toml(config)),
         origin.NAME: origin.text(told),
+        **session.network.documents,
     }
-    session.saver = Saver.of(config.run, folder / "checkpoints", session.network.layout, transport, documents)
+    kept = buffered(session.network)
+    session.saver = Saver.of(config.run, folder / "checkpoints", session.network.layout, transport, documents, kept)
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
     transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))
@@ -201,9 +220,12 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
     if config.run.train_subset:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:
-        slices = has_server(config) and session.transport.size > 1
+        slices, dtype = has_server(config) and session.transport.size > 1, np.dtype(config.training.dtype)
+        measuring = None
+        if kept is not None and kept.measures:
+            measuring = Measuring(kept, session.learner.corpus, config.training.seed, dtype)
         evaluation = Evaluation(
-            session.network, corpora, np.dtype(config.training.dtype), session.clock, slices, device=session.device
+            session.network, corpora, dtype, session.clock, slices, device=session.device, measuring=measuring
         )
     session.monitor = monitor = MasterMonitor(session, folder, metrics, progress, evaluation)
     _say_start(session, resumed is not None)

@@ -6,6 +6,7 @@ and all exit with status 2.
 
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -27,7 +28,8 @@ from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
 from mpitrain.errors import BadInput
-from mpitrain.models.model import Model
+from mpitrain.flat import on_host
+from mpitrain.models.model import Model, buffered
 from mpitrain.models.warm import warm
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
@@ -44,15 +46,15 @@ def train(options: Options) -> int:
     """Train and return the exit status. Collective."""
     stop = Stop()
     stop.install()
-    return train_on(Transport(deadline=_first_deadline(options.overrides)), options, stop)
+    return train_on(Transport(deadline=first_deadline(options.overrides)), options, stop)
 
 
 def train_on(transport: Transport, options: Options, stop: Stop) -> int:
     """The same, on a transport that may be simulated."""
-    return ending_together(transport, lambda: _configured(transport, options, stop))
+    return ending_together(transport, lambda: configured(transport, options, stop))
 
 
-def _first_deadline(overrides: tuple[str, ...]) -> float:
+def first_deadline(overrides: tuple[str, ...]) -> float:
     """run.deadline as given on the command line, used until the configuration is read, which then reports errors."""
     told = [value for key, _, value in (each.partition("=") for each in overrides) if key.strip() == "run.deadline"]
     try:
@@ -62,7 +64,10 @@ def _first_deadline(overrides: tuple[str, ...]) -> float:
     return deadline if 0 < deadline < inf else configuration.Run().deadline
 
 
-def _configured(transport: Transport, options: Options, stop: Stop) -> int:
+def configured(
+    transport: Transport, options: Options, stop: Stop, told: Callable[[Path], None] = lambda folder: None
+) -> int:
+    """Train as the options say; the exit status. The first rank tells its run folder. Collective."""
     options = _started_or_resumed(transport, options)
     config = _shared_config(transport, options)
     if options.print_config:
@@ -72,7 +77,7 @@ def _configured(transport: Transport, options: Options, stop: Stop) -> int:
     transport.deadline = config.run.deadline
     # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
     with threadpool_limits(threads(config.run.threads, transport)), np.errstate(over="ignore", invalid="ignore"):
-        return _train(transport, config, options, stop)
+        return _train(transport, config, options, stop, told)
 
 
 def _started_or_resumed(transport: Transport, options: Options) -> Options:
@@ -123,11 +128,13 @@ def _shared_config(transport: Transport, options: Options) -> Config:
     return configuration.resolve(tomllib.loads(transport.broadcast(text.encode(), "the configuration").decode()))
 
 
-def _train(transport: Transport, config: Config, options: Options, stop: Stop) -> int:
-    parts = agreed(transport, lambda: prepare(transport, config), "the preparation")
+def _train(transport: Transport, config: Config, options: Options, stop: Stop, told: Callable[[Path], None]) -> int:
+    parts = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
     agreed(transport, lambda: _require_same_data(transport, parts[1]), "the data")
     wait = transport.heartbeat
     lease = agreed(transport, lambda: None if transport.rank else run_folder(config, options, wait), "the run folder")
+    if lease is not None:
+        told(lease.folder)
     try:
         return _train_in(lease.folder if lease else None, transport, config, options, stop, parts)
     finally:
@@ -147,10 +154,12 @@ def _train_in(
     device, corpus, network = parts
     _compile(transport, corpus, network, config, device)
     session = new_session(transport, config, device, corpus, network, stop)
+    agreed(transport, lambda: _require_same_model(session), "the model")
     monitor = agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")
     coordination.share(session)
     if options.resume:
         _share_state(session)
+        _restore_kept(session)
     with transport.watching():
         if not options.resume:
             pretrain(session)
@@ -178,6 +187,26 @@ def _require_same_data(transport: Transport, corpus: Corpus) -> None:
         found, first = texts[odd][0], texts[0][0]
         same = ", others than rank 0" if found == first else f", rank 0 {first}"
         raise BadInput(f"data.path: rank {odd} has {found}{same}")
+
+
+def _require_same_model(session: Session) -> None:
+    """Raise BadInput naming a rank on which the user's code builds another model than on rank 0."""
+    network, transport = session.network, session.transport
+    if not network.documents:  # of our own layers: the configuration is all there is
+        return
+    own, theta = buffered(network), session.state.theta
+    sums = [xxhash.xxh3_64_hexdigest(part.tobytes()) for part in (theta, *(own.kept(theta) if own else {}).values())]
+    texts = transport.gather_texts(" ".join((str(theta.size), *sums)), "the model")
+    odd = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+    if odd is not None:
+        raise BadInput(f"{network.name}: gives rank {odd} other initial weights or constants than rank 0")
+
+
+def _restore_kept(session: Session) -> None:
+    """Give every rank's model what the checkpoint holds beside the parameters."""
+    own, folder, state = buffered(session.network), session.resumed, session.state
+    if own is not None and folder is not None:
+        own.restore(session.transport.alive_while(lambda: checkpoint.load_kept(folder)), on_host(state.model))
 
 
 def _compile(transport: Transport, corpus: Corpus, network: Model, config: Config, device: Cpu) -> None:

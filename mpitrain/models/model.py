@@ -5,8 +5,8 @@ module of another library whose parameters and gradients are views of flat vecto
 else can be done with it; whoever needs more than the protocol asks for the capability with `require`.
 """
 
-from collections.abc import Callable
-from typing import Literal, Protocol, SupportsFloat, get_args
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol, SupportsFloat, cast, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -40,6 +40,7 @@ class Model(Protocol):
     input_shape: tuple[int, ...]
     classes: int
     name: str
+    documents: Mapping[str, str]  # what a run folder keeps of it beside the configuration: texts by file name
 
     @property
     def output(self) -> Literal["softmax", "logistic"]:
@@ -77,6 +78,33 @@ class Model(Protocol):
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:
         """The outputs [n, classes] before `output`, without dropout, valid until the next call of the model."""
+
+
+class Buffered(Model, Protocol):
+    """A model with "buffers": constants, which are parameters of no algorithm, and statistics of normalisation, which
+    belong to the parameters that they were measured for."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether it has statistics."""
+
+    def measured(self, parameters: Array) -> bool:
+        """Whether the statistics, if it has any, belong to these parameters."""
+
+    def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
+        """Take the minibatch `number` of `count` into the statistics, which the first one begins anew. After the last
+        one they belong to these parameters."""
+
+    def kept(self, parameters: Array) -> dict[str, Array]:
+        """Constants by name, and the statistics if they belong to these parameters."""
+
+    def restore(self, kept: Mapping[str, Array], parameters: Array) -> None:
+        """Take back what `kept` has given for these parameters. Raises BadInput naming what does not fit."""
+
+
+def buffered(model: Model) -> Buffered | None:
+    """The model with what it offers if it has "buffers", else None."""
+    return cast(Buffered, model) if "buffers" in model.capabilities else None
 
 
 def require(model: Model, capability: Capability, who: str) -> None:

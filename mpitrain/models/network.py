@@ -1,7 +1,8 @@
 """A network: a sequence of layers with their parameters in one flat vector."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import ClassVar, Literal, SupportsFloat, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ class Network:
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(("split", "layers"))
+    documents: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,

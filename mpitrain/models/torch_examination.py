@@ -54,7 +54,7 @@ def _is_library(path: str) -> bool:
     return "site-packages" in path or __file__.rpartition("models")[0] in path or path.startswith("<")
 
 
-def made(make: Callable[[int], torch.nn.Module], seed: int, name: str, example: torch.Tensor) -> torch.nn.Module:
+def made(make: Callable[[int], object], seed: int, name: str, example: torch.Tensor) -> torch.nn.Module:
     """The module that `make(seed)` makes, all its parameters with shapes. Raises BadInput."""
     with blaming(name, "cannot be built"):
         module = make(seed)

@@ -1,6 +1,6 @@
 """Any torch.nn.Module as a model, on the CPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -10,14 +10,15 @@ from numpy.typing import DTypeLike
 from torch.nn import functional
 
 from mpitrain.data.batch import Batch
-from mpitrain.flat import Array, Layout
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
 from mpitrain.models import torch_examination as examination
-from mpitrain.models.model import Capability, Ready
+from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.models.torch_binding import Binding
 from mpitrain.models.torch_statistics import Statistics
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-Make = Callable[[int], torch.nn.Module]
+Make = Callable[[int], object]
 
 MIX = 2654435761  # an odd number: shares of one minibatch have different seeds, of which PyTorch takes 32 bits
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -46,12 +47,14 @@ class TorchModel:
         bf16: bool = False,
     ) -> None:
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
+        self.documents: Mapping[str, str] = {}
         self.output: Literal["softmax", "logistic"] = output
         self.loss = loss or LOSSES[output]
         self._make, self._seed, self._bf16 = make, seed, bf16
         self._dtype = np.dtype(np.float32)
         self.module = self._made(seed).float()
         self._binding = Binding(examination.trained(self.module), l2)
+        self.layout = self._binding.layout  # as the module registers them
         self.statistics = Statistics(self.module, self._forward)
         self._training = self._early = True
         with examination.drawing(seed):
@@ -59,14 +62,18 @@ class TorchModel:
         self._early = examination.may_step_early(self)
 
     @property
-    def layout(self) -> Layout:
-        """Where the parameters lie in the flat vector: as the module registers them."""
-        return self._binding.layout
+    def capabilities(self) -> frozenset[Capability]:
+        """ "buffers" with batch normalisation or constants."""
+        return frozenset(("buffers",) if self.statistics or self._constants() else ())
 
     @property
-    def capabilities(self) -> frozenset[Capability]:
-        """ "buffers" with batch normalisation."""
-        return frozenset(("buffers",) if self.statistics else ())
+    def measures(self) -> bool:
+        """Whether it has statistics of normalisation."""
+        return bool(self.statistics)
+
+    def measured(self, parameters: Array) -> bool:
+        """Whether the statistics, if it has any, belong to these parameters."""
+        return self.statistics.are_of(parameters)
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
         """The parameters of the module that `make(seed)` makes."""
@@ -129,18 +136,17 @@ class TorchModel:
     def kept(self, parameters: Array) -> dict[str, Array]:
         """What the module needs beside these parameters, by its names in the module's state_dict: constants, and the
         statistics of normalisation where they belong to them."""
-        trained = {name for name, _ in examination.trained(self.module, all_names=True)}
-        constants = set(self.module.state_dict()) - trained
-        if not self.statistics.are_of(parameters):
-            constants -= self.statistics.names()
+        names = self._constants() | (self.statistics.names() if self.measured(parameters) else set())
         state = self.module.state_dict()
-        return {name: state[name].numpy().copy() for name in sorted(constants)}
+        return {name: state[name].numpy().copy() for name in sorted(names)}
 
-    def restore(self, kept: dict[str, Array], parameters: Array) -> None:
-        """Take back what `kept` has given for these parameters."""
+    def restore(self, kept: Mapping[str, Array], parameters: Array) -> None:
+        """Take back what `kept` has given for these parameters. Raises BadInput naming what does not fit."""
         self._convert(parameters.dtype)
         state = self.module.state_dict()
         for name, array in kept.items():
+            if name not in state or state[name].numel() != array.size:
+                raise BadInput(f"{self.name}: has no {name} of {array.size} elements, which the checkpoint holds")
             state[name].copy_(torch.from_numpy(array).reshape(state[name].shape))
         if self.statistics.names() <= kept.keys():
             self.statistics.belong_to(parameters)
@@ -175,6 +181,11 @@ class TorchModel:
             x, targets = torch.cat([x, x]), torch.cat([targets, targets])
         return self.module(x), targets
 
+    def _constants(self) -> set[str]:
+        """The names, as in state_dict, of parameters that need no gradient and of buffers that are no statistics."""
+        trained = {name for name, _ in examination.trained(self.module, all_names=True)}
+        return set(self.module.state_dict()) - trained - self.statistics.names()
+
     def _convert(self, dtype: np.dtype) -> None:
         if dtype != self._dtype:
             self.module.to(DTYPES[dtype.name])
@@ -195,6 +206,13 @@ class TorchModel:
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast("cpu", dtype=torch.bfloat16) if self._bf16 else nullcontext()
+
+
+def standalone(model: Model, parameters: Array) -> torch.nn.Module:
+    """A module with these parameters. Raises BadInput naming a model that is not one of PyTorch's."""
+    if not isinstance(model, TorchModel):
+        raise BadInput(f"{model.name}: is no module of PyTorch's")
+    return model.standalone(parameters)
 
 
 def _logistic(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

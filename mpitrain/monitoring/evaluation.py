@@ -9,6 +9,7 @@ from mpitrain.data.batch import Batch, Place, Samples
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host
 from mpitrain.models.model import Model
+from mpitrain.monitoring.measuring import Measuring
 from mpitrain.rng import stream
 
 SLICE = 4e-3  # target duration of a slice in seconds
@@ -58,7 +59,7 @@ class Evaluation:
 
     The results are `dev_loss` (mean), `dev_error` (fraction), `test_noisy_loss` and so on; `test_loss` and `test_error`
     are those of the first test set. If the samples are divided over ranks, `total` sums [loss, errors, samples] over
-    the ranks, in place.
+    the ranks, in place. `measuring` provides the statistics of normalisation that belong to the parameters first.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Evaluation:
         slices: bool = True,
         total: Callable[[Array], None] = lambda sums: None,
         device: Cpu = CPU,
+        measuring: Measuring | None = None,
     ) -> None:
         self._network, self._corpora, self._clock, self._slices = network, corpora, clock, slices
         self._total = total
@@ -78,6 +80,7 @@ class Evaluation:
         self._batch = Batch(np.empty((most, *shape), dtype), np.empty(most, np.int32))
         self._size = 32 if slices else TOGETHER
         self._left: list[str] = []
+        self._measuring = measuring
 
     @property
     def active(self) -> bool:
@@ -99,11 +102,16 @@ class Evaluation:
             np.copyto(self._parameters, parameters)
         else:
             self._device.upload(self._parameters, on_host(parameters))
+        if self._measuring is not None:
+            self._measuring.begin(self._parameters)
         self._left, self._done = list(self._corpora), 0
         self._loss, self._wrong, self._results = 0.0, 0, dict[str, float]()
 
     def step(self) -> dict[str, float] | None:
-        """Evaluate a slice; returns the results after the last one."""
+        """Evaluate a slice, or measure one before; returns the results after the last one."""
+        if self._measuring is not None and self._measuring.active:
+            self._measuring.step(self._parameters)
+            return None
         began = self._clock()
         name = self._left[0]
         corpus = self._corpora[name]

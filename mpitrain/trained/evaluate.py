@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
+from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import Evaluation, Share
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
@@ -33,6 +34,7 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     model, corpora = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline
     shares = {part: Share(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
+    torch_start.limit_threads(threads(model.config.run.threads, transport))
     with threadpool_limits(threads(model.config.run.threads, transport)):
         evaluation = Evaluation(
             model.network,

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.models import model as models
+from mpitrain.models.model import Buffered, buffered
+from mpitrain.monitoring.measuring import Measuring
 from mpitrain.training import inputs
+from mpitrain.training.imported import Shown
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,12 @@ class Model:
         return {**named, "parameters_sha256": self.sha256}
 
 
-def load(run: Path, name: str | None = None, quiet: bool = False) -> Model:
+def load(run: Path, name: str | None = None, quiet: bool = False, build: Callable[..., object] | None = None) -> Model:
     """The model of a run's newest intact checkpoint, or of the one called `name`; "best": with the smallest held-out
     error.
 
-    Newer ones that are torn are reported on standard error unless `quiet`. Raises BadInput naming folder or file.
+    `build`: what makes the module of a run that was given one in Python. Newer ones that are torn are reported on
+    standard error unless `quiet`. Raises BadInput naming folder or file.
     """
     if not run.is_dir():
         raise BadInput(f"{run}: no such run folder")
@@ -77,7 +82,27 @@ def load(run: Path, name: str | None = None, quiet: bool = False) -> Model:
     checkpoint.require_intact(run, found)
     config = configuration.load(checkpoint.document(run, found, checkpoint.CONFIG), [])
     trained_on = origin.read(found) or origin.read(run) or origin.of_part(inputs.data_path(config))
-    network = inputs.network_of(config, inputs.seen_shape(config, trained_on), trained_on.classes)
+    shape, say = inputs.seen_shape(config, trained_on), inputs.says(not quiet)
+    network = inputs.network_of(config, shape, trained_on.classes, shown=Shown(run, say, build))
     dtype = np.dtype(config.training.dtype)
     parameters, samples = checkpoint.load_model(found, config.algorithm, network.layout, dtype)
-    return Model(run, config, trained_on, network, parameters, found, samples)
+    model = Model(run, config, trained_on, network, parameters, found, samples)
+    if (own := buffered(network)) is not None:
+        own.restore(checkpoint.load_kept(found), parameters)
+        _measure(model, own)
+    return model
+
+
+def _measure(model: Model, own: Buffered) -> None:
+    """Measure the statistics of normalisation unless the checkpoint holds those of its parameters: it does if they
+    were evaluated, as at the end and in `best`. Raises BadInput naming the checkpoint if the training part is gone."""
+    if own.measured(model.parameters):
+        return
+    try:
+        corpus = model.open(None, "train")
+    except BadInput as error:
+        raise BadInput(
+            f"{model.checkpoint}: holds no statistics of normalisation, and the training part, on which they would be "
+            f"measured, cannot be read: {error}"
+        ) from error
+    Measuring(own, corpus, model.config.training.seed, model.parameters.dtype).run(model.parameters)

@@ -10,6 +10,7 @@ from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.described import class_names
 from mpitrain.flat import Array
+from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
@@ -38,6 +39,7 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
     transport.deadline = model.config.run.deadline
     compute = computing(model, corpus, options.output, priors)
     parts, classes = pieces(corpus.samples, TOGETHER), corpus.classes
+    torch_start.limit_threads(threads(model.config.run.threads, transport))
     with threadpool_limits(threads(model.config.run.threads, transport)):
         if transport.rank == 0:
             with open_writer(options.out, content(model, corpus, options)) as writer:

@@ -1,5 +1,7 @@
 """Which data and which network a configuration names; the same for a training and for what is done with its result."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from mpitrain.models import build, presets
 from mpitrain.models.model import Model
 from mpitrain.models.presets import Design
 from mpitrain.models.workspace import Workspace
+from mpitrain.training.imported import Options, Shown, imported
 
 
 def data_path(config: Config) -> Path:
@@ -92,6 +95,11 @@ def trained_on(config: Config, earlier: Origin | None) -> Origin:
     return earlier.continued(found)
 
 
+def says(first: bool) -> Callable[[str], None]:
+    """Tells the user something on standard error, on the first rank."""
+    return lambda line: print(f"mpitrain: {line}", file=sys.stderr, flush=True) if first else None
+
+
 def seen_shape(config: Config, known: Origin) -> tuple[int, ...]:
     """The shape of a sample as the network sees it: [window, dims], or [h, w, c] after the crop."""
     if known.kind == "frames":
@@ -103,6 +111,8 @@ def seen_shape(config: Config, known: Origin) -> tuple[int, ...]:
 def design_of(config: Config) -> Design:
     """What the configuration's network is built of. Raises BadInput naming a key of [model]."""
     model = config.model
+    if model.import_:
+        raise BadInput(f"model.import = {model.import_!r}: has no list of layers")
     if model.layers is not None:
         return Design(model.layers, model.output or "softmax", model.l2 or 0.0)
     return presets.design(
@@ -115,9 +125,27 @@ def design_of(config: Config) -> Design:
     )
 
 
-def network_of(config: Config, shape: tuple[int, ...], classes: int, workspace: Workspace | None = None) -> Model:
+def network_of(
+    config: Config,
+    shape: tuple[int, ...],
+    classes: int,
+    workspace: Workspace | None = None,
+    shown: Shown = Shown(),  # noqa: B008
+) -> Model:
     """The network for inputs of this shape, on the CPU unless `workspace` is another device's.
 
-    Raises BadInput naming the key that does not fit them.
+    Raises BadInput naming the key that does not fit.
     """
+    model = config.model
+    if model.import_:
+        options = Options(
+            model.import_,
+            model.options or {},
+            model.loss or "",
+            model.output or "softmax",
+            model.l2 or 0.0,
+            config.initial_seed,
+            config.run.matmul == "bf16",
+        )
+        return imported(options, shape, classes, shown)
     return build.network(design_of(config), shape, classes, workspace)

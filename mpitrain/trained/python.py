@@ -1,0 +1,198 @@
+"""Train and use a network from Python: `mpitrain.train` and `mpitrain.load`."""
+
+import copy
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpitrain.cli.setup import Options
+from mpitrain.cli.train import configured, first_deadline
+from mpitrain.data.augmentation import Augmentation
+from mpitrain.data.normalising import of_pixels, stored
+from mpitrain.errors import BadInput, TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.monitoring.evaluation import TOGETHER
+from mpitrain.mpi import Transport, abort_on_exception
+from mpitrain.mpi.agreement import ending_together
+from mpitrain.signals import Stop
+from mpitrain.trained import model as trained
+from mpitrain.trained import posteriors
+from mpitrain.training.imported import GIVEN
+
+if TYPE_CHECKING:
+    import torch
+
+Given = Callable[..., object]  # a torch.nn.Module, or a function that builds one
+
+
+def train(
+    config: str | Path | Mapping[str, object] | None = None,
+    model: Given | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> dict[str, Any]:
+    """Train as `python -m mpitrain` does, and return the summary, as in summary.json, with the `run_folder`.
+
+    `config` is a TOML file or a table such as `{"algorithm": {"name": "easgd"}, "training.epochs": 2}`. `model` is a
+    torch.nn.Module, or a function `build(input_shape, classes, **options)` that makes one, instead of `model.import`.
+    `out` and `resume` are run folders, as on the command line. Under mpirun all ranks call this together, and all get
+    the summary. Without it, as in a notebook, it is one rank. Raises BadInput for input that cannot be used, naming key
+    or file, and TrainingFailed where the training failed.
+    """
+    path = Path(config) if isinstance(config, str | Path) else None
+    overrides = tuple(_overrides(config)) if isinstance(config, Mapping) else ()
+    if model is not None:
+        overrides = (*overrides, f"model.import={_named(model)}")
+    options = Options(
+        path,
+        overrides,
+        out=None if out is None else Path(out),
+        resume=None if resume is None else Path(resume),
+        build=None if model is None else _function(model),
+    )
+    transport = Transport(deadline=first_deadline(overrides))
+    if transport.size > 1:
+        abort_on_exception()
+    stop = Stop()
+    found: list[str] = []
+    refused: list[BadInput] = []
+
+    def action() -> int:
+        folders: list[Path] = []
+        try:
+            status = configured(transport, options, stop, folders.append)
+        except BadInput as error:
+            refused.append(error)
+            raise
+        found.append(transport.broadcast(_summary(folders), "the summary").decode())
+        return status
+
+    with stop.listening():
+        status = ending_together(transport, action)
+    if refused:
+        raise refused[0]
+    if not found:
+        raise TrainingFailed(f"the training failed with status {status}")
+    summary: dict[str, Any] = json.loads(found[0])
+    return summary
+
+
+def _summary(folders: list[Path]) -> bytes:
+    """summary.json and where it is, on the rank that has a run folder."""
+    if not folders:
+        return b""
+    told = json.loads((folders[0] / "summary.json").read_text(encoding="utf-8"))
+    return json.dumps({**told, "run_folder": str(folders[0])}).encode()
+
+
+def _overrides(table: Mapping[str, object], prefix: str = "") -> list[str]:
+    """Keys with dots and their values, as on the command line. A table that lists tables stays one value."""
+    found = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found += _overrides(value, f"{prefix}{key}.")
+        else:
+            found.append(f"{prefix}{key}={_toml(value)}")
+    return found
+
+
+def _toml(value: object) -> str:
+    """A value as TOML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, np.generic):
+        value = value.item()
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+def _function(model: Given) -> Given:
+    """A function that builds the module, which may be one itself: each call copies it as it is."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        whole = copy.deepcopy(model)
+        return lambda input_shape, classes: copy.deepcopy(whole)
+    return model
+
+
+def _named(model: Given) -> str:
+    """The name by which the function can be imported again; GIVEN if there is none."""
+    module, name = getattr(model, "__module__", None), getattr(model, "__qualname__", "")
+    if module in (None, "__main__") or not name.isidentifier() or isinstance(model, type):
+        return GIVEN
+    return f"{module}:{name}" if getattr(sys.modules.get(module), name, None) is model else GIVEN
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model; `run` describes it: its configuration, what it was trained on, checkpoint and samples."""
+
+    run: trained.Model
+
+    def predict(self, inputs: Array, output: str = "posteriors") -> Array:
+        """Float32 rows [n, classes] for inputs as the shards hold them: images [n, h, w, c] in pixels, or frames
+        [n, window, dims]. They are cropped to the centre and normalised as in training.
+
+        `output`: "posteriors" or "log-posteriors". Raises BadInput if the inputs do not fit.
+        """
+        if output not in posteriors.KINDS[:2]:
+            raise BadInput(f"output = {output!r}: posteriors or log-posteriors")
+        network, parameters = self.run.network, self.run.parameters
+        prepared = self._prepared(np.asarray(inputs))
+        rows = np.empty((len(prepared), network.classes), np.float32)
+        for start in range(0, len(prepared), TOGETHER):
+            part = prepared[start : start + TOGETHER]
+            z = network.outputs(parameters, part)
+            rows[start : start + len(part)] = posteriors.convert(z, self.run.output, output, None)
+        return rows
+
+    def parameters(self) -> dict[str, Array]:
+        """Copies of the trained parameters by name."""
+        views = self.run.network.layout.views(self.run.parameters)
+        return {name: view.copy() for name, view in views.items()}
+
+    def module(self) -> "torch.nn.Module":
+        """A torch.nn.Module with the trained parameters and what belongs to them, in evaluation mode.
+
+        Raises BadInput if the network is not made of PyTorch.
+        """
+        from mpitrain.models.torch_module import standalone
+
+        return standalone(self.run.network, self.run.parameters)
+
+    def _prepared(self, inputs: Array) -> Array:
+        """Inputs as the network sees them."""
+        data, told, dtype = self.run.config.data, self.run.origin, self.run.parameters.dtype
+        if told.kind == "images":
+            wanted: tuple[int, ...] = tuple(told.shape)
+            mean, scale = of_pixels(data.normalise, told.statistics, told.shape[-1], dtype)
+        else:
+            wanted = tuple(self.run.network.input_shape[:2])
+            if data.normalise in ("speaker", "utterance"):
+                mean, scale = stored({}, wanted[-1], dtype)  # the caller has normalised them
+            else:
+                mean, scale = stored(told.statistics if data.normalise == "corpus" else {}, wanted[-1], dtype)
+        if inputs.shape[1:] != wanted:
+            raise BadInput(f"inputs: of shape {list(inputs.shape)}, not [n, {', '.join(map(str, wanted))}]")
+        if told.kind == "images" and data.crop:
+            rows, columns = Augmentation(data.crop).shape((wanted[0], wanted[1], wanted[2]))[:2]
+            top, left = (wanted[0] - rows) // 2, (wanted[1] - columns) // 2
+            inputs = inputs[:, top : top + rows, left : left + columns]
+        return np.ascontiguousarray((inputs.astype(dtype) - mean) * scale)
+
+
+def load(run: str | Path, checkpoint: str | None = None, model: Given | None = None) -> Trained:
+    """The trained model of a run folder: of its newest checkpoint, or of the one named, such as "best".
+
+    `model` is what `train` was given, if that was a module or a function that a run folder cannot name. Raises BadInput
+    naming folder or file.
+    """
+    build = None if model is None else _function(model)
+    return Trained(trained.load(Path(run), checkpoint, build=build))

@@ -1,0 +1,201 @@
+"""PyTorch modules through whole runs: every algorithm, the run folder, and what is done with it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitrain.algorithms import ALGORITHMS
+
+torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+
+NET = """
+import torch
+from parts import Residual
+from torch import nn
+from torch.nn import functional
+
+def residual(input_shape, classes, width=4):
+    assert input_shape == (1, 8, 8), input_shape
+    return Residual(input_shape[0], classes, width)
+
+class Tied(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.first, self.middle, self.again = nn.Linear(64, 24), nn.Linear(24, 24), nn.Linear(24, 24)
+        self.again.weight = self.middle.weight
+        self.last = nn.Linear(24, classes)
+    def forward(self, x):
+        x = functional.relu(self.first(x.flatten(1)))
+        return self.last(functional.relu(self.again(functional.relu(self.middle(x)))))
+
+def tied(input_shape, classes):
+    return Tied(classes)
+
+def smoothed(outputs, targets):
+    return functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+"""
+
+PARTS = """
+from torch import nn
+from torch.nn import functional
+
+class Residual(nn.Module):
+    def __init__(self, channels, classes, width):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.second, self.other = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.last = nn.Linear(4 * width, classes)
+    def forward(self, x):
+        x = functional.relu(self.norm(self.first(x)))
+        x = functional.relu(x + self.other(self.second(x)))
+        return self.last(functional.adaptive_avg_pool2d(x, 2).flatten(1))
+"""
+
+#: Trains with each algorithm; then the run folder must give the error of the summary, from raw pixels.
+EVERY = """
+import json, sys
+import h5py, numpy as np
+import mpitrain
+from mpitrain.data.digits import embedded
+with h5py.File(embedded() / "test-00000-of-00001.h5") as file:
+    images, targets = file["images"][:], file["targets"][:]
+for name in sys.argv[1:]:
+    for kind in ("residual", "tied"):
+        table = {"algorithm.name": name, "training.epochs": 0.6, "model.import": f"net.py:{kind}",
+                 "run": {"threads": 1, "progress": "none"}}
+        told = mpitrain.train(table, out=f"{name}-{kind}")
+        loaded = mpitrain.load(told["run_folder"])
+        assert loaded.run.network.module.__class__.__name__.lower() == kind
+        error = (loaded.predict(images).argmax(1) != targets).mean()
+        assert abs(error - told["test_error"]) < 1.5 / len(targets), (name, kind, error, told["test_error"])
+        assert told["exit_reason"] == "finished" and told["test_loss"] < 2.6, (name, kind, told)
+        assert told.get("replicas_identical", True), (name, kind)
+        print(name, kind, told["test_loss"])
+"""
+
+ALONE = ("sgd", "msgd", "averaged", "moving-average")
+TOGETHER = tuple(name for name in ALGORITHMS if name not in (*ALONE, "hybrid"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the user's files."""
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "parts.py").write_text(PARTS)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [(1, ALONE), (2, TOGETHER[::2]), (3, TOGETHER[1::2])],
+    ids=["alone", "two", "three"],
+)
+def test_every_algorithm_trains_both(
+    launch: Callable[..., Any], folder: Path, ranks: int, names: tuple[str, ...]
+) -> None:
+    (folder / "every.py").write_text(EVERY)
+    ended = launch(ranks, *names, deadline=400, program=("every.py",))
+    assert ended.status == 0, ended.err
+    assert len(ended.out.splitlines()) == 2 * len(names) * ranks, ended.out
+
+
+def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The program as one process."""
+    command = [sys.executable, "-m", "mpitrain", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+
+
+def test_the_run_folder_is_all_that_is_needed(folder: Path, monkeypatch: Any) -> None:
+    """The sources are kept. They stand in for files that have changed or gone, which the user is told first; a resumed
+    run has the bits of one that was not interrupted."""
+    import mpitrain
+
+    monkeypatch.chdir(folder)
+    model = {"import": "net.py:residual", "options": {"width": 3}, "loss": "net.py:smoothed"}
+    table = {"algorithm.name": "msgd", "model": model, "run": {"threads": 1, "progress": "none"}}
+    at_once, began = (
+        mpitrain.train({**table, "training.epochs": samples / 1438}, out=f"{samples}") for samples in (1280, 640)
+    )
+    assert (folder / "640/model/net.py").read_text() == NET and (folder / "640/model/parts.py").read_text() == PARTS
+    (folder / "parts.py").write_text("raise SystemExit('changed')\n")
+    line = "parts.py is not what it was when the run began; executing the run's copy, 640/model/net.py"
+    ended = run(folder, "evaluate", "640", "--json")
+    assert ended.returncode == 0 and line in ended.stderr, ended.stderr
+    assert json.loads(ended.stdout)["test_loss"] == pytest.approx(began["test_loss"], rel=1e-6)
+    resumed = run(folder, "--resume", "640", "--set", f"training.epochs={1280 / 1438}")
+    assert resumed.returncode == 0 and line in resumed.stderr, resumed.stderr
+    again = json.loads((folder / "640/summary.json").read_text())
+    assert (again["samples"], again["parameters_sha256"]) == (1280, at_once["parameters_sha256"])
+    with (folder / "640/model/net.py").open("a") as file:
+        file.write("# edited\n")
+    edited = run(folder, "evaluate", "640")
+    assert edited.returncode == 2 and "640/model/net.py: does not match its checksum" in edited.stderr
+
+
+REFUSED = {
+    "model.import = 'gone.py:build': gone.py: No such file": ("model.import=gone.py:build",),
+    "model.import = 'net.py:build': there is no function build in net.py": ("model.import=net.py:build",),
+    "model.import = 'net': expected 'FILE.py:function'": ("model.import=net",),
+    "unexpected keyword argument 'depth'": ("model.import=net.py:tied", "model.options.depth=3"),
+    "hybrid needs fully connected layers": ("model.import=net.py:tied", "algorithm.name=hybrid"),
+    "pretraining.method = 'layerwise' needs layers": ("model.import=net.py:tied", "pretraining.method=layerwise"),
+    "model.width: changes a preset": ("model.import=net.py:tied", "model.width=2.0"),
+    "model.options: belongs to model.import": ("model.options.depth=3",),
+    "model.preset: model.import says something else": ("model.import=net.py:tied", "model.preset=digits-cnn"),
+}
+
+
+def test_what_does_not_fit_is_refused_in_one_line(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    from mpitrain.__main__ import main
+
+    monkeypatch.chdir(folder)
+    for reason, settings in REFUSED.items():
+        words = [word for setting in settings for word in ("--set", setting)]
+        assert main([*words, "--out", "refused"]) == 2
+        err = capfd.readouterr().err
+        assert reason in err and err.count("\n") == 1 and not (folder / "refused").exists()
+
+
+def test_without_pytorch_one_line_says_so(folder: Path) -> None:
+    (folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    ended = run(folder, "--set", "model.import=net.py:tied")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "mpitrain: model.import: needs PyTorch, which is not installed (the extra mpitrain[torch])\n"
+    )
+
+
+def test_python_trains_a_module_and_loads_it(folder: Path, monkeypatch: Any) -> None:
+    """As a notebook does, in a process that goes on."""
+    import mpitrain
+    from mpitrain.errors import BadInput
+
+    monkeypatch.chdir(folder)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    first = {name: p.detach().clone() for name, p in module.named_parameters()}
+    table = {"algorithm": {"name": "sgd"}, "training": {"epochs": 0.5}, "run": {"threads": 1, "progress": "none"}}
+    told = mpitrain.train(table, module, out="run")
+    assert told["samples"] == 719 and told["run_folder"] == "run"
+    for name, p in module.named_parameters():  # the caller's own is as it was
+        assert torch.equal(p, first[name])
+    with pytest.raises(BadInput, match="was given its module in Python"):
+        mpitrain.load("run")
+    trained = mpitrain.load("run", model=module)
+    images = np.random.default_rng(1).integers(0, 17, (3, 8, 8, 1)).astype(np.uint8)
+    assert trained.parameters()["1.weight"].shape == (10, 64)
+    np.testing.assert_allclose(trained.predict(images).sum(1), 1, rtol=1e-6)
+    logs = trained.predict(images, "log-posteriors")
+    np.testing.assert_array_equal(trained.module()[1].bias.detach(), trained.parameters()["1.bias"])
+    np.testing.assert_allclose(np.exp(logs), trained.predict(images), rtol=1e-5)
+    with pytest.raises(BadInput, match=r"inputs: of shape \[3, 8, 8\], not \[n, 8, 8, 1\]"):
+        trained.predict(images[..., 0])
+    with pytest.raises(BadInput, match=r"unknown key training\.epoch"):
+        mpitrain.train({"training.epoch": 1})
