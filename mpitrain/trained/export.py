@@ -63,7 +63,13 @@ def metadata(model: Model) -> dict[str, str]:
 
 
 def named(model: Model) -> dict[str, Array]:
-    """The parameters by name, little-endian float32; concatenated they have the SHA-256 in the run's summary."""
+    """The parameters by name, little-endian float32; concatenated they have the SHA-256 in the run's summary. Of a
+    PyTorch module, all that its state_dict holds."""
+    if "layers" not in model.network.capabilities:
+        from mpitrain.models.torch_module import standalone
+
+        module = standalone(model.network, model.parameters).float()
+        return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
     return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4"))
 
 
@@ -83,8 +89,13 @@ def _onnx(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
     from mpitrain.trained.computing import log_priors
 
     priors = log_priors(model, options)
-    graph = onnx_graph.Options(options.output, options.opset or onnx_graph.OPSET, options.input, priors)
-    content = onnx_graph.serialise(model, graph, metadata(model) | {"values": options.output})
+    serialise, opset = onnx_graph.serialise, onnx_graph.OPSET
+    if "layers" not in model.network.capabilities:
+        from mpitrain.trained import onnx_torch
+
+        serialise, opset = onnx_torch.serialise, onnx_torch.OPSET
+    graph = onnx_graph.Options(options.output, options.opset or opset, options.input, priors)
+    content = serialise(model, graph, metadata(model) | {"values": options.output})
     said, normalise = (
         onnx_check.checked(model, content, graph, options.check, options.data),
         model.config.data.normalise,

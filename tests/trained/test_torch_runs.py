@@ -138,6 +138,26 @@ def test_the_run_folder_is_all_that_is_needed(folder: Path, monkeypatch: Any) ->
     assert edited.returncode == 2 and "640/model/net.py: does not match its checksum" in edited.stderr
 
 
+def test_export(folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """safetensors that the module's load_state_dict takes; ONNX from pixels, which onnxruntime checks."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    pytest.importorskip("onnxscript")
+    import mpitrain
+    from mpitrain.__main__ import main
+
+    monkeypatch.chdir(folder)
+    table = {"model.import": "net.py:residual", "training.epochs": 0.2, "algorithm.name": "sgd"}
+    mpitrain.train({**table, "run": {"threads": 1, "progress": "none"}}, out="run")
+    assert main(["export", "run", "--format", "safetensors"]) == 0 == main(["export", "run", "--format", "onnx"])
+    said = capsys.readouterr().out
+    assert "onnxruntime differs by at most" in said and "on 359 samples of test" in said
+    trained = mpitrain.load("run")
+    again = type(trained.module())(1, 10, 4).eval()
+    again.load_state_dict(safetensors.load_file("run/model.safetensors"))
+    x = torch.rand(3, 1, 8, 8)
+    assert torch.equal(again(x), trained.module()(x))
+
+
 REFUSED = {
     "model.import = 'gone.py:build': gone.py: No such file": ("model.import=gone.py:build",),
     "model.import = 'net.py:build': there is no function build in net.py": ("model.import=net.py:build",),
