@@ -86,6 +86,12 @@ def sparse(n: int) -> Inputs:
     }
 
 
+def levels(n: int) -> Inputs:
+    """The same with 4 bits an element."""
+    arrays, scalars = sparse(n)
+    return [*arrays, zeros(n, dtype=np.uint32)], {**scalars, "greatest": 8}
+
+
 def words(n: int) -> Inputs:
     """A message about every thousandth weight."""
     counts = (normal(n) / 10 / UNIT).astype(np.int32)
@@ -132,6 +138,7 @@ NORM = {"half": 2, "scale": 1e-4, "power": 0.75}
 CASES = [
     # Residual and gradient in, residual out; a word for each element sent.
     Case("accumulate", sparse, lambda a: int(4 * (3 + 0.0012) * a[0].size)),
+    Case("accumulate", levels, lambda a: int(4 * (3 + 0.0012 * 4) * a[0].size)),
     Case("apply", words, lambda a: 4 * 4 * a[0].size),
     Case("checksum", lambda n: ([normal(n), zeros(1, dtype=np.uint64)], {}), lambda a: a[0].nbytes),
     rule("sgd", 2, 3, eta=0.01),

@@ -14,8 +14,8 @@ from mpitrain.kernels.nvrtc import files
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "kernels.py"
 FAKE = Path(__file__).resolve().parent.parent / "fake_cupy"
-#: `apply` launches this before itself.
-INSIDE = {"check"}
+#: `apply` launches the first before itself, `accumulate` the second after itself.
+INSIDE = {"check", "take_levels"}
 
 
 @pytest.mark.usefixtures("stand_in")
