@@ -21,7 +21,7 @@ from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
-from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
@@ -191,7 +191,7 @@ def make_session(
     schedule = Schedule(config, corpus.samples)
     dtype = config.training.dtype
     theta = network.initial(config.training.seed, np.dtype(dtype))
-    state = fresh(config.algorithm, theta, Assignments(corpus.samples, schedule.total))
+    state = fresh(config.algorithm, theta, Queue(corpus.samples, schedule.total))
     per_sample = config.training.rate_per == "sample"
     learner = Learner(
         network,

@@ -16,7 +16,7 @@ import os, random, select, signal, sys, time
 from pathlib import Path
 import numpy as np
 from mpitrain import checkpoint
-from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.sampling.queue import Queue, Work
 from mpitrain.flat import Layout, Parameter
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.checkpoint.state import State
@@ -26,7 +26,7 @@ LAYOUT = Layout([Parameter("w", (SIZE,), ("constant", 0.0))])
 folder, kills, same = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
 
 def empty():
-    state = State(np.zeros(SIZE, np.float32), Assignments(100, 10**9), beside={"velocity": np.zeros(SIZE, np.float32)})
+    state = State(np.zeros(SIZE, np.float32), Queue(100, 10**9), beside={"velocity": np.zeros(SIZE, np.float32)})
     state.local = {"x": np.zeros(SIZE, np.float32)}
     return state
 
@@ -41,8 +41,8 @@ def resumed():
         for vector in (state.theta, state.beside["velocity"], state.local["x"]):
             assert (vector == number).all(), (found, vector[0])
         assert (state.trained, state.local_numbers["t"]) == (number, number)
-        assert state.assignments.returned == [Work(0, 3, number % 50 + 1, 4)]
-        state.assignments.returned.clear()
+        assert state.queue.returned == [Work(0, 3, number % 50 + 1, 4)]
+        state.queue.returned.clear()
     best = folder / "best", folder / "best~"
     if any(path.exists() for path in best):
         path, _ = checkpoint.find(folder, "best")

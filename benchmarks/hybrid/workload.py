@@ -11,7 +11,7 @@ from mpitrain.flat import Array
 from mpitrain.models.build import build
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
-from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
@@ -49,7 +49,7 @@ def session(transport: Transport, net: Network, minibatch: int, minibatches: int
     config = configuration.load(None, [*base, "run.evaluate_every=0", *settings])
     corpus = RandomImages(samples, net.input_shape[0])
     schedule = Schedule(config, samples)
-    state = fresh(config.algorithm, net.initial(1), Assignments(samples, schedule.total))
+    state = fresh(config.algorithm, net.initial(1), Queue(samples, schedule.total))
     learner = Learner(net, corpus, seed=1, dtype="float32")
     members = list(range(transport.size))
     return Session(config, transport, members, net, learner, schedule, state, time.monotonic)

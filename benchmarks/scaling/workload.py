@@ -11,7 +11,7 @@ from mpitrain.flat import Array
 from mpitrain.models.build import build
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
-from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
@@ -54,7 +54,7 @@ def session(transport: Transport, minibatches: int, *settings: str, members: lis
     config = configuration.load(None, [*base, *settings])
     net, corpus = network(), RandomFrames(samples)
     schedule = Schedule(config, samples)
-    state = fresh(config.algorithm, net.initial(1), Assignments(samples, schedule.total))
+    state = fresh(config.algorithm, net.initial(1), Queue(samples, schedule.total))
     learner = Learner(net, corpus, seed=1, dtype="float32")
     return Session(
         config,

@@ -23,7 +23,7 @@ from mpitrain.algorithms import maker_of
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
 from mpitrain.flat import fill
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport

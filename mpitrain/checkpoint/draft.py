@@ -25,7 +25,7 @@ from mpitrain.checkpoint.state import Numbers
 from mpitrain.errors import BadInput
 from mpitrain.files import sync, write_durably, writing
 from mpitrain.flat import Array, Layout, block_slices
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 BEST = "best"  # the checkpoint that holds only a `MODEL`, with its `error` among the numbers
 STATE, MODEL, KEPT = "state.h5", "model", "kept"

@@ -13,7 +13,7 @@ from mpitrain.checkpoint.files import REPLACED, describe, fault, folders
 from mpitrain.checkpoint.state import Numbers, State, fresh
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array, Layout, fill
-from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.sampling.queue import Queue, Work
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -58,7 +58,7 @@ def best_error(folder: Path) -> float:
 
 def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.dtype) -> tuple[Array, int]:
     """The parameters to evaluate and export, and the samples that they were trained on. Raises BadInput."""
-    state, path = fresh(options, np.zeros(layout.size, dtype), Assignments(0, 0)), checkpoint / STATE
+    state, path = fresh(options, np.zeros(layout.size, dtype), Queue(0, 0)), checkpoint / STATE
     numbers, _ = _read(path, {MODEL: state.theta}, layout, required=())
     if "error" in numbers:
         return state.theta, int(numbers["trained"])
@@ -73,13 +73,13 @@ def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
     if "average" in state.beside:  # if the checkpoint has no average, it begins at θ, not at the initial weights
         _read(path, {"theta": state.beside["average"]}, layout, required=("theta",))
     numbers, ranges = _read(path, state.vectors(), layout, required=("theta",))
-    if numbers["samples"] != state.assignments.samples:
+    if numbers["samples"] != state.queue.samples:
         raise BadInput(f"{path}: was trained on {numbers['samples']} samples, data.path has another number")
     state.restore(numbers)
     if not state.beside.keys() <= _names(path):  # as of another optimizer
         state.began = state.index
     for work in ranges:
-        state.assignments.give_back(work)
+        state.queue.give_back(work)
 
 
 def load_kept(checkpoint: Path) -> dict[str, Array]:

@@ -10,8 +10,8 @@ import numpy as np
 from mpitrain.algorithms import Algorithm
 from mpitrain.flat import Array, on_host
 from mpitrain.optimizers import Buffers
-from mpitrain.sampling.assignments import Assignments
 from mpitrain.sampling.means import Losses
+from mpitrain.sampling.queue import Queue
 
 if TYPE_CHECKING:
     from mpitrain.device import Cpu
@@ -28,7 +28,7 @@ class State:
     """
 
     theta: Array
-    assignments: Assignments
+    queue: Queue
     index: int = 0
     beside: Buffers = field(
         default_factory=dict
@@ -42,7 +42,7 @@ class State:
     losses: Losses = field(init=False)  # losses of the most recent samples
 
     def __post_init__(self) -> None:
-        self.losses = Losses(self.assignments.samples)
+        self.losses = Losses(self.queue.samples)
 
     def vectors(self) -> Buffers:
         """The vectors that this algorithm uses, by name."""
@@ -56,7 +56,7 @@ class State:
 
     def numbers(self) -> Numbers:
         """The counters that a checkpoint holds, for `restore`."""
-        position, samples = self.assignments.position, self.assignments.samples
+        position, samples = self.queue.position, self.queue.samples
         counted = {"index": self.index, "began": self.began, "trained": self.trained, "seconds": self.seconds}
         return {
             **counted,
@@ -70,7 +70,7 @@ class State:
         """Set the counters from a checkpoint."""
         self.index, self.trained, self.seconds = numbers["index"], numbers["trained"], numbers["seconds"]
         self.began = numbers.get("began", 0)
-        self.assignments.position = numbers["position"]
+        self.queue.position = numbers["position"]
         self.losses.restore(numbers.get("losses", ()), self.trained)
         self.losses.first = numbers.get("first_loss")
 
@@ -84,8 +84,6 @@ class State:
         return np.ascontiguousarray(on_host(self.model), dtype="<f4")
 
 
-def fresh(options: Algorithm, theta: Array, assignments: Assignments) -> State:
+def fresh(options: Algorithm, theta: Array, queue: Queue) -> State:
     """The state at the start of a training, with the vectors that the algorithm keeps beside θ."""
-    return State(
-        theta, assignments, beside=options.beside(theta), model_of=options.model, local=dict(options.own(theta))
-    )
+    return State(theta, queue, beside=options.beside(theta), model_of=options.model, local=dict(options.own(theta)))

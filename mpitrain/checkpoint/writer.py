@@ -18,7 +18,7 @@ from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, Layout, on_host
 from mpitrain.models.model import Buffered
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
@@ -81,7 +81,7 @@ class Saver:
 
     def copy_state(self, state: State, outstanding: list[Work]) -> Piece:
         """Copy the state, from which a run resumes on any number of ranks. The master calls this."""
-        ranges = [*state.assignments.returned, *outstanding]
+        ranges = [*state.queue.returned, *outstanding]
         kept = self._model.kept(on_host(state.model)) if self._model else {}
         return Piece(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
 

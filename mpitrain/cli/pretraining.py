@@ -32,7 +32,7 @@ def pretrain(session: Session) -> None:
         session.saver = None
     transport.broadcast_array(theta, "the pre-trained weights", first)
     transport.flush()
-    session.state = fresh(session.config.algorithm, theta, session.state.assignments)
+    session.state = fresh(session.config.algorithm, theta, session.state.queue)
 
 
 def _work(session: Session, options: Pretraining) -> bool:

@@ -33,7 +33,7 @@ from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
 from mpitrain.mpi import Transport, cuda_aware, library
-from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session
@@ -173,7 +173,7 @@ def new_session(
     state = fresh(
         config.algorithm,
         network.initial(config.initial_seed, np.dtype(training.dtype)),
-        Assignments(corpus.samples, schedule.total),
+        Queue(corpus.samples, schedule.total),
     )
     learner = Learner(
         network,

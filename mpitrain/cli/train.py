@@ -36,7 +36,7 @@ from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session
 from mpitrain.training.inputs import at_home
@@ -230,8 +230,8 @@ def _share_state(session: Session) -> None:
     state, transport = session.state, session.transport
     for vector in state.vectors().values():
         transport.broadcast_array(vector, "the checkpoint")
-    numbers = np.array([state.index, state.began, state.trained, state.assignments.position], dtype=np.int64)
+    numbers = np.array([state.index, state.began, state.trained, state.queue.position], dtype=np.int64)
     transport.broadcast_array(numbers, "the checkpoint")
-    state.index, state.began, state.trained, state.assignments.position = map(int, numbers)
-    ranges = msgspec.json.encode(state.assignments.returned)
-    state.assignments.returned = msgspec.json.decode(transport.broadcast(ranges, "the checkpoint"), type=list[Work])
+    state.index, state.began, state.trained, state.queue.position = map(int, numbers)
+    ranges = msgspec.json.encode(state.queue.returned)
+    state.queue.returned = msgspec.json.decode(transport.broadcast(ranges, "the checkpoint"), type=list[Work])

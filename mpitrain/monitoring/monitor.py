@@ -88,7 +88,7 @@ class MasterMonitor(Monitor):
         super().__init__(progress)
         self.session, self.counters, self.folder = session, session.counters, folder
         self._metrics, self.evaluation = metrics, evaluation
-        self.samples = session.state.assignments.samples
+        self.samples = session.state.queue.samples
         self.cadence = Cadence(session.config.run, session.clock, self.samples)
         self.results: dict[str, float] = {}
         self._evaluated = Moment()

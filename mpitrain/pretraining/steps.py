@@ -11,7 +11,7 @@ from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.models.model import Model
 from mpitrain.rng import stream
-from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.sampling.queue import Queue, Work
 from mpitrain.training.gradients import Learner
 
 
@@ -40,6 +40,6 @@ def learner_of(
 
 def minibatches(options: Pretraining, samples: int) -> Iterator[Work]:
     """The minibatches of `options.epochs` epochs."""
-    assignments = Assignments(samples, round(options.epochs * samples))
-    while (work := assignments.next(options.minibatch)) is not None:
+    queue = Queue(samples, round(options.epochs * samples))
+    while (work := queue.next(options.minibatch)) is not None:
         yield work

@@ -10,7 +10,7 @@ from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.coordination import REFUSED
 from mpitrain.checkpoint.state import State
 from mpitrain.protocols.messages import TO_WORKER, Copied, Resume, Save, Unused
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 if TYPE_CHECKING:
     from mpitrain.protocols.orders import Orders

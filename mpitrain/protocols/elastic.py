@@ -1,12 +1,13 @@
 """Asynchronous EASGD, EAMSGD, DOWNPOUR and ADMM (Zhang, Choromanska & LeCun 2015): messages and order.
 
-A worker's period: take τ minibatches from the common supply; exchange with the centre x̃; take τ steps, during which
+A worker's period: take τ minibatches from the common queue; exchange with the centre x̃; take τ steps, during which
 what it added to x̃ travels (elastic_worker.py; the arithmetic is in elastic_methods.py). Rank 0 counts, evaluates and
 saves (elastic_master.py).
 """
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from mpitrain.algorithms import Elastic
@@ -20,8 +21,7 @@ from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
 from mpitrain.protocols.elastic_worker import Worker
 from mpitrain.protocols.messages import FromWorker, Report
 from mpitrain.protocols.orders import Orders
-from mpitrain.sampling.assignments import Work
-from mpitrain.sampling.supply import Supply
+from mpitrain.sampling.queue import Queue, Work
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
 
@@ -40,21 +40,22 @@ def run(session: Session) -> None:
     number = workers.index(transport.rank) if transport.rank != master else -1
     orders = Orders(session, master)
     worker = Worker(session, orders, number, workers) if number >= 0 else None
-    supply, first = take_up(session, worker)
+    queue, first = take_up(session, worker)
+    take = partial(queue.take, session.schedule)
     centre: Any
     if how == "one-sided":
         ranks = session.members if _options(session).centre == "sharded" else [master]
-        centre = WindowCentre(transport, ranks, theta.size, theta.dtype, supply)
+        centre = WindowCentre(transport, ranks, theta.size, theta.dtype, take)
         centre.put(theta)
     elif worker is None:
-        centre = ServingCentre(transport, workers, theta, supply, session.device)
+        centre = ServingCentre(transport, workers, theta, take, session.device)
         centre.put(theta)
     else:
-        centre = AskingCentre(transport, orders, theta.size, supply, session.device)
+        centre = AskingCentre(transport, orders, theta.size, take, session.device)
     if worker is None:
-        Master(session, centre, workers, supply).serve()
+        Master(session, centre, workers, queue).serve()
     else:
-        worker.train(centre, supply, first)
+        worker.train(centre, queue.end, first)
     transport.flush()
     transport.barrier("the end")
     if how == "one-sided":
@@ -87,10 +88,10 @@ def warn(session: Session, workers: int) -> None:
         session.monitor.warn(line, **numbers)
 
 
-def take_up(session: Session, worker: "Worker | None") -> tuple[Supply, int]:
+def take_up(session: Session, worker: "Worker | None") -> tuple[Queue, int]:
     """The samples to train on and the worker whose turn is first, from a checkpoint of the same ranks or anew.
 
-    With other ranks the workers restart at x̃, and what the old ones had not used is in the supply. Collective.
+    With other ranks the workers restart at x̃, and what the old ones had not used comes first in the queue. Collective.
     """
     state, transport, master = session.state, session.transport, session.members[0]
     if transport.rank == master:
@@ -101,10 +102,10 @@ def take_up(session: Session, worker: "Worker | None") -> tuple[Supply, int]:
     if restored:
         again = json.dumps(state.local_numbers.get("again", [])).encode()
         returned = json.loads(transport.broadcast(again, "the checkpoint", master))
-        state.assignments.returned = [Work(*row) for row in returned]
+        state.queue.returned = [Work(*row) for row in returned]
     turns = transport.gather_texts("" if worker is None else str(worker.turns), "the workers' turns")
     counts = [int(text) for text in turns if text]
-    return Supply(state.assignments, session.schedule), counts.index(min(counts))
+    return state.queue, counts.index(min(counts))
 
 
 class _Alone(Trainer):
@@ -116,25 +117,25 @@ class _Alone(Trainer):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.worker = Worker(session, self, 0, [session.members[0]])
-        self.supply, _ = take_up(session, self.worker)
+        self.queue, _ = take_up(session, self.worker)
         theta = session.state.theta
-        self.centre = OwnCentre(theta.size, theta.dtype, self.supply, session.device)
+        self.centre = OwnCentre(theta.size, theta.dtype, partial(self.queue.take, session.schedule), session.device)
 
     def train(self) -> None:
         """Until all samples are served or a stop is asked for."""
         self.centre.put(self.session.state.theta)
         self.worker.report_every = 0.0
-        self.worker.train(self.centre, self.supply)
+        self.worker.train(self.centre, self.queue.end)
         self.refresh()
 
     def refresh(self) -> None:
-        """Bring the state up to what x̃, the supply and the worker are now."""
+        """Bring the state up to what x̃, the queue and the worker are now."""
         state, place = self.session.state, self.centre.place()
         self.centre.copy(state.theta)
         state.trained = self.session.counters.trained_all
-        state.assignments.position = self.supply.position(place)
-        again = self.supply.returned(place)
-        state.assignments.returned = again + self.worker.unused()
+        state.queue = self.queue.after(place)
+        again = list(state.queue.returned)
+        state.queue.returned += self.worker.unused()
         self.worker.note_numbers()
         state.local_numbers["again"] = [[w.epoch, w.start, w.count, w.minibatch] for w in again]
 

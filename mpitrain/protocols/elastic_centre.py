@@ -12,6 +12,7 @@ the algorithm, which assumes no order among the workers; in round-robin order it
 MPI gives no atomic addition without its own lock: a rank killed within an Accumulate can block the others of its node.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -20,13 +21,14 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices, blocks
 from mpitrain.protocols.messages import FromWorker
 from mpitrain.rules.elastic import move_centre
-from mpitrain.sampling.assignments import Work
-from mpitrain.sampling.supply import Supply
+from mpitrain.sampling.queue import Work
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
 
-HEADER = 64  # bytes before rank 0's share: the place in the supply of samples, on a cache line of its own
+#: From a place, so many minibatches for a worker: these, and the place after them (`Queue.take`).
+Take = Callable[[int, int, int], tuple[list[Work], int]]
+HEADER = 64  # bytes before rank 0's share: the place in the queue, on a cache line of its own
 
 
 class Centre(Protocol):
@@ -37,7 +39,7 @@ class Centre(Protocol):
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
         """Take minibatches, which nobody else then gets; none at the end, or when it is not this worker's stage. Them,
-        and the place in the supply where they begin."""
+        and the place in the queue where they begin."""
 
     def read(self, piece: slice, out: Array) -> None:
         """Copy x̃'s piece. All pieces once, in order, after a claim that gave something."""
@@ -67,7 +69,7 @@ class MastersCentre(Protocol):
         """A copy of x̃ as it passes by."""
 
     def place(self) -> int:
-        """How many samples have been taken from the supply."""
+        """How many samples have been taken from the queue."""
 
     def take(self, sender: int, message: FromWorker) -> bool:
         """Whether a worker's message was for the centre; then it has been dealt with."""
@@ -86,8 +88,8 @@ class WindowCentre:
 
     patient, direct = True, False
 
-    def __init__(self, transport: "Transport", ranks: list[int], size: int, dtype: np.dtype, supply: Supply) -> None:
-        self._transport, self._supply = transport, supply
+    def __init__(self, transport: "Transport", ranks: list[int], size: int, dtype: np.dtype, take: Take) -> None:
+        self._transport, self._take = transport, take
         self._master, self._itemsize = ranks[0], dtype.itemsize
         owned = dict(zip(ranks, shares(size, len(ranks)), strict=True))
         mine = owned.get(transport.rank, slice(0, 0))
@@ -103,7 +105,7 @@ class WindowCentre:
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
         place = self.place()
         while True:
-            taken, after = self._supply.take(place, minibatches, worker)
+            taken, after = self._take(place, minibatches, worker)
             if not taken:
                 return [], place
             seen = self._memory.swap_word(self._master, 0, place, after)
@@ -150,7 +152,7 @@ class WindowCentre:
             self._memory.read(self._where(piece)[0], self._where(piece)[1], out[piece])
 
     def place(self) -> int:
-        """How many samples have been taken from the supply."""
+        """How many samples have been taken from the queue."""
         return self._memory.word(self._master, 0)
 
     def take(self, sender: int, message: FromWorker) -> bool:
@@ -174,8 +176,8 @@ class WindowCentre:
 class Kept:
     """x̃ in this process's own memory on the device, where nobody else reaches it."""
 
-    def __init__(self, size: int, dtype: np.dtype, supply: Supply, device: Cpu = CPU) -> None:
-        self._supply, self._place, self._device = supply, 0, device
+    def __init__(self, size: int, dtype: np.dtype, take: Take, device: Cpu = CPU) -> None:
+        self._take, self._place, self._device = take, 0, device
         self.theta = device.to_device(np.zeros(size, dtype))
         self.pieces = list(blocks(size, block_of(self.theta)))
 
@@ -192,7 +194,7 @@ class Kept:
         move_centre(self.theta[piece], d)
 
     def place(self) -> int:
-        """How many samples have been taken from the supply."""
+        """How many samples have been taken from the queue."""
         return self._place
 
 
@@ -203,7 +205,7 @@ class OwnCentre(Kept):
 
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
         before = self._place
-        taken, self._place = self._supply.take(before, minibatches, worker)
+        taken, self._place = self._take(before, minibatches, worker)
         return taken, before
 
     def read(self, piece: slice, out: Array) -> None:

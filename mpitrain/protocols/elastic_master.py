@@ -15,8 +15,8 @@ from mpitrain.protocols.messages import (
     Report,
     Unused,
 )
-from mpitrain.sampling import assignments
-from mpitrain.sampling.supply import Supply
+from mpitrain.sampling.queue import Queue
+from mpitrain.sampling.queue import Unused as UnusedRanges
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
 
@@ -27,14 +27,14 @@ IDLE_LOOKS = 10  # of a master for which there is nothing to do
 class Master(Trainer):
     """Rank 0: counts, evaluates, saves, passes on a wish to stop, and serves the centre where that takes messages."""
 
-    def __init__(self, session: Session, centre: MastersCentre, workers: list[int], supply: Supply) -> None:
+    def __init__(self, session: Session, centre: MastersCentre, workers: list[int], queue: Queue) -> None:
         super().__init__(session)
-        self.centre, self.workers, self.supply = centre, workers, supply
+        self.centre, self.workers, self.queue = centre, workers, queue
         self.transport, self.state, self.counters = session.transport, session.state, session.counters
         self._done: set[int] = set()
         self._stopping = self._told = False
         self._idle_looks = 0
-        self._unused = assignments.Unused()
+        self._unused = UnusedRanges()
         self._collection: Collection | None = None
 
     def serve(self) -> None:
@@ -45,7 +45,7 @@ class Master(Trainer):
         )
         self._post(Leave())
         self.refresh()
-        self.state.assignments.returned += self._unused.ranges
+        self.state.queue.returned += self._unused.ranges
 
     def _attend(self) -> bool:
         """Do what is due; whether there was anything. Where workers serve themselves, little is done for some looks
@@ -59,13 +59,12 @@ class Master(Trainer):
         return busy
 
     def refresh(self) -> None:
-        """Bring the state up to what x̃ and the supply are now."""
+        """Bring the state up to what x̃ and the queue are now."""
         place = self.centre.place()
         self.centre.copy(self.state.theta)
         self.state.trained = self.counters.trained_all
-        self.state.assignments.position = self.supply.position(place)
-        again = self.supply.returned(place)
-        self.state.assignments.returned = again
+        self.state.queue = self.queue.after(place)
+        again = self.state.queue.returned
         self.state.local_numbers["again"] = [[w.epoch, w.start, w.count, w.minibatch] for w in again]
 
     def _turn(self) -> bool:

@@ -16,11 +16,10 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import WireError
 from mpitrain.flat import BLOCK, GPU_BLOCK, Array, blocks
 from mpitrain.mpi.tags import Tag
-from mpitrain.protocols.elastic_centre import Kept
+from mpitrain.protocols.elastic_centre import Kept, Take
 from mpitrain.protocols.messages import TO_WORKER, Added, Claim, FromWorker, Move, Piece, Place
 from mpitrain.protocols.orders import Orders
-from mpitrain.sampling.assignments import Work
-from mpitrain.sampling.supply import Supply
+from mpitrain.sampling.queue import Work
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 class AskingCentre:
     """A worker's side."""
 
-    def __init__(self, transport: "Transport", orders: Orders, size: int, supply: Supply, device: Cpu = CPU) -> None:
-        self._transport, self._orders, self._supply = device.transport(transport), orders, supply
+    def __init__(self, transport: "Transport", orders: Orders, size: int, take: Take, device: Cpu = CPU) -> None:
+        self._transport, self._orders, self._take = device.transport(transport), orders, take
         self.direct, self._checksum = device.direct, device.checksum
         self.pieces = list(blocks(size, GPU_BLOCK if self.direct else BLOCK))
         self._sending: list[Any] = []
@@ -38,7 +37,7 @@ class AskingCentre:
     def claim(self, minibatches: int, worker: int) -> tuple[list[Work], int]:
         self._orders.tell(Claim(worker, minibatches))
         place = self._orders.answer(Place, "samples and the centre").samples
-        return self._supply.take(place, minibatches, worker)[0], place
+        return self._take(place, minibatches, worker)[0], place
 
     def read(self, piece: slice, out: Array) -> None:
         master = self._orders.master
@@ -92,10 +91,8 @@ class ServingCentre(Kept):
 
     patient = False
 
-    def __init__(
-        self, transport: "Transport", workers: list[int], theta: Array, supply: Supply, device: Cpu = CPU
-    ) -> None:
-        super().__init__(theta.size, theta.dtype, supply, device if device.direct else CPU)
+    def __init__(self, transport: "Transport", workers: list[int], theta: Array, take: Take, device: Cpu = CPU) -> None:
+        super().__init__(theta.size, theta.dtype, take, device if device.direct else CPU)
         self._transport = device.transport(transport)
         self._workers = {worker: _Worker() for worker in workers}
         self._spare: list[Array] = []
@@ -128,7 +125,7 @@ class ServingCentre(Kept):
 
     def _answer(self, rank: int, worker: _Worker) -> None:
         claim = worker.claims.popleft()
-        taken, after = self._supply.take(self._place, claim.minibatches, claim.worker)
+        taken, after = self._take(self._place, claim.minibatches, claim.worker)
         TO_WORKER.post(self._transport, rank, Place(self._place))
         self._place = after
         worker.pull = self._transfer() if taken else None

@@ -10,15 +10,14 @@ from typing import Protocol, cast
 import numpy as np
 
 from mpitrain.algorithms import Elastic
-from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, block_slices, on_host
 from mpitrain.protocols.collection import give_piece
 from mpitrain.protocols.elastic_centre import Centre
 from mpitrain.protocols.messages import TO_NEXT, Done, FromWorker, Report, Token, Unused, pack
 from mpitrain.protocols.orders import Orders
-from mpitrain.sampling.assignments import Work
-from mpitrain.sampling.supply import Supply
+from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
+from mpitrain.training.loop import require_finite
 
 REPORT_EVERY = 0.05  # seconds between two reports of a worker
 NAP = 0.05  # seconds between two looks of a worker whose stage has not come
@@ -69,9 +68,9 @@ class Worker:
 
     # ---- the loop
 
-    def train(self, centre: Centre, supply: Supply, first: int = 0) -> None:
-        """Periods until the end; `first` is the worker that has the token."""
-        self.centre, self.supply = centre, supply
+    def train(self, centre: Centre, end: int, first: int = 0) -> None:
+        """Periods until the end; `end` is the place of the queue's end; `first` is the worker that has the token."""
+        self.centre, self.end = centre, end
         staged = self.rule.at if centre.direct else self.session.state.theta
         self._staging = self.session.device.staging(staged)
         self._token: int | None = 0 if self.number == first else None  # how many have finished
@@ -84,28 +83,34 @@ class Worker:
 
     def _begin_period(self) -> bool:
         """Samples and an exchange; False when there are none any more."""
-        while True:
-            if self.in_order:
-                self._await_token()
-                if self._token:  # somebody has finished
-                    return False
-            self._attend()
-            if self.stopping:
-                return False
-            self.rest, place = self.centre.claim(self.options.tau, self.number)
-            if not self.rest and place >= self.supply.end:
-                return False
-            self.turns += 1
-            if self.rest:
-                self._exchange()
-            else:
-                self._idle = True
-            if self.in_order:
-                self.centre.complete()
-                self._pass_token(0)
-            if self.rest:
+        if self.in_order:
+            while not self._took_turn():  # which waits for the token
+                pass
+        else:
+            self.transport.until(self._took_turn, "its stage", [self.session.members[0]], nap=NAP)
+        return bool(self.rest)
+
+    def _took_turn(self) -> bool:
+        """Take samples and exchange; False when there are none for this worker yet."""
+        if self.in_order:
+            self._await_token()
+            if self._token:  # somebody has finished
                 return True
-            self._wait_for_stage()
+        self._attend()
+        if self.stopping:
+            return True
+        self.rest, place = self.centre.claim(self.options.tau, self.number)
+        if not self.rest and place >= self.end:
+            return True
+        self.turns += 1
+        if self.rest:
+            self._exchange()
+        else:
+            self._idle = True
+        if self.in_order:
+            self.centre.complete()
+            self._pass_token(0)
+        return bool(self.rest)
 
     def _exchange(self) -> None:
         """Steps a and b of Algorithms 1 and 2, piece by piece; a worker that was idle restarts at x̃."""
@@ -139,11 +144,8 @@ class Worker:
             self.centre.progress()
 
         loss = self.session.learner.gradient(self.rule.at, self._g, minibatch, update)
-        if not np.isfinite(loss):
-            raise TrainingFailed(
-                f"rank {self.transport.rank}: the loss is no longer finite at its step {self.t}; a smaller "
-                "training.learning_rate or algorithm.tau may help"
-            )
+        keys = "training.learning_rate or algorithm.tau"
+        require_finite(loss, f"at its step {self.t}", self.transport.rank, keys)
         self._first = False
         self.t += 1
         self.rate.observe(loss)
@@ -192,11 +194,6 @@ class Worker:
         self._token = None
         following = self.workers[(self.number + 1) % len(self.workers)]
         self.transport.post(following, TO_NEXT.tag, pack(Token(finished), self.stopping))
-
-    def _wait_for_stage(self) -> None:
-        if not self.in_order:
-            self.transport.sleep(NAP)
-        self._attend()
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         """Attend to the master until the condition holds."""

@@ -23,7 +23,7 @@ from mpitrain.protocols.hybrid_transfers import Transfers
 from mpitrain.protocols.hybrid_update import Update
 from mpitrain.protocols.hybrid_whole import Whole
 from mpitrain.rng import stream
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together
 

@@ -13,7 +13,7 @@ import xxhash
 
 from mpitrain.errors import WireError
 from mpitrain.mpi.tags import Tag
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
@@ -32,7 +32,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 
 class Hello(Message, frozen=True):
-    """Give me work."""
+    """Give me work, once my stage begins; at the end the answer is Stop."""
 
 
 class Ready(Message, frozen=True):
@@ -73,10 +73,6 @@ class Assignment(Message, frozen=True):
     index: int
     work: Work
     learning_rate: Finite
-
-
-class Wait(Message, frozen=True):
-    """It is not your stage yet: ask again later."""
 
 
 class Stop(Message, frozen=True):
@@ -159,7 +155,7 @@ class Added(Message, frozen=True):
 
 
 class Place(Message, frozen=True):
-    """Your samples begin at this place in the supply; if there are any, the centre follows in pieces."""
+    """Your samples begin at this place in the queue; if there are any, the centre follows in pieces."""
 
     samples: Count
 
@@ -209,7 +205,7 @@ class Meeting(Message, frozen=True):
     reason: Reason
 
 
-# ---- between the first rank and those that have no part in what goes on
+# ---- between a master and its workers, and between the first rank and those that have no part in what goes on
 
 
 class StopRequest(Message, frozen=True):
@@ -285,8 +281,8 @@ class Channel(Generic[T]):
         return self.unpack(transport.receive(source, self.tag, what), source)
 
 
-FromServed = Hello | Ready | Gradient | Pull | Pulled
-Answer = Assignment | Wait | Stop | Snapshot
+FromServed = Hello | Ready | Gradient | Pull | Pulled | StopRequest
+Answer = Assignment | Stop | Snapshot
 FromServer = Grant | Answer
 FromWorker = Claim | Move | Report | Unused | Copied | Done
 FromMaster = Finish | Leave | Save | Resume | Added | Place | Piece

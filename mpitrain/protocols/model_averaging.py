@@ -12,7 +12,7 @@ import numpy as np
 from mpitrain.checkpoint import coordination
 from mpitrain.flat import block_of, block_slices
 from mpitrain.protocols.elastic import warn
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together
 
@@ -42,7 +42,7 @@ class Stepper(Together):
         self.state.local = self.worker.vectors
         self.rate, self.t = self.options.local_rate(), 0
         self.since = 0  # steps since the last exchange
-        self.eta = session.schedule.at(self.state.assignments.position).learning_rate
+        self.eta = session.schedule.at(self.state.queue.position).learning_rate
         self._g = np.empty_like(x)
         self._sums: list[tuple[list[Any], slice]] = []
         self._small = np.zeros(4)

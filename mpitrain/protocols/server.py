@@ -21,12 +21,12 @@ from mpitrain.protocols.messages import (
     Pulled,
     Ready,
     Stop,
-    Wait,
+    StopRequest,
 )
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.protocols.server_vectors import Vectors
 from mpitrain.protocols.server_worker import alone, work
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
 
@@ -139,6 +139,8 @@ class Server(Trainer):
                     self.vectors.asked.append(sender)
                 case Pulled():
                     self.pulling = None if self.pulling == sender else self.pulling
+                case StopRequest():
+                    pass  # the envelope says so
         return taken
 
     # ---- what is done about it
@@ -159,7 +161,7 @@ class Server(Trainer):
                 self.updates.apply(gradient, told, worker)
                 self.vectors.show()
         given = self.assigned.pop(worker)
-        self.state.assignments.give_back(given.rest(told.work.count))
+        self.state.queue.give_back(given.rest(told.work.count))
         self.counters.trained(*(told.work.count, told.loss) if accepted else (0, 0.0), self.session.clock() - began)
         self._assign(worker)
         return True
@@ -176,7 +178,11 @@ class Server(Trainer):
 
     def greet(self) -> bool:
         """Give work to those who have none: at the start, and when their stage begins."""
-        greeted = [worker for worker in self.workers if worker in self.hello and self._may_enter(worker)]
+        greeted = [
+            worker
+            for worker in self.workers
+            if worker in self.hello and self._may_enter(worker) and not self._waits(worker)
+        ]
         for worker in greeted[:1] if self.in_order else greeted:
             self.hello.discard(worker)
             self._assign(worker)
@@ -189,9 +195,9 @@ class Server(Trainer):
 
     def _missing(self) -> list[int]:
         """The workers of this stage that have no work although there is some."""
-        if self.state.assignments.exhausted or self.session.stop.flag:
+        if self.state.queue.exhausted or self.session.stop.flag:
             return []
-        active = self.workers[: self.session.schedule.at(self.state.assignments.position).workers]
+        active = self.workers[: self.session.schedule.at(self.state.queue.position).workers]
         return [worker for worker in active if worker not in self.assigned and worker not in self.stopped]
 
     def _whose_turn(self) -> int | None:
@@ -204,29 +210,31 @@ class Server(Trainer):
         return None
 
     def _assign(self, worker: int) -> None:
-        settings = self.session.schedule.at(self.state.assignments.position)
-        number = self.workers.index(worker)
-        if settings.workers is not None and number >= settings.workers and not self._over():
-            self._post(worker, Wait())
+        if self._waits(worker):
+            self.hello.add(worker)
             return
-        work = None
+        settings, work = self.session.schedule.at(self.state.queue.position), None
         if not self.session.stop.flag:
-            left = self.session.schedule.until_change(self.state.assignments.position)
-            work = self.state.assignments.next(settings.minibatch, self.options.most, left)
+            left = self.session.schedule.until_change(self.state.queue.position)
+            work = self.state.queue.next(settings.minibatch, self.options.most, left)
         if work is None:
-            if self._over() or self.session.stop.flag:
-                self.stopped.add(worker)
-                self._post(worker, Stop())
-            else:  # others may give ranges back
-                self._post(worker, Wait())
+            self.stopped.add(worker)
+            self._post(worker, Stop())
             return
         self.assigned[worker] = work
         self._post(worker, Assignment(self.state.index, work, settings.learning_rate))
         if self.in_order:
             self.pulling = worker
 
+    def _waits(self, worker: int) -> bool:
+        """Whether a worker is to wait for its stage, or for ranges that others may give back."""
+        if self._over() or self.session.stop.flag:
+            return False
+        active = self.session.schedule.at(self.state.queue.position).workers
+        return self.state.queue.exhausted or (active is not None and self.workers.index(worker) >= active)
+
     def _over(self) -> bool:
-        return self.state.assignments.exhausted and not (self.assigned and self.options.computes_on)
+        return self.state.queue.exhausted and not (self.assigned and self.options.computes_on)
 
     def _post(self, worker: int, message: FromServer) -> None:
         TO_SERVED.post(self.transport, worker, message)

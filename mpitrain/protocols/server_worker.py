@@ -28,7 +28,7 @@ from mpitrain.protocols.messages import (
     Ready,
     Snapshot,
     Stop,
-    Wait,
+    StopRequest,
 )
 from mpitrain.protocols.server_updates import Updates
 from mpitrain.sampling.means import Mean
@@ -64,11 +64,22 @@ class Worker:
         TO_SERVER.tell(self.session, self.master, message)
 
     def answer(self, what: str) -> Answer:
-        """The next message from the server that is not a grant come too late."""
-        while True:
-            answer = TO_SERVED.receive(self.transport, self.master, what).message
-            if not isinstance(answer, Grant):
-                return answer
+        """The next message from the server that is not a grant come too late. Meanwhile a stop request is passed on."""
+        transport, told = self.session.transport, self.session.stop.flag
+        answers: list[Answer] = []
+
+        def came() -> bool:
+            nonlocal told
+            if self.session.stop.flag and not told:
+                told = True
+                self.tell(StopRequest())
+            arrived = TO_SERVED.poll(self.transport, self.master)
+            if arrived is not None and not isinstance(arrived[1].message, Grant):
+                answers.append(arrived[1].message)
+            return bool(answers)
+
+        transport.until(came, what, [self.master])
+        return answers[0]
 
     def pull(self, at_least: int) -> int:
         """Fetch Θ_j with j no older than this worker's own last update; j."""
@@ -160,9 +171,6 @@ def work(session: Session, centre: Centre, master: int, number: int) -> None:
     order = worker.ask(Hello(), "the first work")
     while not isinstance(order, Stop):
         match order:
-            case Wait():
-                session.transport.sleep(0.1)
-                order = worker.ask(Hello(), "the next work")
             case Assignment():
                 order = worker.hand_over(worker.round(order))
             case Snapshot():
@@ -176,9 +184,9 @@ def alone(session: Session) -> None:
     centre: Any = _OwnCentre(state.theta, state.index)
     worker = Worker(session, centre, 0, 0)
     while not session.stop.flag:
-        settings = session.schedule.at(state.assignments.position)
-        left = session.schedule.until_change(state.assignments.position)
-        given = state.assignments.next(settings.minibatch, options.period, left)
+        settings = session.schedule.at(state.queue.position)
+        left = session.schedule.until_change(state.queue.position)
+        given = state.queue.next(settings.minibatch, options.period, left)
         if given is None:
             break
         told = worker.round(Assignment(state.index, given, settings.learning_rate))
@@ -186,7 +194,7 @@ def alone(session: Session) -> None:
             updates.apply(centre.gradient, told, 0)
             centre.index = state.index
             session.counters.trained(told.work.count, told.loss)
-        state.assignments.give_back(given.rest(told.work.count))
+        state.queue.give_back(given.rest(told.work.count))
         while session.monitor.turn(trainer):
             pass
 

@@ -13,7 +13,7 @@ from mpitrain.algorithms import Allreduce
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together
 

@@ -13,7 +13,7 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.models.model import Model
 from mpitrain.rng import stream
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 
 class Learner:

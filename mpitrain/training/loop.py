@@ -3,9 +3,16 @@
 import math
 
 from mpitrain.errors import TrainingFailed
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
+
+
+def require_finite(loss: float, when: str, rank: int | None = None, keys: str = "training.learning_rate") -> None:
+    """Raise TrainingFailed unless the loss is finite, naming the rank whose loss it is and the keys to lower."""
+    if not math.isfinite(loss):
+        whose = "" if rank is None else f"rank {rank}: "
+        raise TrainingFailed(f"{whose}the loss is no longer finite {when}; a smaller {keys} may help")
 
 
 class Together(Trainer):
@@ -33,11 +40,7 @@ class Together(Trainer):
         counters = self.session.counters
         while not self.stopping and (work := self.next_work()) is not None:
             loss = self.step(work)
-            if not math.isfinite(loss):
-                raise TrainingFailed(
-                    f"the loss is no longer finite at update {self.state.index}; a smaller training.learning_rate "
-                    "may help"
-                )
+            require_finite(loss, f"at update {self.state.index}")
             counters.trained(work.count, loss * work.count)
             counters.updated()
             self.turn()
@@ -45,15 +48,15 @@ class Together(Trainer):
 
     def next_work(self) -> Work | None:
         """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""
-        assignments, schedule = self.state.assignments, self.session.schedule
-        self.eta = schedule.at(assignments.position).learning_rate
-        work = assignments.next(self._minibatch(), 1, schedule.until_change(assignments.position))
+        queue, schedule = self.state.queue, self.session.schedule
+        self.eta = schedule.at(queue.position).learning_rate
+        work = queue.next(self._minibatch(), 1, schedule.until_change(queue.position))
         if work is not None:
-            following = assignments.peek(self._minibatch(), schedule.until_change(assignments.position))
+            following = queue.at(0, self._minibatch(), 1, schedule.until_change(queue.position))
             self.session.learner.expect(each.share(self.part, len(self.ranks)) for each in (work, following) if each)
         return work
 
     def _minibatch(self) -> int:
         """Samples of a minibatch of all ranks at this point of the training."""
-        settings = self.session.schedule.at(self.state.assignments.position)
+        settings = self.session.schedule.at(self.state.queue.position)
         return self.session.config.algorithm.samples_of_step(settings.minibatch, len(self.ranks))

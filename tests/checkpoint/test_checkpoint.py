@@ -20,7 +20,7 @@ from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
-from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.sampling.queue import Queue, Work
 
 LAYOUT = Layout([Parameter("w", (3, 4), ("constant", 0.0)), Parameter("b", (5,), ("constant", 0.0))])
 
@@ -29,10 +29,8 @@ def filled(seed: int, trained: int) -> State:
     """A state with a velocity and ranges to hand out again."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((2, LAYOUT.size))
-    state = State(
-        vectors[0], Assignments(100, 1000, position=40), beside={"velocity": vectors[1]}, index=7, trained=trained
-    )
-    state.assignments.give_back(Work(0, 3, 5, 4))
+    state = State(vectors[0], Queue(100, 1000, position=40), beside={"velocity": vectors[1]}, index=7, trained=trained)
+    state.queue.give_back(Work(0, 3, 5, 4))
     return state
 
 
@@ -53,11 +51,11 @@ def test_vectors_that_a_checkpoint_lacks_begin_where_it_was_made(tmp_path: Path)
     """An optimizer counts its steps from there; a resume of what it then saves keeps that place."""
     path = save(tmp_path / "first", filled(1, 36))
     moments = {"first_moment": np.zeros(17), "second_moment": np.zeros(17)}
-    state = State(np.zeros(17), Assignments(100, 1000), beside=moments)
+    state = State(np.zeros(17), Queue(100, 1000), beside=moments)
     checkpoint.load_state(path, state, LAYOUT)
     assert (state.index, state.began) == (7, 7)
     state.index = 9
-    again = State(np.zeros(17), Assignments(100, 1000), beside={name: np.zeros(17) for name in moments})
+    again = State(np.zeros(17), Queue(100, 1000), beside={name: np.zeros(17) for name in moments})
     checkpoint.load_state(save(tmp_path / "second", state), again, LAYOUT)
     assert (again.index, again.began) == (9, 7)
 
@@ -68,13 +66,13 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     path = save(tmp_path, saved)
     found, skipped = checkpoint.newest(tmp_path)
     assert (found, skipped) == (path, [])
-    state = State(np.zeros(17), Assignments(100, 1000), beside={"velocity": np.zeros(17)})
+    state = State(np.zeros(17), Queue(100, 1000), beside={"velocity": np.zeros(17)})
     checkpoint.load_state(path, state, LAYOUT)
     assert np.array_equal(state.theta, saved.theta) and np.array_equal(
         state.beside["velocity"], saved.beside["velocity"]
     )
-    assert (state.index, state.trained, state.assignments.position) == (7, 36, 40)
-    assert state.assignments.returned == [Work(0, 3, 5, 4), Work(0, 20, 4, 4)]
+    assert (state.index, state.trained, state.queue.position) == (7, 36, 40)
+    assert state.queue.returned == [Work(0, 3, 5, 4), Work(0, 20, 4, 4)]
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -122,7 +120,7 @@ def test_another_network_or_corpus_is_refused(tmp_path: Path) -> None:
     other = Layout([Parameter("w", (17,), ("constant", 0.0))])
     with pytest.raises(BadInput, match=r"state\.h5.*another network"):
         checkpoint.load_state(path, filled(3, 0), other)
-    state = State(np.zeros(17), Assignments(99, 1000), beside={"velocity": np.zeros(17)})
+    state = State(np.zeros(17), Queue(99, 1000), beside={"velocity": np.zeros(17)})
     with pytest.raises(BadInput, match=r"state\.h5.*100 samples"):
         checkpoint.load_state(path, state, LAYOUT)
 
@@ -175,13 +173,13 @@ def test_what_changes_while_it_is_written_does_not_matter(tmp_path: Path) -> Non
     saved = state.theta.copy()
     piece = saver.copy_state(state, [])
     state.theta[:] = 0
-    state.assignments.returned.clear()
+    state.queue.returned.clear()
     saver.begin(10, piece.nbytes)
     saver.commit(10, piece, [])
     saver.settle()
-    back = State(np.zeros(17), Assignments(100, 1000), beside={"velocity": np.zeros(17)})
+    back = State(np.zeros(17), Queue(100, 1000), beside={"velocity": np.zeros(17)})
     checkpoint.load_state(tmp_path / "000000000010", back, LAYOUT)
-    assert np.array_equal(back.theta, saved) and back.assignments.returned == [Work(0, 3, 5, 4)]
+    assert np.array_equal(back.theta, saved) and back.queue.returned == [Work(0, 3, 5, 4)]
 
 
 def test_the_best_model_stays(tmp_path: Path) -> None:

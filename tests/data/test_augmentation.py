@@ -16,7 +16,7 @@ from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
 from mpitrain.rng import uniforms
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.training.gradients import Learner
 
 COVARIANCE = np.array([[4.0, 2.0, 1.0], [2.0, 5.0, 0.5], [1.0, 0.5, 3.0]])

@@ -20,7 +20,7 @@ from mpitrain.protocols.centre import open_centre
 from mpitrain.protocols.messages import TO_SERVED, TO_SERVER, Gradient, Snapshot
 from mpitrain.protocols.server_vectors import Vectors
 from mpitrain.protocols.server_worker import Worker
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 from .test_choice import FAKE
 from .test_training import trained

@@ -15,8 +15,8 @@ from mpitrain.checkpoint.state import State
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, errors
-from mpitrain.sampling.assignments import Assignments
 from mpitrain.sampling.means import Losses
+from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
 
@@ -51,7 +51,7 @@ class Run:
 
     def __init__(self, *settings: str, numbers: dict[str, Any] | None = None) -> None:
         self.now = 100.0
-        self.state = State(np.zeros(3), Assignments(10, 1000))
+        self.state = State(np.zeros(3), Queue(10, 1000))
         if numbers is not None:
             self.state.restore(numbers)
         config, alone = configuration.load(None, list(settings)), SimpleNamespace(size=1, heartbeat=lambda: None)

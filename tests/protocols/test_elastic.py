@@ -1,4 +1,4 @@
-"""Elastic averaging without messages: one process, the supply of samples, the options."""
+"""Elastic averaging without messages: one process, the queue of samples, the options."""
 
 from collections import Counter
 
@@ -9,8 +9,7 @@ from mpitrain import config as configuration
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.sampling.assignments import Assignments, Work
-from mpitrain.sampling.supply import Supply
+from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.local_rate import LocalRate
 from mpitrain.schedules.stages import Schedule
 
@@ -66,8 +65,7 @@ def test_one_worker_is_algorithm_1_by_hand(session_of) -> None:
     reference = session_of(Transport(deadline=10.0), "algorithm.name=sgd", *COMMON)
     PROTOCOLS["elastic"](session)
     x = centre = np.ones(5)
-    supply = Supply(Assignments(64, 192), reference.schedule)
-    for t, work in enumerate(supply.take(0, 10**6)[0]):
+    for t, work in enumerate(Queue(64, 192).take(reference.schedule, 0, 10**6)[0]):
         mean = reference.learner.indices(work).mean() / 100
         d = 0.25 * (x - centre) if t % 2 == 0 else 0.0
         x, centre = x - d - 0.1 * (x - mean), centre + d
@@ -91,33 +89,6 @@ def test_no_centre_s_pull_and_no_momentum_is_the_same_run(session_of) -> None:
         plain = trained(session_of, f"algorithm.name={one}", *COMMON)
         momentum = trained(session_of, f"algorithm.name={other}", "algorithm.delta=0", *COMMON)
         assert plain.state.theta.tobytes() == momentum.state.theta.tobytes()
-
-
-def test_the_supply_gives_what_the_assignments_give() -> None:
-    """Minibatches of one epoch and one stage; what a stopped run had given out comes first."""
-    config = configuration.load(
-        None, ["algorithm.name=easgd", "training.minibatch=7", "training.epochs=3", "stages=[{at=1.5, minibatch=5}]"]
-    )
-    schedule = Schedule(config, 20)
-    assignments = Assignments(20, 60, 20, [Work(0, 3, 9, 7)])
-    supply = Supply(assignments, schedule)
-    taken, place = supply.take(0, 100)
-    assert place == supply.end == 49
-    assert [(w.epoch, w.start, w.count) for w in taken] == [
-        *((0, 3, 7), (0, 10, 2)),
-        *((1, 0, 7), (1, 7, 3), (1, 10, 5), (1, 15, 5)),
-        *((2, 0, 5), (2, 5, 5), (2, 10, 5), (2, 15, 5)),
-    ]
-    assert supply.returned(7) == [Work(0, 10, 2, 7)] and supply.returned(9) == []
-    assert [supply.position(place) for place in (0, 9, 10)] == [20, 20, 21]
-
-
-def test_the_supply_has_nothing_for_a_worker_whose_stage_has_not_come() -> None:
-    """By the worker's number."""
-    settings = ["algorithm.name=easgd", "training.minibatch=5", "stages=[{at=0, workers=1}, {at=1, workers=2}]"]
-    supply = Supply(Assignments(20, 40), Schedule(configuration.load(None, settings), 20))
-    assert supply.take(0, 2, worker=1) == ([], 0)
-    assert len(supply.take(0, 2, worker=0)[0]) == len(supply.take(20, 2, worker=1)[0]) == 2
 
 
 def test_the_local_rate() -> None:

@@ -1,6 +1,7 @@
 """Elastic averaging over MPI: what arrives at the centre, whose turn it is, who trains on what."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,7 @@ from mpitrain.protocols.elastic_centre import WindowCentre
 from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Piece
 from mpitrain.protocols.orders import Orders
-from mpitrain.sampling.assignments import Assignments
-from mpitrain.sampling.supply import Supply
+from mpitrain.sampling.queue import Queue
 from mpitrain.stability import maps
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -46,7 +46,7 @@ def test_no_accumulate_is_lost(session_of, transport, ranks: str) -> None:
     size, times = 4099, 1000
     schedule = session_of(transport, "algorithm.name=easgd").schedule
     members = list(range(transport.size if ranks == "sharded" else 1))
-    centre = WindowCentre(transport, members, size, np.dtype(np.float64), Supply(Assignments(64, 64), schedule))
+    centre = WindowCentre(transport, members, size, np.dtype(np.float64), partial(Queue(64, 64).take, schedule))
     centre.put(np.full(size, 0.5))
     vector = np.arange(size) * float(transport.rank)
     for _ in range(times * bool(transport.rank)):
@@ -65,16 +65,16 @@ def test_no_accumulate_is_lost(session_of, transport, ranks: str) -> None:
 def test_a_damaged_piece_names_its_sender(session_of, transport) -> None:
     """By messages: of a move its worker, of the centre rank 0; and a piece of another length."""
     session = session_of(transport, "algorithm.name=easgd")
-    size, supply = session.state.theta.size, Supply(Assignments(64, 64), session.schedule)
+    size, take = session.state.theta.size, partial(Queue(64, 64).take, session.schedule)
     d, whole = np.arange(float(size)), slice(0, size)
     if transport.rank == 0:
-        serving = ServingCentre(transport, [1], d, supply)
+        serving = ServingCentre(transport, [1], d, take)
         serving.take(1, TO_MASTER.receive(transport, 1, "a move").message)
         with pytest.raises(WireError, match="rank 1 sent a move of the centre that does not match its checksum"):
             for _ in range(600):
                 serving.serve()
                 transport.sleep(0.1)
-        serving = ServingCentre(transport, [1], d, supply)
+        serving = ServingCentre(transport, [1], d, take)
         serving.take(1, TO_MASTER.receive(transport, 1, "a move").message)
         with pytest.raises(WireError, match=f"rank 1 sends 8 bytes of a move, expected {8 * size}"):
             serving.serve()
@@ -83,7 +83,7 @@ def test_a_damaged_piece_names_its_sender(session_of, transport) -> None:
             TO_WORKER.post(transport, 1, Piece(length, 1))
         transport.wait(transport.send(1, Tag.VECTOR, d), "a piece to leave")
     elif transport.rank == 1:
-        asking = AskingCentre(transport, Orders(session, 0), size, supply)
+        asking = AskingCentre(transport, Orders(session, 0), size, take)
         asking._checksum = lambda vector: 1
         asking.add(whole, d)
         asking.add(slice(0, 1), d[:1])
@@ -108,7 +108,7 @@ def test_every_sample_once_an_epoch(session_of, transport, name: str, how: str, 
     texts = transport.gather_texts(" ".join(map(str, session.learner.corpus.gathered)), "the samples")
     assert Counter(int(word) for text in texts for word in text.split()) == Counter(dict.fromkeys(range(500), 2))
     if transport.rank == 0:
-        assert session.counters.trained_now == 1000 and session.state.assignments.exhausted
+        assert session.counters.trained_now == 1000 and session.state.queue.exhausted
         assert np.isfinite(session.state.theta).all() and not np.array_equal(session.state.theta, np.ones(5))
 
 
@@ -353,7 +353,7 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(
     seen = [*first.learner.corpus.gathered, *second.learner.corpus.gathered]
     texts = transport.gather_texts(" ".join(map(str, seen)), "the samples")
     if transport.rank == 0:
-        assert 0 < first.state.assignments.position < 400
+        assert 0 < first.state.queue.position < 400
     assert Counter(int(word) for text in texts for word in text.split()) == Counter(dict.fromkeys(range(100), 4))
     if transport.rank == 0:
         assert second.state.theta.tobytes() == whole.tobytes()
@@ -417,7 +417,7 @@ def test_a_checkpoint_in_mid_run_is_a_moment_of_it(session_of, transport, shared
     session.saver.settle()
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *settings, samples=200), shared_folder, resume=True)
-    position = second.state.assignments.position
+    position = second.state.queue.position
     PROTOCOLS["elastic"](second)
     assert position > 0
     if transport.rank == 0:

@@ -20,7 +20,7 @@ from mpitrain.protocols.hybrid_connected import order_of
 from mpitrain.protocols.hybrid_update import scaled
 from mpitrain.rng import stream
 from mpitrain.rules.sgd import krizhevsky
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 
 SCHEMES = [("a", 0), ("b", 0), ("c", 0), ("c", 2)]

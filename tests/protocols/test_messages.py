@@ -13,7 +13,7 @@ from mpitrain.errors import WireError
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import messages
 from mpitrain.protocols.messages import CHANNELS, TO_NEXT, TO_SERVER, Channel, Envelope, Gradient, Message, Token, pack
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 integers = st.integers(-(2**63), 2**63 - 1)
 finite = st.floats(allow_nan=False, allow_infinity=False)

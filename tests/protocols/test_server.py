@@ -11,7 +11,7 @@ from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server_updates import Updates
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 
 WORK = Work(0, 0, 1, 1)
 

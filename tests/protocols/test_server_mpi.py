@@ -194,7 +194,7 @@ def test_a_stop_asked_of_one_rank_stops_all_and_loses_no_sample(session_of, tran
     session.monitor.turn = lambda *now, **how: (session.stop.flag and heard.touch(), turn(*now, **how))[1]
     PROTOCOLS["server"](session)
     if transport.rank == 0:
-        ledger = session.state.assignments
+        ledger = session.state.queue
         waiting = sum(work.count for work in ledger.returned)
         assert session.counters.trained_now + waiting == ledger.position < 5000
 
@@ -209,3 +209,16 @@ def test_the_snapshot_path_answers_a_starving_reader(session_of, transport, monk
     PROTOCOLS["server"](session)
     if transport.rank == 0:
         assert len(sent) >= session.state.index and np.isfinite(session.state.theta).all()
+
+
+@pytest.mark.parametrize("order", ["free", "round-robin"])
+def test_a_worker_whose_stage_has_not_come_hears_of_the_end(session_of, transport, order: str) -> None:
+    """It waits for work all the while: its own stop request ends the training in the first stage."""
+    last, stages = transport.size - 1, "stages=[{at=0, workers=1}, {at=40, workers=7}]"
+    session = session_of(transport, "training.epochs=50", stages, f"algorithm.order={order}", samples=1000)
+    if transport.rank == last:
+        poll, polls = transport.poll, []
+        transport.poll = lambda *now: (polls.append(1), session.stop.__setattr__("flag", len(polls) > 3), poll(*now))[2]
+    PROTOCOLS["server"](session)
+    if transport.rank == 0:
+        assert transport.size == 2 or session.state.queue.position < 40_000

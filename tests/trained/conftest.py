@@ -12,7 +12,7 @@ from mpitrain import config as configuration
 from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.state import fresh
 from mpitrain.data.shards import write_shard
-from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.queue import Queue
 from mpitrain.training import inputs
 
 
@@ -22,7 +22,7 @@ def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np
     told = origin.of_part(inputs.data_path(config))
     network = inputs.network_of(config, inputs.seen_shape(config, told), told.classes)
     theta = network.initial(seed, np.dtype(config.training.dtype))
-    state = fresh(config.algorithm, theta, Assignments(sum(told.class_counts), 10**6))
+    state = fresh(config.algorithm, theta, Queue(sum(told.class_counts), 10**6))
     state.trained = samples
     draft = checkpoint.Draft(run / "checkpoints", samples)
     draft.begin(0)

@@ -11,7 +11,7 @@ from mpitrain.algorithms import ALGORITHMS
 from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.state import fresh
 from mpitrain.errors import BadInput
-from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.queue import Queue
 from mpitrain.trained.model import load
 
 from .conftest import make_run
@@ -38,7 +38,7 @@ def test_of_every_algorithm_the_model_is_what_the_summary_hashes(tmp_path: Path,
     make_run(tmp_path, f"algorithm.name={name}")
     network = load(tmp_path).network
     rng = np.random.default_rng(5)
-    state = fresh(config.algorithm, network.initial(1), Assignments(1438, 10**6))
+    state = fresh(config.algorithm, network.initial(1), Queue(1438, 10**6))
     for name, vector in state.vectors().items():
         if name != "counts":
             vector[:] = rng.standard_normal(len(vector))

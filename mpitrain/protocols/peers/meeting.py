@@ -55,7 +55,7 @@ class Meetings:
         standings = self._gather(Standing(reason, place, self._exchange.replica.hash(), peer.report))
         over = any(s.reason == "stop" for s in standings) or all(s.place == END for s in standings)
         self._compare([s.replica for s in standings], over)
-        peer.state.assignments = peer.rounds.remaining([s.place for s in standings])
+        peer.state.queue = peer.rounds.remaining([s.place for s in standings])
         peer.count_updates()
         if peer.number == 0:
             for member, standing in zip(peer.members, standings, strict=True):

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
-from mpitrain.errors import TrainingFailed
 from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import Reached, Totals
 from mpitrain.protocols.peers.emission import Emission
@@ -14,9 +13,10 @@ from mpitrain.protocols.peers.exchange import Exchange
 from mpitrain.protocols.peers.meeting import Meetings
 from mpitrain.protocols.peers.rounds import Rounds, Turn
 from mpitrain.rules.sparse_delta import COARSE
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.schedules.stages import Settings
 from mpitrain.training.context import Session
+from mpitrain.training.loop import require_finite
 from mpitrain.training.trainer import Trainer
 
 REPORT_EVERY, NORM_EVERY = 0.2, 5.0  # seconds
@@ -34,7 +34,7 @@ class Peer(Trainer):
         self.number = self.members.index(self.transport.rank)
         session.learner.per_sample = False  # the residual takes the mean gradient times the samples, in one pass
         self._gradient = np.empty_like(self.state.theta)
-        self.rounds = Rounds(self.state.assignments, session.schedule, len(self.members))
+        self.rounds = Rounds(self.state.queue, session.schedule, len(self.members))
         self.emission = Emission(session)
         self.exchange = Exchange(session, at_once=not self.in_step)
         self.meetings = Meetings(self)
@@ -50,10 +50,7 @@ class Peer(Trainer):
     def compute(self, work: Work, settings: Settings, emit: bool) -> Entries:
         """A minibatch's gradient into the residual; the entries to send, none unless `emit`."""
         loss = self.session.learner.gradient(self.state.theta, self._gradient, work, self._layer_done)
-        if not np.isfinite(loss):
-            raise TrainingFailed(
-                f"rank {self.transport.rank}: the loss is no longer finite; a smaller training.learning_rate may help"
-            )
+        require_finite(loss, f"at its minibatch {self.report.minibatches}", self.transport.rank)
         entries = self.emission.add(self._gradient, work.count, settings, emit)
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
         return entries

@@ -1,12 +1,11 @@
 """Who trains on what without anybody to ask: minibatch m of the queue belongs to the m-th of the ranks, round by round.
 
-A round is named by its place in the queue (see `supply`), which is the same number on every rank, however far each is.
+A round is named by its place in the queue, which is the same number on every rank, however far each is.
 """
 
 from dataclasses import dataclass
 
-from mpitrain.sampling.assignments import Assignments, Work
-from mpitrain.sampling.supply import Supply
+from mpitrain.sampling.queue import Queue, Work
 from mpitrain.schedules.stages import Schedule, Settings
 
 #: The place of one who has no work left: after every other.
@@ -37,21 +36,20 @@ class Turn:
 
 
 class Rounds:
-    """The rounds of a training by `ranks` ranks, from `assignments` on."""
+    """The rounds of a training by `ranks` ranks, from `queue` on, which stays as it is."""
 
-    def __init__(self, assignments: Assignments, schedule: Schedule, ranks: int) -> None:
-        self._supply, self._ranks = Supply(assignments, schedule), ranks
-        self._samples, self._total = assignments.samples, assignments.total
+    def __init__(self, queue: Queue, schedule: Schedule, ranks: int) -> None:
+        self._queue, self._schedule, self._ranks = queue, schedule, ranks
 
     def at(self, place: int) -> Round | None:
         """The round at a place; None after the last."""
-        if place >= self._supply.end:
+        if place >= self._queue.end:
             return None
-        workers = self._supply.settings(place).workers or self._ranks
-        works, after = self._supply.take(place, workers)
+        workers = self._settings(place).workers or self._ranks
+        works, after = self._queue.take(self._schedule, place, workers)
         settings, at = [], place
         for work in works:
-            settings.append(self._supply.settings(at))
+            settings.append(self._settings(at))
             at += work.count
         return Round(place, after, works, settings, workers)
 
@@ -68,12 +66,15 @@ class Rounds:
             place = now.after
         return None
 
-    def remaining(self, places: list[int]) -> Assignments:
+    def remaining(self, places: list[int]) -> Queue:
         """What is left when rank i has done its part of all rounds before `places[i]`, to be handed out anew."""
-        furthest = min(max(places), self._supply.end)
-        left, place = self._supply.returned(furthest), min(places)
+        furthest = min(max(places), self._queue.end)
+        left, place = self._queue.after(furthest), min(places)
         while place < furthest and (now := self.at(place)) is not None:
-            left += [work for work, reached in zip(now.works, places, strict=False) if reached <= place]
+            left.returned += [work for work, reached in zip(now.works, places, strict=False) if reached <= place]
             place = now.after
-        left.sort(key=lambda work: (work.epoch, work.start))
-        return Assignments(self._samples, self._total, self._supply.position(furthest), left)
+        left.returned.sort(key=lambda work: (work.epoch, work.start))
+        return left
+
+    def _settings(self, place: int) -> Settings:
+        return self._schedule.at(self._queue.position_at(place))

@@ -153,7 +153,7 @@ def test_a_stop_on_one_rank_ends_all_drained(session_of, transport, synchronous:
     assert alike(transport, session.state.theta.tobytes().hex())
     done = np.array([len(session.learner.corpus.gathered)])
     transport.sum(done, "the samples")
-    left = session.state.assignments
+    left = session.state.queue
     assert done[0] == left.position - sum(work.count for work in left.returned) < 160_000
 
 

@@ -10,7 +10,7 @@ from mpitrain.ops import digest
 from mpitrain.ops.residual import Entries
 from mpitrain.protocols.peers.replica import TRAILER, Replica, capacity, odd_ones
 from mpitrain.rules.sparse_delta import round_weights
-from mpitrain.sampling.assignments import Assignments
+from mpitrain.sampling.queue import Queue
 
 LENGTH = 1000
 
@@ -18,7 +18,7 @@ LENGTH = 1000
 def replica(rank: int, length: int = LENGTH, bits: int = 1) -> Replica:
     """A replica of the same weights on every rank."""
     theta = np.random.default_rng(1).standard_normal(length).astype(np.float32)
-    state = State(theta, Assignments(1, 1), beside={"counts": np.empty(length, np.int32)})
+    state = State(theta, Queue(1, 1), beside={"counts": np.empty(length, np.int32)})
     round_weights(theta, state.beside["counts"])
     return Replica(state, [0, 1, 2], rank, bits=bits)
 

@@ -7,7 +7,7 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.protocols.peers.rounds import END, Rounds
-from mpitrain.sampling.assignments import Assignments, Work
+from mpitrain.sampling.queue import Queue, Work
 from mpitrain.schedules.stages import Schedule
 
 SAMPLES = 101
@@ -17,7 +17,7 @@ def rounds(ranks: int, *settings: str, position: int = 0, returned: Iterable[Wor
     """Two epochs in minibatches of 7 unless `settings` say otherwise."""
     base = ["algorithm.name=sparse-delta", "training.minibatch=7", "training.epochs=2"]
     schedule = Schedule(configuration.load(None, [*base, *settings]), SAMPLES)
-    return Rounds(Assignments(SAMPLES, schedule.total, position, list(returned)), schedule, ranks)
+    return Rounds(Queue(SAMPLES, schedule.total, position, list(returned)), schedule, ranks)
 
 
 def turns(r: Rounds, number: int):

@@ -1,0 +1,150 @@
+"""The samples of a training as one queue: ranges of an epoch's order, each handed out exactly once.
+
+A range is a position in the global order of all epochs, so that it denotes the same samples on every rank and in every
+run with the same seed. Samples that a rank did not use before a run stopped come first when it goes on.
+
+The queue is read in two ways. A dispenser takes ranges from its head (`next`). Ranks that need no dispenser share one
+number, the place in a queue that stays as it is: each derives the next minibatches from it (`take`), so that a single
+compare-and-swap claims them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from mpitrain.schedules.stages import Schedule
+
+
+@dataclass(frozen=True)
+class Work:
+    """`count` samples from position `start` of epoch `epoch`, to be cut into minibatches of `minibatch`."""
+
+    epoch: int
+    start: int
+    count: int
+    minibatch: int
+
+    def minibatches(self) -> Iterator["Work"]:
+        """The minibatches in order; the last one may be smaller."""
+        for start in range(self.start, self.start + self.count, self.minibatch):
+            yield replace(self, start=start, count=min(self.minibatch, self.start + self.count - start))
+
+    def rest(self, used: int) -> "Work":
+        """The remaining range after the first `used` samples."""
+        return replace(self, start=self.start + used, count=self.count - used)
+
+    def share(self, part: int, parts: int) -> "Work":
+        """One of `parts` shares whose sizes differ by at most one."""
+        begin, end = part * self.count // parts, (part + 1) * self.count // parts
+        return replace(self, start=self.start + begin, count=end - begin)
+
+
+@dataclass
+class Queue:
+    """Ranges of epochs of `samples` samples, until `total` positions are handed out.
+
+    `position` counts the samples handed out for the first time; `returned` are ranges to hand out again, before all
+    others. A place counts samples from the queue's head.
+    """
+
+    samples: int
+    total: int
+    position: int = 0
+    returned: list[Work] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """The place of the end: the number of samples to hand out."""
+        return sum(work.count for work in self.returned) + max(self.total - self.position, 0)
+
+    def position_at(self, place: int) -> int:
+        """The position once the samples before `place` have been handed out."""
+        return self.position + max(place - sum(work.count for work in self.returned), 0)
+
+    def at(self, place: int, minibatch: int, minibatches: int = 1, limit: int | None = None) -> Work | None:
+        """The range at a place: up to `minibatches` minibatches of one epoch; None at the end.
+
+        Of what is handed out for the first time, it is at most `limit` samples long.
+        """
+        most = minibatch * minibatches
+        for work in self.returned:
+            if place < work.count:
+                return replace(work.rest(place), count=min(work.count - place, most), minibatch=minibatch)
+            place -= work.count
+        position = self.position + place
+        if position >= self.total:
+            return None
+        epoch, start = divmod(position, self.samples)
+        return Work(epoch, start, min(most, self.samples - start, self.total - position, limit or most), minibatch)
+
+    def after(self, place: int) -> "Queue":
+        """What is left of the queue once the samples before `place` have been handed out."""
+        left, before = list[Work](), place
+        for work in self.returned:
+            used = min(max(before, 0), work.count)
+            before -= work.count
+            if used < work.count:
+                left.append(work.rest(used))
+        return replace(self, position=self.position_at(place), returned=left)
+
+    def take(self, schedule: Schedule, place: int, minibatches: int, worker: int = 0) -> tuple[list[Work], int]:
+        """Minibatches from a place on, each of one epoch and one stage, and the place after them.
+
+        There are fewer than `minibatches` at the end, and none for a worker whose number is beyond the stage's workers.
+        """
+        taken: list[Work] = []
+        active = schedule.at(self.position_at(place)).workers
+        while len(taken) < minibatches and (active is None or worker < active):
+            position = self.position_at(place)
+            work = self.at(place, schedule.at(position).minibatch, limit=schedule.until_change(position))
+            if work is None:
+                break
+            taken.append(work)
+            place += work.count
+        return taken, place
+
+    # ---- as a dispenser
+
+    def next(self, minibatch: int, minibatches: int = 1, limit: int | None = None) -> Work | None:
+        """Hand out the range at the head, as `at` describes it; None if everything has been handed out."""
+        work = self.at(0, minibatch, minibatches, limit)
+        if work is not None:
+            rest = self.after(work.count)
+            self.position, self.returned = rest.position, rest.returned
+        return work
+
+    def give_back(self, work: Work) -> None:
+        """Hand this range out again, before any other."""
+        if work.count > 0:
+            self.returned.append(work)
+            self.returned.sort(key=lambda each: (each.epoch, each.start))
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything has been handed out."""
+        return not self.returned and self.position >= self.total
+
+
+class Unused:
+    """The record of the samples that free-running workers have taken but not trained on.
+
+    A worker names its unused ranges one by one and then closes the list. It may do so several times: for checkpoints,
+    and when it ends. Each closed list replaces the worker's previous one, so that no range is recorded twice or lost.
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[int, list[Work]] = {}
+        self._closed: dict[int, list[Work]] = {}
+
+    def name(self, worker: int, work: Work) -> None:
+        """Add a range to the worker's next list."""
+        self._named.setdefault(worker, []).append(work)
+
+    def close(self, worker: int) -> None:
+        """Close the worker's list, which then replaces its previous one."""
+        self._closed[worker] = self._named.pop(worker, [])
+
+    @property
+    def ranges(self) -> list[Work]:
+        """All ranges in the newest lists. They are consistent if every worker has closed its list since it last took or
+        used samples."""
+        return [work for worker in sorted(self._closed) for work in self._closed[worker]]
