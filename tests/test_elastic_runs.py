@@ -123,7 +123,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path, launch: Callable[..., Any], name:
 LAST_MOVE = """
 import sys, time
 from mpitrain.__main__ import main
-from mpitrain.protocols.elastic_worker import Worker
+from mpitrain.protocols.centre.adding_worker import AddingWorker as Worker
 finish = Worker._finish
 def late(self):
     self.report()

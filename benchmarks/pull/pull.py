@@ -18,7 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mpitrain.mpi import Transport
-from mpitrain.protocols.centre import open_centre
+from mpitrain.protocols.centre.versioned import open_memory
 
 ROUNDS, ROUNDS_ASKED = 41, 11
 ASK, VECTOR, DONE = 1, 2, 3  # message tags
@@ -30,7 +30,7 @@ def main(size: int) -> None:
     one_node = transport.nodes == 1
     for how in ("shared", "one-sided", "messages") if one_node else ("one-sided", "messages"):
         alone = one_node and how != "messages"
-        centre = open_centre(transport, how, size, np.dtype(np.float32), master=0)
+        centre = open_memory(transport, how, size, np.dtype(np.float32), master=0)
         if transport.rank == 0:
             with centre.writing(1):
                 centre.theta[:] = 1

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class Centred(Algorithm, frozen=True):
     """A centre on rank 0, which is also the only worker if there is one rank."""
 
+    protocol = "centre"
     has_master = True
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
     loaders: Count = 4  # k of "chunked": number of chunks shuffled together
@@ -22,9 +23,8 @@ class Centred(Algorithm, frozen=True):
         return max(ranks - 1, 1)
 
     @property
-    def period(self) -> int:
-        """Minibatches between two exchanges."""
-        raise NotImplementedError
+    def in_order(self) -> bool:
+        return self.order == "round-robin"
 
     def check_steps(self, steps: int) -> None:
         if self.period > steps:
@@ -42,7 +42,7 @@ class Centred(Algorithm, frozen=True):
 class Elastic(Centred, frozen=True):
     """A centre x̃ to which workers with parameters xⁱ add differences (Zhang, Choromanska & LeCun 2015)."""
 
-    protocol = "elastic"
+    additive = True
     tau: Count = 10  # τ: minibatches between two exchanges
     rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
     plateau: Number = 0  # minibatches in a window of rules/plateau.py; 0: the rate does not fall
@@ -55,6 +55,10 @@ class Elastic(Centred, frozen=True):
     @property
     def period(self) -> int:
         return self.tau
+
+    @property
+    def sharded(self) -> bool:
+        return self.centre == "sharded"
 
     def local_rate(self) -> LocalRate:
         return LocalRate(self.rate_decay, self.plateau)

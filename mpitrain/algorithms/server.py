@@ -16,22 +16,9 @@ from mpitrain.rules.server import decay, update
 class Served(Centred, frozen=True):
     """Workers send sums of their gradients, and the master updates Θ with them."""
 
-    protocol = "server"
-
     @property
     def period(self) -> int:
         return 1
-
-    @property
-    def most(self) -> int:
-        """The maximum number of minibatches between two exchanges; more than `period` if workers do not wait for the
-        master."""
-        return self.period
-
-    @property
-    def computes_on(self) -> bool:
-        """Whether a worker continues to compute until the master is free."""
-        return self.most > self.period
 
 
 class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):

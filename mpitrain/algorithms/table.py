@@ -53,6 +53,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     protocol: ClassVar[str]
     #: Whether rank 0 is a master that computes no gradients, if there are several ranks.
     has_master: ClassVar[bool] = False
+    #: Whether a centre only adds what workers push, in any order; otherwise a master merges it.
+    additive: ClassVar[bool] = False
     #: Whether all ranks have the same parameters at the end.
     replicated: ClassVar[bool] = False
     #: Whether [algorithm.optimizer] can choose the optimizer of the local step.
@@ -97,6 +99,31 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
         """The samples of a step that all ranks take together if training.minibatch is `minibatch`."""
         return minibatch
+
+    @property
+    def period(self) -> int:
+        """The number of a worker's minibatches between two exchanges with a centre."""
+        raise NotImplementedError
+
+    @property
+    def most(self) -> int:
+        """The maximum of that number; more than `period` if workers do not wait for the master."""
+        return self.period
+
+    @property
+    def computes_on(self) -> bool:
+        """Whether a worker continues to compute until the master is free."""
+        return self.most > self.period
+
+    @property
+    def in_order(self) -> bool:
+        """Whether workers take turns in exchanging with a centre."""
+        return False
+
+    @property
+    def sharded(self) -> bool:
+        """Whether every rank holds a share of the centre, instead of rank 0 the whole of it."""
+        return False
 
     @property
     def independent(self) -> bool:

@@ -6,10 +6,8 @@ from enum import IntEnum
 class Tag(IntEnum):
     """What a message belongs to. Two conversations that can go on at the same time never share one."""
 
-    TO_SERVER = 1  # of its workers
-    TO_SERVED = 2
     VECTOR = 3  # Θ, x̃, a gradient or a move of the centre: announced by a message under another tag
-    TO_MASTER = 4  # of the elastic family
+    TO_MASTER = 4  # of its workers
     TO_WORKER = 5
     TO_NEXT = 6  # from worker to worker
     WEIGHTS = 11  # a rank's part of a network that is spread over ranks

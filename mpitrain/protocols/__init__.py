@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mpitrain.protocols import elastic, hybrid, model_averaging, peers, server, synchronous
+from mpitrain.protocols import centre, hybrid, model_averaging, peers, synchronous
 
 if TYPE_CHECKING:
     from mpitrain.training.context import Session
@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 #: The protocol that `Algorithm.protocol` names.
 PROTOCOLS: dict[str, "Callable[[Session], None]"] = {
     "synchronous": synchronous.run,
-    "server": server.run,
+    "centre": centre.run,
     "hybrid": hybrid.run,
     "peers": peers.run,
-    "elastic": elastic.run,
     "model-averaging": model_averaging.run,
 }

@@ -28,11 +28,11 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
     """One kind of message."""
 
 
-# ---- from a worker to the parameter server
+# ---- from a worker to its master
 
 
-class Hello(Message, frozen=True):
-    """Give me work, once my stage begins; at the end the answer is Stop."""
+class Claim(Message, frozen=True):
+    """Give me samples."""
 
 
 class Ready(Message, frozen=True):
@@ -40,7 +40,7 @@ class Ready(Message, frozen=True):
 
 
 class Gradient(Message, frozen=True):
-    """Here is the sum of my gradients. Without `nbytes` it lies where the server sees it, else it follows."""
+    """Merge the sum of my gradients, and give me samples. Without `nbytes` it is where you see it; else it follows."""
 
     index: int  # of the Θ from which I began
     work: Work  # the samples it is over
@@ -53,48 +53,11 @@ class Gradient(Message, frozen=True):
 
 
 class Pull(Message, frozen=True):
-    """Send me Θ."""
+    """Send me the centre."""
 
 
 class Pulled(Message, frozen=True):
-    """I have Θ."""
-
-
-# ---- from the parameter server to a worker
-
-
-class Grant(Message, frozen=True):
-    """Hand your gradient over."""
-
-
-class Assignment(Message, frozen=True):
-    """Train on these samples, from a Θ no older than this one."""
-
-    index: int
-    work: Work
-    learning_rate: Finite
-
-
-class Stop(Message, frozen=True):
-    """The end."""
-
-
-class Snapshot(Message, frozen=True):
-    """Θ follows."""
-
-    index: int
-    nbytes: Count
-    checksum: Count
-
-
-# ---- from a worker of the elastic family to its master
-
-
-class Claim(Message, frozen=True):
-    """Give me samples and the centre."""
-
-    worker: Count  # my number among the workers
-    minibatches: Count
+    """I have read the centre."""
 
 
 class Move(Message, frozen=True):
@@ -109,7 +72,6 @@ class Report(Message, frozen=True):
 
     samples: Count
     loss: Finite  # summed over samples
-    steps: Count
     exchanges: Count
 
 
@@ -129,7 +91,33 @@ class Done(Message, frozen=True):
     """I shall train no more."""
 
 
-# ---- from the elastic family's master to a worker
+# ---- from a master to its workers
+
+
+class Assignment(Message, frozen=True):
+    """Train on these samples, from a centre no older than this; no more, where there are none."""
+
+    index: int = 0
+    work: Work | None = None
+    learning_rate: Finite = 0.0
+
+
+class Place(Message, frozen=True):
+    """Your samples begin at this place in the queue; if there are any, the centre follows in pieces."""
+
+    samples: Count
+
+
+class Piece(Message, frozen=True):
+    """The centre's next piece follows."""
+
+    nbytes: Count
+    checksum: Count
+    index: int = 0  # of a centre that has versions
+
+
+class Grant(Message, frozen=True):
+    """Hand your gradient over."""
 
 
 class Finish(Message, frozen=True):
@@ -152,19 +140,6 @@ class Resume(Message, frozen=True):
 
 class Added(Message, frozen=True):
     """All pieces of your move are added."""
-
-
-class Place(Message, frozen=True):
-    """Your samples begin at this place in the queue; if there are any, the centre follows in pieces."""
-
-    samples: Count
-
-
-class Piece(Message, frozen=True):
-    """The centre's next piece follows."""
-
-    nbytes: Count
-    checksum: Count
 
 
 class Token(Message, frozen=True):
@@ -281,19 +256,14 @@ class Channel(Generic[T]):
         return self.unpack(transport.receive(source, self.tag, what), source)
 
 
-FromServed = Hello | Ready | Gradient | Pull | Pulled | StopRequest
-Answer = Assignment | Stop | Snapshot
-FromServer = Grant | Answer
-FromWorker = Claim | Move | Report | Unused | Copied | Done
-FromMaster = Finish | Leave | Save | Resume | Added | Place | Piece
+FromWorker = Claim | Ready | Gradient | Pull | Pulled | Move | Report | Unused | Copied | Done | StopRequest
+FromMaster = Assignment | Place | Piece | Grant | Added | Finish | Leave | Save | Resume
 FromPeer = Totals | Reached | Meeting
 
-TO_SERVER: Channel[FromServed] = Channel(Tag.TO_SERVER, FromServed)
-TO_SERVED: Channel[FromServer] = Channel(Tag.TO_SERVED, FromServer)
 TO_MASTER: Channel[FromWorker] = Channel(Tag.TO_MASTER, FromWorker)
 TO_WORKER: Channel[FromMaster] = Channel(Tag.TO_WORKER, FromMaster)
 TO_NEXT: Channel[Token] = Channel(Tag.TO_NEXT, Token)
 TO_PEER: Channel[FromPeer] = Channel(Tag.TO_PEER, FromPeer)
 TO_FIRST: Channel[StopRequest | Gone] = Channel(Tag.TO_FIRST, StopRequest | Gone)
 TO_IDLE: Channel[Over] = Channel(Tag.TO_IDLE, Over)
-CHANNELS = (TO_SERVER, TO_SERVED, TO_MASTER, TO_WORKER, TO_NEXT, TO_PEER, TO_FIRST, TO_IDLE)
+CHANNELS = (TO_MASTER, TO_WORKER, TO_NEXT, TO_PEER, TO_FIRST, TO_IDLE)

@@ -11,10 +11,9 @@ import numpy as np
 
 from mpitrain.checkpoint import coordination
 from mpitrain.flat import block_of, block_slices
-from mpitrain.protocols.elastic import warn
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
-from mpitrain.training.loop import Together
+from mpitrain.training.loop import Together, warn
 
 PIECE = 1 << 20  # elements of one sum over the ranks
 YIELDING = 1e-3  # seconds without sleeps at the end of a step, which all ranks reach at about the same time

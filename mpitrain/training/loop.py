@@ -15,6 +15,15 @@ def require_finite(loss: float, when: str, rank: int | None = None, keys: str = 
         raise TrainingFailed(f"{whose}the loss is no longer finite {when}; a smaller {keys} may help")
 
 
+def warn(session: Session, workers: int) -> None:
+    """Say what may not converge with so many workers."""
+    if session.transport.rank != session.members[0]:
+        return
+    settings = session.schedule.at(0)
+    for line, numbers in session.config.algorithm.warnings(settings.learning_rate, settings.workers or workers):
+        session.monitor.warn(line, **numbers)
+
+
 class Together(Trainer):
     """One rank's part: all members take their shares of one minibatch after another.
 

@@ -36,7 +36,7 @@ def filled(seed: int, trained: int) -> State:
 
 def piece_of(state: State, *outstanding: Work) -> checkpoint.Piece:
     """The master's piece."""
-    return checkpoint.Piece(state.vectors(), state.numbers(), [*state.assignments.returned, *outstanding])
+    return checkpoint.Piece(state.vectors(), state.numbers(), [*state.queue.returned, *outstanding])
 
 
 def save(folder: Path, state: State, keep: int = 9) -> Path:

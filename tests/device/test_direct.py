@@ -16,10 +16,11 @@ from mpitrain.errors import WireError
 from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.centre import open_centre
-from mpitrain.protocols.messages import TO_SERVED, TO_SERVER, Gradient, Snapshot
-from mpitrain.protocols.server_vectors import Vectors
-from mpitrain.protocols.server_worker import Worker
+from mpitrain.protocols.centre.line import Line
+from mpitrain.protocols.centre.merged import MergedCentre, MergingCentre
+from mpitrain.protocols.centre.merging_worker import MergingWorker
+from mpitrain.protocols.centre.versioned import open_memory
+from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Gradient, Piece
 from mpitrain.sampling.queue import Work
 
 from .test_choice import FAKE
@@ -158,20 +159,20 @@ def damaged(device: Gpu, size: int) -> Any:
 def test_a_damaged_gradient_names_its_worker(session_of: Any, transport: Transport, direct: Gpu) -> None:
     session = session_of(transport, "training.dtype=float32", device=direct)
     size, workers = session.state.theta.size, list(range(1, transport.size))
-    centre = open_centre(transport, "messages", size, np.dtype(np.float32), 0, direct)
+    memory = open_memory(transport, "messages", size, np.dtype(np.float32), 0, direct)
     way = direct.transport(transport)
     if transport.rank:
         vector = damaged(direct, size) if transport.rank == workers[-1] else direct.to_device(numbers(size))
         transport.wait(way.send(0, Tag.VECTOR, vector), "a gradient to leave")
     else:
-        vectors = Vectors(session, centre)
+        centre = MergingCentre(session, memory)
         note = Gradient(0, Work(0, 0, 1, 1), nbytes=4 * size, checksum=direct.checksum(direct.to_device(numbers(size))))
         for worker in workers[:-1]:
-            np.testing.assert_array_equal(vectors.gradient(worker, note).get(), numbers(size))
+            np.testing.assert_array_equal(centre.gradient(worker, note).get(), numbers(size))
         with pytest.raises(WireError, match=f"rank {workers[-1]} sent a gradient that does not match its checksum"):
-            vectors.gradient(workers[-1], note)
+            centre.gradient(workers[-1], note)
         with pytest.raises(WireError, match="rank 1 sends 7 bytes"):
-            vectors.gradient(1, replace(note, nbytes=7))
+            centre.gradient(1, replace(note, nbytes=7))
     transport.barrier("the end")
 
 
@@ -179,20 +180,20 @@ def test_a_damaged_gradient_names_its_worker(session_of: Any, transport: Transpo
 def test_a_damaged_model_names_the_server(session_of: Any, transport: Transport, direct: Gpu) -> None:
     session = session_of(transport, "training.dtype=float32", device=direct)
     size = session.state.theta.size
-    centre = open_centre(transport, "messages", size, np.dtype(np.float32), 0, direct)
+    memory = open_memory(transport, "messages", size, np.dtype(np.float32), 0, direct)
     way = direct.transport(transport)
     if transport.rank:
-        worker = Worker(session, centre, 0, transport.rank - 1)
-        assert worker.pull(0) == 7
+        worker = MergingWorker(session, MergedCentre(session, memory, Line(session, 0)))
+        assert worker.pull() == 7
         np.testing.assert_array_equal(worker.theta.get(), numbers(size))
-        with pytest.raises(WireError, match="rank 0 sent a Θ that does not match its checksum"):
-            worker.pull(0)
+        with pytest.raises(WireError, match="rank 0 sent a copy of Θ that does not match its checksum"):
+            worker.pull()
     else:
         check = direct.checksum(direct.to_device(numbers(size)))
         for vector in (direct.to_device(numbers(size)), damaged(direct, size)):
             for rank in range(1, transport.size):
-                TO_SERVER.receive(transport, rank, "a wish for Θ")
-                TO_SERVED.post(transport, rank, Snapshot(7, 4 * size, check))
+                TO_MASTER.receive(transport, rank, "a wish for Θ")
+                TO_WORKER.post(transport, rank, Piece(4 * size, check, 7))
                 transport.wait(way.send(rank, Tag.VECTOR, vector), "Θ to leave")
     transport.flush()
     transport.barrier("the end")

@@ -12,7 +12,7 @@ from mpitrain.device import CPU
 from mpitrain.errors import WireError
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import messages
-from mpitrain.protocols.messages import CHANNELS, TO_NEXT, TO_SERVER, Channel, Envelope, Gradient, Message, Token, pack
+from mpitrain.protocols.messages import CHANNELS, TO_MASTER, TO_NEXT, Channel, Envelope, Gradient, Message, Token, pack
 from mpitrain.sampling.queue import Work
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -25,7 +25,7 @@ FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     float | None: st.none() | st.floats(allow_nan=False),
     bool: st.booleans(),
     str: st.text(),
-    Work: st.builds(Work, integers, integers, integers, integers),
+    **dict.fromkeys((Work, Work | None), st.builds(Work, integers, integers, integers, integers)),
     messages.Reason: st.sampled_from(get_args(messages.Reason)),
 }
 
@@ -103,9 +103,9 @@ def test_a_number_that_is_not_finite_is_seen(number: float) -> None:
     work = Work(0, 0, 8, 8)
     for bad in (pack(Gradient(0, work, learning_rate=number)), pack(Gradient(0, work), traffic=number)):
         with pytest.raises(WireError, match="rank 1"):
-            TO_SERVER.unpack(bad, 1)
+            TO_MASTER.unpack(bad, 1)
     loss: Any = np.float64(number)
-    received = TO_SERVER.unpack(pack(Gradient(0, work, loss=loss)), 1).message
+    received = TO_MASTER.unpack(pack(Gradient(0, work, loss=loss)), 1).message
     assert isinstance(received, Gradient) and str(received.loss) == str(number)
 
 

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from mpitrain.cli.setup import Options
 from mpitrain.cli.train import train_on
 from mpitrain.mpi import MPI
-from mpitrain.sampling.assignments import Work
+from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
 from mpitrain.simulation import Job, Network
 from mpitrain.training.gradients import Learner

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpitrain.mpi.waiting import Traffic
-from mpitrain.protocols.centre import HEADER, RemoteCentre, SharedCentre
+from mpitrain.protocols.centre.versioned import HEADER, RemoteMemory, SharedMemory
 
 CALLS: list[str] = []
 
@@ -45,13 +45,13 @@ class Memory:
         CALLS.append("vector" if offset == HEADER else "version")
 
 
-@pytest.mark.parametrize("kind", [SharedCentre, RemoteCentre])
+@pytest.mark.parametrize("kind", [SharedMemory, RemoteMemory])
 def test_a_reader_has_a_barrier_before_and_after_the_vector(kind: Any) -> None:
     """Version, barrier, Θ, barrier, version."""
     transport = SimpleNamespace(rank=0, traffic=Traffic(), shared_segments=Memory, remote_segments=Memory)
-    centre = kind(transport, 4, np.dtype(np.float32), 0)
+    memory = kind(transport, 4, np.dtype(np.float32), 0)
     CALLS.clear()
-    assert centre.read(np.empty(4, np.float32)) == 0
+    assert memory.read(np.empty(4, np.float32)) == 0
     assert "".join(call[0] for call in CALLS if call != "barrier") == "vvv"
     first, vector, last = (index for index, call in enumerate(CALLS) if call != "barrier")
     assert CALLS[vector] == "vector" and "barrier" in CALLS[first:vector] and "barrier" in CALLS[vector:last]

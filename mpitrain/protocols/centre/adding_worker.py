@@ -1,21 +1,21 @@
-"""A worker of the asynchronous elastic algorithms: periods of samples, exchange and τ steps, and its turns.
+"""A worker of a centre that only adds: periods of samples, exchange and τ steps, and its turns.
 
 In round-robin order a token passes from worker to worker. Its holder takes its samples and exchanges, nobody else
 does, and it computes after it has passed the token on: a run repeats bit for bit.
 """
 
+import json
 from collections.abc import Callable
-from typing import Protocol, cast
 
 import numpy as np
 
-from mpitrain.algorithms import Elastic
+from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint.coordination import REFUSED
 from mpitrain.flat import Array, block_of, block_slices, on_host
-from mpitrain.protocols.collection import give_piece
-from mpitrain.protocols.elastic_centre import Centre
-from mpitrain.protocols.messages import TO_NEXT, Done, FromWorker, Report, Token, Unused, pack
-from mpitrain.protocols.orders import Orders
-from mpitrain.sampling.queue import Work
+from mpitrain.protocols.centre.interface import Centre
+from mpitrain.protocols.centre.line import Line
+from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Report, Token, Unused, pack
+from mpitrain.sampling.queue import Queue, Work
 from mpitrain.training.context import Session
 from mpitrain.training.loop import require_finite
 
@@ -23,35 +23,15 @@ REPORT_EVERY = 0.05  # seconds between two reports of a worker
 NAP = 0.05  # seconds between two looks of a worker whose stage has not come
 
 
-class Line(Protocol):
-    """A worker's line to its master: what it was told, and how it tells what it has done."""
-
-    over: bool
-    saving: bool
-
-    @property
-    def stopping(self) -> bool:
-        """Whether to train no more."""
-
-    def look(self) -> bool:
-        """File what has come; whether anything has."""
-
-    def tell(self, message: FromWorker) -> None:
-        """Say something."""
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """File what comes until the condition holds."""
-
-
-class Worker:
+class AddingWorker:
     """A worker's loop around its method. `local_numbers` of a checkpoint: t, turns, t where it last (re)started, unused
     samples, the rate's past."""
 
     def __init__(self, session: Session, line: Line, number: int, workers: list[int]) -> None:
         self.session, self.line, self.number, self.workers = session, line, number, workers
         self.transport, state = session.transport, session.state
-        self.options = cast(Elastic, session.config.algorithm)
-        self.in_order = self.options.order == "round-robin" and len(workers) > 1
+        self.options = session.config.algorithm
+        self.in_order = self.options.in_order and len(workers) > 1
         theta = state.theta
         x = theta
         if self.options.starts_apart:
@@ -63,14 +43,14 @@ class Worker:
         self.t, self.turns, self.began, self.rest = 0, 0, 0, list[Work]()
         self._g = np.empty_like(self.rule.at)
         self._first = self._idle = self.stopping = self._done = False
-        self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
+        self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
 
     # ---- the loop
 
-    def train(self, centre: Centre, end: int, first: int = 0) -> None:
-        """Periods until the end; `end` is the place of the queue's end; `first` is the worker that has the token."""
-        self.centre, self.end = centre, end
+    def train(self, centre: Centre, first: int = 0) -> None:
+        """Periods until the end; `first` is the worker that has the token."""
+        self.centre = centre
         staged = self.rule.at if centre.direct else self.session.state.theta
         self._staging = self.session.device.staging(staged)
         self._token: int | None = 0 if self.number == first else None  # how many have finished
@@ -99,8 +79,8 @@ class Worker:
         self._attend()
         if self.stopping:
             return True
-        self.rest, place = self.centre.claim(self.options.tau, self.number)
-        if not self.rest and place >= self.end:
+        self.rest, more, _ = self.centre.claim()
+        if not self.rest and not more:
             return True
         self.turns += 1
         if self.rest:
@@ -120,15 +100,18 @@ class Worker:
         active = min(self.session.schedule.at(position).workers or len(self.workers), len(self.workers))
         rule.begin(self._eta(self.rest[0]), active)
 
+        def read(piece: slice, copy: Array) -> None:
+            centre.read(piece, copy)
+
         def treat(piece: slice, copy: Array) -> Array | None:
             if self._idle:
                 rule.restart(piece, copy)
                 return None
             return rule.exchange(piece, copy, self.t)
 
-        for piece, d in self._staging.through(centre.pieces, centre.read, treat):
+        for piece, d in self._staging.through(centre.pieces, read, treat):
             if d is not None:
-                centre.add(piece, d)
+                centre.push(piece, d)
         if self._idle:  # the optimizer's count begins anew, as its buffers do
             self.began = self.t
         self._first, self._idle = not self._idle, False
@@ -150,7 +133,6 @@ class Worker:
         self.t += 1
         self.rate.observe(loss)
         self._samples, self._loss = self._samples + minibatch.count, self._loss + loss * minibatch.count
-        self._steps += 1
 
     def _eta(self, minibatch: Work) -> float:
         return self.rate(self.session.schedule.at(self._position(minibatch)).learning_rate, self.t)
@@ -167,12 +149,12 @@ class Worker:
             for piece in self.centre.pieces:
                 d = self.rule.pending(piece)
                 if d is not None:
-                    self.centre.add(piece, d if self.centre.direct else on_host(d))
+                    self.centre.push(piece, d if self.centre.direct else on_host(d))
         self.centre.complete()
         if self.in_order and (finished := (self._token or 0) + 1) < len(self.workers):
             self._pass_token(finished)
         self.report()
-        for work in self.unused():
+        for work in self.rest:
             self.line.tell(Unused(work))
         self.note_numbers()
         self.line.tell(Done())
@@ -205,29 +187,37 @@ class Worker:
 
     def _attend(self) -> None:
         """Report what has been trained, and do what the master asks."""
-        told = self.session.stop.flag and not self.stopping
-        if not self._done and (told or self.session.clock() - self._reported >= self.report_every):
-            self.report()  # which carries the wish to stop
+        if not self._done and self.session.clock() - self._reported >= self.report_every:
+            self.report()
         self.transport.heartbeat()
         self.line.look()
         self.stopping |= self.session.stop.flag or self.line.stopping
         if self.line.saving:
-            assert isinstance(self.line, Orders)
-            self.centre.complete()
-            if not self._done:
-                self.report()
-            self.note_numbers()
-            give_piece(self.session, self.line, self.unused())
+            self._give_piece()
+
+    def _give_piece(self) -> None:
+        """Copy this rank's piece of a checkpoint, name the samples that it was given and has not used, and wait until
+        all have done so; then go on, while the piece is written. The centre holds what this rank has pushed."""
+        self.centre.complete()
+        if not self._done:
+            self.report()
+        self.note_numbers()
+        saver = self.session.saver
+        assert saver is not None
+        piece = saver.copy_own(self.session.state)
+        assert piece is not None
+        for work in self.rest:
+            self.line.tell(Unused(work))
+        self.line.tell(Copied(piece.nbytes))
+        self.line.until(lambda: not self.line.saving, "the other ranks to stop for a checkpoint")
+        if self.line.saved_as != REFUSED:
+            saver.write_own(self.line.saved_as, self.transport.rank, piece)
 
     def report(self) -> None:
         """Tell what has been trained since the last report."""
-        self.line.tell(Report(self._samples, self._loss, self._steps, self._exchanges))
-        self._samples, self._loss, self._steps, self._exchanges = 0, 0.0, 0, 0
+        self.line.tell(Report(self._samples, self._loss, self._exchanges))
+        self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported = self.session.clock()
-
-    def unused(self) -> list[Work]:
-        """The samples that were taken and not trained on."""
-        return list(self.rest)
 
     def note_numbers(self) -> None:
         """Put the numbers of a checkpoint where it looks for them."""
@@ -242,3 +232,23 @@ class Worker:
         self.rest = [Work(*row) for row in numbers["rest"]]
         self.rate.restore(numbers["rate"])
         self.rule.restored()
+
+
+def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int]:
+    """The samples to train on and the worker whose turn is first, from a checkpoint of the same ranks or anew.
+
+    With other ranks the workers restart at x̃, and what the old ones had not used comes first in the queue. Collective.
+    """
+    state, transport, master = session.state, session.transport, session.members[0]
+    if transport.rank == master:
+        state.local_numbers["again"] = []
+    restored = coordination.restore(session)
+    if worker is not None and restored:
+        worker.restored()
+    if restored:
+        again = json.dumps(state.local_numbers.get("again", [])).encode()
+        returned = json.loads(transport.broadcast(again, "the checkpoint", master))
+        state.queue.returned = [Work(*row) for row in returned]
+    turns = transport.gather_texts("" if worker is None else str(worker.turns), "the workers' turns")
+    counts = [int(text) for text in turns if text]
+    return state.queue, counts.index(min(counts))

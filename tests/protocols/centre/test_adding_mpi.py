@@ -1,7 +1,6 @@
 """Elastic averaging over MPI: what arrives at the centre, whose turn it is, who trains on what."""
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,11 @@ from mpitrain.device import CPU
 from mpitrain.errors import WireError
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.elastic_centre import WindowCentre
-from mpitrain.protocols.elastic_messages import AskingCentre, ServingCentre
+from mpitrain.protocols.centre.by_messages import AskingCentre, ServingCentre
+from mpitrain.protocols.centre.interface import Source
+from mpitrain.protocols.centre.line import Line
+from mpitrain.protocols.centre.windows import WindowCentre
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Piece
-from mpitrain.protocols.orders import Orders
 from mpitrain.sampling.queue import Queue
 from mpitrain.stability import maps
 
@@ -46,12 +46,12 @@ def test_no_accumulate_is_lost(session_of, transport, ranks: str) -> None:
     size, times = 4099, 1000
     schedule = session_of(transport, "algorithm.name=easgd").schedule
     members = list(range(transport.size if ranks == "sharded" else 1))
-    centre = WindowCentre(transport, members, size, np.dtype(np.float64), partial(Queue(64, 64).take, schedule))
+    centre = WindowCentre(transport, members, size, np.dtype(np.float64), Source(Queue(64, 64), schedule, 1))
     centre.put(np.full(size, 0.5))
     vector = np.arange(size) * float(transport.rank)
     for _ in range(times * bool(transport.rank)):
         for piece in centre.pieces:
-            centre.add(piece, vector[piece])
+            centre.push(piece, vector[piece])
         centre.settle()
     centre.complete()
     transport.barrier("the pushes")
@@ -63,35 +63,33 @@ def test_no_accumulate_is_lost(session_of, transport, ranks: str) -> None:
 
 
 def test_a_damaged_piece_names_its_sender(session_of, transport) -> None:
-    """By messages: of a move its worker, of the centre rank 0; and a piece of another length."""
+    """By messages: of a move its worker, of the centre rank 0; and one of another length."""
     session = session_of(transport, "algorithm.name=easgd")
-    size, take = session.state.theta.size, partial(Queue(64, 64).take, session.schedule)
+    size, source = session.state.theta.size, Source(Queue(64, 64), session.schedule, 1)
     d, whole = np.arange(float(size)), slice(0, size)
     if transport.rank == 0:
-        serving = ServingCentre(transport, [1], d, take)
-        serving.take(1, TO_MASTER.receive(transport, 1, "a move").message)
-        with pytest.raises(WireError, match="rank 1 sent a move of the centre that does not match its checksum"):
-            for _ in range(600):
-                serving.serve()
-                transport.sleep(0.1)
-        serving = ServingCentre(transport, [1], d, take)
-        serving.take(1, TO_MASTER.receive(transport, 1, "a move").message)
-        with pytest.raises(WireError, match=f"rank 1 sends 8 bytes of a move, expected {8 * size}"):
-            serving.serve()
+        serving = ServingCentre(transport, [1], d, source)
+        for said in (
+            "sent a move of the centre that does not match",
+            f"sends 8 bytes of a move of the centre, expected {8 * size}",
+        ):
+            told = TO_MASTER.receive(transport, 1, "a move").message
+            with pytest.raises(WireError, match=f"rank 1 {said}"):
+                serving.take(1, told)
         transport.receive_into(1, Tag.VECTOR, np.empty(1), "the move")
         for length in (d.nbytes, 8):
             TO_WORKER.post(transport, 1, Piece(length, 1))
         transport.wait(transport.send(1, Tag.VECTOR, d), "a piece to leave")
     elif transport.rank == 1:
-        asking = AskingCentre(transport, Orders(session, 0), size, take)
+        asking = AskingCentre(transport, Line(session, 0), d, source, 0)
         asking._checksum = lambda vector: 1
-        asking.add(whole, d)
-        asking.add(slice(0, 1), d[:1])
+        asking.push(whole, d)
+        asking.push(slice(0, 1), d[:1])
         asking.settle()
         asking._checksum = CPU.checksum
         for said in (
-            "sent a piece of the centre that does not match",
-            f"sends 8 bytes of the centre, expected {8 * size}",
+            "sent a copy of the centre that does not match",
+            f"sends 8 bytes of a copy of the centre, expected {8 * size}",
         ):
             with pytest.raises(WireError, match=f"rank 0 {said}"):
                 asking.read(whole, d)
@@ -160,7 +158,7 @@ def test_free_workers_join_at_their_stage(session_of, transport) -> None:
     assert sum(counts) == 1280 and counts[1] >= 640
 
 
-class Line:
+class OneNumber:
     """A "network" of F(x) = x²/2, whatever the minibatch."""
 
     def __init__(self) -> None:
@@ -187,7 +185,7 @@ def test_round_robin_easgd_is_the_power_of_a_linear_map(session_of, transport, h
     p, rounds, eta, alpha = transport.size - 1, 12, 0.05, 0.25
     settings = ("algorithm.name=easgd", ORDER, "algorithm.tau=1", "algorithm.start=different", f"run.exchange={how}")
     more = (f"algorithm.alpha={alpha}", f"training.learning_rate={eta}", "training.minibatch=1", "training.epochs=1")
-    session = train(session_of, transport, *settings, *more, samples=p * rounds, network=Line())
+    session = train(session_of, transport, *settings, *more, samples=p * rounds, network=OneNumber())
     worker = transport.rank > 0
     state = [x[0] for x in numbers(transport, session.state.local["x"] if worker else session.state.theta)]
     F = np.eye(p + 1)
@@ -203,7 +201,7 @@ def test_admm_round_robin_is_its_equations(session_of, transport) -> None:
     p, rounds, eta, rho = transport.size - 1, 10, 0.05, 0.8
     settings = ("algorithm.name=admm", ORDER, "algorithm.tau=1", "algorithm.start=different", f"algorithm.rho={rho}")
     more = (f"training.learning_rate={eta}", "training.minibatch=1", "training.epochs=1")
-    session = train(session_of, transport, *settings, *more, samples=p * rounds, network=Line())
+    session = train(session_of, transport, *settings, *more, samples=p * rounds, network=OneNumber())
     x, lam, held, centre = np.array([10.0 * (2 + i) - 13.0 for i in range(p)]), np.zeros(p), np.full(p, -3.0), -3.0
     for turn in range(rounds + 1):
         for i in range(p):
@@ -243,7 +241,7 @@ def test_two_vectors_an_exchange(session_of, transport, how: str) -> None:
     size = 5000
     session = session_of(transport, *settings, f"run.exchange={how}", samples=200, network=type(Wide())(size))
     before = np.array([transport.traffic.bytes_sent, transport.traffic.bytes_received])
-    PROTOCOLS["elastic"](session)
+    PROTOCOLS["centre"](session)
     counts = np.array([transport.traffic.bytes_sent, transport.traffic.bytes_received]) - before
     counts = counts * bool(transport.rank)
     transport.comm.Allreduce(np.zeros(1), np.zeros(1))
@@ -370,7 +368,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
     first = with_saver(session_of(transport, *settings, samples=200), shared_folder)
     if transport.rank:
         stop_after(first, 5)  # samples, whoever comes first: one rank alone could find all 800 taken by the others
-    PROTOCOLS["elastic"](first)
+    PROTOCOLS["centre"](first)
     first.state.trained = first.counters.trained_now
     coordination.together(first, [], last=True)
     seen = list(first.learner.corpus.gathered)
@@ -390,7 +388,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
                 return plain(at, *rest)
 
             second.learner.gradient = gradient
-        PROTOCOLS["elastic"](second)
+        PROTOCOLS["centre"](second)
         seen += second.learner.corpus.gathered
         if transport.rank == 1:
             assert np.array_equal(starts[0], centre)
@@ -406,19 +404,19 @@ def test_a_checkpoint_in_mid_run_is_a_moment_of_it(session_of, transport, shared
     if transport.rank == 0:
         plain, left = session.monitor.turn, [True]
 
-        def turn(trainer) -> bool:
+        def turn(trainer, **how) -> bool:
             if left and session.counters.trained_now:
                 left.clear()
                 session.monitor.checkpoint(trainer.save)
-            return plain(trainer)
+            return plain(trainer, **how)
 
         session.monitor.turn = turn
-    PROTOCOLS["elastic"](session)
+    PROTOCOLS["centre"](session)
     session.saver.settle()
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *settings, samples=200), shared_folder, resume=True)
     position = second.state.queue.position
-    PROTOCOLS["elastic"](second)
+    PROTOCOLS["centre"](second)
     assert position > 0
     if transport.rank == 0:
         assert second.state.theta.tobytes() == session.state.theta.tobytes()

@@ -1,10 +1,7 @@
-"""The server's arithmetic: which gradients it takes, and what it does with them. Pure of messages."""
-
-from typing import cast
+"""What a master does with the gradients that it merges: which it takes, and what becomes of them. No messages."""
 
 import numpy as np
 
-from mpitrain.algorithms import Served
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, blocks, scratch_for
 from mpitrain.protocols.messages import Gradient
@@ -12,11 +9,11 @@ from mpitrain.training.context import Session
 
 
 class Updates:
-    """The server's arithmetic: checks a gradient and applies it. Pure of messages."""
+    """Checks a gradient, and applies it to the state of the session."""
 
     def __init__(self, session: Session) -> None:
         self.state, self.counters, self.monitor = session.state, session.counters, session.monitor
-        self.options = cast(Served, session.config.algorithm)
+        self.options = session.config.algorithm
         self.rule = self.options.master(session.device.fast)
         self.limit = session.config.run.nonfinite_limit
         self._refused_in_a_row = 0

@@ -1,0 +1,129 @@
+"""A centre on rank 0, and workers that exchange with it, each at its own pace or in turn.
+
+A worker claims samples from the common queue, reads the centre, and pushes what the centre is to gain. Two kinds of
+centre differ in who computes; `Algorithm.additive` says which one an algorithm has:
+
+- One that only adds (the elastic family: Zhang, Choromanska & LeCun 2015): workers push differences that add up in any
+  order, so that anybody may add them, one-sidedly where MPI can. Rank 0 counts, evaluates and saves
+  (`adding_master.py`, `adding_worker.py`; the centre is in `windows.py`, `by_messages.py` or `own.py`).
+- One that a master merges gradients into (the parameter server: Zhang 2013; Chan & Lane 2014): rank 0 applies them one
+  by one, hands samples out, and readers find Θ whole by its version (`merging_master.py`, `merging_worker.py`; the
+  centre is in `merged.py` over the memory of `versioned.py`, or in `own.py`).
+
+`interface.py` has what all centres offer.
+"""
+
+from typing import TYPE_CHECKING
+
+from mpitrain.errors import BadInput
+from mpitrain.mpi.agreement import agreed
+from mpitrain.protocols.centre import alone
+from mpitrain.protocols.centre.adding_master import AddingMaster
+from mpitrain.protocols.centre.adding_worker import AddingWorker, take_up
+from mpitrain.protocols.centre.by_messages import AskingCentre, ServingCentre
+from mpitrain.protocols.centre.interface import Source
+from mpitrain.protocols.centre.line import Line
+from mpitrain.protocols.centre.merged import MergedCentre, MergingCentre
+from mpitrain.protocols.centre.merging_master import MergingMaster
+from mpitrain.protocols.centre.merging_worker import MergingWorker
+from mpitrain.protocols.centre.versioned import open_memory
+from mpitrain.protocols.centre.windows import WindowCentre
+from mpitrain.protocols.messages import TO_MASTER
+from mpitrain.training.context import Session
+from mpitrain.training.loop import warn
+
+if TYPE_CHECKING:
+    from mpitrain.mpi import Transport
+
+
+def run(session: Session) -> None:
+    """Train until all samples are served or a stop is asked for. Collective over all members."""
+    transport, additive = session.transport, session.config.algorithm.additive
+    workers = len(session.members) - 1
+    warn(session, max(workers, 1))
+    if not workers:
+        alone.adding(session) if additive else alone.merging(session)
+        return
+    how = agreed(transport, lambda: _way(session), "the choice of the exchange")
+    session.say_exchange(how)
+    centre = _add(session, how) if additive else _merge(session, how)
+    transport.flush()
+    transport.barrier("the end")
+    while TO_MASTER.poll(transport) is not None:
+        pass  # a stop request that came too late
+    centre.close()
+
+
+def choose(transport: "Transport", wanted: str, direct: bool, shared: int = 0) -> str:
+    """The way to exchange vectors: `run.exchange`, or for "auto" what the ranks' places and the probe allow.
+
+    `direct`: MPI takes them from GPU memory, of which windows would need a copy on the host. `shared`: the bytes that
+    windows would take of this node's shared memory. Collective.
+    """
+    if wanted != "auto":
+        return wanted
+    if direct or not transport.has_shared_memory(shared):
+        return "messages"
+    if transport.nodes == 1:
+        return "shared"
+    return "one-sided" if transport.progresses_passively() else "messages"
+
+
+def _way(session: Session) -> str:
+    """Where nobody computes at the centre, shared memory and one-sided access are the same thing on one node."""
+    options, transport, nbytes = session.config.algorithm, session.transport, session.state.theta.nbytes
+    direct = session.device.direct and not options.sharded
+    each = 1 if options.additive else transport.local_size  # Θ, and every worker's gradient
+    how = choose(transport, session.config.run.exchange, direct, nbytes * each)
+    if how == "messages" and options.sharded:
+        raise BadInput(
+            "algorithm.centre = 'sharded': needs one-sided access, which this MPI does not serve across these nodes, "
+            "or more room in /dev/shm"
+        )
+    return "one-sided" if how == "shared" and options.additive else how
+
+
+def _add(session: Session, how: str) -> WindowCentre | AskingCentre | ServingCentre:
+    """Train with a centre that only adds; the centre."""
+    (master, *workers), transport, theta = session.members, session.transport, session.state.theta
+    options = session.config.algorithm
+    session.counters.unnumbered()
+    line, number = Line(session, master), workers.index(transport.rank) if transport.rank != master else -1
+    worker = AddingWorker(session, line, number, workers) if number >= 0 else None
+    queue, first = take_up(session, worker)
+    source = Source(queue, session.schedule, options.period)
+    centre: WindowCentre | AskingCentre | ServingCentre
+    if how == "one-sided":
+        ranks = session.members if options.sharded else [master]
+        centre = WindowCentre(transport, ranks, theta.size, theta.dtype, source, number)
+        centre.put(theta)
+    elif worker is None:
+        centre = ServingCentre(transport, workers, theta, source, session.device)
+        centre.put(theta)
+    else:
+        centre = AskingCentre(transport, line, theta, source, number, session.device)
+    if worker is not None:
+        assert not isinstance(centre, ServingCentre)
+        worker.train(centre, first)
+    else:
+        assert not isinstance(centre, AskingCentre)
+        AddingMaster(session, centre, workers, queue).serve()
+    return centre
+
+
+def _merge(session: Session, how: str) -> MergedCentre | MergingCentre:
+    """Train with a centre that a master merges gradients into; the centre."""
+    (master, *workers), transport, state = session.members, session.transport, session.state
+    if transport.rank == master:
+        state.to_device(session.device)
+    memory = open_memory(transport, how, state.theta.size, state.theta.dtype, master, session.device)
+    if transport.rank == master:
+        serving = MergingCentre(session, memory)
+        state.theta = serving.put(state.theta)
+        transport.barrier("the start")
+        MergingMaster(session, serving, workers).serve()
+        return serving
+    transport.barrier("the start")
+    centre = MergedCentre(session, memory, Line(session, master))
+    MergingWorker(session, centre).train()
+    return centre

@@ -1,0 +1,71 @@
+"""The master of a centre that only adds: it counts, evaluates and saves while the workers exchange with the centre."""
+
+from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint.coordination import REFUSED
+from mpitrain.protocols.centre.interface import MastersCentre
+from mpitrain.protocols.centre.master import Master
+from mpitrain.protocols.messages import Copied, Done, FromWorker, Leave, Report, Resume, Save, Unused
+from mpitrain.sampling.queue import Queue
+from mpitrain.sampling.queue import Unused as UnusedRanges
+from mpitrain.training.context import Session
+
+
+class AddingMaster(Master):
+    """`queue` is the queue at the start, in which the centre has the place."""
+
+    def __init__(self, session: Session, centre: MastersCentre, workers: list[int], queue: Queue) -> None:
+        super().__init__(session, centre, workers)
+        self.queue, self._unused = queue, UnusedRanges()
+        self._sizes: dict[int, int] = {}  # bytes of the pieces that workers have copied
+        self._saving = False
+
+    def serve(self) -> None:
+        super().serve()
+        self.tell_all(Leave())
+        self.refresh()
+        self.state.queue.returned += self._unused.ranges
+
+    def heed(self, sender: int, message: FromWorker) -> None:
+        match message:
+            case Report(samples, loss, exchanges):
+                self.counters.trained(samples, loss)
+                self.counters.updated(count=exchanges)
+                self.state.index += exchanges
+            case Unused(work):
+                self._unused.name(sender, work)
+            case Copied(nbytes) if self._saving:
+                self._unused.close(sender)
+                self._sizes[sender] = nbytes
+            case Done():
+                self._unused.close(sender)
+                self.finished.add(sender)
+            case _:
+                super().heed(sender, message)
+
+    def refresh(self) -> None:
+        """Bring the state up to what x̃ and the queue are now."""
+        self.centre.copy(self.state.theta)
+        self.state.trained = self.counters.trained_all
+        self.state.queue = self.queue.after(self.centre.place())
+        again = self.state.queue.returned
+        self.state.local_numbers["again"] = [[w.epoch, w.start, w.count, w.minibatch] for w in again]
+
+    def save(self) -> None:
+        """Start a checkpoint of a moment when nothing moves: all workers copy their pieces between two minibatches and
+        wait; the master copies its own and lets all go on, and threads write the copies."""
+        self._sizes, self._saving = {}, True
+        self.tell_all(Save())
+        pieces = "the workers' pieces of a checkpoint"
+        self.transport.until(lambda: len(self._sizes) == len(self.workers), pieces, self.workers, self.turn)
+        self._saving = False
+        self.refresh()
+        saver, state = self.session.saver, self.state
+        assert saver is not None
+        own, whole = saver.copy_own(state), saver.copy_state(state, self._unused.ranges)
+        nbytes = whole.nbytes + (own.nbytes if own else 0) + sum(self._sizes.values())
+        begun = coordination.begun(saver, state.trained, nbytes, last=False)
+        self.tell_all(Resume(state.trained if begun else REFUSED))
+        if begun and own is not None:
+            saver.write_own(state.trained, self.transport.rank, own)
+        if begun:
+            saver.commit(state.trained, whole, [*self._sizes, *([self.transport.rank] if own else [])])

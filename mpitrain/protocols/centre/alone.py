@@ -1,0 +1,82 @@
+"""A centre and its one worker in one process: the same rounds without messages."""
+
+from collections.abc import Callable
+
+from mpitrain.checkpoint import coordination
+from mpitrain.protocols.centre.adding_master import AddingMaster
+from mpitrain.protocols.centre.adding_worker import AddingWorker, take_up
+from mpitrain.protocols.centre.interface import Source
+from mpitrain.protocols.centre.line import Line
+from mpitrain.protocols.centre.merging_worker import MergingWorker
+from mpitrain.protocols.centre.own import OwnCentre, OwnMerged
+from mpitrain.protocols.messages import FromWorker, Report
+from mpitrain.sampling.queue import Queue
+from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
+
+
+def merging(session: Session) -> None:
+    """Train with a centre that gradients are merged into."""
+    session.state.to_device(session.device)
+    trainer = Trainer(session)
+
+    def due() -> None:
+        while session.monitor.turn(trainer):
+            pass
+
+    MergingWorker(session, OwnMerged(session, due)).train()
+
+
+def adding(session: Session) -> None:
+    """Train with a centre that only adds."""
+    line = _OwnLine(session)
+    worker = AddingWorker(session, line, 0, session.members)
+    queue, _ = take_up(session, worker)
+    theta = session.state.theta
+    source = Source(queue, session.schedule, session.config.algorithm.period)
+    centre = OwnCentre(theta.size, theta.dtype, source, session.device)
+    centre.put(theta)
+    line.master_here = _Master(session, centre, worker, queue)
+    worker.report_every = 0.0
+    worker.train(centre)
+    line.master_here.refresh()
+
+
+class _OwnLine(Line):
+    """From a worker to the master in the same process."""
+
+    master_here: "_Master"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, session.members[0])
+        self.over = True
+
+    def tell(self, message: FromWorker) -> None:
+        if isinstance(message, Report):
+            self.master_here.heed(self.master, message)
+            while self.session.monitor.turn(self.master_here):
+                pass
+
+    def look(self) -> bool:
+        self.stopping = self.session.stop.flag
+        return False
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        assert condition(), what
+
+
+class _Master(AddingMaster):
+    """Counts, evaluates and saves, the worker's own vectors as well."""
+
+    def __init__(self, session: Session, centre: OwnCentre, worker: AddingWorker, queue: Queue) -> None:
+        super().__init__(session, centre, [], queue)
+        self.worker = worker
+
+    def refresh(self) -> None:
+        super().refresh()
+        self.worker.note_numbers()
+        self.state.queue.returned += self.worker.rest
+
+    def save(self) -> None:
+        self.refresh()
+        coordination.together(self.session, [])

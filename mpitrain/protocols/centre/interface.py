@@ -1,0 +1,91 @@
+"""A centre's two faces: one for a worker, one for the master, wherever the centre lives."""
+
+from typing import NamedTuple, Protocol
+
+from mpitrain.flat import Array
+from mpitrain.protocols.messages import FromWorker, Gradient
+from mpitrain.sampling.queue import Queue, Work
+from mpitrain.schedules.stages import Schedule
+
+
+class Claimed(NamedTuple):
+    """The samples that a worker has claimed. Where there are none, there will be `more` once its stage has come."""
+
+    works: list[Work]
+    more: bool = True
+    learning_rate: float = 0.0  # where a master hands samples out: what holds at this point of the training
+
+
+class Source(NamedTuple):
+    """A queue that workers claim from without a dispenser, so many minibatches at a time: they share a place in it."""
+
+    queue: Queue
+    schedule: Schedule
+    minibatches: int
+
+    def claim(self, place: int, worker: int) -> tuple[Claimed, int]:
+        """What the worker of this number claims at a place, and the place after it."""
+        works, after = self.queue.take(self.schedule, place, self.minibatches, worker)
+        return Claimed(works, more=after < self.queue.end), after
+
+
+class Centre(Protocol):
+    """A worker's face. `direct`: vectors are read to and pushed from where the device has them, else host memory."""
+
+    direct: bool
+    pieces: list[slice]  # in the order in which this worker treats them
+
+    def claim(self) -> Claimed:
+        """Take samples that nobody else then gets; none at the end, or where this worker's stage has not come."""
+
+    def read(self, piece: slice, out: Array) -> int | None:
+        """Copy a piece of the centre; its version where the centre has versions. All pieces once, in order, after a
+        claim that gave samples."""
+
+    def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
+        """Start giving the centre `d`, which stays untouched until `settle`: all pieces once, in order.
+
+        A centre that only adds needs no more. A master that merges gradients must be told what they are over.
+        """
+
+    def progress(self) -> None:
+        """Give what is under way a chance to move."""
+
+    def settle(self) -> None:
+        """Wait until what was given to `push` may be changed."""
+
+    def complete(self) -> None:
+        """Wait until the centre holds what was pushed."""
+
+    def close(self) -> None:
+        """Collective, at a clean end."""
+
+
+class MastersCentre(Protocol):
+    """The master's face."""
+
+    @property
+    def nap(self) -> float | None:
+        """Seconds between two looks of a master for whom nothing waits; None: short ones at first, then longer."""
+
+    @property
+    def idle_looks(self) -> int:
+        """How many looks for messages may pass before an idle master does more than that."""
+
+    def put(self, theta: Array) -> Array:
+        """The centre ← θ, before the workers start; where updates change it."""
+
+    def copy(self, out: Array) -> None:
+        """A copy of the centre as it passes by."""
+
+    def place(self) -> int:
+        """How many samples the workers have claimed for themselves."""
+
+    def take(self, sender: int, message: FromWorker) -> bool:
+        """Whether a worker's message was for the centre; then it has been dealt with."""
+
+    def serve(self) -> bool:
+        """Go on with what workers have asked for; whether anything moved."""
+
+    def close(self) -> None:
+        """Collective, at a clean end."""

@@ -1,0 +1,76 @@
+"""The loop of a master: it takes its workers' messages, counts, evaluates, saves, and passes on a stop request."""
+
+from mpitrain.errors import WireError
+from mpitrain.protocols.centre.interface import MastersCentre
+from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Finish, FromMaster, FromWorker, StopRequest
+from mpitrain.training.context import Session
+from mpitrain.training.trainer import Trainer
+
+
+class Master(Trainer):
+    """Rank 0. What workers say to it, and what it does for them beside, is its family's."""
+
+    punctual = False  # whether an evaluation begins when it is due, even if the one before is not finished
+
+    def __init__(self, session: Session, centre: MastersCentre, workers: list[int]) -> None:
+        super().__init__(session)
+        self.centre, self.workers = centre, workers
+        self.transport, self.state, self.counters = session.transport, session.state, session.counters
+        self.finished: set[int] = set()  # workers who train no more
+        self._told = False
+        self._idle_looks = 0
+
+    def serve(self) -> None:
+        """Until every worker has finished."""
+
+        def finished() -> bool:
+            return len(self.finished) == len(self.workers)
+
+        self.transport.until(finished, "any worker", self.workers, self._attend, self.centre.nap)
+
+    def heed(self, sender: int, message: FromWorker) -> None:
+        """Do what a worker's message asks for. Raises WireError naming it when that was not due."""
+        raise WireError(f"rank {sender} sent {message}, which was not due")
+
+    def work(self) -> bool:
+        """Do for the workers what is due; whether there was anything."""
+        return False
+
+    def tell(self, worker: int, message: FromMaster) -> None:
+        """Send a message to a worker."""
+        TO_WORKER.post(self.transport, worker, message)
+
+    def tell_all(self, message: FromMaster) -> None:
+        """Send a message to every worker."""
+        for worker in self.workers:
+            self.tell(worker, message)
+
+    def _attend(self) -> bool:
+        """Do what is due; whether there was anything. After a turn without, little is done for some looks unless a
+        message waits: the workers need the cores."""
+        if self._idle_looks and not self.transport.waiting(TO_MASTER.tag):
+            self._idle_looks -= 1
+            return False
+        busy = self.turn() | self.session.monitor.turn(self, punctual=self.punctual)
+        self.transport.heartbeat(busy)
+        self._idle_looks = 0 if busy else self.centre.idle_looks
+        return busy
+
+    def turn(self) -> bool:
+        """Take what has come, and serve the workers; whether there was anything."""
+        busy = False
+        while (arrived := TO_MASTER.poll(self.transport)) is not None:
+            sender, envelope = arrived
+            if sender not in self.workers:
+                raise WireError(f"rank {sender} is no worker of this master")
+            self.session.stop.flag |= envelope.stopping
+            self.counters.exchanged(sender, envelope.traffic)
+            if not (isinstance(envelope.message, StopRequest) or self.centre.take(sender, envelope.message)):
+                self.heed(sender, envelope.message)
+            busy = True
+        busy |= self.work()
+        busy |= self.centre.serve()
+        if self.session.stop.flag and not self._told:
+            self._told = True
+            self.tell_all(Finish())
+        return busy

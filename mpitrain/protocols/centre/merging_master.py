@@ -1,0 +1,149 @@
+"""The master of a centre that merges whole gradients (Zhang 2013, Algorithm 2; Chan & Lane 2014, Algorithm 1).
+
+It hands samples out, applies what the workers push one after another, and evaluates when nothing waits. It knows what
+every worker is working on, and therefore saves without asking them.
+"""
+
+from mpitrain.checkpoint import coordination
+from mpitrain.errors import WireError
+from mpitrain.protocols.centre.master import Master
+from mpitrain.protocols.centre.merged import MergingCentre
+from mpitrain.protocols.centre.updates import Updates
+from mpitrain.protocols.messages import Assignment, Claim, FromWorker, Gradient, Grant, Pulled, Ready
+from mpitrain.sampling.queue import Work
+from mpitrain.training.context import Session
+
+
+class MergingMaster(Master):
+    """In round-robin order gradients are merged in the order of the workers, and a worker has read Θ before the next
+    one is."""
+
+    def __init__(self, session: Session, centre: MergingCentre, workers: list[int]) -> None:
+        super().__init__(session, centre, workers)
+        self.merging = centre
+        self.updates, self.options = Updates(session), session.config.algorithm
+        self.punctual = self.in_order = self.options.in_order
+        self.assigned: dict[int, Work] = {}
+        self.ready: list[int] = []
+        self.gradients: dict[int, Gradient] = {}  # arrived, not yet merged
+        self.claims: set[int] = set()  # workers who want samples
+        self.pulling: int | None = None  # in round-robin order: who must have Θ before the next update
+        self._next = 0  # in round-robin order: whose gradient comes next
+
+    def save(self) -> None:
+        """The master alone; what workers hold is handed out again after a resume."""
+        coordination.save_state(self.session, list(self.assigned.values()))
+
+    # ---- what arrives
+
+    def heed(self, sender: int, message: FromWorker) -> None:
+        match message:
+            case Claim():
+                self.claims.add(sender)
+            case Ready():
+                self.ready.append(sender)
+            case Gradient() as told:
+                given, work = self.assigned.get(sender), told.work
+                if given is None or (work.epoch, work.start) != (given.epoch, given.start) or work.count > given.count:
+                    raise WireError(f"rank {sender} sent a gradient over samples it was not given")
+                self.gradients[sender] = told
+            case Pulled():
+                self.pulling = None if self.pulling == sender else self.pulling
+            case _:
+                super().heed(sender, message)
+
+    # ---- what is done about it
+
+    def work(self) -> bool:
+        busy = self._merge_one()
+        if not self.gradients:
+            busy |= self._grant()
+        return self._answer_claims() or busy
+
+    def _merge_one(self) -> bool:
+        """Merge the next gradient: the oldest, or in round-robin order the one whose turn it is."""
+        if not self.gradients or self.pulling is not None or (self.in_order and self._missing()):
+            return False
+        worker = self._whose_turn() if self.in_order else next(iter(self.gradients))
+        if worker is None or worker not in self.gradients:
+            return False
+        began = self.session.clock()
+        told = self.gradients.pop(worker)
+        gradient = self.merging.gradient(worker, told)
+        if accepted := self.updates.accepts(gradient, told, worker):
+            with self.merging.writing(self.state.index + 1):
+                self.updates.apply(gradient, told, worker)
+                self.merging.show()
+        given = self.assigned.pop(worker)
+        self.state.queue.give_back(given.rest(told.work.count))
+        self.counters.trained(*(told.work.count, told.loss) if accepted else (0, 0.0), self.session.clock() - began)
+        self._answer_claim(worker)
+        return True
+
+    def _grant(self) -> bool:
+        """Tell those who have done enough minibatches to hand their gradients over."""
+        granted, self.ready = self.ready, []
+        for worker in granted:
+            if worker in self.assigned and worker not in self.gradients:
+                self.tell(worker, Grant())
+        return bool(granted)
+
+    def _answer_claims(self) -> bool:
+        """Give samples to those who want some: at the start, and when their stage begins."""
+        waiting = [worker for worker in self.workers if worker in self.claims and not self._waits(worker)]
+        greeted = [worker for worker in waiting if self._may_enter(worker)]
+        for worker in greeted[:1] if self.in_order else greeted:
+            self._answer_claim(worker)
+        return bool(greeted)
+
+    def _answer_claim(self, worker: int) -> None:
+        """Give a worker samples, unless it must wait for them; or let it go."""
+        self.claims.add(worker)
+        if self._waits(worker):
+            return
+        self.claims.discard(worker)
+        position, work = self.state.queue.position, None
+        settings, left = self.session.schedule.at(position), self.session.schedule.until_change(position)
+        if not self.session.stop.flag:
+            work = self.state.queue.next(settings.minibatch, self.options.most, left)
+        self.tell(worker, Assignment(self.state.index, work, settings.learning_rate))
+        if work is None:
+            self.finished.add(worker)
+            return
+        self.assigned[worker] = work
+        if self.in_order:
+            self.pulling = worker
+
+    # ---- whose turn it is
+
+    def _waits(self, worker: int) -> bool:
+        """Whether a worker is to wait for its stage, or for ranges that others may give back."""
+        queue = self.state.queue
+        over = queue.exhausted and not (self.assigned and self.options.computes_on)
+        if over or self.session.stop.flag:
+            return False
+        return queue.exhausted or worker not in self._active()
+
+    def _active(self) -> list[int]:
+        """The workers of this stage."""
+        return self.workers[: self.session.schedule.at(self.state.queue.position).workers]
+
+    def _may_enter(self, worker: int) -> bool:
+        """In round-robin order the workers enter one by one, each once its forerunner has Θ."""
+        missing = self._missing() if self.in_order else []
+        return worker not in missing or (worker == missing[0] and self.pulling is None)
+
+    def _missing(self) -> list[int]:
+        """The workers of this stage that have no samples although there are some."""
+        if self.state.queue.exhausted or self.session.stop.flag:
+            return []
+        return [worker for worker in self._active() if worker not in self.assigned and worker not in self.finished]
+
+    def _whose_turn(self) -> int | None:
+        for step in range(len(self.workers)):
+            worker = self.workers[(self._next + step) % len(self.workers)]
+            if worker in self.assigned:
+                if worker in self.gradients:
+                    self._next = (self._next + step + 1) % len(self.workers)
+                return worker
+        return None

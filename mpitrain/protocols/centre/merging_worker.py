@@ -1,0 +1,89 @@
+"""A worker of a centre that merges whole gradients: pull Θ_j; take n minibatches, stepping its own θ; push their sum.
+
+When it computes `until_free`, it says after n minibatches that it is ready, and computes on until the master grants.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from mpitrain.device.cpu import InPlace
+from mpitrain.flat import Array, block_of, block_slices
+from mpitrain.optimizers import Descent
+from mpitrain.protocols.centre.interface import Claimed
+from mpitrain.protocols.centre.merged import MergedCentre
+from mpitrain.protocols.centre.own import OwnMerged
+from mpitrain.protocols.messages import Gradient
+from mpitrain.sampling.means import Mean
+from mpitrain.training.context import Session
+
+
+class MergingWorker:
+    """A worker's buffers and its loop."""
+
+    def __init__(self, session: Session, centre: MergedCentre | OwnMerged) -> None:
+        self.session, self.centre, self.transport = session, centre, session.transport
+        self.options, device = session.config.algorithm, session.device
+        self.theta = np.empty_like(device.to_device(session.state.theta))
+        self.gradient = np.empty_like(self.theta)
+        # Θ and the sum of gradients cross between this worker's memory and the centre's, where those are two.
+        apart = type(self.theta) is not type(centre.gradient)
+        self._read = device.host_like(self.theta) if apart else self.theta
+        self._total = np.empty_like(self.theta) if apart else centre.gradient
+        self._outgoing = device.outgoing(self._total, centre.gradient) if apart else InPlace()
+        self._local = Descent(self.options.optimizer(device.fast), self.theta)
+        self._counts_zeros = session.config.run.gradient_statistics
+
+    def train(self) -> None:
+        """Rounds until there are no samples."""
+        while (claimed := self.centre.claim()).works:
+            told = self.round(claimed)
+            self._outgoing.finish()
+            self.centre.push(self.centre.pieces[0], self.centre.gradient, told)
+
+    def pull(self) -> int:
+        """Fetch Θ_j; j."""
+        index = self.centre.read(self.centre.pieces[0], self._read)
+        if self._read is not self.theta:
+            self.session.device.upload(self.theta, self._read, steady=True)
+        return index
+
+    def round(self, claimed: Claimed) -> Gradient:
+        """One round of gradients from Θ_j; what their sum, which lies in `centre.gradient`, is over."""
+        index, (work,) = self.pull(), claimed.works
+        total, eta, samples, loss, zeros = self._total, claimed.learning_rate, 0, 0.0, Mean()
+        minibatches = list(work.minibatches())
+        self.session.learner.expect(minibatches)
+        for number, minibatch in enumerate(minibatches, start=1):
+            last = number == len(minibatches)
+            target = total if number == 1 else self.gradient
+            step, known = partial(self._step, target, total, None if last else eta), last
+            loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
+            samples += minibatch.count
+            self.transport.heartbeat()
+            if self._counts_zeros:
+                zeros.add(self._zeros(target))
+            if last or self.session.stop.flag or self.centre.asked_for(ready=number == self.options.period):
+                break
+        if not known:  # the last minibatch was not known to be it
+            self._outgoing.start(slice(0, total.size))
+        return Gradient(index, replace(work, count=samples), number, eta, loss, zeros.value or 0.0)
+
+    def _step(self, g: Array, total: Array, eta: float | None, part: slice) -> None:
+        """s ← s + g and θ ← θ − ηg on a part whose gradient has just been computed, while it is in cache.
+
+        No own step (eta None) on the last minibatch before Θ replaces θ.
+        """
+        for b in block_slices(part, block_of(total)) if eta is not None or g is not total else ():
+            if g is not total:
+                s = total[b]
+                np.add(s, g[b], out=s)  # the same object: else CuPy makes a copy first
+            if eta is not None:
+                self._local.step(b, g[b], eta, 0)
+        if eta is None:
+            self._outgoing.start(part)
+
+    @staticmethod
+    def _zeros(gradient: Array) -> float:
+        return 1.0 - float(np.count_nonzero(gradient)) / gradient.size

@@ -1,0 +1,161 @@
+"""Memory for a centre Θ that a master rewrites: where Θ and the workers' gradients lie, and how Θ is read meanwhile.
+
+- `shared`: one node. Θ and every worker's gradient lie in shared memory; nothing is copied but Θ by its reader.
+- `one-sided`: several nodes whose MPI serves gets while the target computes. Θ is read by Rget; gradients are messages.
+- `messages`: neither. Θ is sent on request, between two updates. A CUDA-aware MPI takes the vectors from GPU memory.
+
+Consistency is a sequence lock: the version is 2i when Θ_i is whole and odd while it is written. A reader takes version,
+Θ, version, and tries again on a change (Zhang 2013: "if being updated, waits and retries"); no reader can block the
+master.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.flat import Array
+
+if TYPE_CHECKING:
+    from mpitrain.mpi import RemoteSegments, SharedSegments, Traffic, Transport
+
+HEADER = 64  # bytes before the vector: the version, on a cache line of its own
+
+
+class Memory(Protocol):
+    """One rank's memory for the exchange."""
+
+    theta: Array  # Θ; meaningful on the master only
+    gradient: Array  # where this worker sums its gradients, and the master receives them
+
+    def writing(self, index: int) -> AbstractContextManager[None]:
+        """Context in which the master changes Θ from index − 1 to index."""
+
+    def read(self, out: Array) -> int | None:
+        """Copy Θ; its index, or None when it was being written or cannot be read directly."""
+
+    def handed_over(self, worker: int) -> Array | None:
+        """The gradient of a worker where the master can see it, None when it comes by message."""
+
+    def close(self) -> None:
+        """Collective, at a clean end."""
+
+
+def open_memory(transport: "Transport", how: str, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> Memory:
+    """Memory for `size` elements on `master`. Collective over all ranks.
+
+    Its vectors lie in host memory; by message, if MPI takes them from there, on the `device`.
+    """
+    if how == "shared" and transport.size > 1:
+        return SharedMemory(transport, size, dtype, master)
+    if how == "one-sided" and transport.size > 1:
+        return RemoteMemory(transport, size, dtype, master)
+    return OwnMemory(transport, size, dtype, master, device)
+
+
+class _Versioned:
+    """The sequence lock over a segment: version word, then the vector."""
+
+    def _lay_out(
+        self, segment: Array, dtype: np.dtype, memory: "SharedSegments | RemoteSegments", traffic: "Traffic"
+    ) -> None:
+        self._memory, self._traffic = memory, traffic
+        self._version = segment[:8].view(np.int64)
+        self.theta = segment[HEADER:].view(dtype)
+
+    @contextmanager
+    def writing(self, index: int) -> Iterator[None]:
+        self._version[0] = 2 * index - 1
+        self._memory.sync()
+        yield
+        self._memory.sync()
+        self._version[0] = 2 * index
+        self._memory.sync()
+
+    def read(self, out: Array) -> int | None:
+        before = self._version_seen()
+        if before % 2:
+            return None
+        self._memory.sync()  # else ARM and POWER may load Θ before the version
+        self._copy(out)
+        self._traffic.bytes_received += out.nbytes
+        self._memory.sync()
+        return before // 2 if self._version_seen() == before else None
+
+    def _version_seen(self) -> int:
+        raise NotImplementedError
+
+    def _copy(self, out: Array) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        del self._version, self.theta
+        self._memory.close()
+
+
+class SharedMemory(_Versioned):
+    """One node: loads and stores."""
+
+    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int) -> None:
+        self._segments, self._dtype = transport.shared_segments(HEADER + size * dtype.itemsize), dtype
+        self._lay_out(self._segments.segment(master), dtype, self._segments, transport.traffic)
+        self.gradient = self._segments.segment(transport.rank)[HEADER:].view(dtype)
+
+    def _version_seen(self) -> int:
+        self._memory.sync()
+        return int(self._version[0])
+
+    def _copy(self, out: Array) -> None:
+        np.copyto(out, self.theta)
+
+    def handed_over(self, worker: int) -> Array:
+        self._memory.sync()
+        return self._segments.segment(worker)[HEADER:].view(self._dtype)
+
+    def close(self) -> None:
+        del self.gradient
+        super().close()
+
+
+class RemoteMemory(_Versioned):
+    """Several nodes: one-sided gets. Ranks of one node read by plain loads."""
+
+    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int) -> None:
+        nbytes = HEADER + size * dtype.itemsize
+        self._remote = transport.remote_segments(nbytes if transport.rank == master else HEADER)
+        self._lay_out(self._remote.own, dtype, self._remote, transport.traffic)
+        self._master, self.gradient, self._seen = master, np.zeros(size, dtype), np.zeros(1, np.int64)
+
+    def _version_seen(self) -> int:
+        self._remote.read(self._master, 0, self._seen)
+        return int(self._seen[0])
+
+    def _copy(self, out: Array) -> None:
+        self._remote.read(self._master, HEADER, out)
+
+    def handed_over(self, worker: int) -> None:
+        return None
+
+
+class OwnMemory:
+    """The master's own, which nobody else reads."""
+
+    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
+        place = device.to_device if device.direct else CPU.to_device
+        self.theta = place(np.zeros(size if transport.rank == master else 0, dtype))
+        self.gradient = place(np.zeros(size, dtype))
+
+    @contextmanager
+    def writing(self, index: int) -> Iterator[None]:
+        yield
+
+    def read(self, out: Array) -> None:
+        return None
+
+    def handed_over(self, worker: int) -> None:
+        return None
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,116 @@
+"""A centre that only adds, in windows: x̃ lies in rank 0's memory, or in shares in all ranks' memories.
+
+A worker reads by Get and adds by Accumulate; on one node both are its own loads and stores, so that rank 0 spends
+nothing on them. Vectors travel in pieces of a cache block. Each element that is read is whole, and none that is added
+is lost, but x̃ is read while others add to it: a worker may see one part of x̃ before and another after somebody's move.
+That is part of the algorithm, which assumes no order among the workers; in round-robin order it does not happen.
+
+MPI gives no atomic addition without its own lock: a rank killed within an Accumulate can block the others of its node.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpitrain.flat import Array, block_slices
+from mpitrain.protocols.centre.interface import Claimed, Source
+from mpitrain.protocols.messages import FromWorker, Gradient
+
+if TYPE_CHECKING:
+    from mpitrain.mpi import Transport
+
+HEADER = 64  # bytes before the first rank's share: the place in the queue, on a cache line of its own
+PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
+
+
+def shares(size: int, parts: int) -> list[slice]:
+    """`size` elements in parts whose sizes differ by at most one."""
+    return [slice(part * size // parts, (part + 1) * size // parts) for part in range(parts)]
+
+
+class WindowCentre:
+    """One-sided, with a share on each of `ranks`, the master first. Every rank has one, with both faces; `number` is
+    this worker's. Collective to make and to close."""
+
+    nap: float | None = PATIENCE
+    idle_looks, direct = 10, False
+
+    def __init__(
+        self, transport: "Transport", ranks: list[int], size: int, dtype: np.dtype, source: Source, number: int = 0
+    ) -> None:
+        self._transport, self._source, self._number = transport, source, number
+        self._master, self._itemsize = ranks[0], dtype.itemsize
+        owned = dict(zip(ranks, shares(size, len(ranks)), strict=True))
+        mine = owned.get(transport.rank, slice(0, 0))
+        self._memory = transport.summing_segments(HEADER + (mine.stop - mine.start) * dtype.itemsize)
+        self._memory.own[:] = 0
+        self._owner = {(b.start, b.stop): (rank, part) for rank, part in owned.items() for b in block_slices(part)}
+        first = ranks.index(transport.rank) if transport.rank in ranks else 0
+        turned = ranks[first:] + ranks[:first]  # so that not all begin at the same share
+        self.pieces = [b for rank in turned for b in block_slices(owned[rank])]
+        transport.barrier("the centre's memory")
+
+    # ---- a worker's
+
+    def claim(self) -> Claimed:
+        place = self.place()
+        while True:
+            claimed, after = self._source.claim(place, self._number)
+            seen = self._memory.swap_word(self._master, 0, place, after) if claimed.works else place
+            if seen == place:
+                return claimed
+            place = seen
+
+    def read(self, piece: slice, out: Array) -> None:
+        rank, offset = self._where(piece)
+        self._memory.read(rank, offset, out)
+        self._transport.traffic.bytes_received += out.nbytes
+
+    def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
+        rank, offset = self._where(piece)
+        self._memory.add(rank, offset, d)
+        self._transport.traffic.bytes_sent += d.nbytes
+        self._transport.traffic.messages_sent += 1
+
+    def progress(self) -> None:
+        self._memory.progress()
+
+    def settle(self) -> None:
+        self._memory.settle()
+
+    def complete(self) -> None:
+        self._memory.complete()
+
+    # ---- the master's
+
+    def put(self, theta: Array) -> Array:
+        """x̃ ← θ, of which each rank lays out its own share. Collective."""
+        for piece in self.pieces:
+            rank, offset = self._where(piece)
+            if rank == self._transport.rank:
+                share = self._memory.own[offset : offset + theta[piece].nbytes].view(theta.dtype)
+                np.copyto(share, theta[piece])
+        self._memory.sync()
+        self._transport.barrier("the centre")
+        return theta
+
+    def copy(self, out: Array) -> None:
+        self._memory.sync()
+        for piece in self.pieces:
+            self._memory.read(*self._where(piece), out[piece])
+
+    def place(self) -> int:
+        return self._memory.word(self._master, 0)
+
+    def take(self, sender: int, message: FromWorker) -> bool:
+        return False  # workers serve themselves
+
+    def serve(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._memory.close()
+
+    def _where(self, piece: slice) -> tuple[int, int]:
+        rank, part = self._owner[piece.start, piece.stop]
+        return rank, HEADER + (piece.start - part.start) * self._itemsize
