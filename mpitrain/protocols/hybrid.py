@@ -69,7 +69,7 @@ class Stepper(Together):
         self._small = np.zeros(3)
         self.wanted = False
 
-    def turn(self) -> None:
+    def attend(self) -> None:
         """What is due, on whole vectors where the master wants them."""
         if self.wanted:
             self.whole.gather()

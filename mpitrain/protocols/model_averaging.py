@@ -55,7 +55,7 @@ class Stepper(Together):
             self._end_exchange()
             self._note_numbers()
 
-    def turn(self) -> None:
+    def attend(self) -> None:
         """What is due; checkpoints are made by all ranks, between two steps."""
         self._note_numbers()
         if self._saving:

@@ -1,11 +1,14 @@
-"""The loop of ranks that take every step together."""
+"""The loop that trains, in whatever order ranks do, and that of ranks that take every step together."""
 
 import math
+from typing import Generic, TypeVar
 
 from mpitrain.errors import TrainingFailed
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
+
+Piece = TypeVar("Piece")
 
 
 def require_finite(loss: float, when: str, rank: int | None = None, keys: str = "training.learning_rate") -> None:
@@ -24,7 +27,34 @@ def warn(session: Session, workers: int) -> None:
         session.monitor.warn(line, **numbers)
 
 
-class Together(Trainer):
+class Loop(Trainer, Generic[Piece]):
+    """A rank's loop: one piece of work after another, and after each what is due.
+
+    A protocol gives these three; any of them sets `stopping` once the rank is to train no more.
+    """
+
+    stopping = False
+
+    def next_work(self) -> Piece | None:
+        """The next piece of work; None when there is no more."""
+        raise NotImplementedError
+
+    def advance(self, work: Piece) -> None:
+        """Train on it."""
+        raise NotImplementedError
+
+    def attend(self) -> None:
+        """Do what is due between two pieces of work: messages, reports, evaluations, checkpoints."""
+
+    def train(self) -> None:
+        """Until there is no more work, or the rank was told to stop."""
+        while not self.stopping and (work := self.next_work()) is not None:
+            self.advance(work)
+            self.attend()
+            self.session.transport.heartbeat()
+
+
+class Together(Loop[Work]):
     """One rank's part: all members take their shares of one minibatch after another.
 
     A protocol gives the `step`, which sets `stopping` on all ranks once some rank was told to stop.
@@ -34,26 +64,21 @@ class Together(Trainer):
         super().__init__(session)
         self.state, self.ranks = session.state, session.members
         self.part = self.ranks.index(session.transport.rank)
-        self.stopping = False
 
     def step(self, work: Work) -> float:
         """One update; the minibatch's mean loss over all ranks."""
         raise NotImplementedError
 
-    def turn(self) -> None:
-        """What is due after a step."""
+    def attend(self) -> None:
+        """Evaluate, record and save what is due after a step."""
         self.session.monitor.turn(self, whole=True)
 
-    def train(self) -> None:
-        """Until all samples are served, or some rank was told to stop."""
-        counters = self.session.counters
-        while not self.stopping and (work := self.next_work()) is not None:
-            loss = self.step(work)
-            require_finite(loss, f"at update {self.state.index}")
-            counters.trained(work.count, loss * work.count)
-            counters.updated()
-            self.turn()
-            self.session.transport.heartbeat()
+    def advance(self, work: Work) -> None:
+        """A step, and its loss counted."""
+        loss = self.step(work)
+        require_finite(loss, f"at update {self.state.index}")
+        self.session.counters.trained(work.count, loss * work.count)
+        self.session.counters.updated()
 
     def next_work(self) -> Work | None:
         """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""

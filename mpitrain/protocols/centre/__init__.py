@@ -104,7 +104,7 @@ def _add(session: Session, how: str) -> WindowCentre | AskingCentre | ServingCen
         centre = AskingCentre(transport, line, theta, source, number, session.device)
     if worker is not None:
         assert not isinstance(centre, ServingCentre)
-        worker.train(centre, first)
+        worker.run(centre, first)
     else:
         assert not isinstance(centre, AskingCentre)
         AddingMaster(session, centre, workers, queue).serve()

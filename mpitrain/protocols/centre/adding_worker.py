@@ -17,58 +17,57 @@ from mpitrain.protocols.centre.line import Line
 from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Report, Token, Unused, pack
 from mpitrain.sampling.queue import Queue, Work
 from mpitrain.training.context import Session
-from mpitrain.training.loop import require_finite
+from mpitrain.training.loop import Loop, require_finite
 
 REPORT_EVERY = 0.05  # seconds between two reports of a worker
 NAP = 0.05  # seconds between two looks of a worker whose stage has not come
 
 
-class AddingWorker:
+class AddingWorker(Loop[Work]):
     """A worker's loop around its method. `local_numbers` of a checkpoint: t, turns, t where it last (re)started, unused
     samples, the rate's past."""
 
     def __init__(self, session: Session, line: Line, number: int, workers: list[int]) -> None:
-        self.session, self.line, self.number, self.workers = session, line, number, workers
+        super().__init__(session)
+        self.line, self.number, self.workers = line, number, workers
         self.transport, state = session.transport, session.state
         self.options = session.config.algorithm
         self.in_order = self.options.in_order and len(workers) > 1
         theta = state.theta
         x = theta
         if self.options.starts_apart:
-            x = session.network.initial(session.config.training.seed + 1 + number, theta.dtype)
+            x = session.network.initial(session.config.initial_seed + 1 + number, theta.dtype)
         to_device = session.device.to_device
         self.rule = self.options.worker(to_device(x), to_device(theta), len(workers), session.device.fast)
         state.local = self.rule.vectors
         self.rate = self.options.local_rate()
         self.t, self.turns, self.began, self.rest = 0, 0, 0, list[Work]()
         self._g = np.empty_like(self.rule.at)
-        self._first = self._idle = self.stopping = self._done = False
+        self._first = self._idle = self._done = False
         self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
 
     # ---- the loop
 
-    def train(self, centre: Centre, first: int = 0) -> None:
+    def run(self, centre: Centre, first: int = 0) -> None:
         """Periods until the end; `first` is the worker that has the token."""
         self.centre = centre
         staged = self.rule.at if centre.direct else self.session.state.theta
         self._staging = self.session.device.staging(staged)
         self._token: int | None = 0 if self.number == first else None  # how many have finished
-        while self.rest or self._begin_period():
-            self._step(self.rest.pop(0))
-            self._attend()
-            if self.stopping:
-                break
+        self.train()
         self._finish()
 
-    def _begin_period(self) -> bool:
-        """Samples and an exchange; False when there are none any more."""
+    def next_work(self) -> Work | None:
+        """The next minibatch of the period; after the last one, samples and an exchange begin a new period."""
+        if self.rest:
+            return self.rest.pop(0)
         if self.in_order:
             while not self._took_turn():  # which waits for the token
                 pass
         else:
             self.transport.until(self._took_turn, "its stage", [self.session.members[0]], nap=NAP)
-        return bool(self.rest)
+        return self.rest.pop(0) if self.rest else None
 
     def _took_turn(self) -> bool:
         """Take samples and exchange; False when there are none for this worker yet."""
@@ -76,7 +75,7 @@ class AddingWorker:
             self._await_token()
             if self._token:  # somebody has finished
                 return True
-        self._attend()
+        self.attend()
         if self.stopping:
             return True
         self.rest, more, _ = self.centre.claim()
@@ -118,7 +117,8 @@ class AddingWorker:
         self._exchanges += 1
         self.session.learner.expect(self.rest)
 
-    def _step(self, minibatch: Work) -> None:
+    def advance(self, minibatch: Work) -> None:
+        """One step."""
         eta, first = self._eta(minibatch), self._first
 
         def update(part: slice) -> None:
@@ -181,11 +181,11 @@ class AddingWorker:
         """Attend to the master until the condition holds."""
         while not condition():
             self.line.until(lambda: condition() or self.line.saving, what)
-            self._attend()
+            self.attend()
 
     # ---- the master's affairs
 
-    def _attend(self) -> None:
+    def attend(self) -> None:
         """Report what has been trained, and do what the master asks."""
         if not self._done and self.session.clock() - self._reported >= self.report_every:
             self.report()

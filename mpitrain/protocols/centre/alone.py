@@ -38,7 +38,7 @@ def adding(session: Session) -> None:
     centre.put(theta)
     line.master_here = _Master(session, centre, worker, queue)
     worker.report_every = 0.0
-    worker.train(centre)
+    worker.run(centre)
     line.master_here.refresh()
 
 

@@ -17,13 +17,15 @@ from mpitrain.protocols.centre.own import OwnMerged
 from mpitrain.protocols.messages import Gradient
 from mpitrain.sampling.means import Mean
 from mpitrain.training.context import Session
+from mpitrain.training.loop import Loop
 
 
-class MergingWorker:
+class MergingWorker(Loop[Claimed]):
     """A worker's buffers and its loop."""
 
     def __init__(self, session: Session, centre: MergedCentre | OwnMerged) -> None:
-        self.session, self.centre, self.transport = session, centre, session.transport
+        super().__init__(session)
+        self.centre, self.transport = centre, session.transport
         self.options, device = session.config.algorithm, session.device
         self.theta = np.empty_like(device.to_device(session.state.theta))
         self.gradient = np.empty_like(self.theta)
@@ -35,12 +37,16 @@ class MergingWorker:
         self._local = Descent(self.options.optimizer(device.fast), self.theta)
         self._counts_zeros = session.config.run.gradient_statistics
 
-    def train(self) -> None:
-        """Rounds until there are no samples."""
-        while (claimed := self.centre.claim()).works:
-            told = self.round(claimed)
-            self._outgoing.finish()
-            self.centre.push(self.centre.pieces[0], self.centre.gradient, told)
+    def next_work(self) -> Claimed | None:
+        """Samples from the master, once Θ includes the last gradient."""
+        claimed = self.centre.claim()
+        return claimed if claimed.works else None
+
+    def advance(self, work: Claimed) -> None:
+        """A round of gradients; their sum goes to the centre."""
+        told = self.round(work)
+        self._outgoing.finish()
+        self.centre.push(self.centre.pieces[0], self.centre.gradient, told)
 
     def pull(self) -> int:
         """Fetch Θ_j; j."""

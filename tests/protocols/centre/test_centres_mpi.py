@@ -64,7 +64,7 @@ def tried(session, monkeypatch) -> Trial:
         self._finish()
 
     monkeypatch.setattr(adding_worker.AddingWorker, "_finish_trial", finish, raising=False)
-    monkeypatch.setattr(adding_worker.AddingWorker, "train", add)
+    monkeypatch.setattr(adding_worker.AddingWorker, "run", add)
     monkeypatch.setattr(merging_worker.MergingWorker, "train", lambda self: trial.train(self.centre))
     PROTOCOLS["centre"](session)
     return trial
