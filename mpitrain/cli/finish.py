@@ -16,6 +16,7 @@ from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text
 from mpitrain.monitoring.records import errors, summary_text
 from mpitrain.signals import STOPPED
+from mpitrain.stopwatch import shares_text
 from mpitrain.training.context import Session
 
 DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of the first loss has diverged
@@ -31,6 +32,8 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> in
     if transport.rank == 0 and has_server(session.config) and transport.size > 1:
         counts[:] = 0  # the server's side mirrors its workers'
     transport.sum(counts, "the end")
+    gathered = transport.gather_texts(json.dumps(transport.stopwatch.read()), "the ranks' times")
+    times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
     replicas = None
     if session.config.algorithm.replicated:
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
@@ -44,6 +47,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> in
         fields = _summary(session, monitor, seconds, counts.tolist(), reason)
         if replicas is not None:
             fields["replicas_identical"] = replicas
+        fields["time"] = times
         path = monitor.folder / "summary.json"
         said = None if session.counters.trained_now else _said_before(fields, path)
         monitor.checkpoint(lambda: coordination.together(session, [], last=True, needed=said is None))
@@ -55,7 +59,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> in
         monitor.progress.close()
         left = "--resume continues" if session.saver else "it left no checkpoint"
         why = {"finished": "", "stopped": f"by a signal; {left}", "diverged": diverged}[reason]
-        rows = _closing_rows(session, monitor, fields, seconds, int(counts[:2].sum()))
+        rows = _closing_rows(session, monitor, fields, seconds, int(counts[:2].sum()), times)
         if why:
             rows.append((reason, why.removeprefix("diverged: ")))
         monitor.progress.table(rows, str(monitor.folder))
@@ -112,7 +116,7 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
 
 
 def _closing_rows(
-    session: Session, monitor: MasterMonitor, fields: Record, seconds: float, nbytes: int
+    session: Session, monitor: MasterMonitor, fields: Record, seconds: float, nbytes: int, times: list[dict[str, float]]
 ) -> list[tuple[str, str]]:
     counters, algorithm = session.counters, session.config.algorithm
     speed = counters.trained_now / max(seconds - monitor.cadence.seconds_before, 1e-9)
@@ -125,6 +129,7 @@ def _closing_rows(
         ("samples", f"{session.state.trained:,} in {seconds:.1f} s{rate}"),
         ("updates", f"{counters.updates:,}{since}{stale}"),
         ("exchanged", f"{nbytes / 1e6:,.1f} MB{since} ({session.exchange})"),
+        ("time", shares_text(times[has_server(session.config) and len(times) > 1 :])),
         ("train loss", loss_text(monitor.last_loss)),
     ]
     return rows + [(f"{name} error", f"{share:.2%}") for name, share in errors(fields).items()]

@@ -186,6 +186,7 @@ def new_session(
         device=device,
         deadline=config.run.deadline,
         pace=transport.runtime.pace,
+        stopwatch=transport.stopwatch,
     )
     alone = config.algorithm.workers(transport.size) == 1 and not has_server(config)
     members = transport.members[:1] if alone else list(transport.members)

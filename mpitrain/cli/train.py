@@ -165,6 +165,7 @@ def _train_in(
             pretrain(session)
         session.counters.resume(session.state)
         session.monitor.start()
+        transport.stopwatch.start()
         if transport.rank in session.members:
             PROTOCOLS[config.algorithm.protocol](session)
         else:

@@ -192,7 +192,8 @@ class MasterMonitor(Monitor):
         evaluation.begin(state.model)
 
     def _evaluate_slice(self, evaluation: Evaluation) -> None:
-        results = evaluation.step()
+        with self.session.transport.stopwatch.on("evaluation"):
+            results = evaluation.step()
         self.session.transport.heartbeat()
         if results is None:
             return

@@ -17,6 +17,7 @@ from mpitrain.mpi.communicator import Communicator, Request, Runtime
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
+from mpitrain.stopwatch import Stopwatch
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
 LOOKS = 10  # within a deadline, at least, before it is over
@@ -88,7 +89,7 @@ class Member:
         self.deadline, self.runtime = deadline, runtime
         self.clock, self.sleep = runtime.clock, runtime.sleep
         self.waking = WakingClock(self.clock, lambda: self.deadline / LOOKS)
-        self.traffic = Traffic()
+        self.traffic, self.stopwatch = Traffic(), Stopwatch(self.clock)
         self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: list[tuple[Request, object]] = []  # messages posted, kept until they have gone
         self.heartbeats = Heartbeats(self.comm, self.members, self.waking())  # of duplicates too
@@ -115,7 +116,9 @@ class Member:
         for `self.yielding` seconds: a collective over TCP moves only when somebody looks.
         """
         if not request.Test():
-            self.until(request.Test, what, whom, yielding=max(yielding, self.yielding))
+            backoff = Backoff(self, what, whom, None, max(yielding, self.yielding), "communication")
+            while not request.Test():
+                backoff.pause()
 
     def until(
         self,
@@ -153,8 +156,10 @@ def overdue(member: Member, seconds: float, silent: Sequence[int], what: str) ->
 class Backoff:
     """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
 
-    def __init__(self, member: Member, what: str, whom: Whom, nap: float | None, yielding: float) -> None:
-        self._member, self._what, self._whom, self._nap = member, what, whom, nap
+    def __init__(
+        self, member: Member, what: str, whom: Whom, nap: float | None, yielding: float, kind: str = "waiting"
+    ) -> None:
+        self._member, self._what, self._whom, self._nap, self._kind = member, what, whom, nap, kind
         self._clock, self._pause = member.clock, member.runtime.pause
         self._yields_until = self._clock() + yielding if yielding else -inf
         self.reset()
@@ -165,6 +170,10 @@ class Backoff:
 
     def pause(self) -> None:
         """Sleep a little. Raises Overdue naming what is waited for, and of whom nothing has been heard."""
+        with self._member.stopwatch.on(self._kind):
+            self._sleep()
+
+    def _sleep(self) -> None:
         t = self._member
         patience = t.deadline / BEATS / 2
         if self._yields_until > -inf and self._clock() < self._yields_until:

@@ -51,8 +51,9 @@ class RemoteSegments:
 
     def read(self, rank: int, offset: int, out: Array) -> None:
         """Copy `out.nbytes` bytes from another rank's memory."""
-        request = self._window.Rget([out, MPI.BYTE], rank, (offset, out.nbytes, MPI.BYTE))
-        self._member.wait(request, "a one-sided read", whom=[rank])
+        with self._member.stopwatch.on("communication"):
+            request = self._window.Rget([out, MPI.BYTE], rank, (offset, out.nbytes, MPI.BYTE))
+            self._member.wait(request, "a one-sided read", whom=[rank])
 
     def sync(self) -> None:
         """A memory barrier on this rank's own memory."""
@@ -79,7 +80,8 @@ class SummingSegments(RemoteSegments):
         """Start adding an array at a byte offset. It must stay untouched until `settle`."""
         kind = MPI.Datatype.fromcode(array.dtype.char)
         target = (offset, array.size, kind)
-        with self._member.blocking("MPI_Raccumulate"):  # under a lock that a frozen rank may hold
+        communicating = self._member.stopwatch.on("communication")
+        with communicating, self._member.blocking("MPI_Raccumulate"):  # under a lock that a frozen rank may hold
             self._adding.append(self._window.Raccumulate([array, kind], rank, target, MPI.SUM))
 
     def progress(self) -> None:
@@ -95,7 +97,7 @@ class SummingSegments(RemoteSegments):
     def complete(self) -> None:
         """Wait until every rank's memory holds what this rank has added."""
         self.settle()
-        with self._member.blocking("MPI_Win_flush_all"):
+        with self._member.stopwatch.on("communication"), self._member.blocking("MPI_Win_flush_all"):
             self._window.Flush_all()
 
     def word(self, rank: int, offset: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from mpitrain.algorithms import Hybrid
+from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition
@@ -81,6 +82,11 @@ class Stepper(Together):
         wanted = session.transport.rank == session.members[0] and session.monitor.wants_parameters(work.count)
         share = work.share(self.part, self.parts)
         batch = session.learner.load(share)
+        with session.learner.stopwatch.on("computing"):
+            return self._compute(work, share, batch, wanted)
+
+    def _compute(self, work: Work, share: Work, batch: Batch, wanted: bool) -> float:
+        session = self.session
         transfer, targets = self.exchange.start_targets(batch.targets, work.count)
         rng = stream(session.learner.seed, "dropout", work.epoch, work.start)
         activations = self.shared.forward(self.views, batch.inputs, rng, (share.start - work.start, work.count))

@@ -38,6 +38,7 @@ def page(runs: list[Run], title: str, before: Html | None = None) -> str:
         ),
         "plots": join(_figure(number, plot, runs) for number, plot in enumerate(shown)),
         "totals": section("Totals", tables.totals(runs), "bars-grid"),
+        "times": section("Time", tables.times(runs)),
         "configuration": section("Configuration", tables.configuration(runs)),
         "warnings": section("Warnings", tables.warnings(runs)),
         "data": _data(runs, shown),

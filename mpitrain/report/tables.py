@@ -7,6 +7,7 @@ from mpitrain.report.html import Html, bars, join, run_name, safe, show, table
 from mpitrain.report.runs import Run, config_text
 from mpitrain.report.series import parts, titled
 from mpitrain.report.values import finite
+from mpitrain.stopwatch import KINDS, shares
 
 Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, title, form, which value is best
 
@@ -106,6 +107,22 @@ def totals(runs: list[Run]) -> Html:
         if (rows := _rows(runs, key, form))
     ]
     return join([*figures, *(_by_kind(number, run) for number, run in enumerate(runs))])
+
+
+def times(runs: list[Run]) -> Html:
+    """Where each rank's time went, a row for each rank; for more than a dozen ranks, for those that computed most and
+    least. Runs of older versions have none."""
+    rows = []
+    for number, run in enumerate(runs):
+        ranks: list[dict[str, float]] = (run.summary or {}).get("time") or []  # type: ignore[assignment]  # was checked
+        if len(ranks) > 12:
+            ranks = [ranks[0], *(choose(ranks[1:], key=lambda each: each["computing"]) for choose in (max, min))]
+        for each in ranks:
+            name = run_name(number, f"{run.name}, rank {each['rank']:.0f}")
+            total = sum(each[kind] for kind in KINDS)
+            rows.append([name, show(total, "seconds"), *(show(shares([each])[kind], "percent") for kind in KINDS)])
+    header = ["Rank", "Time", *(kind.capitalize() for kind in KINDS)]
+    return table("Where the time went", header, rows, "results") if rows else Html("")
 
 
 def warnings(runs: list[Run]) -> Html:

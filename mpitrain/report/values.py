@@ -6,6 +6,7 @@ from typing import TypeGuard
 
 from mpitrain.errors import printable
 from mpitrain.files import Record
+from mpitrain.stopwatch import KINDS
 
 #: Numeric keys that a report uses, in addition to those that end in one of SUFFIXES.
 NUMBERS = frozenset(
@@ -34,6 +35,8 @@ def fault(key: str, value: object) -> str:
         expected = "a text"
     elif key in COUNTS and not (isinstance(value, dict) and all(_counted(key, *item) for item in value.items())):
         expected = f"a table of {COUNTS[key]} and counts"
+    elif key == "time" and not (isinstance(value, list) and all(map(_timed, value))):
+        expected = "each rank's seconds by kind"
     return f"{printable(key)} = {_short(value)}: expected {expected}" if expected else ""
 
 
@@ -53,6 +56,12 @@ def finite(record: Record, key: str) -> float | None:
 def _counted(key: str, name: str, count: object) -> bool:
     age = key != "staleness_histogram" or (name.isascii() and name.isdigit() and len(name) <= OLDEST)
     return age and is_number(count) and count >= 0
+
+
+def _timed(entry: object) -> bool:
+    """Whether this is a rank's entry of `time`."""
+    keys = ("rank", *KINDS)
+    return isinstance(entry, dict) and all(is_number(entry.get(key)) and entry[key] >= 0 for key in keys)
 
 
 def _short(value: object) -> str:

@@ -14,6 +14,7 @@ from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.models.model import Model
 from mpitrain.rng import stream
 from mpitrain.sampling.queue import Work
+from mpitrain.stopwatch import Stopwatch
 
 
 class Learner:
@@ -40,9 +41,10 @@ class Learner:
         device: Cpu = CPU,
         deadline: float = DEADLINE,
         pace: Callable[[int], None] | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         self.network, self.corpus = network, corpus
-        self._pace = pace
+        self._pace, self.stopwatch = pace, stopwatch or Stopwatch(lambda: 0.0)
         self.seed, self.per_sample, self.independent, self.loaders = seed, per_sample, independent, loaders
         self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
         self._asked: deque[Work] = deque()
@@ -76,9 +78,10 @@ class Learner:
         rng = stream(self.seed, "dropout", *((whole or work).epoch, (whole or work).start))
         ready = self._sum_instead(out, work.count, on_ready) if self.per_sample else on_ready
         share = None if whole is None else (work.start - whole.start, whole.count)
-        loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, share=share)
-        self.loader.stage()  # a GPU is still computing
-        return float(loss)
+        with self.stopwatch.on("computing"):
+            loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, share=share)
+            self.loader.stage()  # a GPU is still computing
+            return float(loss)
 
     def expect(self, works: Iterable[Work]) -> None:
         """The minibatches that come next, in order; what was announced before and has not been asked for is dropped."""
@@ -87,18 +90,20 @@ class Learner:
 
     def load(self, work: Work) -> Batch:
         """The minibatch, in buffers that the next call overwrites."""
-        while self._asked and self._asked[0] != work:
-            self.loader.take()  # announced, and not used
+        with self.stopwatch.on("data"):
+            while self._asked and self._asked[0] != work:
+                self.loader.take()  # announced, and not used
+                self._asked.popleft()
+            if not self._asked:
+                self._request(work)
+            batch = self.loader.take()
             self._asked.popleft()
-        if not self._asked:
-            self._request(work)
-        batch = self.loader.take()
-        self._asked.popleft()
-        if self._expected and self._expected[0] == work:
-            self._expected.popleft()
-        self._ask()
+            if self._expected and self._expected[0] == work:
+                self._expected.popleft()
+            self._ask()
         if self._pace is not None:
-            self._pace(work.count)
+            with self.stopwatch.on("computing"):
+                self._pace(work.count)
         return batch
 
     def _ask(self) -> None:

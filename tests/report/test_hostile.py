@@ -144,6 +144,8 @@ def test_any_values_give_a_page_or_a_line(
         ("samples", True),
         ("staleness_histogram", {"0": "many"}),
         ("bytes_by_kind", [1]),
+        ("time", [{"rank": 0}]),
+        ("time", {"rank": 0}),
         ("exit_reason", 3),
     ],
 )
