@@ -123,6 +123,7 @@ class Stage(Section, frozen=True, kw_only=True):
     minibatch: Count | None = None
     learning_rate: Positive | None = None
     rate_factor: Positive | None = None  # multiplies the previous rate
+    bias_factor: Positive | None = None  # multiplies the biases' previous rate, instead of what changes the weights'
     workers: Count | None = None
 
 
@@ -213,6 +214,8 @@ def resolve(table: Record) -> Config:
         raise BadInput(_readable(error)) from error
     if config.model.layers is not None:
         layer_table.check(config.model.layers)
+    if any(stage.bias_factor for stage in config.stages) and not config.algorithm.rates_biases:
+        raise BadInput("stages: bias_factor: this algorithm's biases have the learning rate of the weights")
     config.algorithm.check(config)
     config.algorithm.check_settings(config, Schedule(config, 1).all)
     return config

@@ -18,6 +18,7 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
 
     protocol = "hybrid"
+    rates_biases = True
     training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
     scheme: Literal["a", "b", "c"] = "b"
     group: Number = 0  # ranks that share a round of scheme c; 0: all of them

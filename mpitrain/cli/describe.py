@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     classes = own_classes if options.classes is None else options.classes
     network = network_of_layers(network_of(config, shape, classes), "layers", "describe")
     print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, l2 {network.l2:g}")
-    Console(highlight=False).print(layers_table(network, table.complete(design.layers, classes)))
+    Console(highlight=False).print(layers_table(network, table.complete(design.layers, classes, design.output)))
     return 0
 
 

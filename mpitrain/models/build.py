@@ -33,7 +33,7 @@ def network(made: Design, input_shape: Shape, classes: int, workspace: Workspace
     """
     if classes < 1:
         raise BadInput(f"{made.name}: {classes} classes")
-    layers, shape = [make(layer) for layer in table.complete(made.layers, classes)], tuple(input_shape)
+    layers, shape = [make(layer) for layer in table.complete(made.layers, classes, made.output)], tuple(input_shape)
     if len(shape) == 2 and _wants_images(made):
         shape = (*shape, 1)
     try:
@@ -63,7 +63,7 @@ def _(layer: table.Convolution) -> Layer:
 
 @make.register
 def _(layer: table.FullyConnected) -> Layer:
-    assert layer.units is not None and isinstance(layer.bias, float)
+    assert layer.units is not None and layer.bias is not None
     return FullyConnected(layer.units, layer.deviation, layer.bias, layer.gain)
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple
+from math import sqrt
+from typing import Any, NamedTuple, get_args
 
 from mpitrain.errors import BadInput
 from mpitrain.models.table import (
@@ -13,12 +14,12 @@ from mpitrain.models.table import (
     FullyConnected,
     LocalResponseNorm,
     MaxPool,
+    Output,
     Relu,
     Sigmoid,
 )
 
-Output = Literal["softmax", "logistic"]
-OUTPUTS: tuple[Output, ...] = ("softmax", "logistic")
+OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 
 class Design(NamedTuple):
@@ -143,27 +144,34 @@ def easgd_imagenet(o: Options) -> list[AnyLayer]:
 
 
 def krizhevsky2014(o: Options) -> list[AnyLayer]:
-    """Krizhevsky 2014's single tower, sizes from the author's released configuration: 224 x 224 x 3, 9216 activations
-    before the fully connected layers, 1000 independent logistic units."""
+    """Krizhevsky 2014's single tower: 224 x 224 x 3, 9216 activations before the fully connected layers, 1000
+    independent logistic units. Sizes, order, normalisation and initial values are the author's released ones, but the
+    224 x 224 pixels and the padding of the paper; elsewhere the 223 x 223 ones without padding give the same sizes.
+
+    Standard deviations are those of full width; at another they keep the variance of a unit's sum. The author's biases
+    of -7 for 1000 outputs are -ln(999) = -6.9 here, and fit any number of classes.
+    """
+    small, large = 0.01 / sqrt(o.width), 0.03 / sqrt(o.width)
+    norm = LocalResponseNorm(size=5, scale=1e-4 / 5)  # he divides the paper's 1e-4 by the size of the window
     layers: list[AnyLayer] = [
-        Convolution(o.units(64), 11, stride=4, pad=2),
-        Relu(),
-        LocalResponseNorm(),
+        Convolution(o.units(64), 11, stride=4, pad=2, deviation=0.01),  # from three channels at any width
+        norm,
         MaxPool(3, 2),
-        Convolution(o.units(192), 5, pad=2),
         Relu(),
-        LocalResponseNorm(),
+        Convolution(o.units(192), 5, pad=2, deviation=small, bias=1.0),
+        Relu(),
+        norm,
         MaxPool(3, 2),
-        Convolution(o.units(384), 3, pad=1),
+        Convolution(o.units(384), 3, pad=1, deviation=large),
         Relu(),
-        Convolution(o.units(256), 3, pad=1),
+        Convolution(o.units(256), 3, pad=1, deviation=large, bias=1.0),
         Relu(),
-        Convolution(o.units(256), 3, pad=1, pool=3, pool_stride=2),
+        Convolution(o.units(256), 3, pad=1, pool=3, pool_stride=2, deviation=large, bias=1.0),
         Relu(),
     ]
     for _ in range(2):
-        layers += [FullyConnected(o.units(4096)), Relu(), o.drop()]
-    return [*layers, FullyConnected(gain=1.0)]
+        layers += [FullyConnected(o.units(4096), deviation=small, bias=1.0), Relu(), o.drop()]
+    return [*layers, FullyConnected(deviation=small)]
 
 
 @dataclass(frozen=True)

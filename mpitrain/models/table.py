@@ -21,9 +21,8 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
-#: The bias at which a logistic unit answers 1 in `classes` times: −ln(classes − 1).
-RARE = "1/classes"
-Bias = Finite | Literal["1/classes"]
+#: The function of the outputs.
+Output = Literal["softmax", "logistic"]
 
 
 class LayerTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind"):
@@ -90,13 +89,14 @@ class Dropout(LayerTable, frozen=True, tag="dropout"):
 class FullyConnected(LayerTable, frozen=True, tag="fully-connected"):
     """`units` sums of all inputs; the last one of a list has a unit for each class and may leave `units` out.
 
-    `bias` may be "1/classes", the value at which a logistic output is 1 divided by the number of classes.
+    `bias` is 0 by default. That of logistic outputs is −ln(classes − 1), at which each begins at 1/classes: from 0, the
+    loss of C classes would begin at C·ln 2, and a training with 1000 diverges within a few steps.
     """
 
     units: Size | None = None
     gain: NotNegative = 2.0
     deviation: NotNegative | None = None
-    bias: Bias = 0.0
+    bias: Finite | None = None
 
 
 AnyLayer = Convolution | MaxPool | LocalResponseNorm | Relu | Sigmoid | Dropout | FullyConnected
@@ -131,19 +131,24 @@ def _check_activations(layers: Sequence[AnyLayer]) -> None:
         before = before if isinstance(layer, Dropout) else layer
 
 
-def complete(layers: Sequence[AnyLayer], classes: int) -> list[AnyLayer]:
-    """The list with all numbers that depend on the number of classes. Raises BadInput if the last layer has others."""
+def complete(layers: Sequence[AnyLayer], classes: int, output: Output) -> list[AnyLayer]:
+    """The list with all numbers that depend on the classes and the function of the outputs.
+
+    Raises BadInput if the last layer has other units.
+    """
     last = layers[-1]
     if isinstance(last, FullyConnected) and last.units not in (None, classes):
         raise BadInput(f"{KEY}[{len(layers) - 1}].units = {last.units}: the data have {classes} classes; leave it out")
-    return [_complete(layer, classes) for layer in layers]
+    outputs = -log(max(classes - 1, 1)) if output == "logistic" else 0.0
+    ends = [0.0] * (len(layers) - 1) + [outputs]
+    return [_complete(layer, classes, bias) for layer, bias in zip(layers, ends, strict=True)]
 
 
-def _complete(layer: AnyLayer, classes: int) -> AnyLayer:
+def _complete(layer: AnyLayer, units: int, bias: float) -> AnyLayer:
     if not isinstance(layer, FullyConnected):
         return layer
-    bias = -log(max(classes - 1, 1)) if layer.bias == RARE else layer.bias
-    return msgspec.structs.replace(layer, units=layer.units or classes, bias=bias)
+    own = layer.bias is not None
+    return msgspec.structs.replace(layer, units=layer.units or units, bias=layer.bias if own else bias)
 
 
 def to_lines(layers: Sequence[AnyLayer]) -> list[str]:

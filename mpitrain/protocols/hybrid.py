@@ -142,4 +142,4 @@ class Stepper(Together):
         self._update(self.shared.names[part.start], self._batch)
 
     def _update(self, names: list[str], batch: int) -> None:
-        self.update(names, self.eta, batch)
+        self.update(names, self.eta, batch, self.settings.bias_scale)

@@ -39,15 +39,16 @@ class Update:
         self._slices = layout.slices
         self._scratch, self._rule = scratch_for(theta), device.fast(krizhevsky)
 
-    def __call__(self, names: Iterable[str], eta: float, batch: int) -> None:
-        """Update these parameters by their gradients, means over `batch` examples; `eta` is for `base_batch`."""
+    def __call__(self, names: Iterable[str], eta: float, batch: int, bias_scale: float = 1.0) -> None:
+        """Update these parameters by their gradients, means over `batch` examples; `eta` is for `base_batch`, and
+        `bias_scale` what the stages have made of the biases' rate beside it."""
         rate, decay = scaled(self.options, eta, self.decay, batch)
         for name in names:
             for block in block_slices(self._slices[name], block_of(self.theta)):
                 if self._decays[name]:
                     self._step(block, rate, decay)
                 else:
-                    self._step(block, rate * self.options.bias_rate, 0.0)
+                    self._step(block, rate * self.options.bias_rate * bias_scale, 0.0)
 
     def _step(self, b: slice, eta: float, decay: float) -> None:
         scratch = self._scratch[: b.stop - b.start]

@@ -12,11 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings at one position of a training. `learning_rate` as configured; `workers`: None for all."""
+    """The settings at one position of a training. `learning_rate` as configured; `workers`: None for all.
+
+    `bias_scale` multiplies the biases' rate beside `learning_rate`, of algorithms that have one.
+    """
 
     minibatch: int
     learning_rate: float
     workers: int | None
+    bias_scale: float = 1.0
 
 
 class Schedule:
@@ -32,11 +36,9 @@ class Schedule:
         self._begins = [(0, now)]
         placed = [(self._position(stage, number), stage) for number, stage in enumerate(config.stages)]
         for position, stage in sorted(placed, key=lambda pair: pair[0]):
-            now = Settings(
-                stage.minibatch or now.minibatch,
-                (stage.learning_rate or now.learning_rate) * (stage.rate_factor or 1.0),
-                stage.workers or now.workers,
-            )
+            rate = (stage.learning_rate or now.learning_rate) * (stage.rate_factor or 1.0)
+            scale = stage.bias_factor * now.learning_rate / rate if stage.bias_factor else 1.0
+            now = Settings(stage.minibatch or now.minibatch, rate, stage.workers or now.workers, now.bias_scale * scale)
             self._begins.append((position, now))
 
     def at(self, served: int) -> Settings:

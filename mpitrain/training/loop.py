@@ -83,7 +83,8 @@ class Together(Loop[Work]):
     def next_work(self) -> Work | None:
         """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""
         queue, schedule = self.state.queue, self.session.schedule
-        self.eta = schedule.at(queue.position).learning_rate
+        self.settings = schedule.at(queue.position)
+        self.eta = self.settings.learning_rate
         work = queue.next(self._minibatch(), 1, schedule.until_change(queue.position))
         if work is not None:
             following = queue.at(0, self._minibatch(), 1, schedule.until_change(queue.position))

@@ -1,5 +1,7 @@
 """The presets against the papers' sizes, and their gradients against central differences."""
 
+from math import log
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,10 @@ from mpitrain.models.convolution import Convolution
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.losses import Logistic, Softmax
 from mpitrain.models.network import Network
+from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.presets import PRESETS
+from mpitrain.rng import stream
+from mpitrain.rules.sgd import krizhevsky
 
 from .gradients import directional_error
 
@@ -83,6 +88,52 @@ def test_krizhevsky2014() -> None:
     # 0.2 % more than the two towers of Krizhevsky et al. 2012, which have 60 965 224.
     assert network.layout.size == pytest.approx(1.002 * 60_965_224, rel=1e-3)
     assert isinstance(network.loss, Logistic)
+
+
+def test_krizhevsky2014_starts_from_the_authors_values() -> None:
+    """Standard deviations and biases of his released files; the outputs' -7 is -ln(999) here."""
+    network = build("krizhevsky2014", (224, 224, 3), 1000)
+    values = [p.initial[1] for p in network.layout.parameters]
+    assert values[::2] == [0.01, 0.01, 0.03, 0.03, 0.03, 0.01, 0.01, 0.01]
+    assert values[1:-1:2] == [0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0] and values[-1] == -log(999)
+    order = "conv1 norm1 pool1 relu1 conv2 relu2 norm2 pool2 conv3 relu3 conv4 relu4 conv5 relu5"
+    assert " ".join(layer.name for layer in network.layers[: network.split]) == order
+    assert {layer.scale for layer in network.layers if isinstance(layer, LocalResponseNorm)} == {1e-4 / 5}
+    quarter = build("krizhevsky2014", (224, 224, 3), 1000, width=0.25)
+    assert [p.initial[1] for p in quarter.layout.parameters[::2]] == [0.01, 0.02, 0.06, 0.06, 0.06, 0.02, 0.02, 0.02]
+    softmax = build("krizhevsky2014", (224, 224, 3), 1000, output="softmax", width=0.01)
+    assert softmax.layout.parameters[-1].initial == ("constant", 0.0)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_logistic_outputs_begin_at_one_in_so_many_classes(classes: int) -> None:
+    """The loss of hidden units that are all 0 is then ln C + (C − 1)·ln(C/(C − 1)), which is near ln C + 1."""
+    network = build("strom2015-dnn", (3,), classes, width=0.01, output="logistic")
+    parameters = network.initial(1, np.float64)
+    network.layout.views(parameters)["fc6.weights"][:] = 0
+    loss, _ = network.evaluate(parameters, Batch(np.ones((1, 3)), np.zeros(1, np.int32)))
+    assert loss == pytest.approx(log(classes) + (classes - 1) * log(classes / (classes - 1)), rel=1e-9)
+
+
+def test_krizhevsky2014_trains_by_the_recipe_s_rule() -> None:
+    """1000 classes from the first step on; benchmarks/hybrid/logistic.py shows that ten of them are learnt."""
+    network = build("krizhevsky2014", (67, 67, 3), 1000, width=0.02)
+    rng = np.random.default_rng(0)
+    patterns, size = rng.standard_normal((1000, 4, 4, 3)), 64
+    theta = network.initial(1)
+    velocity, gradient, scratch = np.zeros_like(theta), np.zeros_like(theta), np.empty_like(theta)
+    losses = []
+    for step in range(60):
+        targets = rng.integers(1000, size=size)
+        images = np.repeat(np.repeat(patterns[targets], 17, 1), 17, 2)[:, :67, :67].astype(np.float32)
+        batch = Batch(images, targets.astype(np.int32))
+        losses.append(float(network.loss_and_gradient(theta, gradient, batch, stream(1, "dropout", step))))
+        for p in network.layout.parameters:
+            part, eta = network.layout.slices[p.name], 0.01 * size / 128
+            own = {"eta": eta, "decay": 5e-4} if p.decay else {"eta": 2 * eta, "decay": 0.0}
+            krizhevsky(theta[part], velocity[part], gradient[part], scratch[part], mu=0.9, **own)
+    assert np.isfinite(losses).all() and max(losses) < 1.1 * losses[0]
+    assert np.mean(losses[50:]) < 8.0
 
 
 @pytest.mark.parametrize(("hidden", "millions"), [(5, 14.6), (8, 21.7)])

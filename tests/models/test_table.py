@@ -29,7 +29,7 @@ ALL = """
 {kind = "relu"}, {kind = "local-response-norm", size = 3, scale = 0.1, power = 0.5, offset = 1.5},
 {kind = "convolution", filters = 4, kernel = 2, gain = 1, stride = 1}, {kind = "max-pool", size = 2, stride = 1},
 {kind = "sigmoid"}, {kind = "dropout", rate = 0.3}, {kind = "fully-connected", units = 6, gain = 3},
-{kind = "sigmoid"}, {kind = "dropout"}, {kind = "fully-connected", bias = "1/classes"}
+{kind = "sigmoid"}, {kind = "dropout"}, {kind = "fully-connected"}
 """
 
 
@@ -91,7 +91,7 @@ def test_every_key_reaches_the_layer(kind: str) -> None:
 def test_defaults_are_those_of_the_layers() -> None:
     for listed, own in (
         (table.Convolution(3, 2), Convolution(3, 2)),
-        (table.FullyConnected(3), FullyConnected(3)),
+        (table.complete([table.FullyConnected(3), table.FullyConnected()], 2, "softmax")[0], FullyConnected(3)),
     ):
         made = make(listed)
         assert {key: value for key, value in vars(made).items() if key != "parameters"} == {

@@ -7,10 +7,12 @@ from mpitrain.errors import BadInput
 from mpitrain.schedules.stages import Schedule
 
 
-def schedule(stages: list[dict[str, object]], samples: int = 600) -> Schedule:
+def schedule(stages: list[dict[str, object]], samples: int = 600, hybrid: bool = False) -> Schedule:
     """Ten epochs at 256 and 0.008."""
     training = {"epochs": 10.0, "minibatch": 256, "learning_rate": 0.008}
-    return Schedule(configuration.resolve({"training": training, "stages": stages}), samples)
+    algorithm = {"name": "hybrid" if hybrid else "asgd"}
+    table = {"training": training, "stages": stages, "algorithm": algorithm}
+    return Schedule(configuration.resolve(table), samples)
 
 
 def test_stroms_table_1() -> None:
@@ -36,6 +38,21 @@ def test_a_percentage_is_of_the_whole_training() -> None:
     assert [plan.at(served).learning_rate for served in (1499, 1500, 3000, 4500)] == pytest.approx(
         [0.008 * factor**k for k in (0, 1, 2, 3)], rel=1e-12
     )
+
+
+def test_biases_have_a_schedule_of_their_own() -> None:
+    """Krizhevsky's: the weights' rate falls by 250 in three steps, that of biases by 10 in one, half way."""
+    factor = 250 ** (-1 / 3)
+    shares = [(25, 1.0), (50, 0.1), (75, 1.0)]
+    plan = schedule(
+        [{"at": f"{share}%", "rate_factor": factor, "bias_factor": own} for share, own in shares], hybrid=True
+    )
+    settings = [plan.at(served) for served in (1499, 1500, 3000, 4500)]
+    assert [each.learning_rate * each.bias_scale for each in settings] == pytest.approx([0.008, 0.008, 0.0008, 0.0008])
+    plain = schedule([{"at": 1, "rate_factor": factor}, {"at": 2, "learning_rate": 0.5}], hybrid=True)
+    assert {each.bias_scale for each in plain.all} == {1.0}
+    with pytest.raises(BadInput, match="stages: bias_factor"):
+        schedule([{"at": 1, "bias_factor": 0.1}])
 
 
 def test_no_minibatch_crosses_a_stage() -> None:
