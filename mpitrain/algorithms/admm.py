@@ -47,9 +47,10 @@ class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
 class AdmmWorker(WorkerRule):
     """Equations 9 and 10 of a turn follow the exchange that ends the previous turn with equation 11.
 
-    In the paper's analysis workers take turns one after another; here, even in round-robin order, all take theirs at
-    the same time, so that x̃ is one round old.
+    In round-robin order equation 11 ends the turn itself, before the next worker begins: the scheme of §4.
     """
+
+    whole_turns = True
 
     def __init__(self, x: Array, centre: Array, optimizer: Optimizer, rho: float, workers: int) -> None:
         self.rho, self.workers = rho, workers

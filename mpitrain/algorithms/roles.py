@@ -18,6 +18,9 @@ class WorkerRule:
 
     vectors: Buffers
     local: Descent
+    #: In round-robin order a worker's turn holds its steps, too, and ends with what they add to the centre. Otherwise
+    #: a turn is the exchange alone: the workers compute at the same time, and the next exchange carries what they add.
+    whole_turns: ClassVar[bool] = False
 
     @property
     def at(self) -> Array:

@@ -123,6 +123,12 @@ def test_admm_is_unstable_where_the_paper_says(workers: int) -> None:
     assert centre[-3000:].max() > 100 * centre[:3000].max()
 
 
+def test_the_first_turns_of_admm_by_hand() -> None:
+    """p = 3, η = 0.001, ρ = 2.5: λ = 0, x¹ = (1000 − 1 + 2.5)/1.0025 = 999.0025, so x̃ moves by −0.9975/3."""
+    centre = maps.centre_trajectory(maps.admm, 3, 0.001, 2.5, 2)
+    assert [round(each, 2) for each in centre] == [1000.0, 999.67, 999.45]
+
+
 def test_the_trajectory_is_that_of_the_rules() -> None:
     """Round-robin ADMM and EASGD, 3 workers, 40 turns, by mpitrain.rules on vectors of one element."""
     eta, rho, p = 0.05, 2.5, 3

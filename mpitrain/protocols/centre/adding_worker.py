@@ -1,7 +1,8 @@
 """A worker of a centre that only adds: periods of samples, exchange and τ steps, and its turns.
 
 In round-robin order a token passes from worker to worker. Its holder takes its samples and exchanges, nobody else
-does, and it computes after it has passed the token on: a run repeats bit for bit.
+does, and it computes after it has passed the token on: a run repeats bit for bit. Where a turn holds the steps, too
+(`WorkerRule.whole_turns`), it computes, adds what it has to add, and then passes the token on.
 """
 
 import json
@@ -43,7 +44,8 @@ class AddingWorker(Loop[Work]):
         self.rate = self.options.local_rate()
         self.t, self.turns, self.began, self.rest = 0, 0, 0, list[Work]()
         self._g = np.empty_like(self.rule.at)
-        self._first = self._idle = self._done = False
+        self._whole = self.in_order and self.rule.whole_turns
+        self._first = self._idle = self._done = self._open = False  # open: a turn with steps has begun
         self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
 
@@ -60,8 +62,12 @@ class AddingWorker(Loop[Work]):
 
     def next_work(self) -> Work | None:
         """The next minibatch of the period; after the last one, samples and an exchange begin a new period."""
+        if self._open:
+            self._await_token()  # which this worker has, but after a resume
         if self.rest:
             return self.rest.pop(0)
+        if self._open:
+            self._end_turn()
         if self.in_order:
             while not self._took_turn():  # which waits for the token
                 pass
@@ -81,15 +87,31 @@ class AddingWorker(Loop[Work]):
         self.rest, more, _ = self.centre.claim()
         if not self.rest and not more:
             return True
-        self.turns += 1
         if self.rest:
             self._exchange()
         else:
             self._idle = True
+        self._open = self._whole and bool(self.rest)
+        if not self._open:
+            self._end_turn()
+        return bool(self.rest)
+
+    def _end_turn(self) -> None:
+        """Count the turn, and in round-robin order let the next worker begin, which sees what this one has added."""
+        if self._open:
+            self._push_pending()
+        self._open = False
+        self.turns += 1
         if self.in_order:
             self.centre.complete()
             self._pass_token(0)
-        return bool(self.rest)
+
+    def _push_pending(self) -> None:
+        self.centre.settle()
+        for piece in self.centre.pieces:
+            d = self.rule.pending(piece)
+            if d is not None:
+                self.centre.push(piece, d if self.centre.direct else on_host(d))
 
     def _exchange(self) -> None:
         """Steps a and b of Algorithms 1 and 2, piece by piece; a worker that was idle restarts at x̃."""
@@ -146,10 +168,7 @@ class AddingWorker(Loop[Work]):
             self._await_token()
         self.centre.settle()
         if not self.stopping and self.t:
-            for piece in self.centre.pieces:
-                d = self.rule.pending(piece)
-                if d is not None:
-                    self.centre.push(piece, d if self.centre.direct else on_host(d))
+            self._push_pending()
         self.centre.complete()
         if self.in_order and (finished := (self._token or 0) + 1) < len(self.workers):
             self._pass_token(finished)
@@ -222,7 +241,7 @@ class AddingWorker(Loop[Work]):
     def note_numbers(self) -> None:
         """Put the numbers of a checkpoint where it looks for them."""
         rest = [[work.epoch, work.start, work.count, work.minibatch] for work in self.rest]
-        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "rest": rest}
+        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "rest": rest, "open": self._open}
         self.session.state.local_numbers.update(numbers, rate=self.rate.numbers())
 
     def restored(self) -> None:
@@ -230,6 +249,7 @@ class AddingWorker(Loop[Work]):
         numbers = self.session.state.local_numbers
         self.t, self.turns, self.began = numbers["t"], numbers["turns"], numbers.get("began", 0)
         self.rest = [Work(*row) for row in numbers["rest"]]
+        self._open = self._whole and (numbers.get("open", False) or bool(self.rest))
         self.rate.restore(numbers["rate"])
         self.rule.restored()
 

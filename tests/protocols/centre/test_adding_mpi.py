@@ -197,23 +197,33 @@ def test_round_robin_easgd_is_the_power_of_a_linear_map(session_of, transport, h
 
 
 def test_admm_round_robin_is_its_equations(session_of, transport) -> None:
-    """Equations 9 to 11 with τ = 1, every worker's turn ended by its next exchange; x̃ is the mean of all xⁱ − λⁱ."""
+    """Equations 9 to 11 with τ = 1, one worker's turn after another; x̃ is the mean of all xⁱ − λⁱ."""
     p, rounds, eta, rho = transport.size - 1, 10, 0.05, 0.8
     settings = ("algorithm.name=admm", ORDER, "algorithm.tau=1", "algorithm.start=different", f"algorithm.rho={rho}")
     more = (f"training.learning_rate={eta}", "training.minibatch=1", "training.epochs=1")
     session = train(session_of, transport, *settings, *more, samples=p * rounds, network=OneNumber())
     x, lam, held, centre = np.array([10.0 * (2 + i) - 13.0 for i in range(p)]), np.zeros(p), np.full(p, -3.0), -3.0
-    for turn in range(rounds + 1):
+    for _ in range(rounds):
         for i in range(p):
-            if turn:  # equation 11
-                centre += (x[i] - lam[i] - held[i]) / p
-                held[i] = x[i] - lam[i]
-            if turn < rounds:
-                lam[i] -= x[i] - centre
-                x[i] = (x[i] - eta * x[i] + eta * rho * (lam[i] + centre)) / (1 + eta * rho)
+            lam[i] -= x[i] - centre
+            x[i] = (x[i] - eta * x[i] + eta * rho * (lam[i] + centre)) / (1 + eta * rho)
+            centre += (x[i] - lam[i] - held[i]) / p
+            held[i] = x[i] - lam[i]
     result = numbers(transport, session.state.local["x"] if transport.rank else session.state.theta)
     np.testing.assert_allclose([each[0] for each in result], [centre, *x], rtol=1e-11)
     assert centre == pytest.approx(np.mean(x - lam))
+
+
+@pytest.mark.parametrize("how", ["one-sided", "messages"])
+def test_admm_round_robin_is_what_stability_analyses(session_of, transport, how: str) -> None:
+    """Trained at the paper's unstable setting, x̃ is that of the composite map after as many turns."""
+    p, rounds, eta, rho = transport.size - 1, 20, 0.001, 2.5
+    settings = ("algorithm.name=admm", ORDER, "algorithm.tau=1", f"algorithm.rho={rho}", f"run.exchange={how}")
+    more = (f"training.learning_rate={eta}", "training.minibatch=1", "training.epochs=1")
+    session = train(session_of, transport, *settings, *more, samples=p * rounds, network=OneNumber())
+    if transport.rank == 0:
+        expected = maps.centre_trajectory(maps.admm, p, eta, rho, p * rounds)
+        assert session.state.theta[0] == pytest.approx(expected[-1] * -3.0 / 1000, rel=1e-11)
 
 
 @pytest.mark.parametrize("how", ["one-sided", "messages"])
