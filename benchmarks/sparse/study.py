@@ -1,9 +1,10 @@
-"""What sparse delta exchange costs in accuracy and saves in traffic (Strom 2015, Tables 3 and 4).
+"""What sparse delta exchange costs in accuracy and saves in traffic (Strom 2015, §2.5, Tables 3 and 4).
 
 python -m mpitrain prepare speech CORPUS --language bn --hours 1 --classes 1998 --bins 20
 python benchmarks/sparse/study.py thresholds CORPUS OUT     Table 3: by threshold, two ranks
 python benchmarks/sparse/study.py sizes CORPUS OUT          Table 4: by size of the network
 python benchmarks/sparse/study.py accuracy CORPUS OUT       sgd and 2, 4, 8 ranks, three seeds each
+python benchmarks/sparse/study.py bits CORPUS OUT           §2.5: 1, 2, 4 bits and unquantised at equal traffic
 
 `digits` for CORPUS takes the embedded digits. Runs that are already in OUT are not repeated. `--set KEY=VALUE`
 overrides the settings of all runs.
@@ -13,6 +14,7 @@ import argparse
 import json
 import statistics
 import sys
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,9 @@ SPEECH: dict[str, Any] = COMMON | {
 DIGITS: dict[str, Any] = COMMON | {"training.minibatch": 8, "training.learning_rate": 0.05, "training.epochs": 20}
 #: By corpus: thresholds of Table 3, the one that the other tables take.
 THRESHOLDS = {"speech": ([1.0, 2.0, 4.0, 6.0, 9.0, 12.0], 2.0), "digits": ([0.25, 0.5, 1.0, 2.0, 4.0], 1.0)}
+#: Thresholds of 1 bit whose traffic the other numbers of bits are given, and how far from it they may be.
+EQUAL, TOLERANCE = {"speech": (2.0, 6.0), "digits": (0.25, 1.0)}, 0.05
+BYTES = ("bytes_per_minibatch", "bits_per_element")
 SIZES = {"5 layers": {}, "8 layers": {"layers": 8}, "5 of 2x size": {"times": 2}, "5 of 3x size": {"times": 3}}
 
 
@@ -107,6 +112,56 @@ def accuracy(study: Study) -> None:
     print(table(["", "test error, three seeds", "compression"], rows))
 
 
+def bits(study: Study) -> None:
+    """Test error at equal traffic over three seeds, at the best learning rate of three by seed 1.
+
+    In round-robin order, so that a busy machine changes nothing.
+    """
+    for base in EQUAL[study.kind]:
+        goal = _of_bits(study, 1, base, 1.0, 1)["bytes_per_minibatch"]
+        rows, found = [], {1.0: base}
+        for each in (1, 2, 4, 32):
+            tried, ratios = {}, {factor: other / found[1.0] for factor, other in found.items()}
+            for factor in (1.0, 0.5, 2.0):
+                guess = found[1.0] * ratios.get(factor, 1.0)
+                threshold, told = _equal(study, each, guess, factor, goal)
+                found[factor] = threshold
+                tried[factor] = told.get("dev_error", told["test_error"]), threshold
+            factor, (_, threshold) = min(tried.items(), key=lambda pair: pair[1][0])
+            runs = [_of_bits(study, each, threshold, factor, seed) for seed in (1, 2, 3)]
+            means = {key: statistics.mean(one[key] for one in runs) for key in ("density", *BYTES)}
+            errors = [one["test_error"] for one in runs]
+            rows.append([each if each < 32 else "unquantised", f"{threshold:.3g}", f"{means['density']:.3%}"])
+            rows[-1] += [f"{means['bytes_per_minibatch']:,.0f}", f"{means['bits_per_element']:.1f}", f"{factor:g}"]
+            rows[-1] += [f"{statistics.mean(errors):.2%} ± {statistics.stdev(errors):.2%}"]
+            rows[-1] += [", ".join(f"{tried[factor][0]:.2%}" for factor in sorted(tried))]
+        header = ["bits", "threshold", "density", "bytes a minibatch", "bits an element, index and header included"]
+        print(table([*header, "rate", "test error, three seeds", "error at rates 1/2, 1, 2, seed 1"], rows), flush=True)
+
+
+def _equal(study: Study, each: int, threshold: float, factor: float, goal: float) -> tuple[float, dict[str, Any]]:
+    """The threshold at which messages have `goal` bytes, by secants of their logarithms, and its run."""
+    tried: list[tuple[float, float]] = []
+    slope = -1.2
+    for _ in range(8):
+        told = _of_bits(study, each, threshold, factor, 1)
+        off = log(told["bytes_per_minibatch"] / goal)
+        if abs(off) <= TOLERANCE:
+            return threshold, told
+        tried.append((log(threshold), off))
+        if len(tried) > 1:
+            (x0, y0), (x1, y1) = tried[-2:]
+            slope = min((y1 - y0) / (x1 - x0), -0.3)
+        threshold = float(f"{threshold * exp(-off / slope):.3g}")
+    raise RuntimeError(f"no threshold of {each} bits has {goal:.0f} bytes a minibatch: {tried}")
+
+
+def _of_bits(study: Study, each: int, threshold: float, factor: float, seed: int) -> dict[str, Any]:
+    more = {"algorithm.bits": each, "algorithm.order": "round-robin", "training.seed": seed}
+    more["training.learning_rate"] = factor * study.settings["training.learning_rate"]
+    return study.sparse(f"bits-{each}-{threshold:g}-{factor:g}-{seed}", 2, threshold, more)
+
+
 def _traffic(told: dict[str, Any]) -> list[str]:
     return [
         f"{told['bytes_per_minibatch'] / 1000:.2f}",
@@ -119,17 +174,20 @@ def _percent(told: dict[str, Any]) -> str:
     return f"{told['test_error']:.2%}"
 
 
+TABLES = {"thresholds": thresholds, "sizes": sizes, "accuracy": accuracy, "bits": bits}
+
+
 def main() -> None:
     """One table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["thresholds", "sizes", "accuracy"])
+    parser.add_argument("table", choices=list(TABLES))
     parser.add_argument("corpus")
     parser.add_argument("out", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     words = parser.parse_args()
     pairs = (word.split("=", 1) for word in words.set)
     study = Study(words.corpus, words.out, {key: json.loads(value) for key, value in pairs})
-    {"thresholds": thresholds, "sizes": sizes, "accuracy": accuracy}[words.table](study)
+    TABLES[words.table](study)
 
 
 if __name__ == "__main__":
