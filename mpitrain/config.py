@@ -70,6 +70,7 @@ class Model(Section, frozen=True):
     layers: Annotated[list[AnyLayer], msgspec.Meta(max_length=1000)] | None = None
     import_: Text | None = msgspec.field(default=None, name="import")  # FILE.py:function or package.module:function
     options: dict[str, object] | None = None  # what that function is called with
+    backend: Literal["numpy", "torch"] = "numpy"  # what computes presets and layers
     loss: Text | None = None  # FILE.py:function of outputs and targets, instead of that of `output`
 
 
@@ -99,7 +100,9 @@ class Run(Section, frozen=True):
 
     out: Text = "runs"
     device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU if there is one
-    matmul: Literal["float32", "tf32", "bf16"] = "float32"  # of products on a GPU; weights and sums are float32
+    matmul: Literal["float32", "tf32", "bf16"] = (
+        "float32"  # of products on a GPU, and of PyTorch's; weights and sums are float32
+    )
     cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI accepts GPU memory; auto: ask MPI
     threads: Few = 0  # threads per rank; 0: cores of the node divided by its ranks
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
@@ -137,6 +140,11 @@ class Config(Section, frozen=True, kw_only=True):
     algorithm: AnyAlgorithm
     run: Run = Run()
     stages: list[Stage] = []
+
+    @property
+    def by_torch(self) -> bool:
+        """Whether PyTorch computes the network."""
+        return self.model.import_ is not None or self.model.backend == "torch"
 
     @property
     def initial_seed(self) -> int:

@@ -81,10 +81,10 @@ def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu
 
 def _run_of(config: Config) -> Run:
     """[run] with the device on which the model can compute."""
-    if not config.model.import_:
+    if not config.by_torch:
         return config.run
     if config.run.device == "gpu":
-        raise BadInput("run.device = 'gpu': model.import computes on the CPU")
+        raise BadInput("run.device = 'gpu': model.import and model.backend = 'torch' compute on the CPU")
     return replace(config.run, device="cpu")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
@@ -65,11 +66,18 @@ class Model:
         return {**named, "parameters_sha256": self.sha256}
 
 
-def load(run: Path, name: str | None = None, quiet: bool = False, build: Callable[..., object] | None = None) -> Model:
+def load(
+    run: Path,
+    name: str | None = None,
+    quiet: bool = False,
+    build: Callable[..., object] | None = None,
+    exact: bool = False,
+) -> Model:
     """The model of a run's newest intact checkpoint, or of the one called `name`; "best": with the smallest held-out
     error.
 
-    `build`: what makes the module of a run that was given one in Python. Newer ones that are torn are reported on
+    `build`: what makes the module of a run that was given one in Python. `exact`: compute products in float32, whatever
+    run.matmul says. Newer ones that are torn are reported on
     standard error unless `quiet`. Raises BadInput naming folder or file.
     """
     if not run.is_dir():
@@ -83,7 +91,8 @@ def load(run: Path, name: str | None = None, quiet: bool = False, build: Callabl
     config = configuration.load(checkpoint.document(run, found, checkpoint.CONFIG), [])
     trained_on = origin.read(found) or origin.read(run) or origin.of_part(inputs.data_path(config))
     shape, say = inputs.seen_shape(config, trained_on), inputs.says(not quiet)
-    network = inputs.network_of(config, shape, trained_on.classes, shown=Shown(run, say, build))
+    as_built = replace(config, run=replace(config.run, matmul="float32")) if exact else config
+    network = inputs.network_of(as_built, shape, trained_on.classes, shown=Shown(run, say, build))
     dtype = np.dtype(config.training.dtype)
     parameters, samples = checkpoint.load_model(found, config.algorithm, network.layout, dtype)
     model = Model(run, config, trained_on, network, parameters, found, samples)

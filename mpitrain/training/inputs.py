@@ -14,7 +14,7 @@ from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
-from mpitrain.models import build, presets
+from mpitrain.models import build, presets, torch_start
 from mpitrain.models.model import Model
 from mpitrain.models.presets import Design
 from mpitrain.models.workspace import Workspace
@@ -148,4 +148,10 @@ def network_of(
             config.run.matmul == "bf16",
         )
         return imported(options, shape, classes, shown)
-    return build.network(design_of(config), shape, classes, workspace)
+    network = build.network(design_of(config), shape, classes, workspace)
+    if not config.by_torch:
+        return network
+    torch_start.require("model.backend = 'torch'")
+    from mpitrain.models.torch_layers import TorchNetwork
+
+    return TorchNetwork(network, config.run.matmul == "bf16")

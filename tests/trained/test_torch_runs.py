@@ -158,6 +158,22 @@ def test_export(folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[st
     assert torch.equal(again(x), trained.module()(x))
 
 
+def test_a_preset_goes_on_with_the_other_backend(folder: Path, monkeypatch: Any) -> None:
+    """Without dropout, PyTorch's bits differ from NumPy's by rounding alone."""
+    import mpitrain
+
+    monkeypatch.chdir(folder)
+    table = {"algorithm.name": "msgd", "run": {"threads": 1, "progress": "none"}}
+
+    def trained(backend: str, samples: int, **where: str) -> float:
+        told = mpitrain.train({**table, "model.backend": backend, "training.epochs": samples / 1438}, **where)
+        return float(told["test_loss"])
+
+    expected = trained("numpy", 640, out="numpy")
+    assert trained("torch", 320, out="torch") != pytest.approx(expected, rel=1e-2)
+    assert trained("numpy", 640, resume="torch") == pytest.approx(expected, rel=1e-3)
+
+
 REFUSED = {
     "model.import = 'gone.py:build': gone.py: No such file": ("model.import=gone.py:build",),
     "model.import = 'net.py:build': there is no function build in net.py": ("model.import=net.py:build",),

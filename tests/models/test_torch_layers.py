@@ -1,0 +1,62 @@
+"""Networks of our own layers computed by PyTorch against NumPy."""
+
+import numpy as np
+import pytest
+
+from mpitrain.data.batch import Batch
+from mpitrain.models.build import build, network
+from mpitrain.models.presets import PRESETS, Design
+from mpitrain.models.table import Convolution as Convolve
+from mpitrain.models.table import FullyConnected as Connect
+from mpitrain.models.table import LocalResponseNorm, Sigmoid
+from mpitrain.models.table import MaxPool as Pool
+
+from .torch_modules import WHY
+
+torch = pytest.importorskip("torch", reason=WHY)
+
+from mpitrain.models.torch_layers import TorchNetwork  # noqa: E402
+
+SHAPES = {
+    "digits-cnn": (8, 8, 1),
+    "easgd-cifar": (28, 28, 3),
+    "easgd-imagenet": (221, 221, 3),
+    "krizhevsky2014": (224, 224, 3),
+}
+LAYERS = [
+    Convolve(5, 3, 2, 1),
+    LocalResponseNorm(3, 0.1),
+    Pool(3, 2),
+    Sigmoid(),
+    Convolve(4, 2, pool=2),
+    Connect(6),
+    Connect(),
+]
+
+
+@pytest.mark.parametrize("name", [*PRESETS, "list"])
+def test_outputs_and_gradients_equal_those_of_numpy(name: str) -> None:
+    """In float64, with the same vector; then one of float32 to its accuracy."""
+    if name == "list":
+        ours = network(Design(LAYERS, "softmax", 0.01), (17, 19, 2), 7)
+    else:
+        ours = build(name, SHAPES.get(name, (23, 23)), 7, width=0.05, l2=0.01, dropout=0.0)
+    theirs = TorchNetwork(ours)
+    assert [(p.name, p.shape) for p in theirs.layout.parameters] == named(theirs)
+    for dtype, rtol in ((np.float64, 1e-9), (np.float32, 2e-4)):
+        theta = ours.initial(3, dtype)
+        np.testing.assert_array_equal(theta, theirs.initial(3, dtype))
+        rng = np.random.default_rng(1)
+        batch = Batch(rng.standard_normal((3, *ours.input_shape)).astype(dtype), np.array([0, 6, 2], np.int32))
+        expected, found = np.empty_like(theta), np.full_like(theta, np.nan)
+        loss, other = (float(m.loss_and_gradient(theta, g, batch)) for m, g in ((ours, expected), (theirs, found)))
+        assert loss == pytest.approx(other, rel=rtol)
+        assert np.linalg.norm(expected - found) <= rtol * np.linalg.norm(expected)
+        z = ours.outputs(theta, batch.inputs).copy()
+        np.testing.assert_allclose(theirs.outputs(theta, batch.inputs), z, rtol=0, atol=rtol * np.abs(z).max())
+        assert ours.evaluate(theta, batch)[0] == pytest.approx(theirs.evaluate(theta, batch)[0], rel=rtol)
+
+
+def named(model: TorchNetwork) -> list[tuple[str, tuple[int, ...]]]:
+    """The module's own names and shapes."""
+    return [(name, tuple(p.shape)) for name, p in model.module.named_parameters()]
