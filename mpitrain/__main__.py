@@ -10,6 +10,7 @@ from pkgutil import resolve_name
 
 from mpitrain import __version__
 from mpitrain.cli import environment
+from mpitrain.cli.arguments import add_training_arguments, training_options
 from mpitrain.errors import BadInput, printable
 
 environment.prepare()  # before anything loads NumPy
@@ -21,6 +22,7 @@ ADDED = {
     ("compare",): "mpitrain.comparison.command:add_parser",
     ("report",): "mpitrain.report.command:add_parser",
     ("stability",): "mpitrain.stability.command:add_parser",
+    ("simulate",): "mpitrain.simulation.command:add_parsers",
     ("describe",): "mpitrain.cli.describe:add_parser",
     ("jobs",): "mpitrain.cli.jobs:add_parser",
 }
@@ -92,39 +94,16 @@ def parser(command: str = "--help") -> argparse.ArgumentParser:
 
 def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     train = commands.add_parser("train", help="train a network (the default)")
-    train.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
-    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, as a.b=value")
-    where = train.add_mutually_exclusive_group()
-    where.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<time>-<algorithm>")
-    where.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
-    where.add_argument(
-        "--continue",
-        type=Path,
-        dest="continued",
-        metavar="DIR",
-        help="--resume DIR where it holds a whole checkpoint, else start in it: for jobs that are requeued",
-    )
-    train.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
+    add_training_arguments(train)
     train.set_defaults(run=_train)
 
 
 def _train(options: argparse.Namespace) -> int:
-    from mpitrain.cli.train import Options, train
+    from mpitrain.cli.train import train
     from mpitrain.mpi import abort_on_exception
 
     abort_on_exception()
-    if options.resume and options.config:
-        raise BadInput("--resume takes the configuration of the run; change it by --set")
-    return train(
-        Options(
-            options.config,
-            tuple(options.set),
-            options.out,
-            options.resume,
-            options.continued,
-            options.print_config,
-        )
-    )
+    return train(training_options(options))
 
 
 def _info(options: argparse.Namespace) -> int:

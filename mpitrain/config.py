@@ -219,7 +219,7 @@ def resolve(table: Record) -> Config:
     try:
         config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as error:
-        raise BadInput(_readable(error)) from error
+        raise BadInput(readable(error)) from error
     if config.model.layers is not None:
         layer_table.check(config.model.layers)
     if any(stage.bias_factor for stage in config.stages) and not config.algorithm.rates_biases:
@@ -353,7 +353,8 @@ def nearest(word: str, known: list[str], prefix: str = "") -> str:
     return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"
 
 
-def _readable(error: msgspec.ValidationError) -> str:
+def readable(error: msgspec.ValidationError) -> str:
+    """The key, and what is wrong with its value."""
     message, _, where = str(error).partition(" - at `$")
     for said, plain in PLAIN.items():
         if message.startswith(said):

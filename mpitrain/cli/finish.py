@@ -96,6 +96,7 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
     return {
         "algorithm": name_of(session.config.algorithm),
         "ranks": ranks,
+        **({"simulated": True} if session.transport.runtime.simulated else {}),
         "workers": session.config.algorithm.workers(ranks),
         "samples": state.trained,
         "seconds": seconds,

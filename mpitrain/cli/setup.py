@@ -21,7 +21,7 @@ from mpitrain.cli import doubts
 from mpitrain.config import Config, Run
 from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
-from mpitrain.device import Cpu, agree, choose
+from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
 from mpitrain.models import torch_start
@@ -60,14 +60,16 @@ def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu
     """Build everything that depends on the user's files and keys and needs no communication."""
     if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
-    device = choose(_run_of(config), transport.local_rank)
+    if transport.runtime.simulated and config.run.device == "gpu":
+        raise BadInput("run.device = 'gpu': simulated ranks compute on the CPU")
+    device = CPU if transport.runtime.simulated else choose(_run_of(config), transport.local_rank)
     corpus = transport.alive_while(lambda: open_corpus(data_path(config), "train", **reading(config)))
     torch_start.limit_threads(threads(config.run.threads, transport))
     shown = Shown(options.resume, says(transport.rank == 0), options.build)
     network = network_of(config, corpus.shape, corpus.classes, device.workspace(), shown)
     torch_start.limit_threads(threads(config.run.threads, transport))
     _require_whole_samples(config, corpus.samples)
-    _require_memory(config, network)
+    _require_memory(config, network, max(transport.runtime.simulated, 1))
     wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
     config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
     if wanted > there:
@@ -98,10 +100,10 @@ def _require_whole_samples(config: Config, samples: int) -> None:
             raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
 
 
-def _require_memory(config: Config, network: Model) -> None:
+def _require_memory(config: Config, network: Model, ranks: int) -> None:
     """Raise BadInput for a network whose parameters and gradient do not fit in this node's memory: otherwise the kernel
     would kill the process without an explanation."""
-    needed = 2 * network.layout.size * np.dtype(config.training.dtype).itemsize
+    needed = 2 * network.layout.size * np.dtype(config.training.dtype).itemsize * ranks
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise BadInput(
@@ -278,6 +280,9 @@ def some(count: int, noun: str) -> str:
 
 
 def threads(told: int, transport: Transport) -> int:
-    """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else the node's cores divided by its ranks."""
+    """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else the node's cores divided by its ranks.
+    Simulated ranks have one."""
+    if transport.runtime.simulated:
+        return 1
     asked = told or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
     return asked or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)

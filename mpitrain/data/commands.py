@@ -6,7 +6,6 @@ from pathlib import Path
 
 from mpitrain.data.acoustic_sources import add_acoustic_sources
 from mpitrain.data.sources import Subparsers, add_sources, require_least
-from mpitrain.errors import BadInput
 
 
 def add_parsers(commands: Subparsers) -> None:
@@ -61,18 +60,13 @@ def _speech(options: argparse.Namespace) -> int:
 def _alone(action: Callable[[], None]) -> int:
     """Run an action that needs a single process; return the exit status. Raises BadInput on all ranks if there are
     several."""
-    from mpitrain.mpi import Transport
-    from mpitrain.mpi.agreement import agreed, ending_together
+    from mpitrain.mpi.agreement import alone
 
-    def refuse() -> None:
-        if transport.size > 1:
-            raise BadInput("this source is prepared without mpirun; it uses all cores of one node")
+    def once() -> int:
+        action()
+        return 0
 
-    transport = Transport()
-    if status := ending_together(transport, lambda: agreed(transport, refuse, "the start") or 0):
-        return status
-    action()
-    return 0
+    return alone(once, "this source is prepared without mpirun; it uses all cores of one node")
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -54,6 +54,18 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
     raise known
 
 
+def alone(action: Callable[[], int], why: str) -> int:
+    """What `action` returns in a job of one process; in one of several, `why` that is refused, and status 2."""
+
+    def refuse() -> int:
+        if transport.size > 1:
+            raise BadInput(why)
+        return 0
+
+    transport = Transport()
+    return ending_together(transport, lambda: agreed(transport, refuse, "the start")) or action()
+
+
 def _others_see(transport: Transport, error: Overdue) -> int:
     """How many ranks before this one are about to say the same."""
     beats = transport.heartbeats

@@ -111,6 +111,10 @@ class Runtime(Protocol):
     def pace(self) -> Callable[[int], None] | None:
         """What lets pass the time that a simulated rank takes to compute a gradient on so many samples."""
 
+    @property
+    def simulated(self) -> int:
+        """How many simulated ranks share this process; 0 if none does."""
+
     def clock(self) -> float:
         """Seconds since some moment."""
 

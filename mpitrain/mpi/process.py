@@ -34,6 +34,7 @@ class Process:
     """The `Runtime` of a rank that has a process, and MPI, to itself."""
 
     pace = None  # computing takes its own time
+    simulated = 0
 
     def __init__(self) -> None:
         segments.note()

@@ -10,7 +10,7 @@ from mpitrain.simulation import collectives
 from mpitrain.simulation.buffers import flat, given, pieces, raw
 from mpitrain.simulation.collectives import Collective, Part
 from mpitrain.simulation.messages import Mailbox, Matched, Message, Request
-from mpitrain.simulation.network import Delays
+from mpitrain.simulation.network import Wires
 from mpitrain.simulation.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class Fabric:
     """What all communicators of a job share: time, the network, and which node each rank of the job is on."""
 
-    def __init__(self, scheduler: Scheduler, delays: Delays, nodes: Sequence[int]) -> None:
-        self.scheduler, self.delays, self.nodes = scheduler, delays, nodes
+    def __init__(self, scheduler: Scheduler, wires: Wires, nodes: Sequence[int]) -> None:
+        self.scheduler, self.wires, self.nodes = scheduler, wires, nodes
         self.groups: list[Group] = []
 
-    def later(self, nbytes: int, action: Callable[[], None], not_before: float = 0.0) -> float:
-        """Have `action` happen when so many bytes have arrived; when that is."""
-        time = max(self.scheduler.now + self.delays.of(nbytes), not_before)
+    def send(self, nbytes: int, source: int, target: int, action: Callable[[], None], not_before: float = 0.0) -> float:
+        """Have `action` happen when so many bytes of one rank are with the other; when that is."""
+        time = max(self.wires.arrival(self.scheduler.now, nbytes, source, target), not_before)
         self.scheduler.at(time, action)
         return time
 
@@ -52,7 +52,8 @@ class Group:
         collective = self.collectives.setdefault(number, Collective(kind, len(self.members), carry_out))
         if collective.join(rank, kind, part):
             del self.collectives[number]
-            self.fabric.later(collective.nbytes, collective.end)
+            seconds = self.fabric.wires.collective(kind, collective.nbytes, self.members)
+            self.fabric.scheduler.at(self.fabric.scheduler.now + seconds, collective.end)
 
     def made(self, number: int, key: object, members: Sequence[int]) -> "Group":
         """The group that the ranks' call `number` makes of those with one key."""
@@ -84,7 +85,7 @@ class Communicator:
         request = Request(self._box.wake)
 
         def taken() -> None:
-            self._fabric.later(0, request.complete)
+            self._fabric.send(0, self.group.members[to], self.group.members[self.rank], request.complete)
 
         self._send(Message(self.rank, tag, raw(buffer).copy(), taken), to, lambda: None)
         return request
@@ -106,7 +107,8 @@ class Communicator:
             arrived()
 
         before = group.arrivals.get(pair, 0.0)
-        group.arrivals[pair] = self._fabric.later(message.payload.size, arrive, before)
+        source, target = group.members[self.rank], group.members[to]
+        group.arrivals[pair] = self._fabric.send(message.payload.size, source, target, arrive, before)
 
     # ---- of all ranks
 
@@ -152,15 +154,17 @@ class Communicator:
         """A window's memories, by rank. Collective."""
         return self.group.memories(next(self._numbers))
 
-    def later(self, nbytes: int, effect: Callable[[], object]) -> Request:
-        """A request that completes with its effect when so many bytes have travelled."""
-        request = Request(self._box.wake)
+    def later(self, nbytes: int, rank: int, effect: Callable[[], object], fetches: bool = False) -> Request:
+        """A request that completes with its effect when so many bytes are with another rank, or, if this one `fetches`
+        them, have come from there."""
+        request, members = Request(self._box.wake), self.group.members
+        source, target = (rank, self.rank) if fetches else (self.rank, rank)
 
         def end() -> None:
             effect()
             request.complete()
 
-        self._fabric.later(nbytes, end)
+        self._fabric.send(nbytes, members[source], members[target], end)
         return request
 
     def wake_all(self) -> None:

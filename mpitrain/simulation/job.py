@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
 from mpitrain.simulation.communicator import Communicator, Fabric, Group
-from mpitrain.simulation.network import Delays, Network
+from mpitrain.simulation.cores import Cores
+from mpitrain.simulation.network import Network, Wires
 from mpitrain.simulation.scheduler import Scheduler
 from mpitrain.simulation.windows import Window, allocate
 
@@ -29,7 +30,8 @@ class Aborted(RuntimeError):
 
 class Job(Generic[T]):
     """`ranks` ranks that run a program. `nodes`: the node of each, by default one for all. `seconds(rank, samples)`:
-    what a rank takes to compute a gradient, by default no time."""
+    what a rank with a core of its own takes to compute a gradient, by default no time; `cores`: of each node, which its
+    ranks share, by default one for each."""
 
     def __init__(
         self,
@@ -37,17 +39,21 @@ class Job(Generic[T]):
         network: Network | None = None,
         nodes: Sequence[int] | None = None,
         seconds: Callable[[int, int], float] = lambda rank, samples: 0.0,
+        cores: int | None = None,
         deadline: float = 300.0,
     ) -> None:
+        nodes = [0] * ranks if nodes is None else nodes
         self.scheduler, self._seconds = Scheduler[T](ranks), seconds
-        self._fabric = Fabric(self.scheduler, Delays(network or Network()), [0] * ranks if nodes is None else nodes)
+        shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}
+        self._cores = [shared[node] for node in nodes]
+        self._fabric = Fabric(self.scheduler, Wires(network or Network(), nodes), nodes)
         self._world, self._ranks, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
 
     def run(self, program: Callable[[Transport], T]) -> list[T]:
         """What the program returns on each rank. Raises what it raises on any; Deadlock if all wait for each other."""
 
         def on(rank: int) -> Callable[[], T]:
-            runtime = Rank(self.scheduler, rank, partial(self._seconds, rank))
+            runtime = Rank(self.scheduler, rank, self._ranks, self._cores[rank], partial(self._seconds, rank))
             return lambda: program(Transport(Communicator(self._world, rank), self._deadline, runtime))
 
         return self.scheduler.run([on(rank) for rank in range(self._ranks)])
@@ -66,11 +72,14 @@ class Job(Generic[T]):
 class Rank:
     """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
 
-    def __init__(self, scheduler: Scheduler, rank: int, seconds: Callable[[int], float]) -> None:
-        self._scheduler, self._rank, self._seconds = scheduler, rank, seconds
+    def __init__(
+        self, scheduler: Scheduler, rank: int, ranks: int, cores: Cores, seconds: Callable[[int], float]
+    ) -> None:
+        self._scheduler, self._rank, self.simulated = scheduler, rank, ranks
+        self._cores, self._seconds = cores, seconds
 
     def pace(self, samples: int) -> None:
-        self.sleep(self._seconds(samples))
+        self._cores.compute(self._rank, self._seconds(samples))
 
     def clock(self) -> float:
         return self._scheduler.now

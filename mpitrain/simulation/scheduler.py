@@ -81,8 +81,12 @@ class Scheduler(Generic[T]):
 
     def sleep(self, rank: int, seconds: float) -> None:
         """The running rank works, or rests, for so long."""
-        self.at(self.now + seconds, lambda: self._ready.append(rank))
-        self._give_way(rank)
+        self.at(self.now + seconds, lambda: self.resume(rank))
+        self.suspend(rank)
+
+    def resume(self, rank: int) -> None:
+        """A rank that is suspended goes on."""
+        self._ready.append(rank)
 
     def park(self, rank: int, patience: float, describe: Callable[[], str]) -> None:
         """The running rank waits until it is woken, at most for `patience` seconds. If it has been woken since it last
@@ -93,7 +97,7 @@ class Scheduler(Generic[T]):
             return
         mine.waits, mine.describe = next(self._numbers), describe
         self.at(self.now + patience, self._impatience(rank, mine.waits), live=False)
-        self._give_way(rank)
+        self.suspend(rank)
 
     def wake(self, rank: int) -> None:
         """An event concerns this rank."""
@@ -112,7 +116,8 @@ class Scheduler(Generic[T]):
 
         return end
 
-    def _give_way(self, rank: int) -> None:
+    def suspend(self, rank: int) -> None:
+        """The running rank stands still until `resume`; what concerns it meanwhile it sees then."""
         after = self._next()
         if after == rank:
             return

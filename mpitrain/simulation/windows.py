@@ -67,7 +67,7 @@ class Window:
     def Rget(self, origin: "BufSpec", rank: int, target: "TargetSpec", /) -> Started:
         out = raw(origin)
         place = self._target(rank, target, out.size)
-        return self._start(rank, out.size, lambda: np.copyto(out, place))
+        return self._start(rank, out.size, lambda: np.copyto(out, place), fetches=True)
 
     def Raccumulate(self, origin: "BufSpec", rank: int, target: "TargetSpec", operation: MPI.Op, /) -> Started:
         term = flat(origin).copy()
@@ -102,8 +102,8 @@ class Window:
             raise MPI.Exception(MPI.ERR_RMA_RANGE)
         return place
 
-    def _start(self, rank: int, nbytes: int, effect: "Callable[[], object]") -> Request:
-        request = self._communicator.later(nbytes, effect)
+    def _start(self, rank: int, nbytes: int, effect: "Callable[[], object]", fetches: bool = False) -> Request:
+        request = self._communicator.later(nbytes, rank, effect, fetches)
         self._under_way = [each for each in self._under_way if not each[1].done]
         self._under_way.append((rank, request))
         return request

@@ -209,3 +209,22 @@ def test_nodes_are_told_apart() -> None:
 
     told = Job[tuple[int, int, int, bool]](5, nodes=[0, 1, 0, 1, 0]).run(program)
     assert told == [(2, 0, 3, True), (2, 0, 2, True), (2, 1, 3, False), (2, 1, 2, False), (2, 2, 3, False)]
+
+
+def test_a_wait_sees_what_its_own_serving_has_done(on_ranks: On) -> None:
+    """`serve` may take what the wait is for, and yet say that there was nothing that begins it anew."""
+
+    def program(transport: Transport) -> None:
+        found: list[Any] = []
+
+        def serve() -> bool:
+            found.extend([message] if (message := transport.poll(TAG)) else [])
+            return False
+
+        if transport.rank:
+            transport.post(0, TAG, b"here")
+        else:
+            transport.until(lambda: len(found) == transport.size - 1, "messages", serve=serve)
+        transport.flush()
+
+    on_ranks(program)

@@ -1,9 +1,10 @@
 """Turns of simulated ranks, virtual time, and what happens when nobody can go on."""
 
+import numpy as np
 import pytest
 
 from mpitrain.mpi import Transport
-from mpitrain.simulation import Deadlock, Job, Network
+from mpitrain.simulation import Deadlock, Job, Link, Network
 from mpitrain.simulation.scheduler import Scheduler
 
 
@@ -31,7 +32,7 @@ def test_a_message_takes_latency_and_bytes_over_bandwidth() -> None:
             transport.receive(0, 9, "a message")
         return transport.clock() - before
 
-    sent, received = Job[float](2, Network(latency=5e-4, bandwidth=1e6)).run(program)
+    sent, received = Job[float](2, Network(Link(5e-4, 1e6))).run(program)
     assert sent == 0.0 and received == pytest.approx(1.5e-3)
 
 
@@ -80,3 +81,51 @@ def test_what_a_rank_raises_is_raised_and_the_others_end() -> None:
     with pytest.raises(KeyError, match="lost"):
         Job[None](3).run(program)
     assert sorted(unwound) == [0, 1, 2]
+
+
+def test_ranks_share_the_cores_of_their_node() -> None:
+    """Two cores. Ranks 0 and 1 compute 4 s each from 0 s on, rank 2 computes 2 s from 1 s on: at two thirds of the
+    speed, rank 2 ends at 1 + 3 = 4 s; then the others, with 1 s left, at 5 s. Another node's rank 3 is not slowed."""
+
+    def program(transport: Transport) -> float:
+        began = transport.clock()
+        if transport.rank == 2:
+            transport.sleep(1.0)
+        assert transport.runtime.pace is not None
+        transport.runtime.pace(1)
+        return transport.clock() - began
+
+    seconds = {0: 4.0, 1: 4.0, 2: 2.0, 3: 4.0}
+    job = Job[float](4, nodes=[0, 0, 0, 1], seconds=lambda rank, samples: seconds[rank] * samples, cores=2)
+    assert job.run(program) == pytest.approx([5.0, 5.0, 4.0, 4.0])
+
+
+def test_a_nodes_card_takes_one_message_after_another() -> None:
+    """Three ranks of other nodes send 1 MB each to rank 0 at 1 MB/s and 0.1 s: the last is there at 0.1 + 3 s. Two more
+    that share a node send theirs one after another; a rank of the same node needs the link within it."""
+
+    def program(transport: Transport) -> float:
+        transport.barrier("the start")
+        began = transport.clock()
+        if transport.rank == 0:
+            for rank in (1, 2, 3, 4):
+                transport.receive_into(rank, 9, np.zeros(1000000, np.uint8), "a megabyte")
+        elif transport.rank < 5:
+            transport.wait(transport.send(0, 9, np.zeros(1000000, np.uint8)), "it to leave")
+        return transport.clock() - began
+
+    network = Network(Link(0.1, 1e6), within=Link(0.0, 1e7), message=0.01)
+    told = Job[float](5, network, nodes=[0, 1, 2, 2, 0]).run(program)
+    assert told == pytest.approx([3.11, 1.11, 2.11, 3.11, 0.11])
+
+
+def test_a_collective_takes_its_rounds_and_its_bytes() -> None:
+    """A sum over 4 ranks: two rounds, and 2·3/4 of the array's bytes."""
+
+    def program(transport: Transport) -> float:
+        transport.barrier("the start")
+        began = transport.clock()
+        transport.sum(np.zeros(1000, np.float64), "a sum")
+        return transport.clock() - began
+
+    assert Job[float](4, Network(Link(1e-3, 1e6))).run(program) == pytest.approx([2e-3 + 1.5 * 8e-3] * 4)

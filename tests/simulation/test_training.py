@@ -15,7 +15,7 @@ from mpitrain.cli.train import train_on
 from mpitrain.mpi import MPI
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
-from mpitrain.simulation import Job, Network
+from mpitrain.simulation import Job, Link, Network
 from mpitrain.training.gradients import Learner
 
 KEYS = ("run.threads=1", "run.progress=none", "run.device=cpu", "training.seed=5", "training.epochs=0.3")
@@ -96,7 +96,7 @@ def test_whatever_comes_when(served: Counter[tuple[int, int]], tmp_path: Path, n
     told = []
     for number, seed in enumerate((1, 1, 2)):
         served.clear()
-        job = Job[int](5, Network(latency=1e-4, jitter=5e-3, seed=seed), seconds=heavy(seed))
+        job = Job[int](5, Network(Link(1e-4, 1e8), jitter=5e-3, seed=seed), seconds=heavy(seed))
         summary = simulated(job, tmp_path / str(number), *keys)
         assert served == Counter({(epoch, place): 1 for epoch in range(2) for place in range(1438)})
         assert summary["samples"] == 2876 and summary.get("replicas_identical", True)

@@ -1,0 +1,66 @@
+"""`mpitrain simulate`: what `train` does, on a cluster that a file describes, in one process and in virtual time."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpitrain.cli.arguments import add_training_arguments, training_options
+from mpitrain.errors import BadInput
+
+if TYPE_CHECKING:
+    from mpitrain.cli.setup import Options
+    from mpitrain.mpi import Transport
+
+MOST = 2000  # ranks, each of which is a thread
+
+
+def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser("simulate", help="train on a cluster that a file describes, in virtual time")
+    add_training_arguments(parser)
+    parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="the cluster: docs/simulate.md")
+    parser.add_argument("--ranks", type=int, metavar="N", help="how many; default: as many as the cluster has room for")
+    parser.set_defaults(run=_simulate)
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from mpitrain.mpi.agreement import alone
+
+    why = "simulate runs without mpirun: one process has all the ranks"
+    return alone(lambda: simulate(training_options(options), options.cluster, options.ranks), why)
+
+
+def simulate(options: "Options", path: Path, ranks: int | None) -> int:
+    """Train on simulated ranks; the exit status. Raises BadInput."""
+    from threadpoolctl import threadpool_limits
+
+    from mpitrain.cli.train import train_on
+    from mpitrain.signals import Stop
+    from mpitrain.simulation import cluster
+    from mpitrain.simulation.job import Aborted, Job
+
+    described = cluster.read(path)
+    count = described.places if ranks is None else ranks
+    _require_places(path, count, described.places)
+    network, nodes = described.network(), described.nodes_of(count)
+    job = Job[int](count, network, nodes, described.seconds, described.cores_per_node)
+    stops = [Stop() for _ in range(count)]
+    stops[0].install()  # as a signal to one rank of a real job: it tells the others
+
+    def program(transport: "Transport") -> int:
+        return train_on(transport, options, stops[transport.rank])
+
+    with threadpool_limits(1):  # what computing costs, the cluster's file says
+        try:
+            return max(job.run(program))
+        except Aborted as error:
+            return error.status
+
+
+def _require_places(path: Path, ranks: int, places: int) -> None:
+    if ranks < 1:
+        raise BadInput(f"--ranks {ranks}: at least 1")
+    if ranks > places:
+        raise BadInput(f"--ranks {ranks}: {path} has room for {places}")
+    if ranks > MOST:
+        raise BadInput(f"--ranks {ranks}: at most {MOST} can be simulated")
