@@ -1,9 +1,9 @@
 """The table of messages: what ranks say to each other beside vectors, and under which tag.
 
-Each kind of message is a struct of its own. On the wire it lies in an envelope (MessagePack) with its sender's wish to
-stop and traffic, between a magic word and a checksum. A tag has its own set of kinds; whatever else comes under it, and
-whatever came damaged, raises WireError naming the sender. A vector travels in a message of its own, which the message
-before it announces with length and checksum (`device.checksum`).
+Each kind of message is a struct of its own. On the wire it lies in an envelope (MessagePack), with its sender's traffic
+and whether it was asked to stop, between a magic word and a checksum. A tag has its own set of kinds; whatever else
+comes under it, and whatever came damaged, raises WireError naming the sender. A vector travels in a message of its own,
+which the message before it announces with length and checksum (`device.checksum`).
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_args
@@ -207,7 +207,7 @@ class Envelope(msgspec.Struct, Generic[T], frozen=True, array_like=True, forbid_
     """A message, and what its sender says beside it."""
 
     message: T
-    stopping: bool = False  # it wishes to stop
+    stopping: bool = False  # it was asked to stop
     traffic: Finite = 0.0  # bytes that it has sent and received so far
 
 
@@ -242,7 +242,7 @@ class Channel(Generic[T]):
         transport.post(to, self.tag, pack(message))
 
     def tell(self, session: "Session", to: int, message: T) -> None:
-        """Send a message with this rank's wish to stop and its traffic."""
+        """Send a message with this rank's traffic, and whether it was asked to stop."""
         transport = session.transport
         transport.post(to, self.tag, pack(message, session.stop.flag, transport.traffic.both))
 

@@ -62,7 +62,7 @@ class Sums:
         self._small = np.zeros(3)
 
     def step(self, work: Work, share: Work, eta: float) -> tuple[float, bool]:
-        """Gradient of the whole minibatch from every rank's share, and its update; mean loss, wish to stop."""
+        """Sum the shares' gradients and update; the minibatch's mean loss, and whether a rank was asked to stop."""
         learner, ranks = self.session.learner, len(self.session.members)
         per_sample = learner.per_sample
         # A rank's mean counts by its share; where all shares are equal one factor at the end does.

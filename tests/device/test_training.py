@@ -196,7 +196,7 @@ def bytes_by_kind(session_of: Any, transport: Transport, device: Cpu, *settings:
     common = "algorithm.name=hybrid", "training.dtype=float32", "training.minibatch=6", "training.epochs=1"
     session = session_of(transport, *common, *settings, network=network, corpus=Noise(), device=device)
     PROTOCOLS["hybrid"](session)
-    return dict(session.counters.counted["bytes_by_kind"])
+    return dict(session.counters.summary()["bytes_by_kind"])
 
 
 @pytest.mark.mpi(min_size=2)

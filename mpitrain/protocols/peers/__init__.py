@@ -15,7 +15,7 @@ from mpitrain.algorithms import SparseDelta
 from mpitrain.errors import WireError
 from mpitrain.protocols.peers.emission import warm
 from mpitrain.protocols.peers.leftovers import take_up
-from mpitrain.protocols.peers.orders import asynchronous, synchronous
+from mpitrain.protocols.peers.orders import Asynchronous, Synchronous
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
 from mpitrain.rules.sparse_delta import UNIT
@@ -34,7 +34,7 @@ def run(session: Session) -> None:
     take_up(session)
     session.state.to_device(session.device)
     peer = Peer(session)
-    synchronous(peer) if peer.in_step else asynchronous(peer)
+    (Synchronous if peer.in_step else Asynchronous)(peer).train()
 
 
 def require_same_network(session: Session) -> None:

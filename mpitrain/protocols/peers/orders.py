@@ -1,37 +1,64 @@
-"""The two orders in which peers train: each at its own speed, or round by round."""
+"""The two orders in which peers train: each at its own pace, or round by round."""
 
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.rounds import END, Round, Turn
+from mpitrain.training.loop import Loop
 
 
-def asynchronous(peer: Peer) -> None:
-    """Everybody at their own speed, applying what has come before each gradient."""
-    turn, over = peer.rounds.turn(peer.number, 0), False
-    while not over:
-        peer.exchange.receive()
-        peer.attend()
-        reason = peer.meetings.reason(done=turn is None)
-        if reason is not None:  # nobody waits for more than the minibatch that this rank was in when it was called
-            over = peer.meetings.meet(reason, END if turn is None else turn.place)
-        elif turn is not None and _may_start(peer, turn):
-            following = peer.rounds.turn(peer.number, turn.after, turn.since)
-            _train(peer, turn, following)
-            turn = following
-        elif turn is not None:
-            _await_stage(peer, turn)
+class Asynchronous(Loop[Turn]):
+    """Every rank at its own pace, applying what has come before each gradient."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(peer.session)
+        self.peer, self.turn = peer, peer.rounds.turn(peer.number, 0)
+
+    def next_work(self) -> Turn | None:
+        """This rank's next minibatch, once its stage has come; until then, meetings."""
+        peer = self.peer
+        while not self.stopping:
+            peer.exchange.receive()
+            reason = peer.meetings.reason(done=self.turn is None)
+            if reason is not None:  # nobody waits for more than the minibatch that this rank was in when it was called
+                self.stopping = peer.meetings.meet(reason, END if self.turn is None else self.turn.place)
+            elif self.turn is None or _may_start(peer, self.turn):
+                return self.turn
+            else:
+                _await_stage(peer, self.turn)
+            self.attend()
+        return None
+
+    def advance(self, work: Turn) -> None:
+        self.turn = self.peer.rounds.turn(self.peer.number, work.after, work.since)
+        _train(self.peer, work, self.turn)
+
+    def attend(self) -> None:
+        self.peer.attend()
 
 
-def synchronous(peer: Peer) -> None:
-    """Everybody's messages of a round are applied, in the order of the ranks, before the next gradient."""
-    now, over = peer.rounds.at(0), False
-    while now is not None and not over:
-        wish = _round(peer, now)
-        now = peer.rounds.at(now.after)
-        peer.attend()
-        if wish and now is not None:
-            over = peer.meetings.meet(peer.meetings.reason() or "called", now.place)
-    if not over:
-        peer.meetings.meet("done", END)
+class Synchronous(Loop[Round]):
+    """All messages of a round are applied, in the order of the ranks, before the next gradient."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(peer.session)
+        self.peer, self.now = peer, peer.rounds.at(0)
+        self._wish = False
+
+    def train(self) -> None:
+        super().train()
+        if not self.stopping:
+            self.peer.meetings.meet("done", END)
+
+    def next_work(self) -> Round | None:
+        return self.now
+
+    def advance(self, work: Round) -> None:
+        self._wish = _round(self.peer, work)
+        self.now = self.peer.rounds.at(work.after)
+
+    def attend(self) -> None:
+        self.peer.attend()
+        if self._wish and self.now is not None:
+            self.stopping = self.peer.meetings.meet(self.peer.meetings.reason() or "called", self.now.place)
 
 
 def _may_start(peer: Peer, turn: Turn) -> bool:

@@ -93,7 +93,7 @@ def test_replicas_are_identical_to_the_bit(session_of, transport, synchronous: s
     assert Counter(int(word) for text in texts for word in text.split()) == Counter(dict.fromkeys(range(160), 3))
     if transport.rank == 0:
         assert session.counters.trained_now == 480
-        assert 0 < session.counters.counted["density"] < 0.5
+        assert 0 < session.counters.summary()["density"] < 0.5
 
 
 @pytest.mark.parametrize(("synchronous", "bits"), [*((m, 1) for m in MODES), ("true", 2), ("false", 4), ("false", 32)])
@@ -211,4 +211,4 @@ def _without_start(session) -> None:
     from mpitrain.protocols.peers import orders
 
     peer = Peer(session)
-    (orders.synchronous if peer.in_step else orders.asynchronous)(peer)
+    (orders.Synchronous if peer.in_step else orders.Asynchronous)(peer).train()
