@@ -23,7 +23,7 @@ from mpitrain import checkpoint
 from mpitrain.training.gradients import Learner
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.cli.setup import Options
+from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.signals import STOPPED
@@ -92,7 +92,7 @@ for name, told, settings in cases:
             if transport.rank in told and not last:
                 teller = threading.Thread(target=tell, args=(Path(f"{name}-{number}.due"), gone))
                 teller.start()
-            status = train(Options(overrides=tuple(settings), resume=resume, out=None if resume else Path(name)))
+            status = train(TrainOptions(overrides=tuple(settings), resume=resume, out=None if resume else Path(name)))
             gone.set()
         assert status == (0 if last else STOPPED), (name, number, status)
         transport.barrier("the end of a training")

@@ -20,7 +20,7 @@ from pathlib import Path
 import h5py
 from mpitrain import checkpoint
 from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.cli.setup import Options
+from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train
 from mpitrain.signals import STOPPED, Stop
 
@@ -42,7 +42,7 @@ for number in range(instants):
     name, out = algorithms[number % len(algorithms)], Path(f"{number:03d}")
     settings = (f"algorithm.name={name}", "training.epochs=100000", "run.checkpoint_samples=3000",
                 "run.progress=none", "run.evaluate_every=5", "run.deadline=120")
-    status = train(Options(overrides=settings, out=out))
+    status = train(TrainOptions(overrides=settings, out=out))
     assert status == STOPPED, (number, name, plan, status)
     while timers:  # where another rank's signal ended this training, this rank's is not for the next one
         timers[-1].cancel()
@@ -59,7 +59,7 @@ for number in range(instants):
         plan.clear()
         with h5py.File(checkpoint.newest(out / "checkpoints")[0] / "state.h5") as file:
             more = json.loads(file.attrs["numbers"])["position"] // 1438 + 1
-        status = train(Options(overrides=(f"training.epochs={more}",), resume=out))
+        status = train(TrainOptions(overrides=(f"training.epochs={more}",), resume=out))
         assert status == 0 and json.loads((out / "summary.json").read_text())["samples"] == 1438 * more, (number, name)
 """
 

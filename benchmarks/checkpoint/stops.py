@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.cli.setup import Options
+from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train
 from mpitrain.data.shards import write_shard
 from mpitrain.monitoring.monitor import MasterMonitor
@@ -57,7 +57,7 @@ def main() -> int:
         "run.progress": "none",
     }
     gradients, checkpoints = timed(Learner, "gradient"), timed(MasterMonitor, "checkpoint")
-    train(Options(overrides=tuple(f"{key}={value}" for key, value in settings.items()), out=folder / "run"))
+    train(TrainOptions(overrides=tuple(f"{key}={value}" for key, value in settings.items()), out=folder / "run"))
     began = [begin for begin, _ in checkpoints]  # of peers twice: it is due, they have met
     began = [t for before, t in itertools.pairwise([0.0, *began]) if t - before > 1]
     begun = json.loads(transport.broadcast(json.dumps(began).encode(), "the times"))

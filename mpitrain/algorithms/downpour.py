@@ -4,10 +4,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpitrain.algorithms.averages import moving, running
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.roles import MasterRule, WorkerRule
 from mpitrain.algorithms.server import Served, ServerRule
+from mpitrain.algorithms.synchronous import moving, running
 from mpitrain.algorithms.table import Average, Count, Fraction, Share
 from mpitrain.flat import Array
 from mpitrain.optimizers import Buffers, Descent, Optimizer

@@ -2,11 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from mpitrain.algorithms.averages import moving, running
 from mpitrain.algorithms.table import Algorithm, Amount, Average, Fraction, Share
 from mpitrain.flat import Array
 from mpitrain.optimizers import Buffers, Optimizer, with_momentum
-from mpitrain.rules import Fast, plain
+from mpitrain.rules import Fast, averaging, plain
 
 
 class Sgd(Algorithm, frozen=True, tag_field="name", tag="sgd"):
@@ -77,3 +76,23 @@ class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         return super().optimizer(fast) if self.chosen else with_momentum(self.momentum, self.nesterov, fast)
+
+
+def running(fast: Fast) -> Average:
+    """The mean of all iterates."""
+    rule = fast(averaging.running_average)
+
+    def take(z: Array, x: Array, scratch: Array, t: int) -> None:
+        rule(z, x, scratch, t=t)
+
+    return take
+
+
+def moving(fast: Fast, rate: float) -> Average:
+    """An average with a constant moving rate."""
+    rule = fast(averaging.moving_average)
+
+    def take(z: Array, x: Array, scratch: Array, t: int) -> None:
+        rule(z, x, scratch, rate=rate)
+
+    return take

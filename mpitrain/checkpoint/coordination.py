@@ -38,7 +38,7 @@ def share(session: "Session") -> None:
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
     folder, found = session.transport.broadcast("\n".join(paths).encode(), "the run folder").decode().split("\n")
     if folder and saver is None:
-        session.saver = Saver.of(session.config.run, Path(folder), session.network.layout, session.transport)
+        session.saver = Saver(Path(folder), session.network.layout, session.config.run, session.transport)
     session.resumed = Path(found) if found else None
 
 

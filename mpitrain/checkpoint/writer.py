@@ -29,24 +29,22 @@ Result = TypeVar("Result")
 class Saver:
     """Writes the checkpoints of a run into `folder`, in a thread.
 
-    The newest `keep` checkpoints are kept; `deadline` is how many seconds to wait for other ranks' pieces. Every
-    checkpoint holds the run's `documents` (file names and texts); the first one also updates those in the run folder.
-    `model` is given if it keeps more than its parameters.
-    One checkpoint is written at a time: while `busy`, no other may be begun. While this rank waits for its disk, it
-    sends heartbeats through `transport`.
+    `run` says how many checkpoints are kept, and how long to wait for other ranks' pieces. Every checkpoint holds the
+    run's `documents` (file names and texts); the first one also updates those in the run folder. One checkpoint is
+    written at a time: while `busy`, no other may be begun. While this rank waits for its disk, it sends heartbeats
+    through `transport`. `model` is given if it keeps more than its parameters.
     """
 
     def __init__(
         self,
         folder: Path,
         layout: Layout,
-        keep: int,
-        deadline: float = 300.0,
+        run: Run,
         transport: "Transport | None" = None,
         documents: Mapping[str, str] = MappingProxyType({}),
         model: Buffered | None = None,
     ) -> None:
-        self.folder, self.layout, self.keep, self.deadline = folder, layout, keep, deadline
+        self.folder, self.layout, self.keep, self.deadline = folder, layout, run.checkpoints_kept, run.deadline
         self._transport, self._documents, self._to_publish = transport, documents, True
         self._model = model
         self._thread = ThreadPoolExecutor(1, "checkpoints")
@@ -57,19 +55,6 @@ class Saver:
         self._best: Piece | None = None  # the best model, until it is written
         self._best_lock = Lock()
         self._best_error: float | None = None
-
-    @classmethod
-    def of(
-        cls,
-        run: Run,
-        folder: Path,
-        layout: Layout,
-        transport: "Transport",
-        documents: Mapping[str, str] = MappingProxyType({}),
-        model: Buffered | None = None,
-    ) -> "Saver":
-        """A saver with the settings of the configuration."""
-        return cls(folder, layout, run.checkpoints_kept, run.deadline, transport, documents, model)
 
     # ---- copies
 

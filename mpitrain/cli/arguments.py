@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpitrain.errors import BadInput
 
 if TYPE_CHECKING:
-    from mpitrain.cli.setup import Options
+    from mpitrain.cli.setup import TrainOptions
 
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,13 +29,13 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
 
 
-def training_options(options: argparse.Namespace) -> "Options":
+def training_options(options: argparse.Namespace) -> "TrainOptions":
     """What these arguments say. Raises BadInput."""
-    from mpitrain.cli.setup import Options
+    from mpitrain.cli.setup import TrainOptions
 
     if options.resume and options.config:
         raise BadInput("--resume takes the configuration of the run; change it by --set")
-    return Options(
+    return TrainOptions(
         options.config,
         tuple(options.set),
         options.out,

@@ -43,7 +43,7 @@ from mpitrain.training.inputs import data_path, held_out, network_of, open_held_
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainOptions:
     """The command line of `train`."""
 
     config: Path | None = None
@@ -56,7 +56,7 @@ class Options:
     build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
 
 
-def prepare(transport: Transport, config: Config, options: Options) -> tuple[Cpu, Corpus, Model]:
+def prepare(transport: Transport, config: Config, options: TrainOptions) -> tuple[Cpu, Corpus, Model]:
     """Build everything that depends on the user's files and keys and needs no communication."""
     if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
@@ -119,7 +119,7 @@ def _sized(config: Config, network: Model) -> str:
     return f"model.preset, model.width: {config.model.preset} of width {config.model.width:g}"
 
 
-def run_folder(config: Config, options: Options, wait: Callable[[], None]) -> Lease:
+def run_folder(config: Config, options: TrainOptions, wait: Callable[[], None]) -> Lease:
     """Create the folder of the run, unless it is resumed, and reserve it for this run. Raises BadInput naming the
     folder if that fails. `wait` is called repeatedly while this waits for another run's heartbeat."""
     if options.resume:
@@ -214,7 +214,7 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
         **session.network.documents,
     }
     kept = buffered(session.network)
-    session.saver = Saver.of(config.run, folder / "checkpoints", session.network.layout, transport, documents, kept)
+    session.saver = Saver(folder / "checkpoints", session.network.layout, config.run, transport, documents, kept)
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
     transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))

@@ -22,7 +22,7 @@ from mpitrain.checkpoint import coordination, origin
 from mpitrain.cli.explain import explained
 from mpitrain.cli.finish import finish
 from mpitrain.cli.pretraining import pretrain
-from mpitrain.cli.setup import Options, furnish, new_session, prepare, run_folder, threads
+from mpitrain.cli.setup import TrainOptions, furnish, new_session, prepare, run_folder, threads
 from mpitrain.config import Config
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
@@ -42,14 +42,14 @@ from mpitrain.training.context import Session
 from mpitrain.training.inputs import at_home
 
 
-def train(options: Options) -> int:
+def train(options: TrainOptions) -> int:
     """Train and return the exit status. Collective."""
     stop = Stop()
     stop.install()
     return train_on(Transport(deadline=first_deadline(options.overrides)), options, stop)
 
 
-def train_on(transport: Transport, options: Options, stop: Stop) -> int:
+def train_on(transport: Transport, options: TrainOptions, stop: Stop) -> int:
     """The same, on a transport that may be simulated."""
     return ending_together(transport, lambda: configured(transport, options, stop))
 
@@ -65,7 +65,7 @@ def first_deadline(overrides: tuple[str, ...]) -> float:
 
 
 def configured(
-    transport: Transport, options: Options, stop: Stop, told: Callable[[Path], None] = lambda folder: None
+    transport: Transport, options: TrainOptions, stop: Stop, told: Callable[[Path], None] = lambda folder: None
 ) -> int:
     """Train as the options say; the exit status. The first rank tells its run folder. Collective."""
     options = _started_or_resumed(transport, options)
@@ -80,7 +80,7 @@ def configured(
         return _train(transport, config, options, stop, told)
 
 
-def _started_or_resumed(transport: Transport, options: Options) -> Options:
+def _started_or_resumed(transport: Transport, options: TrainOptions) -> TrainOptions:
     """The options with the checkpoint to resume from, if any. `--continue` starts a new run if there is none."""
     folder = options.resume or options.continued
     if folder is None:
@@ -110,7 +110,7 @@ def _verified(run: Path, must: bool) -> Path | None:
     return newest
 
 
-def _shared_config(transport: Transport, options: Options) -> Config:
+def _shared_config(transport: Transport, options: TrainOptions) -> Config:
     """Rank 0 reads the files and broadcasts the resolved configuration."""
 
     def read() -> str:
@@ -128,7 +128,9 @@ def _shared_config(transport: Transport, options: Options) -> Config:
     return configuration.resolve(tomllib.loads(transport.broadcast(text.encode(), "the configuration").decode()))
 
 
-def _train(transport: Transport, config: Config, options: Options, stop: Stop, told: Callable[[Path], None]) -> int:
+def _train(
+    transport: Transport, config: Config, options: TrainOptions, stop: Stop, told: Callable[[Path], None]
+) -> int:
     parts = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
     agreed(transport, lambda: _require_same_data(transport, parts[1]), "the data")
     wait = transport.heartbeat
@@ -146,7 +148,7 @@ def _train_in(
     folder: Path | None,
     transport: Transport,
     config: Config,
-    options: Options,
+    options: TrainOptions,
     stop: Stop,
     parts: tuple[Cpu, Corpus, Model],
 ) -> int:

@@ -20,7 +20,7 @@ from rich.progress import Progress
 from mpitrain.console import PLAIN_EVERY, open_console
 from mpitrain.data.check import Figures, figures, row, table_of_parts
 from mpitrain.data.described import PREPARATION, prepared
-from mpitrain.data.moments import statistics
+from mpitrain.data.normalising import statistics
 from mpitrain.data.plan import Plan, Task
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.reader import ShardFile

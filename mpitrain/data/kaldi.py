@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.kaldi_archive import Archives, Place, places
+from mpitrain.data.kaldi_archive import Archives, Pointer, places
 from mpitrain.data.plan import Plan
 from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, shard, speakers_of, split_off
 from mpitrain.data.validation import Value
@@ -38,9 +38,9 @@ class How:
 class Where(NamedTuple):
     """Where an utterance's features, alignment and sums are stored."""
 
-    features: Place
-    alignment: Place
-    cmvn: Place | None
+    features: Pointer
+    alignment: Pointer
+    cmvn: Pointer | None
 
 
 def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: dict[str, int], seed: int = 1) -> Plan:
@@ -52,7 +52,7 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
     for path in (*alignments, *sources.values()):
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder")
-    aligned: dict[str, Place] = {}
+    aligned: dict[str, Pointer] = {}
     for path in alignments:
         for key, place in places(path).items():
             if aligned.setdefault(key, place) is not place:
@@ -74,7 +74,7 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
 
 
 def _utterances(
-    source: Path, aligned: dict[str, Place], cmvn: bool, archives: Archives
+    source: Path, aligned: dict[str, Pointer], cmvn: bool, archives: Archives
 ) -> tuple[list[Utterance[Where]], list[str]]:
     """The utterances with an alignment, and the keys of those without."""
     folder = source if source.is_dir() else source.parent

@@ -23,7 +23,7 @@ DIGITS = 100  # most digits of an offset: int() raises an error for several thou
 _POINTER = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?:\[(?P<cut>[\d:, ]*)\])?")
 
 
-class Place(NamedTuple):
+class Pointer(NamedTuple):
     """Where an object begins; `cut` is Kaldi's range of rows and columns, "0:99" or "0:99,3:5", with both ends
     included."""
 
@@ -35,10 +35,10 @@ class Place(NamedTuple):
         return f"{self.path}:{self.offset}"
 
 
-def places(path: Path) -> dict[str, Place]:
+def places(path: Path) -> dict[str, Pointer]:
     """Every key of a script (.scp) or an archive, in order, with its place. Raises BadInput naming a file that is
     damaged or has a key twice."""
-    found: dict[str, Place] = {}
+    found: dict[str, Pointer] = {}
     pairs = script(path) if path.suffix == ".scp" else _scan(path)
     for key, place in pairs:
         if key in found:
@@ -49,7 +49,7 @@ def places(path: Path) -> dict[str, Place]:
     return found
 
 
-def script(path: Path) -> Iterator[tuple[str, Place]]:
+def script(path: Path) -> Iterator[tuple[str, Pointer]]:
     """The lines of a script: key and place. Raises BadInput naming an invalid line, such as a command."""
     for number, words in table(path):
         key, pointer = words[0], " ".join(words[1:])
@@ -60,7 +60,7 @@ def script(path: Path) -> Iterator[tuple[str, Place]]:
             )
         if match is None or len(match["offset"] or "") > DIGITS:
             raise BadInput(f"{path}, line {number}: expected a key and where it lies")
-        yield key, Place(match["path"], int(match["offset"] or 0), match["cut"] or "")
+        yield key, Pointer(match["path"], int(match["offset"] or 0), match["cut"] or "")
 
 
 def table(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -83,25 +83,25 @@ class Archives:
     def __init__(self) -> None:
         self._open: dict[str, BinaryIO] = {}
 
-    def matrix(self, place: Place, dtype: type = np.float32) -> Array:
+    def matrix(self, place: Pointer, dtype: type = np.float32) -> Array:
         """The matrix [rows, columns] at a place."""
         with _naming(place):
             matrix = _cut(read_matrix(self._at(place)), place.cut)
             with np.errstate(over="ignore"):  # infinite values are refused later
                 return matrix.astype(dtype)
 
-    def integers(self, place: Place) -> Array:
+    def integers(self, place: Pointer) -> Array:
         """The integers at a place, int32 [n]."""
         with _naming(place):
             return _cut(read_integers(self._at(place)), place.cut)
 
-    def length(self, place: Place) -> int:
+    def length(self, place: Pointer) -> int:
         """The number of integers at a place, from the header of a binary vector."""
         with _naming(place):
             kind, _, length = begin(self._at(place))
         return length // 5 if kind == b"\4" and not place.cut else len(self.integers(place))
 
-    def _at(self, place: Place) -> BinaryIO:
+    def _at(self, place: Pointer) -> BinaryIO:
         file = self._open.pop(place.path, None)
         if file is None:
             file = _opened(place.path)
@@ -120,7 +120,7 @@ class Archives:
 
 
 @contextmanager
-def _naming(place: Place) -> Iterator[None]:
+def _naming(place: Pointer) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
@@ -138,12 +138,12 @@ def _opened(path: str) -> BinaryIO:
     return open(path, "rb")
 
 
-def _scan(path: Path) -> Iterator[tuple[str, Place]]:
+def _scan(path: Path) -> Iterator[tuple[str, Pointer]]:
     """Key and place of every object of an archive."""
-    at = Place(str(path))
+    at = Pointer(str(path))
     with _naming(at), _opened(at.path) as file:
         while key := _key(file):
-            at = Place(str(path), file.tell())
+            at = Pointer(str(path), file.tell())
             with _naming(at):
                 yield key, at
                 skip(file)

@@ -11,7 +11,7 @@ from mpitrain.flat import Array
 THIRDS = ("begin", "middle", "end")
 
 
-class State(NamedTuple):
+class PhoneState(NamedTuple):
     """One third of a phone in the context of the phone to its left; `left` is "" in merged classes."""
 
     left: str
@@ -22,17 +22,17 @@ class State(NamedTuple):
         return f"{self.left + '-' if self.left else ''}{self.phone}.{THIRDS[self.third]}"
 
 
-def align(phones: Sequence[str], starts: Array, end: int, centres: Array) -> tuple[list[State], Array]:
+def align(phones: Sequence[str], starts: Array, end: int, centres: Array) -> tuple[list[PhoneState], Array]:
     """The states of an utterance, and for each frame (by its middle sample) the index of its state."""
     left = [phones[0], *phones[:-1]]
-    states = [State(*pair, third) for pair in zip(left, phones, strict=True) for third in range(3)]
+    states = [PhoneState(*pair, third) for pair in zip(left, phones, strict=True) for third in range(3)]
     phone = np.maximum(np.searchsorted(starts, centres, "right") - 1, 0)
     lengths = np.diff(starts, append=end)
     third = np.clip(3 * (centres - starts[phone]) // np.maximum(lengths[phone], 1), 0, 2)
     return states, 3 * phone + third
 
 
-def choose(states: Sequence[State], counts: Sequence[int] | Array, wanted: int) -> tuple[Array, list[str]]:
+def choose(states: Sequence[PhoneState], counts: Sequence[int] | Array, wanted: int) -> tuple[Array, list[str]]:
     """The class of each state (int32 [states]) and the classes' names.
 
     The most frequent states get classes of their own; all other states of one third of a phone share a class, whatever
@@ -52,7 +52,7 @@ def choose(states: Sequence[State], counts: Sequence[int] | Array, wanted: int) 
         raise BadInput(f"--classes {wanted}: the thirds of all phones alone are {merged[0]}")
     kept = order[: fitting[-1]]
     shared = sorted({states[number][1:] for number in order[fitting[-1] :]})
-    classes = [states[number] for number in kept] + [State("", *each) for each in shared]
+    classes = [states[number] for number in kept] + [PhoneState("", *each) for each in shared]
     numbers = {state: number for number, state in enumerate(classes)}
-    of = [numbers[state] if state in numbers else numbers[State("", *state[1:])] for state in states]
+    of = [numbers[state] if state in numbers else numbers[PhoneState("", *state[1:])] for state in states]
     return np.array(of, np.int32), [str(state) for state in classes]

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import xxhash
 
-from mpitrain.data.moments import NAMES, moments
+from mpitrain.data.normalising import MOMENTS, moments
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import shard_name, with_attributes, write_shard
 from mpitrain.data.validation import KINDS, Value
@@ -103,7 +103,7 @@ class Task(Generic[Chunk]):
 
     def finish(self, common: dict[str, Value]) -> None:
         """Add the attributes that depend on the whole corpus to the provisional shard. Raises BadInput."""
-        changes: dict[str, Value | None] = {**dict.fromkeys(NAMES), **common}
+        changes: dict[str, Value | None] = {**dict.fromkeys(MOMENTS), **common}
         write_whole(self.provisional, with_attributes(self.provisional, changes))
 
 

@@ -23,7 +23,7 @@ from mpitrain.data.described import NAMES, PREPARATION, named, prepared
 from mpitrain.data.espeak import RATE
 from mpitrain.data.features import SHIFT, preparation
 from mpitrain.data.labels import Numbering
-from mpitrain.data.phone_states import State, choose
+from mpitrain.data.phone_states import PhoneState, choose
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.spoken import Spoken
 from mpitrain.data.utterances import PARTS, Recipe, Utterance, speakers, utterance
@@ -55,7 +55,7 @@ def prepare_speech(
         utterance(recipe, "dev", 0)  # reports anything that is missing, in one line
         _make_room(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
-            table = Numbering[State]()
+            table = Numbering[PhoneState]()
             spoken = {part: Spoken(Path(scratch) / part, recipe.dims) for part in PARTS}
             with Progress(console=console, transient=True) as bars, unbroken():
                 for part in PARTS:
@@ -73,7 +73,7 @@ def prepare_speech(
 
 def _speak(
     spoken: Spoken,
-    table: Numbering[State],
+    table: Numbering[PhoneState],
     executor: Executor,
     make: Make,
     seconds: float,

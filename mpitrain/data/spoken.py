@@ -6,7 +6,7 @@ import numpy as np
 
 from mpitrain.data.espeak import Voice
 from mpitrain.data.labels import Numbering
-from mpitrain.data.phone_states import State
+from mpitrain.data.phone_states import PhoneState
 from mpitrain.data.utterances import Utterance
 from mpitrain.data.validation import Attributes
 from mpitrain.data.writer import ShardWriter
@@ -25,7 +25,7 @@ class Spoken:
         self._sum, self._squares = np.zeros(dims), np.zeros(dims)
         self.frames = 0
 
-    def add(self, spoken: Utterance, numbering: Numbering[State]) -> None:
+    def add(self, spoken: Utterance, numbering: Numbering[PhoneState]) -> None:
         """Add an utterance. Only states that contain a frame are numbered."""
         used, frames = np.unique(spoken.segments, return_inverse=True)
         numbers = np.array([numbering.number(spoken.states[number]) for number in used], np.int32)

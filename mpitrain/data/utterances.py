@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitrain.data.espeak import PAUSE, RATE, Speech, Voice, speak
 from mpitrain.data.features import frame_centres, log_mel, with_deltas
-from mpitrain.data.phone_states import State, align
+from mpitrain.data.phone_states import PhoneState, align
 from mpitrain.data.sentences import sentence
 from mpitrain.flat import Array
 from mpitrain.rng import stream
@@ -50,7 +50,7 @@ class Utterance(NamedTuple):
 
     speaker: int
     features: Array
-    states: list[State]
+    states: list[PhoneState]
     segments: Array
 
 

@@ -8,12 +8,20 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.described import NAMES, named
-from mpitrain.data.features import SHIFT, frame_centres, log_mel, preparation, with_deltas
+from mpitrain.data.features import (
+    ENDINGS,
+    SHIFT,
+    about,
+    frame_centres,
+    log_mel,
+    preparation,
+    read_samples,
+    with_deltas,
+)
 from mpitrain.data.kaldi_archive import script
 from mpitrain.data.labels import Labels, Numbering, classes_of, read_frames, read_segments
 from mpitrain.data.plan import Plan
 from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, shard, speakers_of, split_off
-from mpitrain.data.recordings import ENDINGS, about, read_samples
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array

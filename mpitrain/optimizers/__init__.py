@@ -4,7 +4,7 @@ from typing import get_args
 
 from mpitrain.optimizers.adamw import AdamW, AdamWOptions
 from mpitrain.optimizers.descent import Descent
-from mpitrain.optimizers.interface import Buffers, Optimizer, Options
+from mpitrain.optimizers.interface import Buffers, Optimizer, OptimizerOptions
 from mpitrain.optimizers.momentum import (
     Momentum,
     MomentumOptions,
@@ -17,4 +17,6 @@ from mpitrain.optimizers.momentum import (
 
 AnyOptimizer = SgdOptions | MomentumOptions | NesterovOptions | AdamWOptions
 
-OPTIMIZERS: dict[str, type[Options]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyOptimizer)}
+OPTIMIZERS: dict[str, type[OptimizerOptions]] = {
+    str(kind.__struct_config__.tag): kind for kind in get_args(AnyOptimizer)
+}

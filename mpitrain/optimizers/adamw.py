@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.optimizers.interface import Buffers, Fraction, NotNegative, Optimizer, Options
+from mpitrain.optimizers.interface import Buffers, Fraction, NotNegative, Optimizer, OptimizerOptions
 from mpitrain.rules import Fast
 from mpitrain.rules import adamw as rule
 
@@ -31,7 +31,7 @@ class AdamW(Optimizer):
         self._adamw(x, m, v, g, scratch, eta=lr, t=t, **self._constants)
 
 
-class AdamWOptions(Options, frozen=True, tag_field="name", tag="adamw"):
+class AdamWOptions(OptimizerOptions, frozen=True, tag_field="name", tag="adamw"):
     """Adam with decoupled weight decay."""
 
     training: ClassVar = {"learning_rate": 0.002}

@@ -42,7 +42,7 @@ class Optimizer:
         np.add(x, self.increment(x, g, buffers, scratch, lr=lr, t=t), out=x)
 
 
-class Options(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class OptimizerOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Base class of the tables of options. The tag is the value of `algorithm.optimizer.name`."""
 
     #: Defaults of [training], which suit the optimizer on the embedded digits.

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.optimizers.interface import Buffers, Fraction, Optimizer, Options
+from mpitrain.optimizers.interface import Buffers, Fraction, Optimizer, OptimizerOptions
 from mpitrain.rules import Fast, plain
 from mpitrain.rules import sgd as rule
 
@@ -62,14 +62,14 @@ def with_momentum(mu: float, nesterov: bool = True, fast: Fast = plain) -> Optim
     return Nesterov(mu, fast) if nesterov else Momentum(mu, fast)
 
 
-class SgdOptions(Options, frozen=True, tag_field="name", tag="sgd"):
+class SgdOptions(OptimizerOptions, frozen=True, tag_field="name", tag="sgd"):
     """Plain SGD."""
 
     def make(self, fast: Fast) -> Optimizer:
         return Sgd(fast)
 
 
-class MomentumOptions(Options, frozen=True, tag_field="name", tag="momentum"):
+class MomentumOptions(OptimizerOptions, frozen=True, tag_field="name", tag="momentum"):
     """Classical momentum."""
 
     training: ClassVar = {"learning_rate": 0.02}

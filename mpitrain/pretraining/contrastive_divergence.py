@@ -20,8 +20,7 @@ from mpitrain.flat import Array
 from mpitrain.models.activations import Sigmoid
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.network import Network
-from mpitrain.pretraining.growing import depth, hidden_layers
-from mpitrain.pretraining.steps import Step, learner_of, minibatches
+from mpitrain.pretraining.steps import Step, depth, hidden_layers, learner_of, minibatches
 from mpitrain.rng import stream
 from mpitrain.rules import contrastive_divergence as rule
 

@@ -16,8 +16,7 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
-from mpitrain.pretraining.growing import depth, grown, kept
-from mpitrain.pretraining.steps import Step, learner_of, minibatches
+from mpitrain.pretraining.steps import Step, depth, grown, kept, learner_of, minibatches
 from mpitrain.rules.sgd import sgd
 
 

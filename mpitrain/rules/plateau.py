@@ -24,7 +24,7 @@ class Plateau:
     factors: tuple[float, ...] = (5.0, 2.0)
 
 
-class State(NamedTuple):
+class PlateauState(NamedTuple):
     """The state of `observe`: losses of the current window, the best window's mean, windows since, divisions so far."""
 
     total: float = 0.0
@@ -34,7 +34,7 @@ class State(NamedTuple):
     falls: int = 0
 
 
-def observe(plateau: Plateau, state: State, loss: float) -> State:
+def observe(plateau: Plateau, state: PlateauState, loss: float) -> PlateauState:
     """The state after the loss of one more minibatch."""
     state = state._replace(total=state.total + loss, seen=state.seen + 1)
     if state.seen < plateau.window:
@@ -48,6 +48,6 @@ def observe(plateau: Plateau, state: State, loss: float) -> State:
     return state._replace(waited=0, falls=min(state.falls + 1, len(plateau.factors)))
 
 
-def divisor(plateau: Plateau, state: State) -> float:
+def divisor(plateau: Plateau, state: PlateauState) -> float:
     """The current divisor of the initial learning rate."""
     return prod(plateau.factors[: state.falls])

@@ -1,7 +1,7 @@
 """A worker's own learning rate, which falls with its clock, or when its loss stagnates."""
 
 from mpitrain.rules import rates
-from mpitrain.rules.plateau import Plateau, State, divisor, observe
+from mpitrain.rules.plateau import Plateau, PlateauState, divisor, observe
 
 
 class LocalRate:
@@ -14,7 +14,7 @@ class LocalRate:
     def __init__(self, gamma: float, window: int) -> None:
         self._gamma = gamma
         self._plateau = Plateau(window=window) if window else None
-        self._state = State()
+        self._state = PlateauState()
 
     def __call__(self, eta: float, t: int) -> float:
         """The value of `eta` at local time t."""
@@ -33,4 +33,4 @@ class LocalRate:
     def restore(self, numbers: list[float]) -> None:
         """Restore the state from a checkpoint."""
         total, seen, best, waited, falls = numbers
-        self._state = State(total, int(seen), best, int(waited), int(falls))
+        self._state = PlateauState(total, int(seen), best, int(waited), int(falls))

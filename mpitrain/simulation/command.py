@@ -8,7 +8,7 @@ from mpitrain.cli.arguments import add_training_arguments, training_options
 from mpitrain.errors import BadInput
 
 if TYPE_CHECKING:
-    from mpitrain.cli.setup import Options
+    from mpitrain.cli.setup import TrainOptions
     from mpitrain.mpi import Transport
 
 MOST = 2000  # ranks, each of which is a thread
@@ -30,7 +30,7 @@ def _simulate(options: argparse.Namespace) -> int:
     return alone(lambda: simulate(training_options(options), options.cluster, options.ranks), why)
 
 
-def simulate(options: "Options", path: Path, ranks: int | None) -> int:
+def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
     """Train on simulated ranks; the exit status. Raises BadInput."""
     from threadpoolctl import threadpool_limits
 

@@ -1,10 +1,12 @@
 """The command line of `evaluate`, `predict` and `export`."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TypeAlias
 
-from mpitrain.trained.posteriors import KINDS
+KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 FORMATS = ("safetensors", "onnx", "npz")
@@ -30,7 +32,7 @@ def _add_evaluate(commands: Subparsers) -> None:
     parser.add_argument("data", nargs="?", type=Path, metavar="DATA", help="a shard folder; default: the run's own")
     parser.add_argument("--part", action="append", metavar="NAME", help="test, dev, ...; default: all held-out splits")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.set_defaults(run=_evaluate)
+    parser.set_defaults(run=_later("evaluate:evaluate"))
 
 
 def _add_predict(commands: Subparsers) -> None:
@@ -40,7 +42,7 @@ def _add_predict(commands: Subparsers) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="a file ending in .h5, .npz or .ark (Kaldi, with a .scp)")
     parser.add_argument("--part", metavar="NAME", help="test, dev, ...; default: the first held-out split")
     _add_output(parser)
-    parser.set_defaults(run=_predict)
+    parser.set_defaults(run=_later("predict:predict"))
 
 
 def _add_output(parser: argparse._ActionsContainer) -> None:
@@ -76,26 +78,9 @@ def _add_export(commands: Subparsers) -> None:
     onnx.add_argument(
         "--data", type=Path, metavar="DATA", help="shard folder for the comparison; default: the run's own"
     )
-    parser.set_defaults(run=_export)
+    parser.set_defaults(run=_later("export:export"))
 
 
-def _evaluate(options: argparse.Namespace) -> int:
-    from mpitrain.mpi import abort_on_exception
-    from mpitrain.trained.evaluate import evaluate
-
-    abort_on_exception()
-    return evaluate(options)
-
-
-def _predict(options: argparse.Namespace) -> int:
-    from mpitrain.mpi import abort_on_exception
-    from mpitrain.trained.predict import predict
-
-    abort_on_exception()
-    return predict(options)
-
-
-def _export(options: argparse.Namespace) -> int:
-    from mpitrain.trained.export import export
-
-    return export(options)
+def _later(function: str) -> Callable[[argparse.Namespace], int]:
+    """A function that imports another one of this room when it is called."""
+    return lambda options: resolve_name(f"mpitrain.trained.{function}")(options)

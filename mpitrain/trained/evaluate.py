@@ -14,7 +14,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
 from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import Evaluation, Share
-from mpitrain.mpi import Transport
+from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.trained.model import Model, load
 from mpitrain.training import inputs
@@ -22,6 +22,7 @@ from mpitrain.training import inputs
 
 def evaluate(options: argparse.Namespace) -> int:
     """Evaluate and return the exit status. Collective: the samples are divided over the ranks."""
+    abort_on_exception()
     transport = Transport()
     return ending_together(transport, lambda: _evaluate(transport, options))
 

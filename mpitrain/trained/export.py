@@ -86,15 +86,15 @@ def _safetensors(model: Model, options: argparse.Namespace) -> tuple[bytes, str]
 
 def _onnx(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
     from mpitrain.trained import onnx_check, onnx_graph
-    from mpitrain.trained.computing import log_priors
+    from mpitrain.trained.posteriors import priors_of
 
-    priors = log_priors(model, options)
+    priors = priors_of(model, options)
     serialise, opset = onnx_graph.serialise, onnx_graph.OPSET
     if "layers" not in model.network.capabilities:
         from mpitrain.trained import onnx_torch
 
         serialise, opset = onnx_torch.serialise, onnx_torch.OPSET
-    graph = onnx_graph.Options(options.output, options.opset or opset, options.input, priors)
+    graph = onnx_graph.GraphOptions(options.output, options.opset or opset, options.input, priors)
     content = serialise(model, graph, metadata(model) | {"values": options.output})
     said, normalise = (
         onnx_check.checked(model, content, graph, options.check, options.data),

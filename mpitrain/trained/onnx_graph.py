@@ -2,10 +2,11 @@
 
 Input: `features` float32 [batch, window, dims], frames as in the shards with their neighbours (repeating the first or
 last frame of an utterance at its ends), or `images` [batch, h, w, c]. The graph contains normalisation, centre crop,
-layers and softmax or logistic function.
+layers and softmax or logistic function. Between the layers, images are [batch, c, h, w], as ONNX requires.
 """
 
 from dataclasses import dataclass
+from functools import singledispatch
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,19 @@ import numpy as np
 from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
+from mpitrain.models.activations import Relu, Sigmoid
+from mpitrain.models.convolution import Convolution
+from mpitrain.models.dropout import Dropout
+from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.layer import Layer, Views
 from mpitrain.models.network import network_of_layers
+from mpitrain.models.normalisation import LocalResponseNorm
+from mpitrain.models.pooling import MaxPool
 from mpitrain.trained.model import Model
-from mpitrain.trained.onnx_layers import Graph, translate
 from mpitrain.training.inputs import seen_shape
 
 if TYPE_CHECKING:
-    from onnx import ValueInfoProto
+    from onnx import NodeProto, TensorProto, ValueInfoProto
 
 OPSET = 17
 OLDEST = 13  # the first version in which Softmax works on one axis
@@ -28,8 +35,8 @@ LARGEST = (1 << 31) - (1 << 20)  # most bytes of a protocol buffer
 
 
 @dataclass(frozen=True)
-class Options:
-    """`kind`: one of posteriors.KINDS; `image_type`: "uint8" or "float32", for images only; `log_priors` [classes]."""
+class GraphOptions:
+    """`kind`: one of commands.KINDS; `image_type`: "uint8" or "float32", for images only; `log_priors` [classes]."""
 
     kind: str = "posteriors"
     opset: int = OPSET
@@ -37,7 +44,86 @@ class Options:
     log_priors: Array | None = None
 
 
-def serialise(model: Model, options: Options, metadata: dict[str, str]) -> bytes:
+class Graph:
+    """A sequence of nodes; `x` is the name of the latest value, `channels_first` whether its layout is [n, c, h, w]."""
+
+    def __init__(self, onnx: ModuleType, x: str) -> None:
+        self._onnx, self.x, self.channels_first = onnx, x, False
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+
+    def add(self, operator: str, *more: str, **attributes: int | float | list[int]) -> None:
+        """x ← operator(x, more...)."""
+        out = f"{operator.lower()}_{len(self.nodes)}"
+        self.nodes.append(self._onnx.helper.make_node(operator, [self.x, *more], [out], **attributes))
+        self.x = out
+
+    def constant(self, name: str, array: Array) -> str:
+        """Add a constant to the graph; return its name."""
+        self.constants.append(self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def put_channels(self, first: bool) -> None:
+        """Transpose images to this layout, if necessary."""
+        if self.channels_first != first:
+            self.add("Transpose", perm=[0, 3, 1, 2] if first else [0, 2, 3, 1])
+            self.channels_first = first
+
+
+@singledispatch
+def translate(layer: Layer, graph: Graph, views: Views) -> None:
+    """Add a layer's nodes. `views` are the parameters float32 by name."""
+    raise BadInput(f"--format onnx: has nothing for the layer {layer.name}")
+
+
+@translate.register
+def _(layer: FullyConnected, graph: Graph, views: Views) -> None:
+    graph.put_channels(first=False)  # the order of its inputs
+    if len(layer.input_shape) > 1:
+        graph.add("Flatten", axis=1)
+    graph.add("Gemm", *(graph.constant(p.name, views[p.name]) for p in layer.parameters))
+
+
+@translate.register
+def _(layer: Convolution, graph: Graph, views: Views) -> None:
+    graph.put_channels(first=True)
+    weights, bias = layer.parameters
+    filters = graph.constant(weights.name, views[weights.name].transpose(3, 2, 0, 1))
+    shape = {"kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2, "pads": [layer.pad] * 4}
+    graph.add("Conv", filters, graph.constant(bias.name, views[bias.name]), **shape)
+    if layer.pool:
+        translate(layer.pool, graph, views)
+
+
+@translate.register
+def _(layer: MaxPool, graph: Graph, views: Views) -> None:
+    graph.put_channels(first=True)
+    graph.add("MaxPool", kernel_shape=[layer.size] * 2, strides=[layer.stride] * 2)
+
+
+@translate.register
+def _(layer: LocalResponseNorm, graph: Graph, views: Views) -> None:
+    graph.put_channels(first=True)
+    size = 2 * layer.half + 1  # ONNX divides alpha by this
+    graph.add("LRN", size=size, alpha=layer.scale * size, beta=layer.power, bias=layer.offset)
+
+
+@translate.register
+def _(layer: Relu, graph: Graph, views: Views) -> None:
+    graph.add("Relu")
+
+
+@translate.register
+def _(layer: Sigmoid, graph: Graph, views: Views) -> None:
+    graph.add("Sigmoid")
+
+
+@translate.register
+def _(layer: Dropout, graph: Graph, views: Views) -> None:
+    """Add nothing, since its scale is applied in training."""
+
+
+def serialise(model: Model, options: GraphOptions, metadata: dict[str, str]) -> bytes:
     """The ONNX file. Raises BadInput naming the option, or the library that is missing."""
     onnx = library("onnx", "--format onnx needs onnx", "onnx")
     newest = onnx.defs.onnx_opset_version()
@@ -68,7 +154,7 @@ def serialise(model: Model, options: Options, metadata: dict[str, str]) -> bytes
     return bytes(made.SerializeToString())
 
 
-def _given(onnx: ModuleType, model: Model, options: Options) -> "ValueInfoProto":
+def _given(onnx: ModuleType, model: Model, options: GraphOptions) -> "ValueInfoProto":
     """The description of the input."""
     frames, types = model.origin.kind == "frames", {"uint8": onnx.TensorProto.UINT8, "float32": onnx.TensorProto.FLOAT}
     if frames and options.image_type is not None:
@@ -101,7 +187,7 @@ def _crop(graph: Graph, shape: list[int], side: int) -> None:
     graph.add("Slice", *(graph.constant(name, array) for name, array in bounds))
 
 
-def _finish(graph: Graph, output: str, options: Options) -> None:
+def _finish(graph: Graph, output: str, options: GraphOptions) -> None:
     if output == "softmax":
         graph.add("Softmax" if options.kind == "posteriors" else "LogSoftmax", axis=1)
     elif options.kind == "posteriors":

@@ -12,7 +12,7 @@ from mpitrain.errors import BadInput, first_line, library
 from mpitrain.flat import Array
 from mpitrain.models.torch_module import standalone
 from mpitrain.trained.model import Model
-from mpitrain.trained.onnx_graph import Options
+from mpitrain.trained.onnx_graph import GraphOptions
 from mpitrain.training.inputs import seen_shape
 
 OPSET = 18  # the oldest version that torch.onnx writes, and the default
@@ -25,7 +25,7 @@ class Whole(torch.nn.Module):
     scale: torch.Tensor
     priors: torch.Tensor
 
-    def __init__(self, model: Model, options: Options) -> None:
+    def __init__(self, model: Model, options: GraphOptions) -> None:
         super().__init__()
         self.module = standalone(model.network, model.parameters).float()
         self.kind, self.output = options.kind, model.output
@@ -54,7 +54,7 @@ def _moments(model: Model) -> tuple[Array, Array]:
     return stored(origin.statistics if how == "corpus" else {}, origin.shape[-1], np.float32)
 
 
-def serialise(model: Model, options: Options, metadata: dict[str, str]) -> bytes:
+def serialise(model: Model, options: GraphOptions, metadata: dict[str, str]) -> bytes:
     """The ONNX file. Raises BadInput naming the option, the missing library, or what torch.onnx cannot translate."""
     onnx = library("onnx.helper", "--format onnx needs onnx", "onnx")
     library("onnxscript", "--format onnx of a PyTorch module needs onnxscript", "torch")

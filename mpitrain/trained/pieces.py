@@ -12,7 +12,7 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
-from mpitrain.trained.computing import Compute
+from mpitrain.trained.posteriors import Compute
 
 HEAD = 1024  # bytes before the rows: empty, or an error message
 

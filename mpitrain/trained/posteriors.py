@@ -1,21 +1,27 @@
-"""Convert a network's outputs z [n, classes] to posteriors, their logarithms or scaled log-likelihoods.
+"""The outputs of a trained network on a corpus: posteriors, their logarithms or scaled log-likelihoods.
 
-A decoder needs log p(x|y), which is log p(y|x) − log p(y) up to a constant that all classes share (Bourlard & Morgan,
-Connectionist Speech Recognition, 1994): the posteriors divided by the class priors.
+`predict` writes them, and an exported network is compared with them. A decoder needs log p(x|y), which is
+log p(y|x) − log p(y) up to a constant that all classes share (Bourlard & Morgan, Connectionist Speech Recognition,
+1994): the posteriors divided by the class priors.
 """
 
+import argparse
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from mpitrain.data.batch import Batch
+from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
-
-KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
+from mpitrain.monitoring.evaluation import TOGETHER
+from mpitrain.trained.model import Model
 
 
 def convert(z: Array, output: str, kind: str, log_priors: Array | None) -> Array:
-    """One of KINDS, in a new array.
+    """Posteriors, log-posteriors or log-likelihoods, as `kind` says, in a new array.
 
     `output` is "softmax" or "logistic"; `log_priors` [classes] are for log-likelihoods, None for the other kinds.
     """
@@ -60,3 +66,34 @@ def read_priors(path: Path, classes: int) -> Array:
     if numbers.shape != (classes,) or not np.isfinite(numbers).all() or (numbers < 0).any():
         raise BadInput(f"{path}: expected {classes} numbers, none below 0; found {numbers.size}")
     return numbers
+
+
+Compute = Callable[[slice], Array]  # the rows float32 [n, classes] of the samples in a slice
+
+
+def computing(model: Model, corpus: Corpus, kind: str, priors: Array | None) -> Compute:
+    """A function that maps a slice of a corpus's samples to the network's rows of that kind."""
+    dtype = model.parameters.dtype
+    batch = Batch(np.empty((TOGETHER, *corpus.shape), dtype), np.empty(TOGETHER, np.int32))
+
+    def compute(part: slice) -> Array:
+        some = Batch(*(buffer[: part.stop - part.start] for buffer in batch))
+        corpus.gather(np.arange(part.start, part.stop), some)
+        z = model.network.outputs(model.parameters, some.inputs)
+        return convert(z, model.output, kind, priors).astype(np.float32, copy=False)
+
+    return compute
+
+
+def priors_of(model: Model, options: argparse.Namespace) -> Array | None:
+    """The log priors for log-likelihoods; None for other kinds of output. Raises BadInput naming the option or file."""
+    if options.output != "log-likelihoods":
+        if options.priors is not None or options.smoothing is not None:
+            raise BadInput(f"--priors and --smoothing: only for --output log-likelihoods, not {options.output}")
+        return None
+    smoothing = options.smoothing
+    if smoothing is not None and not (smoothing >= 0 and math.isfinite(smoothing)):
+        raise BadInput(f"--smoothing {smoothing}: at least 0")
+    if options.priors is None:
+        return log_priors(np.array(model.origin.class_counts), 1.0 if smoothing is None else smoothing)
+    return log_priors(read_priors(options.priors, model.origin.classes), smoothing or 0.0)

@@ -12,17 +12,18 @@ from mpitrain.data.described import class_names
 from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import TOGETHER
-from mpitrain.mpi import Transport
+from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
-from mpitrain.trained.computing import computing, log_priors
 from mpitrain.trained.model import Model, load
 from mpitrain.trained.pieces import follow, lead, pieces
+from mpitrain.trained.posteriors import computing, priors_of
 from mpitrain.trained.writers import Content, open_writer, require_known
 from mpitrain.training.inputs import held_out
 
 
 def predict(options: argparse.Namespace) -> int:
     """Predict and return the exit status. Collective: the samples are divided over the ranks, and rank 0 writes."""
+    abort_on_exception()
     transport = Transport()
     return ending_together(transport, lambda: _predict(transport, options))
 
@@ -33,7 +34,7 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
         model = load(options.run_folder, options.checkpoint, quiet=transport.rank > 0)
         part = options.part or next(iter(held_out(options.data)), "train")
         corpus = model.open(options.data, part, memory_limit=0)  # read once, sequentially
-        return model, corpus, log_priors(model, options)
+        return model, corpus, priors_of(model, options)
 
     model, corpus, priors = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline

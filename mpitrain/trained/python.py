@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpitrain.cli.setup import Options
+from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import configured, first_deadline
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.normalising import of_pixels, stored
@@ -49,7 +49,7 @@ def train(
     overrides = tuple(_overrides(config)) if isinstance(config, Mapping) else ()
     if model is not None:
         overrides = (*overrides, f"model.import={_named(model)}")
-    options = Options(
+    options = TrainOptions(
         path,
         overrides,
         out=None if out is None else Path(out),
@@ -142,7 +142,7 @@ class Trained:
 
         `output`: "posteriors" or "log-posteriors". Raises BadInput if the inputs do not fit.
         """
-        if output not in posteriors.KINDS[:2]:
+        if output not in ("posteriors", "log-posteriors"):
             raise BadInput(f"output = {output!r}: posteriors or log-posteriors")
         network, parameters = self.run.network, self.run.parameters
         prepared = self._prepared(np.asarray(inputs))

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from mpitrain.comparison.matrix import Element, matrix
-from mpitrain.comparison.table import cells, comma_separated, markdown, rows, values
-from mpitrain.comparison.timing import Spread, speed_up, time_to
+from mpitrain.comparison.table import Spread, cells, comma_separated, markdown, rows, speed_up, time_to, values
 from mpitrain.errors import BadInput
 
 from .runs import finish
@@ -41,8 +40,8 @@ def test_efficiency_as_in_chan_and_lane() -> None:
 
 
 def test_the_standard_deviation_is_that_of_a_sample() -> None:
-    assert Spread([1.0, 2.0, 3.0]).deviation == 1.0 and Spread([1.0, 2.0, 3.0]).mean == 2.0
-    assert Spread([4.0]).deviation == 0.0 and Spread([]).mean is None
+    assert Spread([1.0, 2.0, 3.0]).std == 1.0 and Spread([1.0, 2.0, 3.0]).mean == 2.0
+    assert Spread([4.0]).std == 0.0 and Spread([]).mean is None
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_a_table_by_hand(elements: list[Element]) -> None:
     assert two.reached[0.3].speed_up == pytest.approx(17.5 / 5.625)
     assert two.reached[0.3].efficiency == pytest.approx(17.5 / 5.625 / 2)
     assert one.reached[0.2].seconds == [pytest.approx(17.5), None] and two.reached[0.2].speed_up is None
-    assert one.error.mean == pytest.approx(0.2) and one.error.deviation == pytest.approx(0.2 / 2**0.5)
+    assert one.error.mean == pytest.approx(0.2) and one.error.std == pytest.approx(0.2 / 2**0.5)
     assert (alone.configuration, alone.workers, alone.ranks) == ("msgd", 1, 1)
     header, lines = cells([one, two, alone])
     assert header[4:6] == ["time to 30%", "speed-up (efficiency)"]

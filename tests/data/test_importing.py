@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mpitrain.data.importing import Importing
-from mpitrain.data.moments import moments, statistics
+from mpitrain.data.normalising import moments, statistics
 from mpitrain.data.plan import LARGEST, PIECES, SMALLEST, Plan, shard_lengths
 from mpitrain.errors import BadInput
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpitrain.data.kaldi_archive import Archives, Place, places
+from mpitrain.data.kaldi_archive import Archives, Pointer, places
 from mpitrain.errors import BadInput
 
 kaldiio = pytest.importorskip("kaldiio", reason="extra kaldi is not installed")
@@ -92,7 +92,7 @@ def test_two_byte_compression_by_hand(tmp_path: Path) -> None:
 def test_the_published_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.ark"
     path.write_bytes(b"k " + MATRIX + b"l " + MATRIX)
-    assert places(path) == {"k": Place(str(path), 2), "l": Place(str(path), len(MATRIX) + 4)}
+    assert places(path) == {"k": Pointer(str(path), 2), "l": Pointer(str(path), len(MATRIX) + 4)}
     assert np.array_equal(_matrices(path)["l"], MATRICES["a-1"])
     path.write_bytes(b"k " + INTEGERS + b"e \0B\4\0\0\0\0")
     assert [own.tolist() for own in _integers(path).values()] == [[7, -1], []]

@@ -12,7 +12,7 @@ import pytest
 
 from mpitrain.data.corpus import open_corpus, parts
 from mpitrain.data.features import frame_centres, with_deltas
-from mpitrain.data.phone_states import State, align, choose
+from mpitrain.data.phone_states import PhoneState, align, choose
 from mpitrain.data.reader import read_shard
 from mpitrain.data.sentences import LANGUAGES, sentence
 from mpitrain.data.shards import folder_parts
@@ -31,7 +31,13 @@ def test_frames_fall_into_thirds_of_their_phone() -> None:
 
 
 def test_rare_states_share_a_class() -> None:
-    states = [State("x", "a", 0), State("y", "a", 0), State("z", "a", 0), State("x", "b", 0), State("y", "b", 0)]
+    states = [
+        PhoneState("x", "a", 0),
+        PhoneState("y", "a", 0),
+        PhoneState("z", "a", 0),
+        PhoneState("x", "b", 0),
+        PhoneState("y", "b", 0),
+    ]
     counts = [5, 1, 2, 9, 3]
     # In order: xb 9, xa 5, yb 3, za 2, ya 1. Keeping three leaves za and ya, which share one class: four in all.
     of, names = choose(states, counts, 4)
@@ -45,7 +51,7 @@ def test_rare_states_share_a_class() -> None:
 
 
 def test_states_that_training_lacks_share_a_class() -> None:
-    of, names = choose([State("x", "a", 0), State("y", "a", 0)], [5, 0], 100)
+    of, names = choose([PhoneState("x", "a", 0), PhoneState("y", "a", 0)], [5, 0], 100)
     assert (of.tolist(), names) == ([0, 1], ["x-a.begin", "a.begin"])
 
 

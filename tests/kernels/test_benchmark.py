@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mpitrain.kernels.launcher import source
-from mpitrain.kernels.nvrtc import files
+
+from .nvrtc import files
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "kernels.py"
 FAKE = Path(__file__).resolve().parent.parent / "fake_cupy"

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from mpitrain.kernels import nvrtc
+from . import nvrtc
 
 try:
     nvrtc.library()
@@ -50,7 +50,7 @@ def test_a_warning_or_an_error_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_readme_has_every_kernel() -> None:
-    """Its table of registers and spills is made by `python -m mpitrain.kernels.nvrtc`."""
+    """Its table of registers and spills is made by `python -m tests.kernels.nvrtc`."""
     readme = nvrtc.FOLDER / "README.md"
     if not readme.exists():
         pytest.skip("kernels/README.md is not installed")

@@ -15,7 +15,7 @@ from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
 from mpitrain.models.build import build
 from mpitrain.pretraining import contrastive_divergence, layerwise, require_fit
-from mpitrain.pretraining.growing import depth, grown, kept
+from mpitrain.pretraining.steps import depth, grown, kept
 from mpitrain.rules import contrastive_divergence as rule
 from mpitrain.signals import STOPPED
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from mpitrain.rules.plateau import Plateau, State, divisor, observe
+from mpitrain.rules.plateau import Plateau, PlateauState, divisor, observe
 
 NAN = float("nan")
 
 
 def falls(plateau: Plateau, losses: list[float]) -> list[float]:
-    state, seen = State(), []
+    state, seen = PlateauState(), []
     for loss in losses:
         state = observe(plateau, state, loss)
         seen.append(divisor(plateau, state))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from mpitrain.cli.setup import Options
+from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.mpi import MPI
 from mpitrain.sampling.queue import Work
@@ -34,19 +34,19 @@ ORDERED = {
 UNDER_MPI = """
 import json, sys
 from pathlib import Path
-from mpitrain.cli.setup import Options
+from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.signals import Stop
 abort_on_exception()
 for name, keys in json.loads(sys.argv[1]).items():
-    assert train_on(Transport(), Options(overrides=tuple(keys), out=Path(name)), Stop()) == 0, name
+    assert train_on(Transport(), TrainOptions(overrides=tuple(keys), out=Path(name)), Stop()) == 0, name
 """
 
 
 def simulated(job: Job[int], folder: Path, *keys: str) -> dict[str, Any]:
     """The summary of a training; every rank must end well, and nothing may be left under way."""
-    options = Options(overrides=keys, out=folder)
+    options = TrainOptions(overrides=keys, out=folder)
     with threadpool_limits(1):  # of the process: the ranks' own limits must not undo each other
         assert set(job.run(lambda transport: train_on(transport, options, Stop()))) == {0}
     assert job.left() == []

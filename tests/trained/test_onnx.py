@@ -26,7 +26,7 @@ from mpitrain.models.presets import PRESETS
 from mpitrain.trained import onnx_check
 from mpitrain.trained.export import metadata
 from mpitrain.trained.model import Model, load
-from mpitrain.trained.onnx_graph import Options, serialise
+from mpitrain.trained.onnx_graph import GraphOptions, serialise
 
 from .conftest import make_frames, make_images, make_run
 
@@ -79,7 +79,7 @@ def softmax(z: np.ndarray) -> np.ndarray:
 def test_every_preset_agrees_with_training_time_evaluation(tmp_path: Path, preset: str) -> None:
     """To 1e-5, from raw inputs that this test reads and normalises itself."""
     model = run_of(tmp_path, preset)
-    content = serialise(model, Options(image_type="uint8" if preset in IMAGES else None), {})
+    content = serialise(model, GraphOptions(image_type="uint8" if preset in IMAGES else None), {})
     path = tmp_path / "data" / "test-00000-of-00001.h5"
     if preset in IMAGES:
         with h5py.File(path) as file:
@@ -130,7 +130,7 @@ def test_every_layer_agrees(tmp_path: Path, name: str) -> None:
     model = Model(there.run, there.config, there.origin, network, parameters, there.checkpoint, 0)
     x = rng.standard_normal((3, *shape) if images else (3, 1, *shape)).astype(np.float32)
     z = network.outputs(parameters, x.copy()).copy()
-    found = onnx_says(serialise(model, Options("log-posteriors", image_type="float32" if images else None), {}), x)
+    found = onnx_says(serialise(model, GraphOptions("log-posteriors", image_type="float32" if images else None), {}), x)
     np.testing.assert_allclose(found, np.log(softmax(z)), atol=1e-5, rtol=1e-5)
 
 
@@ -161,7 +161,7 @@ def test_a_layer_without_a_translation_is_named(tmp_path: Path) -> None:
     network = Network([Unknown(), FullyConnected(4)], (8, 8, 1), Softmax())
     other = Model(model.run, model.config, model.origin, network, network.initial(1), model.checkpoint, 0)
     with pytest.raises(BadInput, match="nothing for the layer unknown1"):
-        serialise(other, Options(), {})
+        serialise(other, GraphOptions(), {})
 
 
 @pytest.mark.parametrize("opset", [13, 17, 21])
@@ -180,7 +180,7 @@ def test_every_kind_of_values_in_every_opset(tmp_path: Path, kind: str, output: 
     expected = np.log(softmax(z)) if output == "softmax" else -np.log1p(np.exp(-z))
     expected = np.exp(expected) if kind == "posteriors" else expected - (0 if priors is None else priors)
     for pixels in ("uint8", "float32"):
-        options = Options(kind, opset, pixels, priors)
+        options = GraphOptions(kind, opset, pixels, priors)
         content = serialise(model, options, {})
         np.testing.assert_allclose(onnx_says(content, raw.astype(pixels)), expected, atol=1e-5)
         assert "at most" in onnx_check.checked(model, content, options, True, None)
@@ -190,11 +190,11 @@ def test_every_kind_of_values_in_every_opset(tmp_path: Path, kind: str, output: 
 def test_a_graph_that_says_something_else_is_caught(tmp_path: Path) -> None:
     """One weight changed after the export."""
     model = run_of(tmp_path, "digits-cnn")
-    content = serialise(model, Options(), {})
+    content = serialise(model, GraphOptions(), {})
     model.parameters[-1] += 0.01
     with pytest.raises(TrainingFailed, match="differs by"):
-        onnx_check.checked(model, content, Options(), None, None)
-    assert "not checked" in onnx_check.checked(model, content, Options(), False, None)
+        onnx_check.checked(model, content, GraphOptions(), None, None)
+    assert "not checked" in onnx_check.checked(model, content, GraphOptions(), False, None)
 
 
 @pytest.mark.parametrize("how", ["speaker", "utterance", "corpus", "none"])
@@ -208,8 +208,8 @@ def test_features_are_normalised_inside_where_they_can_be(tmp_path: Path, how: s
     settings = ("model.preset=strom2015-dnn", "model.width=0.02", f"data.path={tmp_path / 'data'}")
     make_run(tmp_path / "run", *settings, f"data.normalise={how}", "data.context=[2,1]")
     model = load(tmp_path / "run")
-    content = serialise(model, Options(), {})
-    assert "at most" in onnx_check.checked(model, content, Options(), True, None)
+    content = serialise(model, GraphOptions(), {})
+    assert "at most" in onnx_check.checked(model, content, GraphOptions(), True, None)
     names = {node.op_type for node in onnx.load_from_string(content).graph.node}
     assert ("Sub" in names) == (how == "corpus")
 
@@ -217,7 +217,7 @@ def test_features_are_normalised_inside_where_they_can_be(tmp_path: Path, how: s
 def test_the_file_tells_what_it_is(tmp_path: Path) -> None:
     """Names, shapes with a free batch axis, metadata."""
     model = run_of(tmp_path, "zhang2013-dnn")
-    made = onnx.load_from_string(serialise(model, Options("log-posteriors"), metadata(model)))
+    made = onnx.load_from_string(serialise(model, GraphOptions("log-posteriors"), metadata(model)))
     (given,), (out,) = made.graph.input, made.graph.output
     shapes = [[d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim] for value in (given, out)]
     assert (given.name, out.name, shapes) == ("features", "log_posteriors", [["batch", 6, 6], ["batch", 4]])
@@ -232,6 +232,6 @@ def test_bad_options_are_named(tmp_path: Path) -> None:
     model = run_of(tmp_path, "strom2015-dnn")
     for opset in (12, 1000):
         with pytest.raises(BadInput, match=f"--opset {opset}: from 13 to"):
-            serialise(model, Options(opset=opset), {})
+            serialise(model, GraphOptions(opset=opset), {})
     with pytest.raises(BadInput, match="--input uint8: only for images"):
-        serialise(model, Options(image_type="uint8"), {})
+        serialise(model, GraphOptions(image_type="uint8"), {})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mpitrain.checkpoint.coordination import Saver, together
+from mpitrain.config import Run
 from mpitrain.data.batch import Batch
 from mpitrain.errors import Overdue, WireError
 from mpitrain.flat import Layout, Parameter
@@ -163,7 +164,7 @@ def test_a_resumed_run_has_all_of_the_residuals(session_of, transport, tmp_path:
     folder = Path(transport.broadcast(str(tmp_path).encode(), "the folder").decode())
     before = peers(session_of, transport)
     PROTOCOLS["peers"](before)
-    before.saver = Saver(folder, before.network.layout, 3)
+    before.saver = Saver(folder, before.network.layout, Run())
     together(before, [], last=True)
     transport.barrier("the checkpoint")
     ranks = max(transport.size // 2, 1) if fewer else transport.size

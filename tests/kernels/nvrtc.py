@@ -1,6 +1,6 @@
 """Compile the kernels without a GPU, with NVRTC as CuPy does, to show warnings, registers and spills.
 
-    python -m mpitrain.kernels.nvrtc        prints the table of kernels/README.md
+    python -m tests.kernels.nvrtc        prints the table of kernels/README.md
 
 NVRTC is searched for in its wheel (`nvidia-cuda-nvrtc`, part of the extra `test`), then among the system's libraries.
 """
