@@ -126,6 +126,7 @@ class Stage(Section, frozen=True, kw_only=True):
     minibatch: Count | None = None
     learning_rate: Positive | None = None
     rate_factor: Positive | None = None  # multiplies the previous rate
+    momentum: Fraction | None = None  # of asgd's master
     bias_factor: Positive | None = None  # multiplies the biases' previous rate, instead of what changes the weights'
     workers: Count | None = None
 
@@ -224,6 +225,8 @@ def resolve(table: Record) -> Config:
         layer_table.check(config.model.layers)
     if any(stage.bias_factor for stage in config.stages) and not config.algorithm.rates_biases:
         raise BadInput("stages: bias_factor: this algorithm's biases have the learning rate of the weights")
+    if any(stage.momentum is not None for stage in config.stages) and not config.algorithm.momentum_changes:
+        raise BadInput("stages: momentum: only that of asgd's master can change, where algorithm.momentum is above 0")
     config.algorithm.check(config)
     config.algorithm.check_settings(config, Schedule(config, 1).all)
     return config

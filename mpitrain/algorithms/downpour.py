@@ -87,7 +87,17 @@ class _MdownpourMaster(MasterRule):
     def __init__(self, delta: float, fast: Fast) -> None:
         self._delta, self._rule = delta, fast(mdownpour)
 
-    def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
+    def merge(
+        self,
+        vectors: Buffers,
+        delta: Array,
+        scratch: Array,
+        *,
+        eta: float,
+        stale: int,
+        t: int,
+        momentum: float | None = None,
+    ) -> None:
         self._rule(vectors["theta"], vectors["velocity"], delta, scratch, eta=eta, delta=self._delta)
 
 
@@ -141,6 +151,16 @@ class _AveragingMaster(ServerRule):
         super().__init__(0.0, 1.0, fast)
         self._average = average
 
-    def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
+    def merge(
+        self,
+        vectors: Buffers,
+        delta: Array,
+        scratch: Array,
+        *,
+        eta: float,
+        stale: int,
+        t: int,
+        momentum: float | None = None,
+    ) -> None:
         self._average(vectors["average"], vectors["theta"], scratch, t)
-        super().merge(vectors, delta, scratch, eta=eta, stale=stale, t=t)
+        super().merge(vectors, delta, scratch, eta=eta, stale=stale, t=t, momentum=momentum)

@@ -80,6 +80,19 @@ class AveragingRule(WorkerRule):
 class MasterRule:
     """The arithmetic of a master that computes with what workers send."""
 
-    def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
-        """Apply a worker's `delta`, `stale` updates old, at the master's time t. All slices have the same length."""
+    def merge(
+        self,
+        vectors: Buffers,
+        delta: Array,
+        scratch: Array,
+        *,
+        eta: float,
+        stale: int,
+        t: int,
+        momentum: float | None = None,
+    ) -> None:
+        """Apply a worker's `delta`, `stale` updates old, at the master's time t. All slices have the same length.
+
+        `momentum`: that of the stage, in place of the algorithm's.
+        """
         raise NotImplementedError

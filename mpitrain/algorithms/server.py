@@ -66,6 +66,10 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)} if self.momentum else {}
 
+    @property
+    def momentum_changes(self) -> bool:
+        return self.momentum > 0  # else there is no velocity
+
     def master(self, fast: Fast) -> MasterRule:
         return ServerRule(self.momentum, self.gradient_decay, fast)
 
@@ -76,7 +80,16 @@ class ServerRule(MasterRule):
     def __init__(self, mu: float, beta: float, fast: Fast) -> None:
         self._mu, self._beta, self._update = mu, beta, fast(update)
 
-    def merge(self, vectors: Buffers, delta: Array, scratch: Array, *, eta: float, stale: int, t: int) -> None:
-        alpha = decay(t, t - stale, self._beta)
-        v = vectors.get("velocity")
-        self._update(vectors["theta"], v, delta, scratch, eta=eta, mu=self._mu, alpha=alpha)
+    def merge(
+        self,
+        vectors: Buffers,
+        delta: Array,
+        scratch: Array,
+        *,
+        eta: float,
+        stale: int,
+        t: int,
+        momentum: float | None = None,
+    ) -> None:
+        alpha, mu = decay(t, t - stale, self._beta), self._mu if momentum is None else momentum
+        self._update(vectors["theta"], vectors.get("velocity"), delta, scratch, eta=eta, mu=mu, alpha=alpha)

@@ -103,6 +103,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return minibatch
 
     @property
+    def momentum_changes(self) -> bool:
+        """Whether stages can change the momentum."""
+        return False
+
+    @property
     def period(self) -> int:
         """The number of a worker's minibatches between two exchanges with a centre."""
         raise NotImplementedError

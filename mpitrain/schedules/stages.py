@@ -21,6 +21,7 @@ class Settings:
     learning_rate: float
     workers: int | None
     bias_scale: float = 1.0
+    momentum: float | None = None  # None: the algorithm's own
 
 
 class Schedule:
@@ -38,7 +39,13 @@ class Schedule:
         for position, stage in sorted(placed, key=lambda pair: pair[0]):
             rate = (stage.learning_rate or now.learning_rate) * (stage.rate_factor or 1.0)
             scale = stage.bias_factor * now.learning_rate / rate if stage.bias_factor else 1.0
-            now = Settings(stage.minibatch or now.minibatch, rate, stage.workers or now.workers, now.bias_scale * scale)
+            now = Settings(
+                stage.minibatch or now.minibatch,
+                rate,
+                stage.workers or now.workers,
+                now.bias_scale * scale,
+                now.momentum if stage.momentum is None else stage.momentum,
+            )
             self._begins.append((position, now))
 
     def at(self, served: int) -> Settings:

@@ -101,7 +101,7 @@ def test_a_message_under_another_tag_is_seen(case: tuple[Channel[Any], Envelope[
 def test_a_number_that_is_not_finite_is_seen(number: float) -> None:
     """But for the loss of a gradient, which the server refuses by itself; NumPy's numbers travel as plain ones."""
     work = Work(0, 0, 8, 8)
-    for bad in (pack(Gradient(0, work, learning_rate=number)), pack(Gradient(0, work), traffic=number)):
+    for bad in (pack(Gradient(0, work, zeros=number)), pack(Gradient(0, work), traffic=number)):
         with pytest.raises(WireError, match="rank 1"):
             TO_MASTER.unpack(bad, 1)
     loss: Any = np.float64(number)

@@ -74,7 +74,7 @@ class MergingWorker(Loop[Claimed]):
                 break
         if not known:  # the last minibatch was not known to be it
             self._outgoing.start(slice(0, total.size))
-        return Gradient(index, replace(work, count=samples), number, eta, loss, zeros.value or 0.0)
+        return Gradient(index, replace(work, count=samples), number, loss, zeros.value or 0.0)
 
     def _step(self, g: Array, total: Array, eta: float | None, part: slice) -> None:
         """s ← s + g and θ ← θ − ηg on a part whose gradient has just been computed, while it is in cache.

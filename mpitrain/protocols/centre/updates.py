@@ -13,7 +13,7 @@ class Updates:
 
     def __init__(self, session: Session) -> None:
         self.state, self.counters, self.monitor = session.state, session.counters, session.monitor
-        self.options = session.config.algorithm
+        self.options, self.schedule = session.config.algorithm, session.schedule
         self.rule = self.options.master(session.device.fast)
         self.limit = session.config.run.nonfinite_limit
         self._refused_in_a_row = 0
@@ -41,13 +41,18 @@ class Updates:
         return False
 
     def apply(self, gradient: Array, told: Gradient, worker: int) -> None:
-        """The algorithm's update with the worker's index j; counts i, the samples and the staleness."""
-        state, eta = self.state, told.learning_rate
+        """The algorithm's update with the worker's index j; counts i and the staleness.
+
+        Learning rate and momentum are those of the master's index (Chan & Lane 2014, Algorithm 1: LEARNINGRATE(i),
+        MOMENTUM(i)): of the stage that the samples merged so far have reached.
+        """
+        state, now = self.state, self.schedule.at(self.counters.trained_all)
         stale, vectors = state.index - told.index, state.vectors()
         for b in blocks(state.theta.size, block_of(state.theta)):
             parts = {name: vector[b] for name, vector in vectors.items()}
             scratch = self._scratch[: b.stop - b.start]
-            self.rule.merge(parts, gradient[b], scratch, eta=eta, stale=stale, t=state.index)
+            times = {"stale": stale, "t": state.index}
+            self.rule.merge(parts, gradient[b], scratch, eta=now.learning_rate, momentum=now.momentum, **times)
         self.counters.updated(stale)
         if self._previous is not None:
             self._compare(gradient, told, worker)

@@ -40,7 +40,7 @@ class Trial:
             gain = sum(work.count for work in works) / 128
             centre.settle()
             d[:] = gain if self.session.config.algorithm.additive else -gain / eta
-            told = Gradient(self.read[-1][0] or 0, works[0], learning_rate=eta)
+            told = Gradient(self.read[-1][0] or 0, works[0])
             for piece in centre.pieces:
                 centre.push(piece, d[piece], told)
                 centre.progress()

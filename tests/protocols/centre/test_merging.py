@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mpitrain.errors import TrainingFailed
+from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
@@ -28,16 +28,41 @@ def test_a_sequence_of_gradients_gives_algorithm_1_by_hand(session_of) -> None:
     i=1, j=0: α=½:   v = ½[−1,−2] − 0.125·[8,−8] = [−1.5,0];  Θ = [−1.5,−1]
     i=2, j=2: α=1:   v = ½[−1.5,0] − 0.25·[1,4] = [−1,−1];    Θ = [−2.5,−2]
     """
-    session = session_of(one_rank(), "algorithm.momentum=0.5", "algorithm.gradient_decay=0.5")
+    rate = "training.learning_rate=0.25"
+    session = session_of(one_rank(), "algorithm.momentum=0.5", "algorithm.gradient_decay=0.5", rate)
     session.state.theta = np.array([1.0, 1.0])
     session.state.beside = {"velocity": np.zeros(2)}
     updates = Updates(session)
     for j, gradient in ((0, [4.0, 8.0]), (0, [8.0, -8.0]), (2, [1.0, 4.0])):
-        updates.apply(np.array(gradient), Gradient(j, WORK, learning_rate=0.25), worker=1)
+        updates.apply(np.array(gradient), Gradient(j, WORK), worker=1)
     assert session.state.theta.tolist() == [-2.5, -2.0]
     assert session.state.beside["velocity"].tolist() == [-1.0, -1.0]
     assert session.state.index == 3
     assert (session.counters.staleness_sum, session.counters.staleness_max) == (1, 1)
+
+
+def test_rate_and_momentum_are_those_of_the_masters_index(session_of) -> None:
+    """LEARNINGRATE(i), MOMENTUM(i) of Algorithm 1, whenever the gradient was begun: μ = 0.5, then 0.25; η = 1, then ½.
+
+    Nothing merged: v = −1·2 = −2, Θ = −1.  After 64 samples: v = −2/4 − ½·2 = −1.5, Θ = −2.5.
+    """
+    stage = "stages=[{at=1, momentum=0.25, learning_rate=0.5}]"
+    settings = ("algorithm.momentum=0.5", "training.learning_rate=1", "training.epochs=2", stage)
+    session = session_of(one_rank(), *settings)
+    session.state.theta, session.state.beside = np.array([1.0]), {"velocity": np.zeros(1)}
+    updates = Updates(session)
+    updates.apply(np.array([2.0]), Gradient(0, WORK), worker=1)
+    assert session.state.theta.tolist() == [-1.0]
+    session.counters.trained(64, 0.0)
+    updates.apply(np.array([2.0]), Gradient(1, WORK), worker=1)
+    assert session.state.theta.tolist() == [-2.5] and session.state.beside["velocity"].tolist() == [-1.5]
+
+
+@pytest.mark.parametrize("settings", [["algorithm.name=sgd"], ["algorithm.name=asgd"]])
+def test_a_momentum_that_cannot_change_is_bad_input(session_of, settings: list[str]) -> None:
+    """Of another algorithm, and where there is no velocity."""
+    with pytest.raises(BadInput, match="stages: momentum"):
+        session_of(one_rank(), *settings, "stages=[{at=1, momentum=0.5}]")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
