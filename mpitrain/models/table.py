@@ -48,6 +48,10 @@ class Convolution(LayerTable, frozen=True, tag="convolution"):
     deviation: NotNegative | None = None
     bias: Finite = 0.0  # the initial one of every filter
 
+    def __post_init__(self) -> None:
+        if self.pad >= self.kernel:
+            raise ValueError(f"pad = {self.pad}: at least the kernel's {self.kernel}; filters would see only zeros")
+
 
 class MaxPool(LayerTable, frozen=True, tag="max-pool"):
     """The maximum of windows of side `size` inside the image, `stride` apart (by default `size`)."""

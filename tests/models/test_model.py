@@ -13,16 +13,21 @@ import pytest
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.models.build import build
+from mpitrain.models.build import build, network
 from mpitrain.models.model import CAPABILITIES, Model, require
 from mpitrain.models.network import network_of_layers
+from mpitrain.models.presets import Design
+from mpitrain.models.table import Convolution, FullyConnected, LocalResponseNorm, MaxPool, Sigmoid
 
 from .gradients import directional_error
 from .torch_modules import TORCH_MODELS
 
+LISTED = [Convolution(4, 3, pad=1, pool=2), Sigmoid(), LocalResponseNorm(3, scale=0.2), MaxPool(2, 1), FullyConnected()]
+
 MODELS: dict[str, Callable[[], Model]] = {
     "images": lambda: build("digits-cnn", (8, 8, 1), 7, width=0.5),
     "frames": lambda: build("strom2015-dnn", (4, 5), 7, width=0.01, output="logistic"),
+    "layers": lambda: network(Design(LISTED), (6, 6, 2), 7),
     **TORCH_MODELS,
 }
 

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import product
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,10 @@ REFUSED = [
     ('{kind = "fully-connected", gain = nan}', r"model\.layers\[0\]\.gain: "),
     ('{kind = "fully-connected", bias = inf}', r"model\.layers\[0\]\.bias: "),
     ('{kind = "local-response-norm", size = 4}' + LAST, r"model\.layers\[0\]: size = 4 is even"),
+    (
+        '{kind = "convolution", filters = 3, kernel = 3, pad = 3}' + LAST,
+        r"model\.layers\[0\]: pad = 3: at least the ker",
+    ),
     ("", r"model\.layers: no layer of kind \"fully-connected\""),
     ('{kind = "convolution", filters = 3, kernel = 1}', r"model\.layers: no layer of kind"),
     ('{kind = "fully-connected"}, {kind = "relu"}', r"model\.layers\[1\]\.kind = 'relu': follows the last"),
@@ -146,6 +151,38 @@ REFUSED = [
 def test_a_refused_list_names_the_key(layers: str, line: str) -> None:
     with pytest.raises(BadInput, match=line):
         config_of(layers)
+
+
+AWKWARD = (
+    "inf",
+    "-inf",
+    "nan",
+    "1e300",
+    "-1",
+    "0",
+    "1e-300",
+    "-0.5",
+    "9" * 30,
+    "true",
+    "'a'",
+    "[]",
+    "{}",
+    "2020-01-01",
+)
+
+
+def test_awkward_values_of_every_key_are_taken_or_named() -> None:
+    for kind, layer in table.KINDS.items():
+        needed = {"filters": "filters = 2, ", "kernel": "kernel = 1, ", "size": "size = 3, "}
+        for key, value in product(layer.__struct_fields__, AWKWARD):
+            others = "".join(text for name, text in needed.items() if name in layer.__struct_fields__ and name != key)
+            first = '{kind = "fully-connected", units = 1}, '
+            try:
+                config = config_of(f'{first}{{kind = "{kind}", {others}{key} = {value}}}' + LAST)
+            except BadInput as refusal:
+                assert "model.layers[1]" in str(refusal) and (key in str(refusal) or "units" in str(refusal))
+            else:
+                assert configuration.resolve(tomllib.loads(configuration.to_toml(config))) == config
 
 
 @pytest.mark.parametrize("value", ["3", "{}", "[3]", "'relu'"])
