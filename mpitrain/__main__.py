@@ -1,4 +1,4 @@
-"""`python -m mpitrain COMMAND ...`; `train` when nothing is said."""
+"""`python -m mpitrain COMMAND ...`; the default command is `train`."""
 
 import argparse
 import io
@@ -15,7 +15,7 @@ from mpitrain.errors import BadInput, printable
 
 environment.prepare()  # before anything loads NumPy
 
-#: What adds these commands to the command line; only that of the command at hand is loaded.
+#: The functions that add these commands to the command line; only that of the given command is loaded.
 ADDED = {
     ("evaluate", "predict", "export"): "mpitrain.trained.commands:add_parsers",
     ("prepare", "check"): "mpitrain.data.commands:add_parsers",
@@ -49,13 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _is_misspelled(word: str) -> bool:
-    """Whether a first word that is no command cannot be a configuration either."""
+    """Whether a first word that is not a command cannot be a configuration file either."""
     path = Path(word)
     return not (word.startswith("-") or path.suffix or path.name != word or path.exists())
 
 
 def _refuse(word: str) -> int:
-    """Say once, however many ranks were started, that there is no such command."""
+    """Report once, on any number of ranks, that there is no such command."""
     from mpitrain.config import nearest
     from mpitrain.mpi import Transport
     from mpitrain.mpi.agreement import agreed, ending_together
@@ -68,7 +68,7 @@ def _refuse(word: str) -> int:
 
 
 def _prepare_output() -> None:
-    """Have both streams take everything: where they are closed, and names that the locale has no letters for."""
+    """Make both streams accept all output, even if they are closed or the locale lacks characters."""
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -76,7 +76,7 @@ def _prepare_output() -> None:
 
 
 def parser(command: str = "--help") -> argparse.ArgumentParser:
-    """The command line, the whole of it or as far as one command needs it."""
+    """The parser of the command line, complete or as far as one command needs it."""
     top = argparse.ArgumentParser(prog="mpitrain", description="Distributed SGD over MPI on HDF5 shards.")
     top.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)

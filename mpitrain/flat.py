@@ -9,11 +9,11 @@ import numpy as np
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 
-#: Elements an update rule treats at a time: of 2^13 to 2^20, the quickest measured for a server update with momentum.
+#: Elements that an update rule processes at a time: the fastest of 2^13 to 2^20 for a server update with momentum.
 BLOCK = 131072
 
 
-#: The same on a GPU: as few kernels as possible, with scratch that does not matter beside the vectors.
+#: The same on a GPU: few kernel launches, with scratch that is small compared to the vectors.
 GPU_BLOCK = 1 << 24
 
 
@@ -37,7 +37,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in the flat vector: in the order given, without gaps."""
+    """The position of each parameter in the flat vector: in the given order, without gaps."""
 
     parameters: Sequence[Parameter]
     slices: dict[str, slice] = field(init=False, default_factory=dict)
@@ -56,14 +56,14 @@ class Layout:
         return sum(parameter.size for parameter in self.parameters)
 
     def views(self, vector: Array) -> dict[str, Array]:
-        """Views of `vector` by name, each of its parameter's shape. Raises ValueError when the length is another."""
+        """Views of `vector` by name, with the shapes of the parameters. Raises ValueError for a wrong length."""
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape} for a layout of {self.size} parameters")
         return {p.name: vector[self.slices[p.name]].reshape(p.shape) for p in self.parameters}
 
 
 def block_of(vector: Array) -> int:
-    """Elements of this vector that an update rule treats at a time, where it lies."""
+    """Elements of this vector that an update rule processes at a time, depending on the vector's device."""
     return BLOCK if isinstance(vector, np.ndarray) else GPU_BLOCK
 
 
@@ -73,12 +73,12 @@ def scratch_for(vector: Array) -> Array:
 
 
 def on_host(array: Array) -> Array:
-    """The array where files and MPI see it: itself, or a copy if it lies on a GPU."""
+    """The array in host memory: itself, or a copy if it is on a GPU."""
     return array if isinstance(array, np.ndarray) else array.get()
 
 
 def fill(vector: Array, source: Array) -> None:
-    """Copy from host memory to where the vector lies."""
+    """Copy `source` from host memory to the vector's device."""
     if isinstance(vector, np.ndarray):
         np.copyto(vector, source)
     else:

@@ -1,7 +1,7 @@
-"""Random streams keyed by what they are for, not by who draws from them.
+"""Random streams keyed by their purpose, not by the rank that draws from them.
 
-Every draw is a pure function of (seed, purpose, key): a run with another number of ranks, or a resumed one, draws
-the same numbers for the same minibatch.
+Every draw is a pure function of (seed, purpose, key): a run with another number of ranks, or a resumed one, draws the
+same numbers for the same minibatch.
 """
 
 from functools import lru_cache
@@ -23,9 +23,9 @@ def _philox_key(seed: int, purpose: str, key: tuple[int, ...]) -> Array:
 
 
 def uniforms(seed: int, purpose: str, key: tuple[int, ...], start: int, out: Array) -> None:
-    """Fill float64 `out` [n, 4·m] with numbers in [0, 1): those of the places start … start + n of one stream.
+    """Fill float64 `out` [n, 4·m] with the numbers in [0, 1) of the positions start … start + n of a stream.
 
-    A place has its own numbers, whoever draws them, alone or with its neighbours.
+    The numbers of a position do not depend on whether they are drawn alone or together with others.
     """
     blocks = out.shape[1] // 4  # Philox makes four numbers from each value of its counter
     generator = np.random.Philox(key=_philox_key(seed, purpose, key), counter=start * blocks)

@@ -1,7 +1,4 @@
-"""Pre-training of the initial weights by the first rank, while the others wait.
-
-It is done before a training, whatever the algorithm.
-"""
+"""Pre-training of the initial weights on the first rank, before a training with any algorithm."""
 
 from itertools import groupby
 
@@ -17,8 +14,8 @@ from mpitrain.training.context import Session
 def pretrain(session: Session) -> None:
     """Pre-train the initial weights of a fresh session as its configuration says. Collective.
 
-    The other ranks wait for as long as the first one gives heartbeats. A stop ends it, and then the training, which
-    leaves no checkpoint: weights that are half pre-trained are none to resume from.
+    The other ranks wait as long as the first one sends heartbeats. A stop request ends the pre-training and then the
+    training, without a checkpoint, since a run cannot be resumed from incompletely pre-trained weights.
     """
     options, transport, theta = session.config.pretraining, session.transport, session.state.theta
     if options.method == "none":
@@ -36,7 +33,7 @@ def pretrain(session: Session) -> None:
 
 
 def _work(session: Session, options: Pretraining) -> bool:
-    """Whether it came to its end."""
+    """Pre-train on rank 0; returns whether the pre-training was completed."""
     corpus, seed = session.learner.corpus, session.config.training.seed
     if options.samples:
         corpus = Subset(corpus, options.samples, seed)
@@ -52,7 +49,7 @@ def _work(session: Session, options: Pretraining) -> bool:
             if session.stop.flag:
                 break
         if session.stop.flag:
-            session.monitor.progress.line(f"pre-training of layer {layer} of {layers} stopped; nothing of it is kept")
+            session.monitor.progress.line(f"pre-training of layer {layer} of {layers} stopped; its result is discarded")
             break
         _record(session, layer, layers, loss / samples, session.clock() - began)
     if theta is not session.state.theta:
@@ -62,7 +59,7 @@ def _work(session: Session, options: Pretraining) -> bool:
 
 
 def _record(session: Session, layer: int, layers: int, loss: float, seconds: float) -> None:
-    """Of a layer that is done, its mean loss over all of its minibatches."""
+    """Record the mean loss over all minibatches of a layer."""
     monitor = session.monitor
     monitor.progress.line(f"pre-trained layer {layer} of {layers}: loss {loss:.4f}, {seconds:.1f} s")
     monitor.write("pretraining", layer=layer, layers=layers, loss=loss, seconds=seconds)

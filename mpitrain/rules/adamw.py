@@ -15,7 +15,7 @@ from mpitrain.flat import Array
 
 
 class Factors(NamedTuple):
-    """What vectors are multiplied by in a step: the scalars, reckoned in double precision before they are rounded."""
+    """The factors of vectors in a step, computed in double precision before they are rounded."""
 
     keep_m: float  # β₁
     take_m: float  # 1 − β₁
@@ -28,14 +28,14 @@ class Factors(NamedTuple):
 
 
 def factors(eta: float, t: int, beta1: float, beta2: float, epsilon: float, decay: float) -> Factors:
-    """For the step after t others. The decay λ is 0 or at least 10⁻⁹, so that its inverse is a float32."""
+    """The factors of the step after t others. The decay λ is 0 or at least 10⁻⁹, so that its inverse is a float32."""
     correct_m, correct_v = 1.0 - beta1 ** (t + 1), sqrt(1.0 - beta2 ** (t + 1))
     scale = 1.0 / (decay * correct_m) if decay else -eta / correct_m
     return Factors(beta1, 1.0 - beta1, beta2, 1.0 - beta2, 1.0 / correct_v, epsilon, scale, -eta * decay)
 
 
 def increment(x: Array, m: Array, v: Array, g: Array, scratch: Array, by: Factors) -> None:
-    """`scratch` ← what θ = x is to be increased by, with both moments brought up to date."""
+    """Update both moments; `scratch` ← the increment of θ = x."""
     # m ← β₁m + (1 − β₁)g
     np.multiply(g, by.take_m, out=scratch)
     np.multiply(m, by.keep_m, out=m)
@@ -45,7 +45,7 @@ def increment(x: Array, m: Array, v: Array, g: Array, scratch: Array, by: Factor
     np.multiply(scratch, by.take_v, out=scratch)
     np.multiply(v, by.keep_v, out=v)
     np.add(v, scratch, out=v)
-    # u ← −ηλ(m̂/(√v̂ + ε)/λ + θ): the decay within the bracket, so that one scratch vector is enough
+    # u ← −ηλ(m̂/(√v̂ + ε)/λ + θ): the decay is inside the bracket, so that one scratch vector suffices
     np.sqrt(v, out=scratch)
     np.multiply(scratch, by.correct_v, out=scratch)
     np.add(scratch, by.epsilon, out=scratch)
@@ -70,6 +70,6 @@ def adamw(
     epsilon: float,
     decay: float,
 ) -> None:
-    """One step, after t others; x is θ."""
+    """The step after t others; x is θ."""
     increment(x, m, v, g, scratch, factors(eta, t, beta1, beta2, epsilon, decay))
     np.add(x, scratch, out=x)

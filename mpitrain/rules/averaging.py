@@ -1,4 +1,4 @@
-"""Averages of the trained vector over time: ASGD and MVASGD, ADOWNPOUR and MVADOWNPOUR.
+"""Averages of the parameters over time: ASGD and MVASGD, ADOWNPOUR and MVADOWNPOUR.
 
 Zhang, Choromanska & LeCun 2015, §5: z ← (1 − a)z + aθ, z₀ = θ₀. It is computed as z + a(θ − z): rounded to float32,
 1 − a and a do not add up to 1, and for small a the average of a constant would differ from that constant.
@@ -10,7 +10,7 @@ from mpitrain.flat import Array
 
 
 def moving_average(z: Array, theta: Array, scratch: Array, *, rate: float) -> None:
-    """Average with a constant moving rate in (0, 1] (MVASGD; MVADOWNPOUR takes 0.001)."""
+    """An average with a constant moving rate in (0, 1] (MVASGD; MVADOWNPOUR uses 0.001)."""
     # z ← (1 − a)z + aθ
     np.subtract(theta, z, out=scratch)
     np.multiply(scratch, rate, out=scratch)

@@ -1,7 +1,7 @@
-"""Block momentum: workers train by themselves, and the average of what they reach moves with a momentum of its own.
+"""Block momentum: workers train independently, and Θ follows the averages of their parameters with momentum.
 
-Chen & Huo 2016 (BMUF), Wang et al. 2020 (SlowMo) and Douillard et al. 2023 (DiLoCo) are settings of these rules. Δ is
-how far the workers' mean has come from where they started. v is kept in the units of Δ; BMUF's own v is ζ times that.
+Chen & Huo 2016 (BMUF), Wang et al. 2020 (SlowMo) and Douillard et al. 2023 (DiLoCo) are special cases of these rules.
+Δ is the difference between the workers' mean and their starting point. v has the units of Δ; BMUF's v is ζ times this.
 """
 
 import numpy as np
@@ -12,9 +12,9 @@ from mpitrain.flat import Array
 def block_move(
     mean: Array, theta: Array, v: Array, scratch: Array, *, mu: float, unit: float = 1.0, ahead: float = 0.0
 ) -> None:
-    """The momentum of the blocks; `mean` becomes Δ/unit. Workers started at Θ + `ahead`·v.
+    """Update the momentum v; `mean` ← Δ/unit. Workers started at Θ + `ahead`·v.
 
-    SlowMo keeps v in units of the learning rate, which `unit` is then.
+    SlowMo's v is in units of the learning rate, which is then passed as `unit`.
     """
     # Δ ← mean − (Θ + ahead·v)
     np.subtract(mean, theta, out=mean)
@@ -31,7 +31,7 @@ def block_move(
 
 
 def block_step(theta: Array, v: Array, scratch: Array, *, rate: float) -> None:
-    """Classical block momentum."""
+    """The step of classical block momentum."""
     # Θ ← Θ + ζv
     np.multiply(v, rate, out=scratch)
     np.add(theta, scratch, out=theta)

@@ -1,6 +1,7 @@
 """DOWNPOUR (Dean et al. 2012, as in the Supplement of Zhang, Choromanska & LeCun 2015).
 
-Whenever τ divides a worker's clock: `push`, then `pull`. At every step: `step`. At the end, a pending update is pushed.
+A worker calls `push` and then `pull` whenever τ divides its clock, and `step` at every step. At the end, it pushes the
+update that is left.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ def push(centre: Array, v: Array) -> None:
 
 
 def pull(x: Array, v: Array, centre: Array) -> None:
-    """The worker restarts from the centre."""
+    """Set the worker to the centre, and its accumulated update to 0."""
     # xⁱ ← x̃
     np.positive(centre, out=x)
     # vⁱ ← 0
@@ -23,7 +24,7 @@ def pull(x: Array, v: Array, centre: Array) -> None:
 
 
 def step(x: Array, v: Array, u: Array) -> None:
-    """A local step, added to the worker's parameters and to the update that it will push. u is −ηg for SGD."""
+    """Add a local step to the worker's parameters and to its accumulated update. u is −ηg for SGD."""
     # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
     np.add(x, u, out=x)
     np.add(v, u, out=v)

@@ -1,8 +1,9 @@
 """Elastic averaging (Zhang, Choromanska & LeCun 2015, §3): EASGD and EAMSGD, asynchronous and synchronous.
 
-Worker, at an exchange: `elastic_difference` with the centre it read, and d goes to the centre (`move_centre`). The
-gradient is taken at the x from before the exchange, so that both can overlap; then x gives up d (`give_up`) and takes
-its optimizer's step: of SGD in Algorithm 1 and equation 5, of Nesterov's momentum in Algorithm 2 and equation 7.
+At an exchange, a worker computes d by `elastic_difference` from the centre that it read, and d is added to the centre
+(`move_centre`). The gradient is taken at the x from before the exchange, so that both can overlap; then d is subtracted
+from x (`give_up`), which takes its optimizer's step: SGD in Algorithm 1 and equation 5, Nesterov's momentum in
+Algorithm 2 and equation 7.
 """
 
 import numpy as np
@@ -12,12 +13,12 @@ from mpitrain.rules.averaging import moving_average
 
 
 def alpha_from_beta(beta: float, workers: int) -> float:
-    """Moving rate of one exchange, α = β/p; not divided by the communication period."""
+    """The moving rate of an exchange, α = β/p, which is not divided by the communication period."""
     return beta / workers
 
 
 def alpha_from_rho(eta: float, rho: float) -> float:
-    """Moving rate from the penalty ρ of equation 2: α = ηρ."""
+    """The moving rate for the penalty ρ of equation 2: α = ηρ."""
     return eta * rho
 
 
@@ -29,13 +30,13 @@ def elastic_difference(d: Array, x: Array, centre: Array, *, alpha: float) -> No
 
 
 def move_centre(centre: Array, d: Array) -> None:
-    """Step b) of Algorithms 1 and 2, the centre's side."""
+    """Step b) of Algorithms 1 and 2, on the centre."""
     # x̃ ← x̃ + α(x − x̃)
     np.add(centre, d, out=centre)
 
 
 def give_up(x: Array, d: Array) -> None:
-    """Step a) of Algorithms 1 and 2, the worker's side, just before its own step with a gradient from before it."""
+    """Step a) of Algorithms 1 and 2, on the worker, just before its own step."""
     # xⁱ ← xⁱ − α(x − x̃)
     np.subtract(x, d, out=x)
 

@@ -2,8 +2,8 @@
 
 Zhang, Choromanska & LeCun 2015, Figure 4.
 
-The online predictive loss (Cesa-Bianchi et al. 2004) is the mean of the minibatch losses, each taken before the update
-that uses the minibatch; here over windows, as a mean since the start would hide stagnation.
+The online predictive loss (Cesa-Bianchi et al. 2004) is the mean of the minibatch losses, each computed before the
+update with the minibatch; here over windows, since a mean since the start would hide stagnation.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Plateau:
-    """Stagnation: `patience` windows of `window` minibatches in a row, none below the best by `tolerance` of its mean.
+    """Stagnation: none of `patience` consecutive windows of `window` minibatches is better than the best one by the
+    fraction `tolerance` of its mean.
 
-    `factors` are the divisors, in order; after the last one the rate stays.
+    `factors` are the divisors, in order; after the last one the rate remains constant.
     """
 
     window: int = 1000

@@ -4,7 +4,7 @@ from math import expm1, log1p, sqrt
 
 
 def decayed(eta: float, t: int, gamma: float) -> float:
-    """η/(1 + γt)^0.5 (Zhang, Choromanska & LeCun 2015, Supplement): frees an EAMSGD trapped at a long period."""
+    """η/(1 + γt)^0.5 (Zhang, Choromanska & LeCun 2015, Supplement): EAMSGD escapes traps at long periods."""
     return eta / sqrt(1.0 + gamma * t)
 
 

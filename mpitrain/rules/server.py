@@ -1,7 +1,7 @@
 """The parameter server's update (Chan & Lane 2014, Algorithm 1; Zhang 2013 is μ = 0, β = 1) and MDOWNPOUR's.
 
-∇ is the plain sum of the raw gradients of a worker's local steps: uphill, and not yet multiplied by η. (§4 of the paper
-sends a difference of parameters; with Algorithm 1 as printed that would ascend, and apply η twice.)
+∇ is the sum of the gradients of a worker's local steps, not multiplied by η or −1. (In §4 of the paper, workers send a
+difference of parameters; with Algorithm 1 as printed, this would ascend, and apply η twice.)
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from mpitrain.rules.sgd import accelerate, sgd
 
 
 def decay(i: int, j: int, beta: float) -> float:
-    """Weight α = β^(i−j) of a gradient taken at Θ_j when the server is at Θ_i. Raises ValueError if j > i."""
+    """The weight α = β^(i−j) of a gradient at Θ_j if the server is at Θ_i. Raises ValueError if j > i."""
     if j > i:
         raise ValueError(f"a gradient at index {j} reached a server at index {i}")
     return beta ** (i - j)
@@ -20,9 +20,9 @@ def decay(i: int, j: int, beta: float) -> float:
 def update(
     theta: Array, v: Array | None, gradient: Array, scratch: Array, *, eta: float, mu: float, alpha: float
 ) -> None:
-    """Algorithm 1's update, after which the caller counts i ← i + 1.
+    """The update of Algorithm 1, after which the caller increments i.
 
-    v may be None when μ = 0: no velocity is kept and Θ gets the same bits.
+    v may be None if μ = 0; Θ gets the same bits without a velocity.
     """
     if v is None:
         if mu != 0.0:
@@ -39,7 +39,7 @@ def update(
 def mdownpour(y: Array, v: Array, g: Array, scratch: Array, *, eta: float, delta: float) -> None:
     """Momentum DOWNPOUR, τ = 1 (Zhang, Choromanska & LeCun 2015, Supplement): `g` is a worker's gradient at y.
 
-    Exactly Nesterov's momentum in the look-ahead variable y = x + δv. The model is x: `look_ahead(x, y, v, -delta)`.
+    This is Nesterov's momentum in the variable y = x + δv. The model is x: `look_ahead(x, y, v, -delta)`.
     """
     # v ← δv − ηg
     accelerate(v, g, scratch, eta=eta, mu=delta)

@@ -1,8 +1,8 @@
 """Sequential SGD and its momentum forms (Zhang, Choromanska & LeCun 2015, §5; Krizhevsky 2014, §5).
 
-Every rule of this package: arrays are slices of flat vectors of one dtype and one length, changed in place; `scratch`
-is overwritten; scalars are Python floats (a NumPy scalar would widen float32). A momentum of 0 gives the bits of the
-rule without momentum, as x + (−ηg) and x − ηg are the same number.
+As in all rules of this package, arrays are slices of flat vectors of one dtype and one length, which are changed in
+place; `scratch` is overwritten; scalars are Python floats (a NumPy scalar would widen float32). A momentum of 0 gives
+the bits of the rule without momentum, since x + (−ηg) and x − ηg are the same number.
 """
 
 import numpy as np
@@ -11,17 +11,17 @@ from mpitrain.flat import Array
 
 
 def sgd(theta: Array, g: Array, scratch: Array, *, eta: float) -> None:
-    """One step of SGD. The same bits as `server.update` with μ = 0 and α = 1."""
+    """A step of SGD, with the same bits as `server.update` with μ = 0 and α = 1."""
     # θ ← θ − ηg
     np.multiply(g, eta, out=scratch)
     np.subtract(theta, scratch, out=theta)
 
 
 def accelerate(v: Array, g: Array, scratch: Array, *, eta: float, mu: float) -> None:
-    """The velocity that every momentum rule shares."""
+    """The update of the velocity, which all momentum rules share."""
     # v ← μv − ηg
     if mu == 0.0:
-        np.multiply(g, -eta, out=v)  # in full: 0·v is −0 or nan for some v
+        np.multiply(g, -eta, out=v)  # without v: 0·v is −0 or nan for some v
     else:
         np.multiply(g, eta, out=scratch)
         np.multiply(v, mu, out=v)
@@ -29,7 +29,7 @@ def accelerate(v: Array, g: Array, scratch: Array, *, eta: float, mu: float) -> 
 
 
 def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
-    """The point where Nesterov's gradient is taken."""
+    """The point at which Nesterov's gradient is taken."""
     # out ← x + μv
     np.multiply(v, mu, out=out)
     np.add(out, x, out=out)
