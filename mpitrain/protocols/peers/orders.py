@@ -20,6 +20,8 @@ class Asynchronous(Loop[Turn]):
             reason = peer.meetings.reason(done=self.turn is None)
             if reason is not None:  # nobody waits for more than the minibatch that this rank was in when it was called
                 self.stopping = peer.meetings.meet(reason, END if self.turn is None else self.turn.place)
+                if self.stopping:  # nobody takes a report any more
+                    return None
             elif self.turn is None or _may_start(peer, self.turn):
                 return self.turn
             else:
