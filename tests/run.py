@@ -58,6 +58,8 @@ def environment(mpi: str) -> str:
     if not python.exists():
         venv.create(folder, with_pip=True)
     install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", f".[{mpi},test]"]
+    if mpi == "mpich":  # where the serial tests run; the other environment shows that PyTorch may be missing
+        install += [f".[{mpi},torch]", "torch==2.13.*"]
     if step(f"install beside {mpi}", install, INSTALL_DEADLINE):
         sys.exit(1)
     return str(python)

@@ -1,0 +1,76 @@
+"""One thread: a step of SGD through mpitrain's flat vectors against a plain PyTorch loop, step about.
+
+    python benchmarks/torch/step.py resnet|mlp float32|bf16 [STEPS]
+
+Prints the medians in milliseconds of processor time, which other programs on the machine disturb least, and the median
+over pairs of steps of plain ÷ ours: 1 is equal, more is better.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from modules import CLASSES, MODULES, SHAPE
+from torch.nn import functional
+
+from mpitrain.data.batch import Batch
+from mpitrain.flat import block_slices
+from mpitrain.models.torch_module import TorchModel
+from mpitrain.optimizers import Descent, Sgd
+from mpitrain.rng import stream
+
+MINIBATCH, RATE = 64, 1e-3
+
+
+def seconds(step: Callable[[], None]) -> float:
+    """Processor time of one step on this thread."""
+    began = time.thread_time()
+    step()
+    return time.thread_time() - began
+
+
+def main(name: str, precision: str, steps: int = 40) -> None:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    rng, bf16 = np.random.default_rng(1), precision == "bf16"
+    batch = Batch(
+        rng.standard_normal((MINIBATCH, *SHAPE)).astype(np.float32),
+        rng.integers(0, CLASSES, MINIBATCH).astype(np.int32),
+    )
+    model = TorchModel(lambda seed: MODULES[name](), SHAPE, CLASSES, bf16=bf16)
+    theta = model.initial(1)
+    gradient, descent = np.zeros_like(theta), Descent(Sgd(), theta, {})
+    plain = MODULES[name]()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=RATE)
+    x, targets = torch.from_numpy(batch.inputs).permute(0, 3, 1, 2), torch.from_numpy(batch.targets).long()
+
+    def update(part: slice) -> None:
+        for b in block_slices(part):
+            descent.step(b, gradient[b], RATE, 0)
+
+    def ours() -> None:
+        model.loss_and_gradient(descent.at, gradient, batch, stream(1, "dropout", 0, 0), update)
+
+    def theirs() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16) if bf16 else nullcontext():
+            loss = functional.cross_entropy(plain(x), targets)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    for step in (ours, theirs):
+        step()
+    pairs = np.array([(seconds(ours), seconds(theirs)) for _ in range(steps)])
+    medians = 1e3 * np.median(pairs, axis=0)
+    print(
+        f"{name} {precision}: ours {medians[0]:.1f} ms, plain {medians[1]:.1f} ms, "
+        f"plain / ours {np.median(pairs[:, 1] / pairs[:, 0]):.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3], *map(int, sys.argv[3:]))
