@@ -1,13 +1,13 @@
 """Test error and loss against wall clock and samples: τ ∈ {1, 4, 16, 64} with p = 4, and p ∈ {4, 8, 16} with τ = 10.
 
-    python benchmarks/elastic/sweep.py OUT [--data DIR --preset NAME] [--epochs E] [--only tau|workers] [--quick]
+    python benchmarks/elastic/sweep.py OUT [--data DIR --preset NAME] [--epochs E] [--only tau|workers|block] [--quick]
         [--set KEY=VALUE] [--unstable ERROR] [--rates FACTOR]
 
 Figures 2 and 3 of Zhang, Choromanska & LeCun 2015: every method from the same start, each with every learning rate of
 RATES times FACTOR, the best by its smallest test error. Runs are kept under OUT and not repeated. Writes
-OUT/{tau,workers}.md and, with matplotlib, .png. A method whose loss is no longer finite at any of its rates counts as
-diverged; one that ends with a test error above ERROR, 0.45 unless told, is marked unstable. The period τ = 64 with
-p = 4 needs 6 epochs of the digits at least.
+OUT/{tau,workers,block}.md and, with matplotlib, .png. A method whose loss is no longer finite at any of its rates
+counts as diverged; one that ends with a test error above ERROR, 0.45 unless told, is marked unstable. The period
+τ = 64 with p = 4 needs 6 epochs of the digits at least.
 """
 
 import argparse
@@ -33,7 +33,20 @@ RATES = {
     "easgd": (0.1, 0.05),
     "eamsgd": (0.02, 0.01),
 }
-TAUS, WORKERS = (1, 4, 16, 64), (4, 8, 16)
+#: For block momentum and its presets, whose ranks all train (four ranks are four workers), and for what they are
+#: compared with: rates around the best one of each, on speech with FACTOR 4. Those of `diloco` are AdamW's.
+BLOCK_RATES = {
+    "msgd": (0.08, 0.04, 0.02, 0.01),
+    "downpour": (0.05, 0.02, 0.005),
+    "easgd": (0.8, 0.4, 0.2, 0.1),
+    "eamsgd": (0.16, 0.08, 0.04, 0.02),
+    "block-momentum": (0.8, 0.4, 0.2, 0.1),
+    "bmuf": (0.8, 0.4, 0.2, 0.1),
+    "slowmo": (0.8, 0.4, 0.2, 0.1),
+    "diloco": (0.001, 0.0005, 0.0003, 0.0001),
+}
+PRESETS = ("bmuf", "slowmo", "diloco")
+TAUS, WORKERS, BLOCK_TAUS = (1, 4, 16, 64), (4, 8, 16), (16, 64)
 
 
 @dataclass(frozen=True)
@@ -47,12 +60,14 @@ class Point:
     def settings(self, rate: float, base: dict[str, Any]) -> dict[str, Any]:
         """Configuration keys."""
         keys = {**base, "algorithm.name": self.name, "training.learning_rate": rate}
+        if self.name in PRESETS:
+            keys |= {"algorithm.name": "block-momentum", "algorithm.preset": self.name}
         return keys if self.name in ("msgd", "mdownpour") else {**keys, "algorithm.tau": self.tau}
 
     @property
     def ranks(self) -> int:
-        """Rank 0 and the workers; one for the sequential method."""
-        return 1 if self.name == "msgd" else self.workers + 1
+        """Rank 0 and the workers; one for the sequential method; no master where all ranks train."""
+        return 1 if self.name == "msgd" else self.workers + (self.name not in ("block-momentum", *PRESETS))
 
 
 def best(out: Path, point: Point, rates: tuple[float, ...], base: dict[str, Any]) -> tuple[float, Path] | None:
@@ -71,13 +86,21 @@ def best(out: Path, point: Point, rates: tuple[float, ...], base: dict[str, Any]
     return min(found)[1:] if found else None
 
 
-def study(out: Path, title: str, points: list[list[Point]], base: dict[str, Any], quick: bool, unstable: float) -> None:
+def study(
+    out: Path,
+    title: str,
+    points: list[list[Point]],
+    every: dict[str, tuple[float, ...]],
+    base: dict[str, Any],
+    quick: bool,
+    unstable: float,
+) -> None:
     """Run the points, a panel of them for each τ or p, and write table and plot."""
     rows, panels = [], []
     for panel in points:
         curves = {}
         for point in panel:
-            rates = RATES[point.name][:1] if quick else RATES[point.name]
+            rates = every[point.name][:1] if quick else every[point.name]
             chosen = best(out / "runs", point, rates, base)
             if chosen is None:
                 rows.append([point.name, point.tau, point.workers, "", "diverged", "", "", "", ""])
@@ -117,7 +140,7 @@ def plot(path: Path, title: str, panels: list[tuple[Point, dict[str, list[dict[s
             for name, curve in curves.items():
                 axes.plot([record[x] for record in curve], [record[y] for record in curve], label=name, linewidth=1)
             axes.set(xlabel=x, ylabel=y.replace("_", " "), yscale="log")
-        grid[0, column].set_title(f"τ = {point.tau}" if title == "tau" else f"p = {point.workers}")
+        grid[0, column].set_title(f"τ = {point.tau}" if title != "workers" else f"p = {point.workers}")
     grid[0, 0].legend(fontsize=7)
     figure.savefig(path)
 
@@ -129,7 +152,7 @@ def main() -> None:
     parser.add_argument("--data", default="", help="shard folder; default: the embedded digits")
     parser.add_argument("--preset", default="digits-cnn")
     parser.add_argument("--epochs", type=float, default=60.0)
-    parser.add_argument("--only", choices=("tau", "workers"))
+    parser.add_argument("--only", choices=("tau", "workers", "block"))
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
     parser.add_argument("--rates", type=float, default=1.0, metavar="FACTOR")
     parser.add_argument("--unstable", type=float, default=0.45, metavar="ERROR")
@@ -145,21 +168,27 @@ def main() -> None:
         "run.progress": "none",
         **{key: json.loads(value) for key, value in (word.split("=", 1) for word in options.set)},
     }
-    RATES.update({name: tuple(rate * options.rates for rate in rates) for name, rates in RATES.items()})
+    papers, block = (
+        {name: tuple(rate * options.rates for rate in rates) for name, rates in table.items()}
+        for table in (RATES, BLOCK_RATES)
+    )
     how = (base, options.quick, options.unstable)
     taus, workers = (TAUS[:2], WORKERS[:1]) if options.quick else (TAUS, WORKERS)
-    if options.only != "workers":
+    if options.only in (None, "tau"):
         study(
             options.out,
             "tau",
-            [[Point(name, 1 if name == "mdownpour" else t, 4) for name in RATES] for t in taus],
+            [[Point(name, 1 if name == "mdownpour" else t, 4) for name in papers] for t in taus],
+            papers,
             *how,
         )
-    if options.only != "tau":
+    if options.only in (None, "block"):
+        study(options.out, "block", [[Point(name, t, 4) for name in block] for t in BLOCK_TAUS], block, *how)
+    if options.only in (None, "workers"):
         # Figure 3: DOWNPOUR and MDOWNPOUR at τ = 1, the elastic ones at τ = 10
         tau = {"downpour": 1, "mdownpour": 1, "easgd": 10, "eamsgd": 10, "msgd": 1}
         panels = [[Point(name, tau[name], p) for name in tau] for p in workers]
-        study(options.out, "workers", panels, *how)
+        study(options.out, "workers", panels, papers, *how)
 
 
 if __name__ == "__main__":
