@@ -88,7 +88,7 @@ def main() -> None:
     """The table and the plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--turns", type=int, default=12_000)
+    parser.add_argument("--turns", type=int, default=30_000)
     options = parser.parse_args()
     from matplotlib.figure import Figure
 
