@@ -65,9 +65,9 @@ import mpitrain
 from mpitrain.data.digits import embedded
 with h5py.File(embedded() / "test-00000-of-00001.h5") as file:
     images, targets = file["images"][:], file["targets"][:]
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     for kind in ("residual", "tied"):
-        table = {"algorithm.name": name, "training.epochs": 0.6, "model.import": f"net.py:{kind}",
+        table = {"algorithm.name": name, "training.epochs": 0.3 * int(sys.argv[1]), "model.import": f"net.py:{kind}",
                  "run": {"threads": 1, "progress": "none"}}
         told = mpitrain.train(table, out=f"{name}-{kind}")
         loaded = mpitrain.load(told["run_folder"])
@@ -100,7 +100,7 @@ def test_every_algorithm_trains_both(
     launch: Callable[..., Any], folder: Path, ranks: int, names: tuple[str, ...]
 ) -> None:
     (folder / "every.py").write_text(EVERY)
-    ended = launch(ranks, *names, deadline=400, program=("every.py",))
+    ended = launch(ranks, str(ranks), *names, deadline=400, program=("every.py",))
     assert ended.status == 0, ended.err
     assert len(ended.out.splitlines()) == 2 * len(names) * ranks, ended.out
 
