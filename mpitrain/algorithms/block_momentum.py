@@ -86,6 +86,11 @@ class BlockRule(AveragingRule):
         # xⁱ ← xⁱ + u
         self.local.step(part, g, eta, t % self._options.tau if self._options.buffers == "reset" else t)
 
+    def shorten(self, steps: int) -> None:
+        """The momentum lasts as long as the steps do: a whole move of it would take Θ away from the ranks' mean,
+        without the steps that make up for it."""
+        self._mu *= steps / self._options.tau
+
     @property
     def summed(self) -> list[Array]:
         buffers = self.local.buffers.values() if self._options.buffers == "averaged" else ()

@@ -64,6 +64,9 @@ class AveragingRule(WorkerRule):
         """Whether there is an exchange at step t."""
         raise NotImplementedError
 
+    def shorten(self, steps: int) -> None:
+        """The coming exchange, the last one, follows fewer steps than the others: `steps`."""
+
     @property
     def summed(self) -> list[Array]:
         """The vectors that an exchange sums over the ranks, in place."""

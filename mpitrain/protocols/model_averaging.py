@@ -51,6 +51,7 @@ class Stepper(Together):
         """Until the end, or until some rank was told to stop."""
         super().train()
         if self.since and not self.worker.overlaps and not self.stopping:
+            self.worker.shorten(self.since)
             self._start_exchange(self.rate(self.eta, self.t))
             self._end_exchange()
             self._note_numbers()

@@ -69,6 +69,23 @@ def test_bmuf_with_look_ahead_by_hand() -> None:
     assert ranks.theta == [2.5] and ranks.rules[0].at == [1.25]
 
 
+def test_the_momentum_of_a_shortened_period_is_shortened_by_hand() -> None:
+    """τ = 2, μ = ½, η = ¼, and one step left: μ·½ = ¼. First two steps of g = 8 by both ranks from 8: x = 4, v = −4.
+
+    Ranks start at 4; g = 4: x = 3, Δ = −1; v = −1 − 1 = −2; Θ = 2. Without momentum the mean of the ranks stays: 3.
+    """
+    for momentum, expected in ((0.5, 2.0), (0.0, 3.0)):
+        ranks = Ranks(np.array([8.0]), 2, "algorithm.tau=2", f"algorithm.momentum={momentum}")
+        for t in range(2):
+            ranks.step(t, [np.array([8.0])] * 2)
+        assert ranks.theta == [4.0]
+        for rule in ranks.rules:
+            rule.step(slice(0, 1), np.array([4.0]), ETA, 2, False)
+            rule.shorten(1)
+        ranks.exchange()
+        assert ranks.theta == [expected]
+
+
 def test_diloco_is_nesterov_s_sgd_on_minus_delta() -> None:
     """v ← μv + Δ; Θ ← Θ + ζ(Δ + μv), against whole arrays."""
     start, rng = np.linspace(-2, 2, 50), np.random.default_rng(1)

@@ -72,5 +72,7 @@ class Master(Trainer):
         busy |= self.centre.serve()
         if self.session.stop.flag and not self._told:
             self._told = True
-            self.tell_all(Finish())
+            for worker in self.workers:
+                if worker not in self.finished:  # who has finished may be gone, and leave the message behind
+                    self.tell(worker, Finish())
         return busy
