@@ -19,7 +19,7 @@ environment.prepare()  # before anything loads NumPy
 ADDED = {
     ("evaluate", "predict", "export"): "mpitrain.trained.commands:add_parsers",
     ("prepare", "check"): "mpitrain.data.commands:add_parsers",
-    ("compare",): "mpitrain.comparison.command:add_parser",
+    ("compare",): "mpitrain.report.comparison.command:add_parser",
     ("report",): "mpitrain.report.command:add_parser",
     ("stability",): "mpitrain.stability.command:add_parser",
     ("simulate",): "mpitrain.simulation.command:add_parsers",

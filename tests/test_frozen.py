@@ -68,7 +68,7 @@ from mpitrain.__main__ import main
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.training.gradients import Learner
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.pretraining import METHODS
+from mpitrain.training.pretraining import METHODS
 turns = itertools.count()
 if phase in ("pre-training", "training", "checkpoint", "evaluation", "busy"):
     threading.Thread(target=called, daemon=True).start() if rank == victim else None

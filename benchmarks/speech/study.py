@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mpitrain.comparison.table import time_to
+from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

@@ -5,10 +5,10 @@ from itertools import groupby
 from mpitrain.checkpoint.state import fresh
 from mpitrain.config import Pretraining
 from mpitrain.monitoring.evaluation import Subset
-from mpitrain.pretraining import METHODS
 from mpitrain.protocols.messages import TO_FIRST, Over
 from mpitrain.protocols.standby import dismiss, stand_by
 from mpitrain.training.context import Session
+from mpitrain.training.pretraining import METHODS
 
 
 def pretrain(session: Session) -> None:

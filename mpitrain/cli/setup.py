@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from mpitrain import __version__, checkpoint, pretraining
+from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import origin
@@ -36,6 +36,7 @@ from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
+from mpitrain.training import pretraining
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
 from mpitrain.training.imported import Shown

@@ -16,7 +16,7 @@ from mpitrain.models.build import build
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.patch_product import PatchProduct, Window
 from mpitrain.models.pooling import MaxPool
-from mpitrain.pretraining.steps import grown
+from mpitrain.training.pretraining.steps import grown
 
 
 class Unsupported(Exception):

@@ -17,10 +17,10 @@ from mpitrain.models.partition import stages
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.mpi import Transport
-from mpitrain.pretraining import contrastive_divergence, layerwise
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.rng import stream
 from mpitrain.schedules.hybrid import Piece
+from mpitrain.training.pretraining import contrastive_divergence, layerwise
 
 #: What else an algorithm is told, so that a short training goes through all of it.
 MORE = {

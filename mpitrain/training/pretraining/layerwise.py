@@ -16,8 +16,8 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
-from mpitrain.pretraining.steps import Step, depth, grown, kept, learner_of, minibatches
 from mpitrain.rules.sgd import sgd
+from mpitrain.training.pretraining.steps import Step, depth, grown, kept, learner_of, minibatches
 
 
 def fits(network: Network) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.comparison import launching
-from mpitrain.comparison.matrix import matrix
+from mpitrain.report.comparison import launching
+from mpitrain.report.comparison.matrix import matrix
 from mpitrain.signals import STOPPED
 
 from .runs import finish

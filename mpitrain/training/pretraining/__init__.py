@@ -9,7 +9,7 @@ from mpitrain.config import Pretraining
 from mpitrain.errors import BadInput
 from mpitrain.models.model import Model
 from mpitrain.models.network import network_of_layers
-from mpitrain.pretraining import contrastive_divergence, layerwise
+from mpitrain.training.pretraining import contrastive_divergence, layerwise
 
 METHODS: dict[str, ModuleType] = {"layerwise": layerwise, "contrastive-divergence": contrastive_divergence}
 

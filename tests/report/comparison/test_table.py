@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mpitrain.comparison.matrix import Element, matrix
-from mpitrain.comparison.table import Spread, cells, comma_separated, markdown, rows, speed_up, time_to, values
 from mpitrain.errors import BadInput
+from mpitrain.report.comparison.matrix import Element, matrix
+from mpitrain.report.comparison.table import Spread, cells, comma_separated, markdown, rows, speed_up, time_to, values
 
 from .runs import finish
 

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from mpitrain.comparison.matrix import Element
 from mpitrain.config import load, to_toml
+from mpitrain.report.comparison.matrix import Element
 
 
 def finish(element: Element, errors: list[tuple[float, float]], ranks: int | None = None) -> None:

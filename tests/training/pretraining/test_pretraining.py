@@ -14,10 +14,10 @@ from mpitrain.data.corpus import open_corpus
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
 from mpitrain.models.build import build
-from mpitrain.pretraining import contrastive_divergence, layerwise, require_fit
-from mpitrain.pretraining.steps import depth, grown, kept
 from mpitrain.rules import contrastive_divergence as rule
 from mpitrain.signals import STOPPED
+from mpitrain.training.pretraining import contrastive_divergence, layerwise, require_fit
+from mpitrain.training.pretraining.steps import depth, grown, kept
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_one_hidden_layer_is_plain_sgd(corpus: Any) -> None:
     theta = network.initial(1, np.float64)
     plain, gradient = theta.copy(), np.empty_like(theta)
     options = Pretraining(method="layerwise", epochs=0.1, learning_rate=0.3, minibatch=30)
-    from mpitrain.pretraining.steps import learner_of, minibatches
+    from mpitrain.training.pretraining.steps import learner_of, minibatches
 
     learner = learner_of(sigmoids(1), corpus, 7, 1, theta.dtype)
     for work in minibatches(options, corpus.samples):

@@ -20,9 +20,9 @@ from mpitrain.flat import Array
 from mpitrain.models.activations import Sigmoid
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.network import Network
-from mpitrain.pretraining.steps import Step, depth, hidden_layers, learner_of, minibatches
 from mpitrain.rng import stream
 from mpitrain.rules import contrastive_divergence as rule
+from mpitrain.training.pretraining.steps import Step, depth, hidden_layers, learner_of, minibatches
 
 #: Factor of the learning rate for the machine with Gaussian units, which would diverge at that of the others (Hinton's
 #: guide, §13.2).

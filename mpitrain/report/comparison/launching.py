@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from mpitrain.comparison.matrix import Element
 from mpitrain.errors import BadInput
+from mpitrain.report.comparison.matrix import Element
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
 

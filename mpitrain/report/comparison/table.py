@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mpitrain.comparison.matrix import Element
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record
+from mpitrain.report.comparison.matrix import Element
 from mpitrain.report.html import duration
 from mpitrain.report.runs import Run
 from mpitrain.report.values import finite

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from mpitrain.comparison import launching
-from mpitrain.comparison import table as tables
-from mpitrain.comparison.matrix import Element, matrix
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
+from mpitrain.report.comparison import launching
+from mpitrain.report.comparison import table as tables
+from mpitrain.report.comparison.matrix import Element, matrix
 from mpitrain.report.html import table
 from mpitrain.report.page import page, section
 from mpitrain.signals import STOPPED
