@@ -57,7 +57,7 @@ class Session:
         if direct:
             self.monitor.progress.line(f"vectors go to MPI from GPU memory: {self.device.passing}")
             return
-        if self.device.name == "gpu" and how not in ("none", "sparse messages"):
+        if self.device.passing and how not in ("none", "sparse messages"):
             why = f"the exchange is {how!r}" if self.device.direct else self.device.passing
             self.monitor.progress.line(f"vectors are staged in host memory: {why}")
         if how in WAYS and self.config.run.exchange == "auto" and self.transport.nodes > 1:

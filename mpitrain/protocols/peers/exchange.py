@@ -32,14 +32,14 @@ class Exchange:
         self.reached = 0  # the round that the master has told of
         self.meeting, self.called = 0, -1  # the next meeting, the last one that somebody called
         self.there: dict[int, int] = {}  # the meeting to which each peer has come
-        self.wish = False  # whether a message of this round said that its sender wishes to meet
+        self.called = False  # whether the sender of a message of this round called for a meeting
 
     # ---- out
 
-    def send(self, entries: Entries, step: int, threshold: float, wish: bool) -> int:
+    def send(self, entries: Entries, step: int, threshold: float, calls: bool) -> int:
         """Apply own entries and send them to every peer; the bytes of the message. The window must not be full."""
         self.replica.apply_own(entries, step)
-        message = self.replica.write(entries, step, threshold, self._codec, wish, self.outbox.buffer)
+        message = self.replica.write(entries, step, threshold, self._codec, calls, self.outbox.buffer)
         self.outbox.send(message)
         return int(message.nbytes)
 
@@ -73,7 +73,7 @@ class Exchange:
         message = self.inbox.take(peer)
         if message is None:
             return False
-        self.wish |= self.replica.read(message, peer)
+        self.called |= self.replica.read(message, peer)
         self.inbox.done(peer)
         return True
 

@@ -91,13 +91,13 @@ def _train(peer: Peer, turn: Turn, following: Turn | None) -> None:
 
 
 def _round(peer: Peer, now: Round) -> bool:
-    """A minibatch of every rank that has one; whether somebody wishes to meet. Those without send nothing but that."""
+    """A minibatch of every rank that has one; the others send nothing. Whether somebody called for a meeting."""
     exchange, entries, has_work = peer.exchange, peer.emission.nothing, peer.number < len(now.works)
     if has_work:
         entries = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
-    exchange.wish = peer.meetings.reason() is not None
+    exchange.called = peer.meetings.reason() is not None
     await_window(peer)
-    peer.send(entries, exchange.wish, has_work)
+    peer.send(entries, exchange.called, has_work)
     for member in exchange.peers:
         exchange.until(
             lambda: exchange.take_from(member),  # noqa: B023
@@ -105,7 +105,7 @@ def _round(peer: Peer, now: Round) -> bool:
             lambda: [member],  # noqa: B023
             any_sign=False,
         )
-    return exchange.wish
+    return exchange.called
 
 
 def await_window(peer: Peer) -> None:

@@ -55,9 +55,9 @@ class Peer(Trainer):
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
         return entries
 
-    def send(self, entries: Entries, wish: bool = False, of_work: bool = True) -> None:
+    def send(self, entries: Entries, calls: bool = False, of_work: bool = True) -> None:
         """Send the entries of the last minibatch to all; those of a rank without `of_work` are none."""
-        nbytes = self.exchange.send(entries, self.emission.step, self.emission.threshold, wish)
+        nbytes = self.exchange.send(entries, self.emission.step, self.emission.threshold, calls)
         self._count(messages=int(of_work), elements=entries.words.size, nbytes=nbytes)
 
     def enter_stage(self, turn: Turn) -> None:

@@ -18,7 +18,7 @@ from mpitrain.flat import Array, on_host
 from mpitrain.ops import digest
 from mpitrain.ops.residual import NO_LEVELS, Entries
 
-#: What follows a message: the sender's sum including it, and whether the sender wishes to meet.
+#: What follows a message: the sender's sum including it, and whether the sender calls for a meeting.
 TRAILER = struct.Struct("<QQ")
 MODULUS = 1 << 64
 
@@ -45,12 +45,12 @@ class Replica:
         if wrong >= 0:
             raise TrainingFailed(f"rank {rank}: weight {wrong} is no multiple of the unit 2^-26")
 
-    def write(self, entries: Entries, step: int, threshold: float, codec: str, wish: bool, out: Array) -> Array:
+    def write(self, entries: Entries, step: int, threshold: float, codec: str, calls: bool, out: Array) -> Array:
         """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the entries first."""
         number = self.sequences[self.rank] - 1
         header = wire_form.Header(self.rank, number, self.counts.size, step, threshold, self._bits)
         message = wire_form.encode(entries.words, header, codec, out, entries.levels)
-        TRAILER.pack_into(out, message.size, self.sums[self.rank], wish)
+        TRAILER.pack_into(out, message.size, self.sums[self.rank], calls)
         return out[: message.size + TRAILER.size]
 
     def apply_own(self, entries: Entries, step: int) -> None:
@@ -58,7 +58,10 @@ class Replica:
         self._apply(entries, step, self.rank)
 
     def read(self, message: Array, sender: int) -> bool:
-        """Check and apply a peer's message with its trailer; the sender's wish. Raises WireError naming it."""
+        """Check and apply a peer's message with its trailer; whether the sender calls for a meeting.
+
+        Raises WireError naming the sender.
+        """
         body = message[: -TRAILER.size] if message.size >= TRAILER.size else message[:0]
         try:
             header, words = wire_form.decode(body, sender, self.counts.size, self._words, self._levels, self._bits)
@@ -70,13 +73,13 @@ class Replica:
                 f"{'one came twice' if header.sequence < self.sequences[sender] else 'some are lost'}"
             )
         self._apply(Entries(words, self._levels[: words.size]), header.step, sender)
-        total, wish = TRAILER.unpack_from(message, body.size)
+        total, calls = TRAILER.unpack_from(message, body.size)
         if total != self.sums[sender]:
             raise WireError(
                 f"rank {self.rank} has applied other deltas of rank {sender} than that rank itself, "
                 f"up to its message {header.sequence}"
             )
-        return bool(wish)
+        return bool(calls)
 
     def check(self) -> None:
         """Raise TrainingFailed, naming this rank, unless the replica is what was applied to it, in one pass over it."""

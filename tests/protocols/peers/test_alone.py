@@ -56,7 +56,7 @@ def test_the_pseudo_code_of_more_bits(session_of, bits: int) -> None:
 
 
 @pytest.mark.parametrize("synchronous", ["true", "false"])
-def test_a_wish_to_stop_is_heeded_at_once(session_of, synchronous: str) -> None:
+def test_a_stop_request_is_heeded_at_once(session_of, synchronous: str) -> None:
     """One that is there before a minibatch ends the training without it; in step, rounds are whole: after one."""
     session = session_of(
         Transport(deadline=10.0), "algorithm.name=sparse-delta", f"algorithm.synchronous={synchronous}"
