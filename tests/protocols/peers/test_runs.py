@@ -131,10 +131,10 @@ def test_a_fault_is_one_clear_line_and_no_hang(
 def test_a_rank_started_with_another_network_is_named(launch: Callable[..., Any], tmp_path: Path) -> None:
     """Its data, or its program, differ from the others'."""
     (tmp_path / "other.py").write_text(
-        "import sys\nimport mpitrain.training.inputs as run\nfrom mpitrain.mpi import MPI\n"
+        "import sys\nfrom mpitrain.models import presets\nfrom mpitrain.mpi import MPI\n"
         "from mpitrain.__main__ import main\n"
-        "plain = run.build\n"
-        "run.build = lambda *a, **k: plain(*a, **{**k, 'width': 1.0 + (MPI.COMM_WORLD.rank == 2)})\n"
+        "plain = presets.design\n"
+        "presets.design = lambda *a, **k: plain(*a, **{**k, 'width': 1.0 + (MPI.COMM_WORLD.rank == 2)})\n"
         "sys.exit(main())\n"
     )
     ended = launch(3, *PEERS, program=("other.py",), deadline=60)
