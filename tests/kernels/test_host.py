@@ -68,7 +68,12 @@ def test_tiles_numbered_by_block_would_wait_for_ever(cupy: Any) -> None:
     size, tiles = 12 * 4096, 12
     cupy.Order.seed = 1
     arrays = [cupy.zeros(size, kind) for kind in (np.float32, np.float32, np.uint32)]
-    rest = cupy.zeros(2, np.uint32), cupy.zeros(tiles + 1, np.uint64), np.int64(size), *map(np.float32, (1, 1, 1))
+    rest = (
+        cupy.zeros(2, np.uint32),
+        cupy.zeros(tiles + 1, np.uint64),
+        np.int64(size),
+        *map(np.float32, (1, 1, 1, np.inf)),
+    )
     with pytest.raises(RuntimeError, match="accumulate does not end"):
         run(cupy, text.replace(ticket, "tile = blockIdx.x;"), "accumulate", tiles, 256, *arrays, *rest)
 

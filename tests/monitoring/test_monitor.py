@@ -17,6 +17,7 @@ from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, errors
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Queue
+from mpitrain.stopwatch import Stopwatch
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
 
@@ -54,7 +55,10 @@ class Run:
         self.state = State(np.zeros(3), Queue(10, 1000))
         if numbers is not None:
             self.state.restore(numbers)
-        config, alone = configuration.load(None, list(settings)), SimpleNamespace(size=1, heartbeat=lambda: None)
+        config, alone = (
+            configuration.load(None, list(settings)),
+            SimpleNamespace(size=1, heartbeat=lambda: None, stopwatch=Stopwatch(lambda: 0.0)),
+        )
         self.session = Session(config, alone, [0], None, None, None, self.state, lambda: self.now)  # type: ignore[arg-type]
         self.counters, self.trainer, self.records = self.session.counters, Trainer(self.session), Written()
         self.evaluation: Any = Evaluation(self.pass_time)
