@@ -128,7 +128,8 @@ class AddingWorker(Loop[Work]):
             if self._idle:
                 rule.restart(piece, copy)
                 return None
-            return rule.exchange(piece, copy, self.t)
+            d = rule.exchange(piece, copy, self.t)
+            return None if self._whole else d  # the end of the last turn has added everything
 
         for piece, d in self._staging.through(centre.pieces, read, treat):
             if d is not None:
@@ -249,7 +250,7 @@ class AddingWorker(Loop[Work]):
         numbers = self.session.state.local_numbers
         self.t, self.turns, self.began = numbers["t"], numbers["turns"], numbers.get("began", 0)
         self.rest = [Work(*row) for row in numbers["rest"]]
-        self._open = self._whole and (numbers.get("open", False) or bool(self.rest))
+        self._open = self._whole and (numbers.get("open", True) or bool(self.rest))
         self.rate.restore(numbers["rate"])
         self.rule.restored()
 
