@@ -200,7 +200,8 @@ def test_what_does_not_fit_is_refused_in_one_line(
         assert reason in err and err.count("\n") == 1 and not (folder / "refused").exists()
 
 
-def test_without_pytorch_one_line_says_so(folder: Path) -> None:
+def test_without_pytorch_one_line_says_so(folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(folder))
     (folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
     ended = run(folder, "--set", "model.import=net.py:tied")
     assert ended.returncode == 2
