@@ -117,15 +117,16 @@ def test_collectives_agree_with_numpy(on_ranks: On) -> None:
         piece = slice(sum(counts[: transport.rank]), sum(counts[: transport.rank + 1]))
         summed, greatest, spread = own(transport), own(transport), own(transport)
         at_root, share, gathered = np.zeros(11, np.float32), np.zeros(counts[transport.rank], np.float32), -rows[0]
+        given, scattered, mine = own(transport), own(transport), rows[0][piece].copy()  # MPI keeps no array alive
         in_place = np.full(11, np.nan, np.float32)
         in_place[piece] = rows[0][piece]
         requests = [
             transport.start_sum(summed),
             transport.start_maximum(greatest),
             transport.start_broadcast(spread, 1),
-            transport.start_reduce(1, own(transport), at_root if transport.rank == 1 else None),
-            transport.start_reduce_scatter(own(transport), share, counts),
-            transport.start_gather(rows[0][piece].copy(), gathered, counts),
+            transport.start_reduce(1, given, at_root if transport.rank == 1 else None),
+            transport.start_reduce_scatter(scattered, share, counts),
+            transport.start_gather(mine, gathered, counts),
             transport.start_gather(None, in_place, counts),
             transport.start_barrier(),
         ]
