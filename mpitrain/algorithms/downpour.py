@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from mpitrain.algorithms.centred import Elastic
-from mpitrain.algorithms.roles import MasterRule, WorkerRule
+from mpitrain.algorithms.roles import MasterRule, Merge, WorkerRule
 from mpitrain.algorithms.server import Served, ServerRule
 from mpitrain.algorithms.synchronous import moving, running
 from mpitrain.algorithms.table import Average, Count, Fraction, Share
@@ -87,18 +87,8 @@ class _MdownpourMaster(MasterRule):
     def __init__(self, delta: float, fast: Fast) -> None:
         self._delta, self._rule = delta, fast(mdownpour)
 
-    def merge(
-        self,
-        vectors: Buffers,
-        delta: Array,
-        scratch: Array,
-        *,
-        eta: float,
-        stale: int,
-        t: int,
-        momentum: float | None = None,
-    ) -> None:
-        self._rule(vectors["theta"], vectors["velocity"], delta, scratch, eta=eta, delta=self._delta)
+    def merge(self, vectors: Buffers, delta: Array, scratch: Array, at: Merge) -> None:
+        self._rule(vectors["theta"], vectors["velocity"], delta, scratch, eta=at.eta, delta=self._delta)
 
 
 class _Averaged(Served, frozen=True):
@@ -151,16 +141,6 @@ class _AveragingMaster(ServerRule):
         super().__init__(0.0, 1.0, fast)
         self._average = average
 
-    def merge(
-        self,
-        vectors: Buffers,
-        delta: Array,
-        scratch: Array,
-        *,
-        eta: float,
-        stale: int,
-        t: int,
-        momentum: float | None = None,
-    ) -> None:
-        self._average(vectors["average"], vectors["theta"], scratch, t)
-        super().merge(vectors, delta, scratch, eta=eta, stale=stale, t=t, momentum=momentum)
+    def merge(self, vectors: Buffers, delta: Array, scratch: Array, at: Merge) -> None:
+        self._average(vectors["average"], vectors["theta"], scratch, at.t)
+        super().merge(vectors, delta, scratch, at)

@@ -4,7 +4,7 @@ All methods work on any slice of the flat vectors: on cache blocks, on shares of
 The equations are in mpitrain/rules; an optimizer makes the local step within them.
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from mpitrain.flat import Array
 from mpitrain.optimizers import Buffers, Descent
@@ -80,22 +80,19 @@ class AveragingRule(WorkerRule):
         raise NotImplementedError
 
 
+class Merge(NamedTuple):
+    """How a master merges a delta: at its own time t, `stale` updates after the Θ that the worker began from, with the
+    stage's learning rate η and momentum (None: the algorithm's own)."""
+
+    eta: float
+    stale: int
+    t: int
+    momentum: float | None = None
+
+
 class MasterRule:
     """The arithmetic of a master that computes with what workers send."""
 
-    def merge(
-        self,
-        vectors: Buffers,
-        delta: Array,
-        scratch: Array,
-        *,
-        eta: float,
-        stale: int,
-        t: int,
-        momentum: float | None = None,
-    ) -> None:
-        """Apply a worker's `delta`, `stale` updates old, at the master's time t. All slices have the same length.
-
-        `momentum`: that of the stage, in place of the algorithm's.
-        """
+    def merge(self, vectors: Buffers, delta: Array, scratch: Array, at: Merge) -> None:
+        """Apply a worker's `delta`. All slices have the same length."""
         raise NotImplementedError

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from mpitrain.algorithms.centred import Centred
-from mpitrain.algorithms.roles import MasterRule
+from mpitrain.algorithms.roles import MasterRule, Merge
 from mpitrain.algorithms.table import Count, Fraction, Number, Share
 from mpitrain.flat import Array
 from mpitrain.optimizers import Buffers
@@ -80,16 +80,7 @@ class ServerRule(MasterRule):
     def __init__(self, mu: float, beta: float, fast: Fast) -> None:
         self._mu, self._beta, self._update = mu, beta, fast(update)
 
-    def merge(
-        self,
-        vectors: Buffers,
-        delta: Array,
-        scratch: Array,
-        *,
-        eta: float,
-        stale: int,
-        t: int,
-        momentum: float | None = None,
-    ) -> None:
-        alpha, mu = decay(t, t - stale, self._beta), self._mu if momentum is None else momentum
-        self._update(vectors["theta"], vectors.get("velocity"), delta, scratch, eta=eta, mu=mu, alpha=alpha)
+    def merge(self, vectors: Buffers, delta: Array, scratch: Array, at: Merge) -> None:
+        alpha = decay(at.t, at.t - at.stale, self._beta)
+        mu = self._mu if at.momentum is None else at.momentum
+        self._update(vectors["theta"], vectors.get("velocity"), delta, scratch, eta=at.eta, mu=mu, alpha=alpha)

@@ -7,6 +7,7 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS, Algorithm, WorkerRule
+from mpitrain.algorithms.roles import Merge
 from mpitrain.flat import Array, blocks
 from mpitrain.rules import plain
 
@@ -91,7 +92,7 @@ def test_a_master_merges_blocks_to_the_bits_of_the_whole(name: str) -> None:
         for t in range(3):
             for b in blocks(SIZE, block):
                 parts = {key: vector[b] for key, vector in vectors.items()}
-                rule.merge(parts, delta[b], scratch[: b.stop - b.start], eta=0.1, stale=min(t, 1), t=t)
+                rule.merge(parts, delta[b], scratch[: b.stop - b.start], Merge(0.1, min(t, 1), t))
         found.append([vector.tobytes() for vector in vectors.values()])
         assert np.isfinite(options.model(vectors)).all()
     assert found[0] == found[1]

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mpitrain.algorithms.roles import Merge
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, blocks, scratch_for
 from mpitrain.protocols.messages import Gradient
@@ -48,11 +49,11 @@ class Updates:
         """
         state, now = self.state, self.schedule.at(self.counters.trained_all)
         stale, vectors = state.index - told.index, state.vectors()
+        at = Merge(now.learning_rate, stale, state.index, now.momentum)
         for b in blocks(state.theta.size, block_of(state.theta)):
             parts = {name: vector[b] for name, vector in vectors.items()}
             scratch = self._scratch[: b.stop - b.start]
-            times = {"stale": stale, "t": state.index}
-            self.rule.merge(parts, gradient[b], scratch, eta=now.learning_rate, momentum=now.momentum, **times)
+            self.rule.merge(parts, gradient[b], scratch, at)
         self.counters.updated(stale)
         if self._previous is not None:
             self._compare(gradient, told, worker)
