@@ -67,6 +67,12 @@ def test_every_figure_is_measured(launch: Callable[..., Any], tmp_path: Path, ra
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+def test_a_run_folder_that_is_a_file_is_one_line(launch: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    ended = launch(1, "info", "--check", "--out", "runs")
+    assert ended.status == 2 and ended.err.count("\n") == 1 and ended.err.startswith("mpitrain: --out: runs")
+
+
 @pytest.mark.parametrize("words", [("--data", "nowhere"), ("--check", "--data", "nowhere")])
 def test_bad_options_are_one_line(launch: Callable[..., Any], words: tuple[str, ...]) -> None:
     ended = launch(2, "info", *words)

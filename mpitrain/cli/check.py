@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -204,7 +205,8 @@ def _write(folder: Path) -> float:
     except OSError as error:
         raise BadInput(f"--out: {folder}: {error.strerror}") from None
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
 
 def _read(folder: Path) -> float:

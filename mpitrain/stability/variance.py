@@ -21,6 +21,9 @@ from mpitrain.flat import Array
 from mpitrain.stability import maps
 
 
+DOUBLINGS = 60  # as many steps forget every start of a map that is stable in double precision
+
+
 class Variances(NamedTuple):
     """In units of σ²; infinite where the map is not stable."""
 
@@ -33,12 +36,13 @@ def stationary(M: Array, Q: Array) -> Array:
     if np.abs(np.linalg.eigvals(M)).max() >= 1:
         return np.full_like(Q, np.inf)
     sigma, power = Q.copy(), M
-    while True:
+    for _ in range(DOUBLINGS):
         added = power @ sigma @ power.T
         sigma = sigma + added
         if np.abs(added).max() <= 1e-15 * np.abs(sigma).max():
-            return sigma
+            break
         power = power @ power
+    return sigma
 
 
 def single(eta: float, momentum: float = 0.0) -> float:
