@@ -20,7 +20,6 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.stability import maps
 
-
 DOUBLINGS = 60  # as many steps forget every start of a map that is stable in double precision
 
 
