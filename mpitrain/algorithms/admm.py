@@ -21,9 +21,9 @@ class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
     """Asynchronous ADMM (equations 9 to 11)."""
 
     training: ClassVar = {"learning_rate": 0.05, "epochs": 20.0}
-    rho: NotNegative = 1.0
-    delta: Fraction = 0.0  # of the momentum variant
-    start: Literal["same", "different"] = "same"
+    rho: NotNegative = 1.0  # ρ, the penalty
+    delta: Fraction = 0.0  # δ, the momentum of the momentum variant
+    start: Literal["same", "different"] = "same"  # whether all workers start at the centre, or from different seeds
 
     def check(self, config: "Config") -> None:
         super().check(config)

@@ -32,13 +32,15 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         "slowmo": {"momentum": 0.7, "rate": 1.0, "unit": "learning-rate"},
         "diloco": {"momentum": 0.9, "rate": 0.7, "look_ahead": "step", "optimizer": {"name": "adamw"}},
     }
-    preset: Literal["", "bmuf", "slowmo", "diloco"] = ""
+    preset: Literal["", "bmuf", "slowmo", "diloco"] = ""  # a paper's values, with its stages
     tau: Count = 10  # τ: minibatches between two averages
     momentum: Fraction | None = None  # μ; by default 1 − 1/p with p ranks (BMUF)
     rate: Positive = 1.0  # ζ: the step of Θ in units of the average's change
-    look_ahead: Literal["none", "start", "step"] = "none"  # "start": ranks start at Θ + μζv; "step": DiLoCo's
-    unit: Literal["one", "learning-rate"] = "one"  # of v: in SlowMo it follows the learning rate
-    buffers: Literal["kept", "reset", "averaged"] = "kept"  # what happens to the optimizer's buffers at an average
+    look_ahead: Literal["none", "start", "step"] = "none"
+    """`"start"`: ranks start ahead of Θ, at Θ + μζv (BMUF); `"step"`: Θ itself moves ahead (DiLoCo)."""
+    unit: Literal["one", "learning-rate"] = "one"  # unit of the momentum v; SlowMo's follows the learning rate
+    buffers: Literal["kept", "reset", "averaged"] = "kept"
+    """Whether an average leaves the optimizer's buffers as they are, clears them, or averages them."""
 
     def check(self, config: "Config") -> None:
         if any(stage.workers for stage in config.stages):

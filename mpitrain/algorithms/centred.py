@@ -16,8 +16,11 @@ class Centred(Algorithm, frozen=True):
     protocol = "centre"
     has_master = True
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
-    loaders: Count = 4  # k of "chunked": number of chunks shuffled together
-    order: Literal["free", "round-robin"] = "free"
+    """`"dispensed"`: each sample once an epoch. `"independent"`: draws with replacement from the whole corpus, so that
+    an epoch is that number of samples but not every sample. `"chunked"`: chunks, `loaders` of them shuffled together,
+    each once an epoch."""
+    loaders: Count = 4  # number of chunks that `"chunked"` shuffles together
+    order: Literal["free", "round-robin"] = "free"  # `"round-robin"`: workers take turns; repeatable to the bit
 
     def workers(self, ranks: int) -> int:
         return max(ranks - 1, 1)
@@ -45,7 +48,8 @@ class Elastic(Centred, frozen=True):
     additive = True
     tau: Count = 10  # τ: minibatches between two exchanges
     rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
-    plateau: Number = 0  # minibatches in a window of rules/plateau.py; 0: the rate does not fall
+    plateau: Number = 0
+    """Above 0, η is divided by 5, then by 2, when the loss over windows of so many minibatches stagnates."""
     centre: Literal["whole", "sharded"] = "whole"  # x̃ on rank 0, or a share of it on every rank
 
     def check(self, config: "Config") -> None:

@@ -20,7 +20,7 @@ class Downpour(Elastic, frozen=True, tag_field="name", tag="downpour"):
     """DOWNPOUR (Dean et al. 2012)."""
 
     training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
-    tau: Count = 1
+    tau: Count = 1  # τ: minibatches between two exchanges
 
     def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> "DownpourWorker":
         return DownpourWorker(x, self.optimizer(fast))
@@ -64,7 +64,7 @@ class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
 
     model_from = ("theta", "velocity")
     training: ClassVar = {"learning_rate": 0.003, "epochs": 20.0}
-    delta: Fraction = 0.9
+    delta: Fraction = 0.9  # δ, the momentum of the master
 
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)}
@@ -96,7 +96,7 @@ class _Averaged(Served, frozen=True):
 
     model_from = ("average",)
     training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
-    tau: Count = 1
+    tau: Count = 1  # τ: minibatches between two exchanges
 
     @property
     def period(self) -> int:
@@ -125,7 +125,7 @@ class Adownpour(_Averaged, frozen=True, tag_field="name", tag="adownpour"):
 class Mvadownpour(_Averaged, frozen=True, tag_field="name", tag="mvadownpour"):
     """DOWNPOUR with a moving average of the centre."""
 
-    average_rate: Share = 0.01  # the paper's runs, of more updates: 0.001
+    average_rate: Share = 0.01  # rate of the moving average; the paper's runs, of more updates: 0.001
 
     def average(self, fast: Fast) -> Average:
         return moving(fast, self.average_rate)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 class Pulled(Elastic, frozen=True):
     """A centre that attracts workers at a moving rate, given as α, as β = pα, or as ρ = α/η; default: β = 0.9."""
 
-    alpha: NotNegative | None = None
-    beta: NotNegative | None = None
-    rho: NotNegative | None = None
-    start: Literal["same", "different"] = "same"  # xⁱ = x̃, or different seeds, which trap it (footnote 7)
+    alpha: NotNegative | None = None  # α, the moving rate; give one of `alpha`, `beta` and `rho`
+    beta: NotNegative | None = None  # β = pα with p workers; 0.9 when none of the three is given
+    rho: NotNegative | None = None  # ρ = α/η, the penalty
+    start: Literal["same", "different"] = "same"
+    """Whether all workers start at the centre, or from different seeds, which trap the algorithm (footnote 7)."""
 
     def check(self, config: "Config") -> None:
         super().check(config)
@@ -72,7 +73,7 @@ class Eamsgd(Pulled, frozen=True, tag_field="name", tag="eamsgd"):
     """Asynchronous EAMSGD (Algorithm 2)."""
 
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
-    delta: Fraction = 0.9  # δ; the paper's networks take 0.99
+    delta: Fraction = 0.9  # δ, the workers' momentum; the paper's networks take 0.99
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         return with_momentum(self.delta, fast=fast)
@@ -112,7 +113,7 @@ class EamsgdSync(_InStep, frozen=True, tag_field="name", tag="eamsgd-sync"):
     """Synchronous EAMSGD (equations 7 and 6)."""
 
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
-    delta: Fraction = 0.9
+    delta: Fraction = 0.9  # δ, the momentum
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         return with_momentum(self.delta, fast=fast)

@@ -20,16 +20,16 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     protocol = "hybrid"
     rates_biases = True
     training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
-    scheme: Literal["a", "b", "c"] = "b"
+    scheme: Literal["a", "b", "c"] = "b"  # how activations reach the fully connected layers
     group: Number = 0  # ranks that share a round of scheme c; 0: all of them
     fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update per minibatch, or per round
     batch: Literal["local", "global"] = "local"  # whether training.minibatch is per rank or for all ranks
-    momentum: Fraction = 0.9
-    weight_decay: NotNegative = 0.0005  # of the weights, in addition to model.l2
+    momentum: Fraction = 0.9  # μ
+    weight_decay: NotNegative = 0.0005  # weight decay of Krizhevsky's rule, in addition to model.l2
     bias_rate: Positive = 2.0  # learning rate of biases, relative to that of weights
-    scaling: Literal["linear", "theory", "none"] = "linear"  # of the learning rate, by k = batch / base_batch, √k, 1
+    scaling: Literal["linear", "theory", "none"] = "linear"  # factor of η: k = batch / base_batch, √k, or 1
     base_batch: Count = 128  # the minibatch to which training.learning_rate applies
-    overlap: bool = True  # False: wait for each message at once, to measure the gain by overlap
+    overlap: bool = True  # overlap communication and computation; false measures the gain
 
     def check(self, config: "Config") -> None:
         if self.group and self.scheme != "c":

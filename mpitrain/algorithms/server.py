@@ -36,14 +36,15 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
             "sampling": "independent",
         },
     }
-    preset: Literal["", "zhang2013", "chan2014"] = ""
-    momentum: Fraction = 0.0  # of the master (Chan & Lane eq 3)
+    preset: Literal["", "zhang2013", "chan2014"] = ""  # a paper's values, with its stages
+    momentum: Fraction = 0.0  # μ of the master (Chan & Lane eq 3)
     gradient_decay: Share = 1.0  # β of α = β^(i−j) (Chan & Lane eq 5)
-    minibatches: Count = 1  # n between two exchanges; the minimum if until_free
+    minibatches: Count = 1  # minibatches between two exchanges; the minimum if until_free
     until_free: bool = False  # continue to compute until the master grants the exchange
-    minibatches_most: Number = 0  # the maximum if until_free; 0: 10 n
+    minibatches_most: Number = 0  # the maximum if until_free; 0: ten times `minibatches`
     sampling: Literal["dispensed", "independent"] = "dispensed"
-    order: Literal["free", "round-robin"] = "free"
+    """`"dispensed"`: each sample once an epoch; `"independent"`: draws with replacement from the whole corpus."""
+    order: Literal["free", "round-robin"] = "free"  # `"round-robin"`: workers take turns; repeatable to the bit
 
     @property
     def period(self) -> int:

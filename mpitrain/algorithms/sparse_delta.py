@@ -35,16 +35,16 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
             ],
         }
     }
-    preset: Literal["", "strom2015"] = ""
-    threshold: Positive = 1.0  # of the residual of summed gradients; with target_density, the initial threshold
-    bits: Literal[1, 2, 4, 32] = 1  # per element sent: ±1 to ±2^(bits − 1) thresholds; 32: unquantised
-    codec: Literal["packed", "golomb-rice", "auto"] = "packed"
-    target_density: Fraction = 0.0  # share of elements to send; 0: fixed threshold
-    clip: NotNegative = 0.0  # of the residual, in thresholds; 0: none
-    window: Handful = 4  # messages in transit to a peer
+    preset: Literal["", "strom2015"] = ""  # a paper's values, with its stages
+    threshold: Positive = 1.0  # what the residual of summed gradients must exceed; with target_density, at first
+    bits: Literal[1, 2, 4, 32] = 1  # of a sent value: ±1 to ±2^(bits − 1) thresholds; 32: the residual, unquantised
+    codec: Literal["packed", "golomb-rice", "auto"] = "packed"  # code of indices; auto: Golomb–Rice while sparse
+    target_density: Fraction = 0.0  # share of elements to send, to which the threshold is adapted; 0: fixed threshold
+    clip: NotNegative = 0.0  # bound on the residual in multiples of the threshold; 0: none
+    window: Handful = 4  # most messages in transit to a peer
     patience: Number = 2  # minibatches that are trained on while a peer's window is full
     synchronous: bool = False  # every rank waits for every minibatch's messages
-    order: Literal["free", "round-robin"] = "free"  # the latter: synchronous, messages applied by rank
+    order: Literal["free", "round-robin"] = "free"  # `"round-robin"`: synchronous, messages applied by rank
     check_every: NotNegative = 10.0  # seconds between checks of the replica; 0: none
 
     def check_settings(self, config: "Config", settings: list["Settings"]) -> None:

@@ -20,8 +20,8 @@ class Msgd(Algorithm, frozen=True, tag_field="name", tag="msgd"):
 
     protocol = "synchronous"
     training: ClassVar = {"learning_rate": 0.01}
-    momentum: Fraction = 0.9
-    nesterov: bool = True  # else classical
+    momentum: Fraction = 0.9  # μ
+    nesterov: bool = True  # Nesterov's momentum; false: classical
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         return with_momentum(self.momentum, self.nesterov, fast)
@@ -50,7 +50,7 @@ class Averaged(_KeepsAverage, frozen=True, tag_field="name", tag="averaged"):
 class MovingAverage(_KeepsAverage, frozen=True, tag_field="name", tag="moving-average"):
     """SGD with a moving average of the iterates."""
 
-    average_rate: Share = 0.01
+    average_rate: Share = 0.01  # rate of the moving average
 
     def average(self, fast: Fast) -> Average:
         return moving(fast, self.average_rate)
@@ -63,10 +63,10 @@ class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
     replicated = True
     any_optimizer = True
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.02}
-    momentum: Fraction = 0.9
-    nesterov: bool = True
+    momentum: Fraction = 0.9  # μ
+    nesterov: bool = True  # Nesterov's momentum; false: classical
     batch: Literal["local", "global"] = "local"  # whether training.minibatch is per rank or for all ranks
-    bucket_mb: Amount = 4.0
+    bucket_mb: Amount = 4.0  # gradients are summed in pieces of this size, while the backward pass goes on
 
     def workers(self, ranks: int) -> int:
         return ranks

@@ -69,7 +69,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     presets: ClassVar[dict[str, Record]] = {}
     #: Defaults of other tables of the configuration by preset.
     recipes: ClassVar[dict[str, Recipe]] = {}
-    chosen: AnyOptimizer | None = msgspec.field(default=None, name="optimizer")  # None: that of the algorithm
+    chosen: AnyOptimizer | None = msgspec.field(default=None, name="optimizer")
+    """A table, `[algorithm.optimizer]`, that replaces the algorithm's own local step."""
 
     # ---- requirements
 

@@ -35,10 +35,10 @@ class AdamWOptions(OptimizerOptions, frozen=True, tag_field="name", tag="adamw")
     """Adam with decoupled weight decay."""
 
     training: ClassVar = {"learning_rate": 0.002}
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    epsilon: Annotated[float, msgspec.Meta(ge=1e-30, le=1)] = 1e-8
-    weight_decay: NotNegative = 0.01  # λ, in addition to model.l2
+    beta1: Fraction = 0.9  # β₁, of the first moment
+    beta2: Fraction = 0.999  # β₂, of the second moment
+    epsilon: Annotated[float, msgspec.Meta(ge=1e-30, le=1)] = 1e-8  # ε
+    weight_decay: NotNegative = 0.01  # λ, times the learning rate as in PyTorch, for all parameters, beside model.l2
 
     def __post_init__(self) -> None:
         if 0 < self.weight_decay < 1e-9:

@@ -73,7 +73,7 @@ class MomentumOptions(OptimizerOptions, frozen=True, tag_field="name", tag="mome
     """Classical momentum."""
 
     training: ClassVar = {"learning_rate": 0.02}
-    momentum: Fraction = 0.9
+    momentum: Fraction = 0.9  # μ
 
     def make(self, fast: Fast) -> Optimizer:
         return with_momentum(self.momentum, nesterov=False, fast=fast)

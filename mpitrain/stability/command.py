@@ -20,8 +20,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "stability", help="stability and noise of EASGD, EAMSGD and ADMM at a setting (on x²/2; needs no data)"
     )
-    parser.add_argument("--method", choices=METHODS, required=True)
-    parser.add_argument("--workers", type=int, required=True, metavar="P")
+    parser.add_argument("--method", choices=METHODS, required=True, help="whose stability")
+    parser.add_argument("--workers", type=int, required=True, metavar="P", help="number of workers")
     parser.add_argument("--eta", type=float, metavar="E", help="learning rate, in units of 1/curvature")
     parser.add_argument("--alpha", type=float, metavar="A", help="moving rate α = ηρ = β/p; this or --rho")
     parser.add_argument("--rho", type=float, metavar="R", help="penalty ρ; this or --alpha")
