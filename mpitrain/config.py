@@ -77,7 +77,7 @@ class Model(Section, frozen=True):
     import_: Text | None = msgspec.field(default=None, name="import")
     """Instead of a preset, a PyTorch module: `FILE.py:function` or `package.module:function` that builds it."""
     options: dict[str, object] | None = None  # the keyword arguments of the function of `import`
-    backend: Literal["numpy", "torch"] = "numpy"  # what computes a preset or a list of layers
+    backend: Literal["numpy", "torch"] = "numpy"  # what computes the network; with `import`, always `"torch"`
     loss: Text | None = None
     """With `import`, a function of outputs and targets instead of the loss of `output`, named in the same way."""
 
@@ -163,7 +163,7 @@ class Config(Section, frozen=True, kw_only=True):
     @property
     def by_torch(self) -> bool:
         """Whether PyTorch computes the network."""
-        return self.model.import_ is not None or self.model.backend == "torch"
+        return self.model.backend == "torch"
 
     @property
     def initial_seed(self) -> int:
@@ -328,6 +328,8 @@ def _with_preset(table: Record) -> Record:
         if key in model:
             where = "[model.options]" if ways == ["import"] else "itself"
             raise BadInput(f"model.{key}: changes a preset; model.{ways[0]} says it {where}")
+    if ways == ["import"]:
+        return {**table, "model": {**model, "backend": "torch"}}
     return table
 
 

@@ -9,10 +9,11 @@ from types import ModuleType
 class BadInput(ValueError):
     """Input that cannot be used: one line that names the file or the key.
 
-    The program prints it and exits with status 2. `agreed`: all ranks know of it and one of them has printed it.
+    The program prints it and exits with status 2. `agreed`: all ranks know of it; `spoken_here`: this one is to say it.
     """
 
     agreed = False
+    spoken_here = True
 
     def __init__(self, line: str) -> None:
         """`line` remains one line whatever names it quotes: control characters are escaped."""

@@ -32,11 +32,16 @@ def _status(transport: Transport, action: Callable[[], int]) -> int:
     except BadInput as error:
         if not error.agreed:  # one rank alone met it: the others are waiting for it
             _end(transport, str(error), 2, ALONE * min(transport.rank, 4))
+            return 2
+        if error.spoken_here:
+            print(f"mpitrain: {error}", file=sys.stderr, flush=True)
+        transport.barrier("the line about bad input")
         return 2
 
 
 def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
-    """What `action` returns, once no rank has met bad input in it; else BadInput everywhere, printed by one rank."""
+    """What `action` returns, once no rank has met bad input in it; else BadInput everywhere, which one rank is to
+    say."""
     result, fault = None, ""
     try:
         result = action()
@@ -46,11 +51,8 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
     first = next((rank for rank, text in enumerate(faults) if text), None)
     if first is None:
         return result  # type: ignore[return-value]
-    if transport.rank == first:
-        print(f"mpitrain: {faults[first]}", file=sys.stderr, flush=True)
-    transport.barrier(what)
     known = BadInput(faults[first])
-    known.agreed = True
+    known.agreed, known.spoken_here = True, transport.rank == first
     raise known
 
 

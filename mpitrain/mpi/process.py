@@ -19,13 +19,14 @@ from math import inf
 from types import TracebackType
 from typing import TypeVar, cast
 
-from mpitrain.errors import Overdue
+from mpitrain.errors import BadInput, Overdue
 from mpitrain.mpi import segments
 from mpitrain.mpi.communicator import Communicator, Window
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.watchdog import Blocking, Watchdog
 
 T = TypeVar("T")
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 PRINTING = 1.0  # seconds that a rank's last lines, once its launcher's helper has read them, are given to go further
 READING = 30.0  # seconds that the helper is given to read them
 
@@ -124,6 +125,29 @@ def abort_on_exception() -> None:
         abort(1)
 
     sys.excepthook = hook
+
+
+class _Refusing:
+    """The exception hook `before`, but for bad input that all ranks know of: one line and status 2."""
+
+    def __init__(self, before: Hook) -> None:
+        self._before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not (isinstance(error, BadInput) and error.agreed):
+            self._before(kind, error, trace)
+            return
+        if error.spoken_here:
+            sys.stderr.write(f"mpitrain: {error}\n")
+            sys.stderr.flush()
+        raise SystemExit(2)
+
+
+def refuse_in_one_line() -> None:
+    """Let a program that does not catch the BadInput of a function that all its ranks have called end with one line on
+    standard error and status 2, as the command line does."""
+    if not isinstance(sys.excepthook, _Refusing):
+        sys.excepthook = _Refusing(sys.excepthook)
 
 
 def _print_out() -> None:

@@ -17,7 +17,7 @@ from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
-from mpitrain.mpi import Transport, abort_on_exception
+from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
 from mpitrain.mpi.agreement import ending_together
 from mpitrain.signals import Stop
 from mpitrain.trained import model as trained
@@ -43,7 +43,8 @@ def train(
     torch.nn.Module, or a function `build(input_shape, classes, **options)` that makes one, instead of `model.import`.
     `out` and `resume` are run folders, as on the command line. Under mpirun all ranks call this together, and all get
     the summary. Without it, as in a notebook, it is one rank. Raises BadInput for input that cannot be used, naming key
-    or file, and TrainingFailed where the training failed.
+    or file, on all ranks; a program that does not catch it ends with that line and status 2. Raises TrainingFailed
+    where the training failed.
     """
     path = Path(config) if isinstance(config, str | Path) else None
     overrides = tuple(_overrides(config)) if isinstance(config, Mapping) else ()
@@ -59,6 +60,7 @@ def train(
     transport = Transport(deadline=first_deadline(overrides))
     if transport.size > 1:
         abort_on_exception()
+    refuse_in_one_line()
     stop = Stop()
     found: list[str] = []
     refused: list[BadInput] = []
@@ -68,8 +70,11 @@ def train(
         try:
             status = configured(transport, options, stop, folders.append)
         except BadInput as error:
+            if transport.size > 1 and not error.agreed:  # the other ranks are waiting for this one
+                raise
+            error.agreed = True
             refused.append(error)
-            raise
+            return 2
         found.append(transport.broadcast(_summary(folders), "the summary").decode())
         return status
 

@@ -84,7 +84,7 @@ def imported(
         if spec == GIVEN:
             raise BadInput(f"{key} = {spec!r}: the run was given its module in Python; give it to load or train again")
         found[key] = user_code.function(key, spec, where)
-    build = shown.build or found["model.import"][0]
+    build = shown.build or found["model.import"]
     seen = (shape[2], *shape[:2]) if len(shape) == 3 else tuple(shape)
     model = TorchModel(
         lambda seed: build(seen, classes, **copy.deepcopy(dict(options.options))),
@@ -92,22 +92,22 @@ def imported(
         classes,
         name=options.name,
         output=options.output,
-        loss=cast("Loss", found["model.loss"][0]) if "model.loss" in found else None,
+        loss=cast("Loss", found["model.loss"].function) if "model.loss" in found else None,
         l2=options.l2,
         seed=options.seed,
         bf16=options.bf16,
     )
-    model.documents = _documents(options, model, seen, {key: path for key, (_, path) in found.items()})
+    model.documents = _documents(options, model, seen, found)
     return model
 
 
 def _documents(
-    options: Options, model: "TorchModel", seen: tuple[int, ...], paths: Mapping[str, Path]
+    options: Options, model: "TorchModel", seen: tuple[int, ...], found: Mapping[str, user_code.Named]
 ) -> dict[str, str]:
     """The files of a run folder, by name."""
     import torch
 
-    texts = {key: user_code.texts([path]) for key, path in paths.items()}
+    texts = {key: each.texts() for key, each in found.items()}
     kept = Kept(
         options.spec,
         options.loss,

@@ -10,25 +10,55 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from mpitrain.checkpoint.documents import checksum
 from mpitrain.errors import BadInput, first_line
+from mpitrain.training.siblings import OWN, Siblings
 
 FOLDER = "model"  # of a run folder, with the copies
 
 
-def function(key: str, spec: str, where: Path | None = None) -> tuple[Callable[..., object], Path]:
-    """The function that `key = spec` names, and the file that it is in; a FILE.py is taken from the folder `where`, if
-    given. Raises BadInput naming the key."""
+@dataclass(frozen=True)
+class Named:
+    """A function of the user's, the file that it is in, and the modules beside it."""
+
+    function: Callable[..., object]
+    path: Path
+    siblings: Siblings
+
+    def __call__(self, *arguments: object, **options: object) -> object:
+        """Call it; it may import the modules beside it."""
+        with self.siblings.present():
+            return self.function(*arguments, **options)
+
+    def texts(self) -> dict[str, str]:
+        """The texts of the file and of all modules imported from its folder, by their paths there."""
+        paths = {self.path.absolute(), *self.siblings.paths()}
+        return {str(p.relative_to(self.path.parent.absolute())): p.read_text(encoding="utf-8") for p in sorted(paths)}
+
+
+#: The files that were executed, with what is beside them, by the names of their modules.
+_executed: dict[str, tuple[ModuleType, Siblings]] = {}
+
+
+def function(key: str, spec: str, where: Path | None = None) -> Named:
+    """The function that `key = spec` names; a FILE.py is taken from the folder `where`, if given.
+
+    Raises BadInput naming the key.
+    """
     name = f"{key} = {spec!r}"
     source, colon, called = spec.rpartition(":")
     if not (colon and source and called.isidentifier()):
         raise BadInput(f"{name}: expected 'FILE.py:function' or 'package.module:function'")
     try:
-        module = _of_file(Path(source) if where is None else where / Path(source).name, name) if is_file(spec) else None
-        module = module or importlib.import_module(source)
+        if is_file(spec):
+            module, siblings = _of_file(Path(source) if where is None else where / Path(source).name, name)
+        else:
+            module = importlib.import_module(source)
+            siblings = Siblings(Path(module.__file__ or source).parent)
     except BadInput:
         raise
     except Exception as error:
@@ -36,7 +66,7 @@ def function(key: str, spec: str, where: Path | None = None) -> tuple[Callable[.
     found = getattr(module, called, None)
     if not callable(found):
         raise BadInput(f"{name}: there is no function {called} in {source}")
-    return found, Path(module.__file__ or source)
+    return Named(found, Path(module.__file__ or source), siblings)
 
 
 def is_file(spec: str) -> bool:
@@ -44,44 +74,28 @@ def is_file(spec: str) -> bool:
     return spec.rpartition(":")[0].endswith(".py")
 
 
-def _of_file(path: Path, name: str) -> ModuleType:
-    """The module of a file, executed once as long as the file does not change."""
+def _of_file(path: Path, name: str) -> tuple[ModuleType, Siblings]:
+    """The module of a file, executed once as long as neither the file changes nor what it has imported beside it."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise BadInput(f"{name}: {path}: {error.strerror}") from error
     folder = str(path.parent.absolute())
-    if folder not in sys.path[:1]:
-        sys.path.insert(0, folder)  # for the modules beside it, as Python does for a script
-    known = f"_mpitrain_{path.stem}_{hashlib.sha256(content + folder.encode()).hexdigest()[:16]}"
-    if known in sys.modules:
-        return sys.modules[known]
+    known = f"{OWN}{path.stem}_{hashlib.sha256(content + folder.encode()).hexdigest()[:16]}"
+    if known in _executed and _executed[known][1].unchanged():
+        return _executed[known]
     spec = importlib.util.spec_from_file_location(known, path)
     assert spec is not None and spec.loader is not None
-    module = sys.modules[known] = importlib.util.module_from_spec(spec)
+    module, siblings = importlib.util.module_from_spec(spec), Siblings(path.parent)
+    sys.modules[known] = module
     try:
-        spec.loader.exec_module(module)
+        with siblings.present():
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[known]
         raise
-    return module
-
-
-def texts(paths: list[Path]) -> dict[str, str]:
-    """The texts of these files and of all modules imported from their folders, by their paths there."""
-    found: dict[str, str] = {}
-    for path in paths:
-        folder = path.parent.absolute()
-        beside = [Path(f) for n, m in list(sys.modules.items()) if n != "__main__" and (f := _file_of(m))]
-        for each in [path.absolute(), *beside]:
-            if each.is_relative_to(folder) and each.suffix == ".py" and "site-packages" not in each.parts:
-                found[str(each.relative_to(folder))] = each.read_text(encoding="utf-8")
-    return found
-
-
-def _file_of(module: ModuleType) -> str | None:
-    file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) else None
+    _executed[known] = module, siblings
+    return module, siblings
 
 
 def folder_to_use(key: str, spec: str, run: Path, sums: Mapping[str, str], say: Callable[[str], None]) -> Path | None:

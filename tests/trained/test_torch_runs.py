@@ -200,6 +200,34 @@ def test_what_does_not_fit_is_refused_in_one_line(
         assert reason in err and err.count("\n") == 1 and not (folder / "refused").exists()
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("caught", [False, True])
+def test_bad_input_ends_a_program_in_one_line(
+    launch: Callable[..., Any], tmp_path: Path, ranks: int, caught: bool
+) -> None:
+    """A caller that catches the exception hears nothing else of it, and goes on."""
+    call = "mpitrain.train({'training.epoch': 1})"
+    if caught:
+        call = f"try:\n    {call}\nexcept ValueError as error:\n    print('caught', error)"
+    (tmp_path / "program.py").write_text(f"import mpitrain\n{call}\n")
+    ended = launch(ranks, program=("program.py",), deadline=60)
+    line = "unknown key training.epoch; the nearest known is training.epochs\n"
+    if caught:
+        assert (ended.status, ended.err) == (0, "") and ended.out == f"caught {line}" * ranks
+    else:
+        assert (ended.status, ended.err, ended.out) == (2, f"mpitrain: {line}", "")
+
+
+def test_a_module_is_said_to_be_computed_by_pytorch(
+    folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mpitrain.__main__ import main
+
+    monkeypatch.chdir(folder)
+    assert main(["--set", "model.import=net.py:tied", "--print-config"]) == 0
+    assert 'backend = "torch"' in capsys.readouterr().out
+
+
 def test_without_pytorch_one_line_says_so(folder: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("PYTHONPATH", str(folder))
     (folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
