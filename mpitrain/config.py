@@ -70,7 +70,10 @@ class Model(Section, frozen=True):
     """Determines the initial weights; by default `training.seed` does. Runs with one `model.seed` and different
     `training.seed` start from the same point (Figure 2 of the EASGD paper)."""
     output: Literal["softmax", "logistic"] | None = None  # the function of the outputs, and with it the loss
-    l2: NotNegative | None = None  # λ of λ/2·‖W‖², without biases; by default the preset's
+    l2: NotNegative | None = None  # λ of the penalty λ/2·‖x‖²; by default the preset's
+    l2_biases: bool | None = None
+    """Whether the penalty acts on all parameters, as in the EASGD paper and by default in its networks `easgd-cifar`
+    and `easgd-imagenet`, or on weights without biases, the default elsewhere."""
     dropout: Fraction | None = None  # the fraction of units dropped; by default the preset's
     layers: Annotated[list[AnyLayer], msgspec.Meta(max_length=1000)] | None = None
     """Instead of a preset, a list of layers: tables `[[model.layers]]`, whose keys are below."""

@@ -21,7 +21,8 @@ GPU_BLOCK = 1 << 24
 class Parameter:
     """One named tensor of the flat vector.
 
-    `initial` is ("gaussian", standard deviation) or ("constant", value); `decay` says whether l2 applies to it.
+    `initial` is ("gaussian", standard deviation) or ("constant", value); `decay` is False for biases, which a
+    penalty may spare.
     """
 
     name: str

@@ -44,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
     shape = _shape(options.input) if options.input else own
     classes = own_classes if options.classes is None else options.classes
     network = network_of_layers(network_of(config, shape, classes), "layers", "describe")
-    print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, l2 {network.l2:g}")
+    penalty = f"l2 {network.l2:g}{' of all parameters' if network.l2 and network.l2_biases else ''}"
+    print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, {penalty}")
     Console(highlight=False).print(layers_table(network, table.complete(design.layers, classes, design.output)))
     return 0
 

@@ -14,7 +14,7 @@ def explained(config: Config) -> str:
     text = configuration.to_toml(config)
     if config.model.import_ or (design := design_of(config)).preset is None:
         return text
-    keys = tomli_w.dumps({"output": design.output, "l2": design.l2}).splitlines()
+    keys = tomli_w.dumps({"output": design.output, "l2": design.l2, "l2_biases": design.l2_biases}).splitlines()
     lines = [f"# {line}\n" for line in (*keys, *table.to_lines(design.layers))]
     before, section, after = text.partition("[model]\n")
     own, _, rest = after.partition("\n\n")

@@ -37,7 +37,8 @@ def network(made: Design, input_shape: Shape, classes: int, workspace: Workspace
     if len(shape) == 2 and _wants_images(made):
         shape = (*shape, 1)
     try:
-        return Network(layers, shape, LOSSES[made.output](), l2=made.l2, workspace=workspace, name=made.name)
+        loss = LOSSES[made.output]()
+        return Network(layers, shape, loss, l2=made.l2, l2_biases=made.l2_biases, workspace=workspace, name=made.name)
     except DoesNotFit as error:
         raise BadInput(_misfit(made, tuple(input_shape), error)) from None
 

@@ -20,7 +20,8 @@ from mpitrain.rng import stream
 
 
 class Network:
-    """`layers` from `input_shape` to `classes` outputs with `loss`, and `l2`/2·‖w‖² over the weights without biases.
+    """`layers` from `input_shape` to `classes` outputs with `loss`, and `l2`/2·‖w‖² over the weights, with
+    `l2_biases` over all parameters.
 
     `slices[i]` is layer i's part of the flat vector (empty for a layer without parameters); `split` is the number of
     layers before the first fully connected one. Raises DoesNotFit if `input_shape` is too small for the layers.
@@ -36,6 +37,7 @@ class Network:
         loss: Loss,
         *,
         l2: float = 0.0,
+        l2_biases: bool = False,
         workspace: Workspace | None = None,
         name: str = "model",
     ) -> None:
@@ -43,7 +45,7 @@ class Network:
         self.layers = list(layers)
         self.input_shape = tuple(input_shape)
         self.loss = loss
-        self.l2 = l2
+        self.l2, self.l2_biases = l2, l2_biases
         self.workspace = workspace or Workspace()
         self._connect()
         self.layout = Layout([p for layer in self.layers for p in layer.parameters])
@@ -156,7 +158,7 @@ class Network:
     def _add_decay(self, layer: Layer, views: Views, gradient_views: Views) -> None:
         if self.l2:
             for p in layer.parameters:
-                if p.decay:
+                if p.decay or self.l2_biases:
                     self.workspace.ops.add_scaled(gradient_views[p.name], views[p.name], self.l2)
 
 

@@ -23,7 +23,8 @@ OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 
 class Design(NamedTuple):
-    """What a network is built of: its layers, the function of its outputs, and λ of λ/2·‖w‖² over the weights.
+    """What a network is built of: its layers, the function of its outputs, and λ of λ/2·‖w‖² over the weights, with
+    `l2_biases` over the biases, too.
 
     `preset` is its name, None for a list of layers in the configuration.
     """
@@ -31,6 +32,7 @@ class Design(NamedTuple):
     layers: list[AnyLayer]
     output: Output = "softmax"
     l2: float = 0.0
+    l2_biases: bool = False
     preset: str | None = None
 
     @property
@@ -176,13 +178,14 @@ def krizhevsky2014(o: Options) -> list[AnyLayer]:
 
 @dataclass(frozen=True)
 class Preset:
-    """The layers of a network, with the shape of an input, the number of classes, the outputs and l2 of the paper."""
+    """A network's layers; the shape of an input, the number of classes, the outputs and the penalty of its paper."""
 
     layers: Layers
     inputs: tuple[int, ...]
     classes: int
     output: Output = "softmax"
     l2: float = 0.0
+    l2_biases: bool = False
     #: Whether `hidden_layers` may be given.
     depth: bool = False
     #: Whether it is made for windows of frames rather than for images.
@@ -197,8 +200,8 @@ PRESETS = {
     "chan2014-cnn": Preset(chan2014_cnn, (23, 23), 1998, frames=True),
     "chan2014-dnn": Preset(chan2014_dnn, (23, 23), 1998, depth=True, frames=True),
     "zhang2013-dnn": Preset(zhang2013_dnn, (11, 42), 10217, depth=True, frames=True),
-    "easgd-cifar": Preset(easgd_cifar, (28, 28, 3), 10, l2=1e-4),
-    "easgd-imagenet": Preset(easgd_imagenet, (221, 221, 3), 1000, l2=1e-5),
+    "easgd-cifar": Preset(easgd_cifar, (28, 28, 3), 10, l2=1e-4, l2_biases=True),
+    "easgd-imagenet": Preset(easgd_imagenet, (221, 221, 3), 1000, l2=1e-5, l2_biases=True),
     "krizhevsky2014": Preset(krizhevsky2014, (224, 224, 3), 1000, output="logistic"),
     "strom2015-dnn": Preset(strom2015_dnn, (17, 20), 3000, depth=True, frames=True),
 }
@@ -210,6 +213,7 @@ def design(
     width: float = 1.0,
     output: Output | None = None,
     l2: float | None = None,
+    l2_biases: bool | None = None,
     dropout: float | None = None,
     hidden_layers: int | None = None,
 ) -> Design:
@@ -226,7 +230,8 @@ def design(
     _check(hidden_layers is None or hidden_layers > 0, f"model.hidden_layers: {hidden_layers} is not above 0")
     _check(hidden_layers is None or known.depth, f"model.hidden_layers: {preset} has a fixed number of layers")
     layers = known.layers(Options(width, dropout, hidden_layers))
-    return Design(layers, chosen, known.l2 if l2 is None else l2, preset)
+    penalty = known.l2 if l2 is None else l2, known.l2_biases if l2_biases is None else l2_biases
+    return Design(layers, chosen, *penalty, preset)
 
 
 def _check(condition: bool, message: str) -> None:

@@ -21,13 +21,13 @@ Named = tuple[str, torch.nn.Parameter]
 
 class Binding:
     """The trained parameters, in the order in which the module registers them, with `l2`/2·‖w‖² over those of two and
-    more dimensions.
+    more dimensions, with `l2_biases` over all.
 
     Parts of the vector are reported last ones first, each once: a part that is final early waits for those after it.
     """
 
-    def __init__(self, parameters: Sequence[Named], l2: float) -> None:
-        self._parameters, self._l2 = [p for _, p in parameters], l2
+    def __init__(self, parameters: Sequence[Named], l2: float, l2_biases: bool = False) -> None:
+        self._parameters, self._l2, self._l2_biases = [p for _, p in parameters], l2, l2_biases
         shapes = [(name, tuple(p.shape)) for name, p in parameters]
         self.layout = Layout([Parameter(n, shape, ("constant", 0.0), decay=len(shape) > 1) for n, shape in shapes])
         self._parts, self._part_of = parts(self.layout)
@@ -70,7 +70,7 @@ class Binding:
 
     def _write(self, number: int, gradient: torch.Tensor | None) -> None:
         p, place = self._parameters[number].detach(), self._gradients[number]
-        decays = bool(self._l2) and self.layout.parameters[number].decay
+        decays = bool(self._l2) and (self._l2_biases or self.layout.parameters[number].decay)
         if gradient is None:
             place.zero_()
             gradient = place

@@ -35,6 +35,7 @@ class TorchNetwork(TorchModel):
             name=network.name,
             output=network.output,
             l2=network.l2,
+            l2_biases=network.l2_biases,
             bf16=bf16,
         )
         self._network, self.layout = network, network.layout

@@ -26,7 +26,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 class TorchModel:
     """The module that `make(seed)` makes, with `loss` (outputs, targets int64) → mean and `l2`/2·‖w‖² over parameters
-    of two and more dimensions.
+    of two and more dimensions, with `l2_biases` over all.
 
     `input_shape` is that of one example as corpora have it: frames [window, dims] reach the module as they are, images
     [h, w, c] as [n, c, h, w] in channels-last memory. Parameters that need no gradient are constants: `make(seed)`
@@ -43,6 +43,7 @@ class TorchModel:
         output: Literal["softmax", "logistic"] = "softmax",
         loss: Loss | None = None,
         l2: float = 0.0,
+        l2_biases: bool = False,
         seed: int = 1,
         bf16: bool = False,
     ) -> None:
@@ -53,7 +54,7 @@ class TorchModel:
         self._make, self._seed, self._bf16 = make, seed, bf16
         self._dtype = np.dtype(np.float32)
         self.module = self._made(seed).float()
-        self._binding = Binding(examination.trained(self.module), l2)
+        self._binding = Binding(examination.trained(self.module), l2, l2_biases)
         self.layout = self._binding.layout  # as the module registers them
         self.statistics = Statistics(self.module, self._forward)
         self._training = self._early = True

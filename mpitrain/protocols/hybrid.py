@@ -56,7 +56,8 @@ class Stepper(Together):
         layout, transport = partition.layout, self.transport
         theta, self.gradient = self.whole.theta, np.zeros_like(self.whole.theta)
         self.views, self.gradients = layout.views(theta), layout.views(self.gradient)
-        self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, network.l2, session.device)
+        penalty = network.l2, network.l2 if network.l2_biases else 0.0
+        self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, *penalty, session.device)
         self.shared = SharedPart(network)
         self.transfers = Transfers(transport, session.clock, options.overlap)
         self.exchange = Exchange(

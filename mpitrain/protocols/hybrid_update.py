@@ -18,9 +18,9 @@ def scaled(options: Hybrid, eta: float, decay: float, batch: int) -> tuple[float
 
 
 class Update:
-    """inc ← μ·inc − ω·ε·w + ε·⟨−∂E/∂w⟩; w ← w + inc. Biases without decay, at `bias_rate` times the rate.
+    """inc ← μ·inc − ω·ε·w + ε·⟨−∂E/∂w⟩; w ← w + inc. Biases without weight decay, at `bias_rate` times the rate.
 
-    `l2` is the network's: ω = weight_decay + l2 is the same rule as l2 in the gradient.
+    `l2` and `l2_of_biases` are the network's: ω = weight_decay + l2 is the same rule as l2 in the gradient.
     """
 
     def __init__(
@@ -31,9 +31,10 @@ class Update:
         velocity: Array,
         gradient: Array,
         l2: float,
+        l2_of_biases: float = 0.0,
         device: Cpu = CPU,
     ) -> None:
-        self.options, self.decay = options, options.weight_decay + l2
+        self.options, self.decay, self.decay_of_biases = options, options.weight_decay + l2, l2_of_biases
         self.theta, self.velocity, self.gradient = theta, velocity, gradient
         self._decays = {p.name: p.decay for p in layout.parameters}
         self._slices = layout.slices
@@ -43,12 +44,14 @@ class Update:
         """Update these parameters by their gradients, means over `batch` examples; `eta` is for `base_batch`, and
         `bias_scale` what the stages have made of the biases' rate beside it."""
         rate, decay = scaled(self.options, eta, self.decay, batch)
+        own = self.options.bias_rate * bias_scale
+        _, decay_of_biases = scaled(self.options, eta * own, self.decay_of_biases, batch)
         for name in names:
             for block in block_slices(self._slices[name], block_of(self.theta)):
                 if self._decays[name]:
                     self._step(block, rate, decay)
                 else:
-                    self._step(block, rate * self.options.bias_rate * bias_scale, 0.0)
+                    self._step(block, rate * self.options.bias_rate * bias_scale, decay_of_biases)
 
     def _step(self, b: slice, eta: float, decay: float) -> None:
         scratch = self._scratch[: b.stop - b.start]

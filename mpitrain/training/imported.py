@@ -30,6 +30,7 @@ class Options:
     loss: str = ""
     output: Literal["softmax", "logistic"] = "softmax"
     l2: float = 0.0
+    l2_biases: bool = False
     seed: int = 1
     bf16: bool = False
 
@@ -94,6 +95,7 @@ def imported(
         output=options.output,
         loss=cast("Loss", found["model.loss"].function) if "model.loss" in found else None,
         l2=options.l2,
+        l2_biases=options.l2_biases,
         seed=options.seed,
         bf16=options.bf16,
     )

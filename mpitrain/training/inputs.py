@@ -114,12 +114,13 @@ def design_of(config: Config) -> Design:
     if model.import_:
         raise BadInput(f"model.import = {model.import_!r}: has no list of layers")
     if model.layers is not None:
-        return Design(model.layers, model.output or "softmax", model.l2 or 0.0)
+        return Design(model.layers, model.output or "softmax", model.l2 or 0.0, bool(model.l2_biases))
     return presets.design(
         model.preset or presets.DEFAULT,
         width=model.width or 1.0,
         output=model.output,
         l2=model.l2,
+        l2_biases=model.l2_biases,
         dropout=model.dropout,
         hidden_layers=model.hidden_layers,
     )
@@ -144,6 +145,7 @@ def network_of(
             model.loss or "",
             model.output or "softmax",
             model.l2 or 0.0,
+            bool(model.l2_biases),
             config.initial_seed,
             config.run.matmul == "bf16",
         )

@@ -105,14 +105,16 @@ def test_single_precision_agrees_with_double(network: Network) -> None:
     assert np.linalg.norm(single - double) < 1e-5 * np.linalg.norm(double)
 
 
-def test_l2_adds_its_multiple_of_the_weights_but_not_of_the_biases() -> None:
-    plain, decayed = (build("digits-cnn", (8, 8, 1), 10, width=0.25, l2=l2) for l2 in (0.0, 0.5))
+@pytest.mark.parametrize("biases", [False, True])
+def test_l2_adds_its_multiple_of_the_weights_and_of_the_biases_where_told(biases: bool) -> None:
+    plain = build("digits-cnn", (8, 8, 1), 10, width=0.25)
+    decayed = build("digits-cnn", (8, 8, 1), 10, width=0.25, l2=0.5, l2_biases=biases)
     parameters = plain.initial(0, np.float64) + 0.1
     batch = random_batch(plain, 4, np.float64)
     difference = gradient(decayed, parameters, batch) - gradient(plain, parameters, batch)
     views, weights = decayed.layout.views(difference), decayed.layout.views(parameters)
     for parameter in decayed.layout.parameters:
-        expected = 0.5 * weights[parameter.name] if parameter.name.endswith("weights") else 0.0
+        expected = 0.5 * weights[parameter.name] if biases or parameter.name.endswith("weights") else 0.0
         np.testing.assert_allclose(views[parameter.name], expected, atol=1e-12, err_msg=parameter.name)
 
 

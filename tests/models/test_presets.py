@@ -50,8 +50,9 @@ def test_gradient_is_that_of_central_differences(preset: str, output: str) -> No
 
     def regularised(vector: Array) -> float:
         loss = network.loss_and_gradient(vector, np.empty_like(vector), batch, np.random.default_rng(3))
-        weights = [view for name, view in network.layout.views(vector).items() if name.endswith("weights")]
-        return loss + 1e-2 / 2 * sum(float((w**2).sum()) for w in weights)
+        views = network.layout.views(vector).items()
+        fined = [view for name, view in views if network.l2_biases or name.endswith("weights")]
+        return loss + 1e-2 / 2 * sum(float((w**2).sum()) for w in fined)
 
     assert directional_error(regularised, parameters, gradient) < 1e-5
 
@@ -68,7 +69,7 @@ def test_easgd_cifar() -> None:
     network = build("easgd-cifar", (28, 28, 3), 10)
     assert weight_shapes(network) == [(5, 5, 3, 64), (5, 5, 64, 128), (3, 3, 128, 64), (256, 256), (256, 10)]
     assert feature_maps(network) == [(12, 12, 64), (4, 4, 128), (2, 2, 64)]
-    assert network.l2 == 1e-4
+    assert (network.l2, network.l2_biases) == (1e-4, True)  # λ/2·‖x‖², x all parameters
     assert all(p.initial == ("constant", 0.0) for p in network.layout.parameters if p.name.endswith("bias"))
 
 
@@ -76,7 +77,8 @@ def test_easgd_imagenet() -> None:
     network = build("easgd-imagenet", (221, 221, 3), 1000)
     assert feature_maps(network) == [(36, 36, 96), (16, 16, 256), (14, 14, 384), (13, 13, 384), (6, 6, 256)]
     assert weight_shapes(network)[5:] == [(9216, 4096), (4096, 4096), (4096, 1000)]
-    assert network.l2 == 1e-5
+    assert (network.l2, network.l2_biases) == (1e-5, True)
+    assert not build("easgd-imagenet", (221, 221, 3), 1000, l2_biases=False).l2_biases
     assert all(p.initial == ("constant", 0.1) for p in network.layout.parameters if p.name.endswith("bias"))
 
 

@@ -28,16 +28,19 @@ def batches(shape: tuple[int, ...], count: int, n: int = 6, classes: int = 7) ->
     return [Batch(rng.standard_normal((n, *shape)), rng.integers(0, classes, n).astype(np.int32)) for _ in range(count)]
 
 
+@pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("kind", ["images", "frames"])
-def test_fifty_steps_equal_those_of_pytorch(kind: str) -> None:
-    """With torch.optim.SGD, weight decay on matrices and filters alone, in float64."""
+def test_fifty_steps_equal_those_of_pytorch(kind: str, biases: bool) -> None:
+    """With torch.optim.SGD, weight decay on matrices and filters alone or on everything, in float64."""
     make: Callable[[], nn.Module] = (lambda: Residual(7)) if kind == "images" else lambda: Tied(20, 7)
-    model = TorchModel(lambda seed: make(), (8, 8, 1) if kind == "images" else (4, 5), 7, l2=0.01)
+    shape = (8, 8, 1) if kind == "images" else (4, 5)
+    model = TorchModel(lambda seed: make(), shape, 7, l2=0.01, l2_biases=biases)
     theta, gradient = model.initial(1, np.float64), np.empty(model.layout.size)
     plain = model.standalone(theta).train()
     matrices = [p for p in plain.parameters() if p.requires_grad and p.ndim > 1]
     others = [p for p in plain.parameters() if p.requires_grad and p.ndim < 2]
-    optimizer = torch.optim.SGD([{"params": matrices, "weight_decay": 0.01}, {"params": others}], lr=0.1)
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.01 * biases}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
 
     def step(part: slice) -> None:  # while the backward pass goes on, as the protocols do
         theta[part] -= 0.1 * gradient[part]

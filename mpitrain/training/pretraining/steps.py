@@ -70,7 +70,12 @@ def grown(network: Network, count: int) -> Network:
     """The first `count` hidden layers with an output layer; for all of them, a copy of the network."""
     layers = [*hidden_layers(network, count), _copy(network.layers[_starts(network)[-1]])]
     return Network(
-        layers, network.input_shape, copy.deepcopy(network.loss), l2=network.l2, workspace=network.workspace.another()
+        layers,
+        network.input_shape,
+        copy.deepcopy(network.loss),
+        l2=network.l2,
+        l2_biases=network.l2_biases,
+        workspace=network.workspace.another(),
     )
 
 
