@@ -1,13 +1,14 @@
 """`python -m mpitrain report RUN...`: an HTML page about runs, and plots as files on request."""
 
 import argparse
+import time
 from pathlib import Path
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
 from mpitrain.report.page import page
 from mpitrain.report.pictures import FORMATS, draw
-from mpitrain.report.runs import read_runs
+from mpitrain.report.runs import Run, read_runs
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -20,6 +21,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--plots", type=Path, metavar="DIR", help="also write every plot to a file in DIR (needs matplotlib)"
     )
     parser.add_argument("--format", choices=FORMATS, default="png", help="format of these files; default: png")
+    parser.add_argument(
+        "--watch",
+        type=int,
+        nargs="?",
+        const=10,
+        metavar="S",
+        help="write the page anew every S seconds (10) until all runs have ended; it loads itself anew in the browser",
+    )
     parser.set_defaults(run=run)
 
 
@@ -28,6 +37,8 @@ def run(options: argparse.Namespace) -> None:
     folders = [folder for folder in options.folders if len(options.folders) == 1 or not _left_out(folder)]
     if not folders:
         raise BadInput("none of these is a run folder")
+    if options.watch is not None and not 1 <= options.watch <= 3600:
+        raise BadInput(f"--watch {options.watch}: expected 1 to 3600 seconds")
     runs = read_runs(folders)
     out = options.out or (folders[0] if len(options.folders) == 1 else Path()) / "report.html"
     if not out.parent.is_dir():
@@ -37,10 +48,25 @@ def run(options: argparse.Namespace) -> None:
     )
     if len(runs) > 4 and not options.title:
         title += f" and {len(runs) - 4} more"
+    if options.watch:
+        runs = _watch(folders, runs, out, title, options.watch)
     drawn = draw(runs, options.plots, options.format) if options.plots else []
     write_whole(out, page(runs, title))
     for path in [out, *drawn]:
         print(printable(str(path)))
+
+
+def _watch(folders: list[Path], runs: list[Run], out: Path, title: str, seconds: int) -> list[Run]:
+    """Write the page every so many seconds until all runs have a summary, or until Ctrl-C; the runs as last read."""
+    print(f"{printable(str(out))}: written every {seconds} s; Ctrl-C ends this", flush=True)
+    try:
+        while any(run.summary is None for run in runs):
+            write_whole(out, page(runs, title, watch=seconds))
+            time.sleep(seconds)
+            runs = read_runs(folders)
+    except KeyboardInterrupt:
+        pass
+    return runs
 
 
 def _left_out(folder: Path) -> bool:

@@ -68,7 +68,9 @@ def swatch(style: int) -> Html:
 def run_name(style: int, name: str, marks: Sequence[str] = ()) -> Html:
     """A run's swatch, name and marks."""
     badges = "".join(f' <span class="mark">{safe(mark)}</span>' for mark in marks)
-    return Html(f'<span class="run">{swatch(style)}<span class="name">{safe(name)}</span></span>{badges}')
+    return Html(
+        f'<span class="run" data-run="{style}">{swatch(style)}<span class="name">{safe(name)}</span></span>{badges}'
+    )
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> Html:

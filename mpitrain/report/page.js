@@ -3,6 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const hidden = new Set();
   const edge = { left: 58, right: 14, top: 10, bottom: 42 };
+  const ranges = {};  // what is shown of an axis, in all plots against it: [low, high]
   let axis = "seconds";
 
   // ---- numbers
@@ -51,9 +52,9 @@
     const inside = ticks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
     return inside.length > 1 ? inside : linearTicks(low, high, wanted);
   };
-  const scaleOf = (values, log, from, to) => {
-    let low = Math.min(...values), high = Math.max(...values);
-    if (log) { low *= 0.93; high *= 1.07; } else { low = Math.min(0, low); if (high === low) high = low + (Math.abs(low) || 1); }
+  const scaleOf = (values, log, from, to, given) => {
+    let [low, high] = given || [Math.min(...values), Math.max(...values)];
+    if (given) { /* as it is */ } else if (log) { low *= 0.93; high *= 1.07; } else { low = Math.min(0, low); if (high === low) high = low + (Math.abs(low) || 1); }
     const f = log ? Math.log : (v) => v;
     const place = (v) => from + (to - from) * (f(v) - f(low)) / (f(high) - f(low));
     return { low, high, place };
@@ -76,11 +77,24 @@
       this.log = this.plot.log;
       const button = figure.querySelector(".scale");
       button.setAttribute("aria-label", `logarithmic scale: ${this.plot.title}`);
-      button.addEventListener("click", () => { this.log = !this.log; this.draw(); });
+      button.addEventListener("click", () => { this.log = !this.log; this.draw(); keep(); });
       this.button = button;
+      this.whole = figure.querySelector(".whole");
+      this.whole.setAttribute("aria-label", `show all of it: ${this.plot.title}`);
+      this.whole.addEventListener("click", () => { this.zoom(null); this.frame.focus({ preventScroll: true }); });
+      figure.querySelector(".save").addEventListener("click", () => save(this));
       this.frame.tabIndex = 0;
-      this.frame.addEventListener("pointermove", (event) => this.point(event.clientX - this.frame.getBoundingClientRect().left));
-      this.frame.addEventListener("pointerdown", (event) => this.point(event.clientX - this.frame.getBoundingClientRect().left));
+      const place = (event) => this.inside(event.clientX - this.frame.getBoundingClientRect().left);
+      this.frame.addEventListener("pointermove", (event) => { this.point(place(event)); this.drag(); });
+      this.frame.addEventListener("pointerdown", (event) => {
+        this.point(place(event));
+        if (event.pointerType === "touch" || event.button !== 0) return;  // a finger reads values and scrolls
+        this.from = this.at;
+        this.frame.setPointerCapture(event.pointerId);
+      });
+      this.frame.addEventListener("pointerup", () => this.drop());
+      this.frame.addEventListener("pointercancel", () => { this.from = undefined; this.leave(); });
+      this.frame.addEventListener("dblclick", () => this.zoom(null));
       this.frame.addEventListener("pointerleave", () => this.leave());
       this.frame.addEventListener("blur", () => this.leave());
       this.frame.addEventListener("keydown", (event) => this.key(event));
@@ -105,11 +119,18 @@
         element("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, svg, "no values to draw");
         return;
       }
-      const all = this.curves.flatMap((c) => c.points);
-      this.x = scaleOf(all.map((p) => p[0]), false, edge.left, width - edge.right);
-      this.y = scaleOf(all.map((p) => p[1]), this.log, height - edge.bottom, edge.top);
+      const all = this.curves.flatMap((c) => c.points), range = ranges[across(plot)];
+      this.x = scaleOf(all.map((p) => p[0]), false, edge.left, width - edge.right, range);
+      const seen = this.curves.flatMap((c) => [...within(c.points, this.x), ...crossings(c.points, this.x)]).map((p) => p[1]);
+      this.y = scaleOf(seen.length ? seen : all.map((p) => p[1]), this.log, height - edge.bottom, edge.top);
+      this.whole.hidden = !range;
       this.axes(svg, width, height);
-      for (const curve of this.curves) this.curve(svg, curve, height);
+      for (const curve of this.curves) this.curve(range ? this.part(svg, width, height) : svg, curve, height);
+    }
+
+    part(svg, width, height) {  // cuts off what lies beside the range
+      const left = edge.left, box = [left, 0, width - left - edge.right, height - edge.bottom + 1];
+      return element("svg", { class: "part", x: left, y: 0, width: box[2], height: box[3], viewBox: box.join(" ") }, svg);
     }
 
     axes(svg, width, height) {
@@ -144,7 +165,7 @@
         }
       }
       element("path", { class: "line", d: "M" + at.map((p) => p.join(" ")).join("L") }, group);
-      if (points.length <= 40) for (const [x, y] of at) element("circle", { class: "dot", cx: x, cy: y, r: 2.2 }, group);
+      if (within(points, this.x).length <= 40) for (const [x, y] of at) element("circle", { class: "dot", cx: x, cy: y, r: 2.2 }, group);
       if (!told.whole && by !== "staleness") {
         const [x, y] = at[at.length - 1];
         element("path", { class: "cut", d: `M${x} ${y}m-5 -5l10 10m0 -10l-10 10` }, group);
@@ -164,8 +185,9 @@
       if (!this.curves.length) return;
       this.leave();
       const width = this.frame.clientWidth;
-      this.at = Math.max(edge.left, Math.min(px, width - edge.right));
-      const reached = this.curves.map((c) => ({ run: c.run, point: nearest(c.points, (p) => Math.abs(this.x.place(p[0]) - this.at)) }))
+      this.at = this.inside(px);
+      const shown = this.curves.map((c) => ({ run: c.run, points: within(c.points, this.x) })).filter((c) => c.points.length);
+      const reached = shown.map((c) => ({ run: c.run, point: nearest(c.points, (p) => Math.abs(this.x.place(p[0]) - this.at)) }))
         .filter(({ point }) => Math.abs(this.x.place(point[0]) - this.at) < 40)
         .sort((a, b) => b.point[1] - a.point[1]);
       this.marks = element("g", {}, this.svg);
@@ -183,14 +205,13 @@
 
     list(reached) {
       const table = document.createElement("table"), by = across(this.plot), form = forms[this.plot.form];
-      const fraction = (this.at - edge.left) / (this.frame.clientWidth - edge.left - edge.right);
       const row = (name, value, run) => {
         const line = table.insertRow(), cell = line.insertCell();
         if (run !== undefined) cell.append(document.querySelector(`#legend [data-run="${run}"] svg`).cloneNode(true));
         cell.append(name);
         line.insertCell().textContent = value;
       };
-      const value = this.x.low + fraction * (this.x.high - this.x.low);
+      const value = this.value(this.at);
       row(titles[by], by === "seconds" ? `${Number(value.toPrecision(4))} s` : plain(Number(value.toPrecision(3))));
       for (const { run, point } of reached) row(data.runs[run].name, form(point[1]), run);
       return table;
@@ -198,10 +219,50 @@
 
     key(event) {
       const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (event.key === "Escape") this.leave();
+      if (event.key === "Escape") { if (this.marks) this.leave(); else this.zoom(null); }
+      const factor = { "+": 0.5, "-": 2 }[event.key];
+      if (factor && this.curves.length) {
+        const { low, high } = this.x, middle = this.at === undefined ? (low + high) / 2 : this.value(this.at);
+        this.zoom([middle - (middle - low) * factor, middle + (high - middle) * factor]);
+      }
       if (!move || !this.curves.length) return;
       event.preventDefault();
       this.point((this.at ?? edge.left) + 0.02 * move * this.frame.clientWidth);
+    }
+
+    // ---- zoom: all plots against the same axis show the same part of it
+
+    inside(px) { return Math.max(edge.left, Math.min(px, this.frame.clientWidth - edge.right)); }
+
+    value(px) {
+      const fraction = (px - edge.left) / (this.frame.clientWidth - edge.left - edge.right);
+      return this.x.low + fraction * (this.x.high - this.x.low);
+    }
+
+    drag() {
+      if (this.from === undefined || !this.marks) return;
+      const [left, right] = [this.from, this.at].sort((a, b) => a - b);
+      const height = this.frame.clientHeight - edge.top - edge.bottom;
+      element("rect", { class: "chosen", x: left, y: edge.top, width: right - left, height }, this.marks);
+    }
+
+    drop() {
+      const from = this.from;
+      this.from = undefined;
+      if (from === undefined || !this.curves.length) return;
+      if (Math.abs(this.at - from) > 8) this.zoom([this.value(from), this.value(this.at)].sort((a, b) => a - b));
+    }
+
+    zoom(range) {
+      const by = across(this.plot);
+      const every = panels.filter((panel) => across(panel.plot) === by);
+      const ends = every.flatMap((panel) => panel.curves.flatMap((c) => [c.points[0][0], c.points[c.points.length - 1][0]]));
+      const low = Math.min(0, ...ends), high = Math.max(...ends);
+      if (range) range = [Math.max(range[0], low), Math.min(range[1], high)];
+      if (!range || !(range[1] - range[0] > 1e-6 * (high - low)) || (range[0] <= low && range[1] >= high)) delete ranges[by];
+      else ranges[by] = range;
+      for (const panel of every) panel.draw();
+      keep();
     }
 
     leave() {
@@ -211,7 +272,42 @@
     }
   }
 
+  const within = (points, x) => points.filter(([at]) => at >= x.low && at <= x.high);
+  const crossings = (points, x) => points.slice(1).flatMap((b, i) => [x.low, x.high].filter((at) => points[i][0] < at && at < b[0])
+    .map((at) => [at, points[i][1] + (b[1] - points[i][1]) * (at - points[i][0]) / (b[0] - points[i][0])]));
   const nearest = (points, distance) => points.reduce((best, p) => (distance(p) < distance(best) ? p : best));
+
+  // ---- a plot as a file
+
+  const KEPT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "opacity"];
+  const save = (panel) => {
+    const width = panel.frame.clientWidth, line = 18, style = getComputedStyle(document.body);
+    const names = panel.curves.map((c) => c.run), high = panel.frame.clientHeight + 28 + line * names.length;
+    const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    for (const [key, value] of Object.entries({ width, height: high, viewBox: `0 0 ${width} ${high}`, "font-family": "sans-serif" }))
+      picture.setAttribute(key, value);
+    element("rect", { width, height: high, fill: style.backgroundColor }, picture);
+    element("text", { x: 8, y: 18, fill: style.color, "font-size": 14, "font-weight": 600 }, picture, panel.plot.title);
+    panel.leave();
+    const copy = panel.svg.cloneNode(true), shown = [...panel.svg.querySelectorAll("*")];
+    [...copy.querySelectorAll("*")].forEach((node, i) => {
+      const found = getComputedStyle(shown[i]);
+      for (const key of KEPT) node.setAttribute(key, found[key]);
+    });
+    for (const [key, value] of Object.entries({ y: 28, width, height: panel.frame.clientHeight })) copy.setAttribute(key, value);
+    picture.append(copy);
+    names.forEach((run, i) => {
+      const y = panel.frame.clientHeight + 28 + line * i + 9;
+      const found = getComputedStyle(document.querySelector(`#legend [data-run="${run}"] path`));
+      element("path", { d: `M8 ${y - 4}H34`, stroke: found.stroke, "stroke-width": 2, "stroke-dasharray": found.strokeDasharray }, picture);
+      element("text", { x: 42, y, fill: style.color, "font-size": 12 }, picture, data.runs[run].name);
+    });
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(picture)], { type: "image/svg+xml" }));
+    link.download = `${panel.plot.key}.svg`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
 
   // ---- controls
 
@@ -219,11 +315,14 @@
   const draw = () => panels.forEach((panel) => panel.draw());
 
   for (const input of document.querySelectorAll('input[name="axis"]'))
-    input.addEventListener("change", () => { axis = input.value; draw(); });
+    input.addEventListener("change", () => { axis = input.value; draw(); keep(); });
 
-  const fade = (run) => {
-    for (const group of document.querySelectorAll("figure.plot g[data-run]"))
+  const single = (run) => {
+    for (const group of document.querySelectorAll("figure.plot g[data-run]")) {
       group.classList.toggle("faded", run !== null && group.dataset.run !== run);
+      group.classList.toggle("lit", group.dataset.run === run);
+      if (group.dataset.run === run) group.parentNode.append(group);
+    }
   };
   for (const button of document.querySelectorAll("#legend button")) {
     const run = button.dataset.run;
@@ -232,9 +331,33 @@
       if (now) hidden.delete(Number(run)); else hidden.add(Number(run));
       button.setAttribute("aria-pressed", now);
       draw();
+      keep();
     });
-    button.addEventListener("pointerenter", () => { if (!hidden.has(Number(run))) fade(run); });
-    button.addEventListener("pointerleave", () => fade(null));
+  }
+  for (const name of document.querySelectorAll("#legend button, .run[data-run]")) {
+    const run = name.dataset.run;
+    for (const kind of ["pointerenter", "focus"])
+      name.addEventListener(kind, () => { if (!hidden.has(Number(run))) single(run); });
+    for (const kind of ["pointerleave", "blur"]) name.addEventListener(kind, () => single(null));
+  }
+
+  // ---- a page that is rewritten while runs go on loads itself anew, and keeps what the reader chose
+
+  const watched = document.documentElement.dataset.watch, place = `mpitrain ${location.pathname}`;
+  const keep = () => {
+    if (watched) sessionStorage.setItem(place, JSON.stringify({ axis, ranges, hidden: [...hidden], logs: panels.map((p) => p.log) }));
+  };
+  const recall = () => {
+    const kept = JSON.parse(sessionStorage.getItem(place) || "{}");
+    if (kept.axis) document.querySelector(`input[value="${kept.axis}"]`).click();
+    Object.assign(ranges, kept.ranges);
+    for (const run of kept.hidden || []) document.querySelector(`#legend [data-run="${run}"]`)?.click();
+    (kept.logs || []).forEach((log, i) => { if (panels[i]) panels[i].log = log; });
+  };
+  if (watched) {
+    recall();
+    const again = () => (document.querySelector(".tip") ? setTimeout(again, 1000) : location.reload());
+    setTimeout(again, 1000 * Number(watched));
   }
 
   let width = 0;

@@ -5,6 +5,7 @@ Its content security policy allows style and script only by their hashes.
 
 import hashlib
 import json
+import re
 from base64 import b64encode
 from datetime import datetime
 from importlib.resources import files
@@ -18,11 +19,12 @@ from mpitrain.report.runs import Run
 from mpitrain.report.series import Plot, Point, plots, thin
 
 
-def page(runs: list[Run], title: str, before: Html | None = None) -> str:
-    """The complete page, with `before` at its top."""
+def page(runs: list[Run], title: str, before: Html | None = None, watch: int = 0) -> str:
+    """The complete page, with `before` at its top. With `watch`, it loads itself anew after so many seconds."""
     shown = plots(runs)
     parts = {
         "title": safe(title),
+        "watch": Html(f' data-watch="{watch}"') if watch else "",
         "lead": f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, read {datetime.now():%Y-%m-%d %H:%M} "
         f"by mpitrain {__version__}",
         "style": _asset("page.css"),
@@ -71,7 +73,10 @@ def _figure(number: int, plot: Plot, runs: list[Run]) -> Html:
     values = table(plot.kind.title, ["Run", "first", "least", "greatest", "last"], rows)
     return Html(
         f'<figure class="plot" data-plot="{number}"><figcaption>{title}</figcaption>'
-        f'<button type="button" class="scale" aria-pressed="false">log</button><div class="drawing"></div>'
+        '<div class="tools"><button type="button" class="whole" hidden>all</button>'
+        f'<button type="button" class="scale" aria-pressed="false">log</button>'
+        f'<button type="button" class="save" aria-label="save as SVG: {title}">save</button></div>'
+        '<div class="drawing"></div>'
         f"<details><summary>In figures</summary>{values}</details></figure>"
     )
 
@@ -100,6 +105,7 @@ def _data(runs: list[Run], shown: list[Plot]) -> str:
         "plots": [
             {
                 "title": printable(plot.kind.title),
+                "key": re.sub(r"\W", "_", plot.kind.key, flags=re.ASCII),
                 "form": plot.kind.form,
                 "log": plot.log,
                 "axis": plot.axis,

@@ -72,6 +72,19 @@ class Chromium:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def evaluate_until(self, expression: str) -> None:
+        """Wait until an expression is true, also of a page that is being loaded."""
+        end = time.monotonic() + self._deadline
+        while not self._try(expression):
+            assert time.monotonic() < end, f"not within {self._deadline} s: {expression}"
+            time.sleep(0.1)
+
+    def _try(self, expression: str) -> bool:
+        try:
+            return bool(self.evaluate(expression))
+        except AssertionError:  # no page at this moment
+            return False
+
     def screenshot(self, path: Path, whole: bool = True) -> None:
         """A PNG of the whole page, or of what is in the window."""
         answer = self.do("Page.captureScreenshot", format="png", captureBeyondViewport=whole)

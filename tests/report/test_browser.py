@@ -1,9 +1,11 @@
 """The report's page in headless Chromium: it draws everything, says nothing on the console, and can be read."""
 
+import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -145,6 +147,120 @@ def test_a_run_can_be_hidden(browser: Chromium, report: tuple[Path, dict[str, in
     assert browser.evaluate("document.querySelector('#legend button').getAttribute('aria-pressed')") == "false"
     browser.evaluate("document.querySelector('#legend button').click()")
     assert browser.evaluate(count) == 5
+
+
+#: The ticks of the first plot's horizontal axis.
+TICKS = """[...document.querySelectorAll("figure.plot .drawing svg")[0].querySelectorAll("text[text-anchor=middle]")]
+    .map(text => Number(text.textContent)).filter(value => !isNaN(value))"""
+#: Where the first plot's frame is, in the middle of the window.
+FRAME = """(() => { const frame = document.querySelector("figure.plot .drawing");
+    frame.scrollIntoView({block: "center"});
+    const box = frame.getBoundingClientRect(); return [box.left, box.top, box.width, box.height]; })()"""
+
+
+def drag(browser: Chromium, begin: float, end: float) -> None:
+    """Over these fractions of the first plot's inner width, 58 pixels from the left and 14 from the right."""
+    left, top, width, height = browser.evaluate(FRAME)
+    inner, y = width - 72, top + height / 2
+    first, last = left + 58 + begin * inner, left + 58 + end * inner
+    browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=first, y=y)
+    browser.do("Input.dispatchMouseEvent", type="mousePressed", x=first, y=y, button="left", buttons=1, clickCount=1)
+    browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=last, y=y, button="left", buttons=1)
+    browser.do("Input.dispatchMouseEvent", type="mouseReleased", x=last, y=y, button="left", clickCount=1)
+
+
+@needs_chromium
+def test_a_part_of_an_axis_can_be_enlarged(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
+    """By dragging, in all plots against this axis, with the values that lie there; and by keys; `all` ends it."""
+    browser.complaints.clear()
+    browser.open(report[0], 1280)
+    browser.evaluate("document.querySelector('input[value=epochs]').click()")
+    whole, shown = browser.evaluate(TICKS), "[...document.querySelectorAll('.whole')].filter(b => !b.hidden).length"
+    assert whole[0] == 0 and whole[-1] >= 8 and browser.evaluate(shown) == 0
+    drag(browser, 0.5, 0.75)  # 4 to 6 of 8 epochs
+    ticks = browser.evaluate(TICKS)
+    assert ticks[0] >= 4 and ticks[-1] <= 6 and len(ticks) > 2
+    assert browser.evaluate(shown) == len(report[1]) - 1  # but for the distribution of staleness
+    assert browser.evaluate(UNREADABLE) == []
+    told = "document.querySelector('.tip').innerText"
+    left, top, width, height = browser.evaluate(FRAME)
+    browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=left + width - 14, y=top + height / 2)
+    loss = 2 * np.exp(-6 / 3) + 0.02
+    assert f"{loss:.4g}" in browser.evaluate(told) and "killed" not in browser.evaluate(told)
+    browser.evaluate("document.querySelector('.whole').click()")
+    assert browser.evaluate(TICKS) == whole and browser.evaluate(shown) == 0
+    browser.evaluate("document.querySelector('figure.plot .drawing').focus()")
+    for key in ("+", "Escape", "Escape"):  # the first Escape may only take the values away
+        browser.do("Input.dispatchKeyEvent", type="keyDown", key=key, text=key if key == "+" else "")
+        assert (browser.evaluate(shown) > 0) == (key == "+" or browser.evaluate(TICKS) != whole)
+    assert browser.evaluate(TICKS) == whole
+    drag(browser, 0.5, 0.502)  # a click
+    assert browser.evaluate(TICKS) == whole and browser.complaints == []
+
+
+@needs_chromium
+def test_a_run_is_brought_out_where_one_points_at_its_name(
+    browser: Chromium, report: tuple[Path, dict[str, int]]
+) -> None:
+    """In the legend and in the table of results: its line is thick and in front, the others are faint."""
+    browser.open(report[0], 1280)
+    for name in ("#legend button[data-run='1']", ".results .run[data-run='1']"):
+        box = browser.evaluate(
+            f"(() => {{ const name = document.querySelector(\"{name}\"); name.scrollIntoView({{block: 'center'}});"
+            "const box = name.getBoundingClientRect(); return [box.left + 5, box.top + 5]; })()"
+        )
+        browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+        groups = browser.evaluate(
+            "[...document.querySelectorAll('figure.plot')[0].querySelectorAll('g[data-run]')].map(g => "
+            "[g.dataset.run, getComputedStyle(g).opacity, getComputedStyle(g.querySelector('.line')).strokeWidth])"
+        )
+        assert groups[-1] == ["1", "1", "3.5px"] and {tuple(rest) for _, *rest in groups[:-1]} == {("0.18", "2px")}
+        browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+        assert browser.evaluate("document.querySelectorAll('.faded, .lit').length") == 0
+
+
+@needs_chromium
+def test_a_plot_can_be_saved(browser: Chromium, report: tuple[Path, dict[str, int]], tmp_path: Path) -> None:
+    """As an SVG that needs no style: it shows the curves in their colours, and their names."""
+    browser.complaints.clear()
+    browser.open(report[0], 1280)
+    text = browser.evaluate(
+        "(() => { let made, name; const old = URL.createObjectURL; URL.createObjectURL = blob => { made = blob; "
+        "return old(blob); }; HTMLAnchorElement.prototype.click = function () { name = this.download; };"
+        "document.querySelector('.save').click(); return made.text().then(text => name + '\\n' + text); })()"
+    )
+    name, _, picture = text.partition("\n")
+    assert name == "train_loss.svg"
+    root = ElementTree.fromstring(picture)
+    lines = [node.get("stroke") for node in root.iter() if node.get("class") == "line"]
+    assert len(lines) == 5 == len(set(lines)) and all(str(colour).startswith("rgb") for colour in lines)
+    texts = [node.text for node in root.iter() if node.tag.endswith("text")]
+    assert "Training loss" in texts and "<b>resumed & \"odd'" in texts and "wall clock, s" in texts
+    (tmp_path / name).write_text(picture)
+    browser.open(tmp_path / name, 800)
+    assert browser.complaints == []
+
+
+@needs_chromium
+def test_a_watched_page_comes_again_with_what_was_chosen(browser: Chromium, tmp_path: Path) -> None:
+    """The axis, the part of it, the hidden run and the scale stay, while the curves grow."""
+    folder = write_run(tmp_path / "run", records=curve(4))
+    out = tmp_path / "watched.html"
+    out.write_text(page(read_runs([folder]), "watched", watch=1))
+    browser.complaints.clear()
+    browser.open(out, 1280)
+    browser.evaluate("document.querySelector('input[value=epochs]').click()")
+    browser.evaluate("document.querySelector('.scale').click()")
+    drag(browser, 0.5, 1.0)
+    browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+    before = browser.evaluate("document.querySelector('.scale').getAttribute('aria-pressed')"), browser.evaluate(TICKS)
+    lines = [json.dumps(record) + "\n" for record in curve(8)]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    out.write_text(page(read_runs([folder]), "grown", watch=60))
+    browser.evaluate_until("document.title === 'grown' && document.querySelectorAll('.line').length > 0")
+    axis = "document.querySelector('input[name=axis]:checked').value"
+    after = browser.evaluate("document.querySelector('.scale').getAttribute('aria-pressed')"), browser.evaluate(TICKS)
+    assert browser.evaluate(axis) == "epochs" and after == before and browser.complaints == []
 
 
 @needs_chromium

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -227,6 +228,45 @@ def test_the_page_needs_nothing_else_and_is_small(tmp_path: Path) -> None:
     text = page(read_runs(folders), "Ten")
     assert len(text.encode()) < 1_000_000
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|\bsrc=|@import|url\(|<iframe|<object", text)
+
+
+def test_a_page_is_written_anew_until_all_runs_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first two times it loads itself anew; the last page does not."""
+    folder, pages = write_run(tmp_path / "run", records=curve(2)), list[str]()
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 7
+        pages.append((folder / "report.html").read_text())
+        records = curve(2 + len(pages))
+        summary = ended(records) if len(pages) == 2 else None
+        shutil.rmtree(folder)
+        write_run(folder, records=records, summary=summary)
+
+    monkeypatch.setattr("mpitrain.report.command.time.sleep", sleep)
+    assert main(["report", str(folder), "--watch", "7"]) == 0
+    pages.append((folder / "report.html").read_text())
+    assert ['data-watch="7"' in text for text in pages] == [True, True, False]
+    assert ["unfinished" in text for text in pages] == [True, True, False]
+    assert "every 7 s" in capsys.readouterr().out
+
+
+def test_watching_ends_on_an_interrupt_with_a_page_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(tmp_path / "run", records=curve(2))
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mpitrain.report.command.time.sleep", interrupt)
+    assert main(["report", str(folder), "--watch"]) == 0
+    assert "data-watch" not in (folder / "report.html").read_text().partition("<head>")[0]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-3", "3601"])
+def test_odd_times_of_watching_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    assert main(["report", str(write_run(tmp_path / "run")), "--watch", seconds]) == 2
+    assert "--watch" in capsys.readouterr().err
 
 
 def test_names_cannot_break_the_page(runs: list[Run]) -> None:
