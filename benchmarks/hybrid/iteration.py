@@ -30,7 +30,7 @@ WARM = 3
 class Phases:
     """Seconds that a trainer spends computing in each phase: the time it takes less the time it waits."""
 
-    def __init__(self, trainer: hybrid.Stepper) -> None:
+    def __init__(self, trainer: hybrid.HybridStepper) -> None:
         self.seconds = {"forward": 0.0, "connected": 0.0, "backward": 0.0}
         self._transfers = trainer.transfers
         trainer.shared.forward = self._timed("forward", trainer.shared.forward)  # type: ignore[method-assign]
@@ -68,7 +68,7 @@ def scheme(transport: Transport, net: Network, name: str, options: argparse.Name
     """One way of training, measured."""
     settings = ["algorithm.name=hybrid", f"algorithm.scheme={name}", f"algorithm.overlap={str(overlap).lower()}"]
     total = WARM + options.iterations
-    trainer = hybrid.Stepper(workload.session(transport, net, options.minibatch, total, *settings))
+    trainer = hybrid.HybridStepper(workload.session(transport, net, options.minibatch, total, *settings))
     steps(transport, trainer, WARM)
     transfers, phases = trainer.transfers, Phases(trainer)
     before, seconds, waited = dict(transfers.received), transfers.seconds, transfers.waited
@@ -83,7 +83,7 @@ def data_parallel(transport: Transport, net: Network, options: argparse.Namespac
     """Seconds an iteration of `allreduce`; of plain SGD where the transport has one rank."""
     name = "algorithm.name=allreduce" if transport.size > 1 else "algorithm.name=msgd"
     settings = [name, "algorithm.nesterov=false"]
-    stepper = synchronous.Stepper(
+    stepper = synchronous.AllreduceStepper(
         workload.session(transport, net, options.minibatch, WARM + options.iterations, *settings)
     )
     steps(transport, stepper, WARM)

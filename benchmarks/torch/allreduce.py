@@ -23,7 +23,7 @@ from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.torch_module import TorchModel
 from mpitrain.mpi import Transport
-from mpitrain.protocols.synchronous import Stepper
+from mpitrain.protocols.synchronous import AllreduceStepper
 from mpitrain.sampling.queue import Queue, Work
 from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
@@ -50,7 +50,7 @@ class Random:
         return out
 
 
-def stepper_of(transport: Transport, name: str) -> Stepper:
+def stepper_of(transport: Transport, name: str) -> AllreduceStepper:
     """What takes the steps of `allreduce`."""
     config = configuration.load(
         None, ["algorithm.name=allreduce", "run.evaluate_every=0", f"training.learning_rate={RATE}"]
@@ -61,7 +61,7 @@ def stepper_of(transport: Transport, name: str) -> Stepper:
     state = fresh(config.algorithm, model.initial(1), Queue(corpus.samples, schedule.total))
     learner = Learner(model, corpus, seed=1, dtype="float32")
     members = list(range(transport.size))
-    return Stepper(Session(config, transport, members, model, learner, schedule, state, time.monotonic))
+    return AllreduceStepper(Session(config, transport, members, model, learner, schedule, state, time.monotonic))
 
 
 def main(name: str, steps: int = 30) -> None:

@@ -1,7 +1,7 @@
 """The base class of algorithms: options, requirements, and the arithmetic of the ranks' roles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self, TypedDict
 
 import msgspec
 
@@ -71,6 +71,12 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     recipes: ClassVar[dict[str, Recipe]] = {}
     chosen: AnyOptimizer | None = msgspec.field(default=None, name="optimizer")
     """A table, `[algorithm.optimizer]`, that replaces the algorithm's own local step."""
+
+    @classmethod
+    def of(cls, algorithm: "Algorithm") -> Self:
+        """`algorithm`, whose protocol runs tables of this class alone."""
+        assert isinstance(algorithm, cls), f"{type(algorithm).__name__} cannot run as {cls.__name__}"
+        return algorithm
 
     # ---- requirements
 

@@ -37,7 +37,7 @@ LOOKS = 10  # the fewest checks before a deadline expires: time in which the job
 
 
 @dataclass(frozen=True)
-class Piece:
+class FileContent:
     """The content of one file of a checkpoint: vectors by name, numbers, ranges of samples to hand out again, and what
     the model keeps beside its parameters, by name."""
 
@@ -77,7 +77,7 @@ class Draft:
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise OSError(28, f"it needs {nbytes / 1e6:,.1f} MB, the disk has {free / 1e6:,.1f} MB left")
 
-    def write(self, name: str, piece: Piece, layout: Layout) -> None:
+    def write(self, name: str, piece: FileContent, layout: Layout) -> None:
         """Write one file; it gets this name only when it is complete."""
         with writing(self.final):
             partial = self.path / f"{name}.partial"
@@ -145,7 +145,7 @@ def clear(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _fill(file: h5py.File, piece: Piece, layout: Layout) -> None:
+def _fill(file: h5py.File, piece: FileContent, layout: Layout) -> None:
     file.attrs["format"], file.attrs["layout"] = FORMAT, describe(layout)
     file.attrs["numbers"] = json.dumps(piece.numbers)
     table = np.array([astuple(work) for work in piece.ranges], dtype=np.int64).reshape(-1, 4)

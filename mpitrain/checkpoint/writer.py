@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from mpitrain.checkpoint import BEST, Draft, Piece, best_error, clear, file_of
+from mpitrain.checkpoint import BEST, Draft, FileContent, best_error, clear, file_of
 from mpitrain.checkpoint.draft import MODEL, STATE
 from mpitrain.checkpoint.state import State
 from mpitrain.config import Run
@@ -52,23 +52,23 @@ class Saver:
         self._awaited: list[int] = []  # the ranks whose pieces the thread is waiting for
         self._ended: list[tuple[Path, str]] = []
         self._copies: dict[str, Array] = {}
-        self._best: Piece | None = None  # the best model, until it is written
+        self._best: FileContent | None = None  # the best model, until it is written
         self._best_lock = Lock()
         self._best_error: float | None = None
 
     # ---- copies
 
-    def copy_own(self, state: State) -> Piece | None:
+    def copy_own(self, state: State) -> FileContent | None:
         """Copy this rank's own vectors, which only a run on the same ranks can resume from; None if it has none."""
         if not (state.local or state.local_numbers):
             return None
-        return Piece(self._copied("own", state.local), copy.deepcopy(state.local_numbers))
+        return FileContent(self._copied("own", state.local), copy.deepcopy(state.local_numbers))
 
-    def copy_state(self, state: State, outstanding: list[Work]) -> Piece:
+    def copy_state(self, state: State, outstanding: list[Work]) -> FileContent:
         """Copy the state, from which a run resumes on any number of ranks. The master calls this."""
         ranges = [*state.queue.returned, *outstanding]
         kept = self._model.kept(on_host(state.model)) if self._model else {}
-        return Piece(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
+        return FileContent(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
 
     def offer_best(self, error: float, model: Array, trained: int) -> None:
         """If the error is the smallest so far, keep a copy of the model, which is written with the next checkpoint."""
@@ -78,7 +78,7 @@ class Saver:
             self._best_error = error
             vector = np.array(on_host(model))
             kept = self._model.kept(vector) if self._model else {}
-            piece = Piece({MODEL: vector}, {"error": error, "trained": trained}, kept=kept)
+            piece = FileContent({MODEL: vector}, {"error": error, "trained": trained}, kept=kept)
             with self._best_lock:
                 self._best = piece
 
@@ -113,22 +113,22 @@ class Saver:
         """Have `outcomes` report a checkpoint that was not begun."""
         self._ended.append((Draft(self.folder, samples).final, reason))
 
-    def write_own(self, samples: int, rank: int, piece: Piece) -> None:
+    def write_own(self, samples: int, rank: int, piece: FileContent) -> None:
         """Start writing this rank's piece."""
         self._jobs.append(self._thread.submit(self._write_own, Draft(self.folder, samples), file_of(rank), piece))
 
-    def commit(self, samples: int, state: Piece, ranks: list[int]) -> None:
+    def commit(self, samples: int, state: FileContent, ranks: list[int]) -> None:
         """Start writing the state; the checkpoint gets its name once the pieces of `ranks` have been written, too."""
         self._jobs.append(self._thread.submit(self._commit, Draft(self.folder, samples), state, ranks))
 
-    def _write_own(self, draft: Draft, name: str, piece: Piece) -> None:
+    def _write_own(self, draft: Draft, name: str, piece: FileContent) -> None:
         try:
             draft.write(name, piece, self.layout)
         except BadInput as error:
             draft.refuse(name, str(error))
             raise
 
-    def _commit(self, draft: Draft, state: Piece, ranks: list[int]) -> None:
+    def _commit(self, draft: Draft, state: FileContent, ranks: list[int]) -> None:
         try:
             draft.write(STATE, state, self.layout)
             self._await_pieces(draft, ranks)

@@ -37,7 +37,7 @@ class Names(NamedTuple):
         return Names(**{**self._asdict(), **texts})
 
 
-class Chunk(NamedTuple):
+class ArrayChunk(NamedTuple):
     """Samples `start` to `stop` of a file's arrays; for frames, whole utterances from `first` on, with their
     `lengths`."""
 
@@ -61,7 +61,7 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     return Plan(names.kind, attributes, chunks, partial(_shard, classes))
 
 
-def _chunks(path: Path, names: Names) -> list[Chunk]:
+def _chunks(path: Path, names: Names) -> list[ArrayChunk]:
     """The shards of a part."""
     with opened(path) as arrays:
         inputs, targets = (require(arrays, name, path) for name in (names.inputs, names.targets))
@@ -73,7 +73,7 @@ def _chunks(path: Path, names: Names) -> list[Chunk]:
         )  # every process reads a whole npz, so use as few as possible
         ends = np.cumsum([0, *shard_lengths(len_of(inputs), each, smallest)])
         if names.kind == "images":
-            return [Chunk(str(path), names, int(a), int(b)) for a, b in pairwise(ends)]
+            return [ArrayChunk(str(path), names, int(a), int(b)) for a, b in pairwise(ends)]
         offsets = _offsets(arrays, names, len_of(inputs), path)
         if names.speakers and require(arrays, names.speakers, path).shape != (len(offsets) - 1,):
             raise BadInput(
@@ -81,7 +81,9 @@ def _chunks(path: Path, names: Names) -> list[Chunk]:
             )
     cuts = np.unique(np.searchsorted(offsets, ends))
     lengths = tuple(np.diff(offsets).tolist())
-    return [Chunk(str(path), names, int(offsets[a]), int(offsets[b]), int(a), lengths[a:b]) for a, b in pairwise(cuts)]
+    return [
+        ArrayChunk(str(path), names, int(offsets[a]), int(offsets[b]), int(a), lengths[a:b]) for a, b in pairwise(cuts)
+    ]
 
 
 def len_of(array: FileArray) -> int:
@@ -128,7 +130,7 @@ def _offsets(arrays: Mapping[str, FileArray], names: Names, frames: int, path: P
     return offsets
 
 
-def _shard(classes: int | None, chunk: Chunk) -> dict[str, Array]:
+def _shard(classes: int | None, chunk: ArrayChunk) -> dict[str, Array]:
     path, names, rows = Path(chunk.path), chunk.names, slice(chunk.start, chunk.stop)
     with opened(path) as arrays:
         inputs, targets = np.asarray(arrays[names.inputs][rows]), np.asarray(arrays[names.targets][rows]).reshape(-1)
@@ -146,7 +148,7 @@ def _shard(classes: int | None, chunk: Chunk) -> dict[str, Array]:
         return found
 
 
-def _features(inputs: Array, chunk: Chunk) -> Array:
+def _features(inputs: Array, chunk: ArrayChunk) -> Array:
     with np.errstate(over="ignore"):
         features = inputs.astype(np.float32)
     good = np.isfinite(features).all(axis=1)

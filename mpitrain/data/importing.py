@@ -120,7 +120,7 @@ class Importing:
             waiting -= finished
             fault = next((error for future in finished if (error := future.exception())), None)
         elif self.transport.size > 1:
-            time.sleep(TICK)
+            self.transport.sleep(TICK)
         if fault is not None and not isinstance(fault, BadInput | BrokenProcessPool):
             raise fault
         counts = np.array([mine - len(waiting), int(fault is not None), int(self._stop.flag)])

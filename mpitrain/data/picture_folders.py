@@ -33,7 +33,7 @@ class Split(NamedTuple):
     seed: int = 1
 
 
-class Chunk(NamedTuple):
+class PictureChunk(NamedTuple):
     """The image files of a shard and their classes."""
 
     paths: tuple[str, ...]
@@ -129,7 +129,7 @@ def _hold_out(parts: dict[str, Classes], names: list[str], split: Split) -> None
         raise BadInput(f"--dev, --test: no training pictures are left of class {empty}")
 
 
-def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: int | None) -> Iterator[Chunk]:
+def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: int | None) -> Iterator[PictureChunk]:
     """The shards of a part; with a `seed`, images are shuffled, because training reads neighbours together."""
     pairs = [
         (str(path.relative_to(folder)), number) for number, name in enumerate(names) for path in classes.get(name, [])
@@ -139,11 +139,11 @@ def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: i
     start = 0
     for length in shard_lengths(len(pairs), size):
         paths, targets = zip(*pairs[start : start + length], strict=True)
-        yield Chunk(paths, targets)
+        yield PictureChunk(paths, targets)
         start += length
 
 
-def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: Chunk) -> dict[str, Array]:
+def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: PictureChunk) -> dict[str, Array]:
     images = np.empty((len(chunk.paths), *shape), np.uint8)
     for image, name in zip(images, chunk.paths, strict=True):
         pixels = load_picture(folder / name, *look)

@@ -22,11 +22,11 @@ SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards per part, unless they would become too small or too large
 
 
-Chunk = TypeVar("Chunk")  #: the source of a shard
+Source = TypeVar("Source")  #: the source of a shard
 
 
 @dataclass(frozen=True)
-class Plan(Generic[Chunk]):
+class Plan(Generic[Source]):
     """A corpus to be made: `chunks` lists, for each part, the source of each of its shards.
 
     `make` turns a chunk into the arrays of a shard of this `kind`. It runs in other processes, so both must be
@@ -38,13 +38,13 @@ class Plan(Generic[Chunk]):
 
     kind: str
     attributes: dict[str, Value]
-    chunks: dict[str, list[Chunk]]
-    make: Callable[[Chunk], dict[str, Array]]
+    chunks: dict[str, list[Source]]
+    make: Callable[[Source], dict[str, Array]]
     options: object = None
     notes: tuple[str, ...] = ()
     preparation: Record = field(default_factory=dict)
 
-    def tasks(self, folder: Path) -> list["Task[Chunk]"]:
+    def tasks(self, folder: Path) -> list["Task[Source]"]:
         """One task per shard."""
         return [
             Task(self.make, self.kind, self.attributes, self.options, folder, part, number, len(chunks), chunk)
@@ -54,10 +54,10 @@ class Plan(Generic[Chunk]):
 
 
 @dataclass(frozen=True)
-class Task(Generic[Chunk]):
+class Task(Generic[Source]):
     """One shard of a plan."""
 
-    make: Callable[[Chunk], dict[str, Array]]
+    make: Callable[[Source], dict[str, Array]]
     kind: str
     attributes: dict[str, Value]
     options: object
@@ -65,7 +65,7 @@ class Task(Generic[Chunk]):
     part: str
     number: int
     count: int
-    chunk: Chunk
+    chunk: Source
 
     @property
     def provisional(self) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain.errors import first_line, missing
 from mpitrain.flat import Array
-from mpitrain.models.patch_product import PatchProduct, Window
+from mpitrain.models.patch_product import Patches, PatchProduct
 
 if TYPE_CHECKING:
     from mpitrain.models.workspace import Workspace
@@ -45,11 +45,11 @@ class CudnnProducts:
         """Return self, so that copies of layers share the device's handle and plans."""
         return self
 
-    def product(self, name: str, window: Window, workspace: "Workspace") -> "CudnnProduct":
+    def product(self, name: str, window: Patches, workspace: "Workspace") -> "CudnnProduct":
         """The products of one layer."""
         return CudnnProduct(self, name, window, workspace)
 
-    def run(self, kind: str, window: Window, x: tuple[int, ...], filters: int, arrays: Arrays) -> bool:
+    def run(self, kind: str, window: Patches, x: tuple[int, ...], filters: int, arrays: Arrays) -> bool:
         """Run conv_fprop, conv_dgrad or conv_wgrad on two operands and the result. `x` is the shape of the images.
 
         Returns False and does nothing if cuDNN has no kernel for it.
@@ -73,7 +73,7 @@ class Plan:
     """A convolution or one of its gradients for given shapes, which is built once and run many times."""
 
     def __init__(
-        self, owner: CudnnProducts, kind: str, window: Window, x: tuple[int, ...], filters: int, dtype: np.dtype
+        self, owner: CudnnProducts, kind: str, window: Patches, x: tuple[int, ...], filters: int, dtype: np.dtype
     ) -> None:
         cudnn, self._owner = owner.cudnn, owner
         number = cudnn.data_type.DOUBLE if dtype == np.float64 else cudnn.data_type.FLOAT
@@ -122,7 +122,7 @@ class Plan:
 class CudnnProduct:
     """models.patch_product.Product with cuDNN, for the whole minibatch at once; with patches if cuDNN has no kernel."""
 
-    def __init__(self, owner: CudnnProducts, name: str, window: Window, workspace: "Workspace") -> None:
+    def __init__(self, owner: CudnnProducts, name: str, window: Patches, workspace: "Workspace") -> None:
         self._owner, self._name, self._window, self._workspace = owner, name, window, workspace
         self._patches = PatchProduct(name, window, workspace)
 

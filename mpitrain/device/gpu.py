@@ -19,7 +19,7 @@ from mpitrain.device.operations import Operations
 from mpitrain.device.staging import GpuStaging, Outgoing
 from mpitrain.device.streams import Event, Stream
 from mpitrain.flat import Array
-from mpitrain.models.patch_product import Product, Window
+from mpitrain.models.patch_product import Patches, Product
 from mpitrain.models.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -168,6 +168,6 @@ class GpuWorkspace(Workspace):
     def another(self) -> Workspace:
         return GpuWorkspace(self._device)
 
-    def product(self, name: str, window: Window) -> Product:
+    def product(self, name: str, window: Patches) -> Product:
         cudnn = self._device.cudnn
         return cudnn.product(name, window, self) if cudnn else super().product(name, window)

@@ -7,7 +7,7 @@ import numpy as np
 
 from mpitrain.flat import Array, Parameter
 from mpitrain.models.layer import DoesNotFit, Layer, Shape, Views
-from mpitrain.models.patch_product import Window
+from mpitrain.models.patch_product import Patches
 from mpitrain.models.pooling import MaxPool
 
 
@@ -47,7 +47,7 @@ class Convolution(Layer):
             why = f"a kernel of {self.kernel} x {self.kernel} does not fit {height} x {width} pixels"
             raise DoesNotFit(self.name, "kernel", why)
         self.image = (rows, columns)
-        self._product = self.workspace.product(self.name, Window(self.kernel, self.stride, self.pad, self.image))
+        self._product = self.workspace.product(self.name, Patches(self.kernel, self.stride, self.pad, self.image))
         deviation = sqrt(self.gain / (self.kernel**2 * channels)) if self.deviation is None else self.deviation
         shape = (self.kernel, self.kernel, channels, self.filters)
         weights = Parameter(f"{self.name}.weights", shape, ("gaussian", deviation))

@@ -13,7 +13,7 @@ import numpy as np
 from mpitrain.flat import Array, blocks
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.models.workspace import Workspace
-from mpitrain.schedules.hybrid import Piece
+from mpitrain.schedules.hybrid import Share
 
 ROWS = 64  # examples drawn at a time
 
@@ -45,7 +45,7 @@ class DropoutShare:
         self._workspace.ops.dropout(rest, rest, factors, rng, self.rate)
         np.copyto(self._keep, factors[:, self.own].T)
 
-    def of(self, pieces: Sequence[Piece]) -> Array:
+    def of(self, pieces: Sequence[Share]) -> Array:
         """The factors [own units, n] for the examples of the pieces."""
         first, last = pieces[0], pieces[-1]
         count = sum(piece.examples for piece in pieces)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Window:
+class Patches:
     """A convolution's geometry: square kernel, stride and padding, rows and columns of the output."""
 
     kernel: int
@@ -40,7 +40,7 @@ class Product(Protocol):
 class PatchProduct:
     """Copies patches and multiplies them by the weights, in blocks whose patches stay in a CPU's cache."""
 
-    def __init__(self, name: str, window: Window, workspace: "Workspace") -> None:
+    def __init__(self, name: str, window: Patches, workspace: "Workspace") -> None:
         self._name, self._window, self._workspace = name, window, workspace
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:

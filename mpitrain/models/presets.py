@@ -42,7 +42,7 @@ class Design(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Options:
+class PresetOptions:
     """`width` multiplies every hidden size; the other options, unless None, replace the paper's values."""
 
     width: float = 1.0
@@ -58,10 +58,10 @@ class Options:
         return Dropout(rate if self.dropout is None else self.dropout)
 
 
-Layers = Callable[[Options], list[AnyLayer]]
+Layers = Callable[[PresetOptions], list[AnyLayer]]
 
 
-def digits_cnn(o: Options) -> list[AnyLayer]:
+def digits_cnn(o: PresetOptions) -> list[AnyLayer]:
     """Our own network for the embedded 8 x 8 digits: conv 16 x 3², pool 2, conv 32 x 3², fc 64."""
     return [
         Convolution(o.units(16), 3, pad=1, pool=2),
@@ -75,7 +75,7 @@ def digits_cnn(o: Options) -> list[AnyLayer]:
     ]
 
 
-def chan2014_cnn(o: Options) -> list[AnyLayer]:
+def chan2014_cnn(o: PresetOptions) -> list[AnyLayer]:
     """Chan & Lane 2014 Figure 2, sizes ours: 23 x 23 log-mel, two convolutions, two fully connected of 1024."""
     layers: list[AnyLayer] = []
     for filters, kernel in ((64, 5), (128, 3)):
@@ -85,7 +85,7 @@ def chan2014_cnn(o: Options) -> list[AnyLayer]:
     return [*layers, FullyConnected(gain=1.0)]
 
 
-def chan2014_dnn(o: Options) -> list[AnyLayer]:
+def chan2014_dnn(o: PresetOptions) -> list[AnyLayer]:
     """Chan & Lane 2014's baseline: five fully connected ReLU layers with 50 % dropout; the width, 1024, is ours."""
     layers: list[AnyLayer] = []
     for _ in range(o.hidden_layers or 5):
@@ -93,7 +93,7 @@ def chan2014_dnn(o: Options) -> list[AnyLayer]:
     return [*layers, FullyConnected(gain=1.0)]
 
 
-def sigmoid_dnn(units: int, o: Options) -> list[AnyLayer]:
+def sigmoid_dnn(units: int, o: PresetOptions) -> list[AnyLayer]:
     """Hidden sigmoid layers of `units`, five unless `hidden_layers` says otherwise."""
     layers: list[AnyLayer] = []
     for depth in range(o.hidden_layers or 5):
@@ -105,17 +105,17 @@ def sigmoid_dnn(units: int, o: Options) -> list[AnyLayer]:
     return [*layers, FullyConnected(gain=1.0)]
 
 
-def zhang2013_dnn(o: Options) -> list[AnyLayer]:
+def zhang2013_dnn(o: PresetOptions) -> list[AnyLayer]:
     """Zhang et al. 2013 §4.1: 11 frames x 42, 5 x 2048 sigmoid, 10217 softmax."""
     return sigmoid_dnn(2048, o)
 
 
-def strom2015_dnn(o: Options) -> list[AnyLayer]:
+def strom2015_dnn(o: PresetOptions) -> list[AnyLayer]:
     """Strom 2015 §3.3: 17 frames x 20, 5 sigmoid layers, 14.6 M weights: 1536 wide with 3000 outputs."""
     return sigmoid_dnn(1536, o)
 
 
-def easgd_cifar(o: Options) -> list[AnyLayer]:
+def easgd_cifar(o: PresetOptions) -> list[AnyLayer]:
     """Zhang, Choromanska, LeCun 2015 §5.1: (3,28)C(64,24)P(64,12)C(128,8)P(128,4)C(64,2)D(256,1)S(10,1)."""
     return [
         Convolution(o.units(64), 5, pool=2),
@@ -131,7 +131,7 @@ def easgd_cifar(o: Options) -> list[AnyLayer]:
     ]
 
 
-def easgd_imagenet(o: Options) -> list[AnyLayer]:
+def easgd_imagenet(o: PresetOptions) -> list[AnyLayer]:
     """Zhang, Choromanska, LeCun 2015 §5.1, biases 0.1.
 
     (3,221)C(96,108)P(96,36)C(256,32)P(256,16)C(384,14)C(384,13)C(256,12)P(256,6)D(4096,1)D(4096,1)S(1000,1)
@@ -145,7 +145,7 @@ def easgd_imagenet(o: Options) -> list[AnyLayer]:
     return [*layers, FullyConnected(gain=1.0, bias=0.1)]
 
 
-def krizhevsky2014(o: Options) -> list[AnyLayer]:
+def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
     """Krizhevsky 2014's single tower: 224 x 224 x 3, 9216 activations before the fully connected layers, 1000
     independent logistic units. Sizes, order, normalisation and initial values are the author's released ones, but the
     224 x 224 pixels and the padding of the paper; elsewhere the 223 x 223 ones without padding give the same sizes.
@@ -229,7 +229,7 @@ def design(
     _check(dropout is None or 0 <= dropout < 1, f"model.dropout: {dropout} is not in [0, 1)")
     _check(hidden_layers is None or hidden_layers > 0, f"model.hidden_layers: {hidden_layers} is not above 0")
     _check(hidden_layers is None or known.depth, f"model.hidden_layers: {preset} has a fixed number of layers")
-    layers = known.layers(Options(width, dropout, hidden_layers))
+    layers = known.layers(PresetOptions(width, dropout, hidden_layers))
     penalty = known.l2 if l2 is None else l2, known.l2_biases if l2_biases is None else l2_biases
     return Design(layers, chosen, *penalty, preset)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mpitrain import ops
 from mpitrain.flat import Array
-from mpitrain.models.patch_product import PatchProduct, Product, Window
+from mpitrain.models.patch_product import Patches, PatchProduct, Product
 
 
 class Workspace:
@@ -34,7 +34,7 @@ class Workspace:
         """A workspace on the same device with its own buffers."""
         return type(self)(self.xp, self.ops)
 
-    def product(self, name: str, window: Window) -> Product:
+    def product(self, name: str, window: Patches) -> Product:
         """The products of the convolution `name`."""
         return PatchProduct(name, window, self)
 

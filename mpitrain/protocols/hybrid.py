@@ -7,7 +7,7 @@ one before is computed, its gradients while the next one is. Then the convolutio
 gradients are summed layer by layer while earlier layers are still computing.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,14 +31,14 @@ from mpitrain.training.loop import Together
 
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members, which are all ranks."""
-    stepper = Stepper(session)
+    stepper = HybridStepper(session)
     session.say_exchange("collectives" if stepper.parts > 1 else "none")
     stepper.train()
     stepper.whole.gather()
     session.counters.include(Extra(stepper.counted()))
 
 
-class Stepper(Together):
+class HybridStepper(Together):
     """One rank's part of the network, and one update after another.
 
     After a step `wanted` says whether the master wants whole vectors, `stopping` whether some rank was told to stop;
@@ -48,7 +48,7 @@ class Stepper(Together):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.transport = session.device.transport(session.transport)
-        options = self.options = cast(Hybrid, session.config.algorithm)
+        options = self.options = Hybrid.of(session.config.algorithm)
         self.parts = len(session.members)
         network = network_of_layers(session.network, "split", "hybrid")
         partition = Partition(network, self.part, self.parts)

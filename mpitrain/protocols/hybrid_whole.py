@@ -1,7 +1,5 @@
 """Whole vectors out of every rank's part: for evaluation, checkpoints and the hash, on the master."""
 
-from typing import cast
-
 import numpy as np
 
 from mpitrain.algorithms import Hybrid
@@ -36,7 +34,7 @@ class Whole:
         """Bring the master's state up to date. Collective."""
         state = self._session.state
         self._gather(self.theta, state.theta)
-        if cast(Hybrid, self._session.config.algorithm).momentum:
+        if Hybrid.of(self._session.config.algorithm).momentum:
             self._gather(self.velocity, state.beside.get("velocity"))
 
     def _gather(self, own: Array, whole: Array | None) -> None:

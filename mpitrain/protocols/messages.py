@@ -154,7 +154,7 @@ Reason = Literal["done", "stop", "save", "called"]
 
 
 class Totals(Message, frozen=True):
-    """What a rank has done since the start of the program, and how its emission stands."""
+    """What a rank has done since the start of the program, and how its compression stands."""
 
     samples: Count = 0
     loss: Finite = 0.0  # summed over samples

@@ -24,10 +24,10 @@ def run(session: Session) -> None:
     warn(session, len(session.members))
     session.state.to_device(session.device)
     session.say_exchange("allreduce" if len(session.members) > 1 else "none")
-    Stepper(session).train()
+    AveragingStepper(session).train()
 
 
-class Stepper(Together):
+class AveragingStepper(Together):
     """One rank's own vectors and its copy of the centre; all ranks take their shares of one minibatch after another."""
 
     def __init__(self, session: Session) -> None:

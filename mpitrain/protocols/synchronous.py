@@ -5,7 +5,7 @@ bucket while backward still computes the earlier layers; the update of a bucket 
 """
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +25,10 @@ def run(session: Session) -> None:
     session.state.to_device(session.device)
     parallel = len(session.members) > 1
     session.say_exchange("allreduce" if parallel else "none")
-    Stepper(session).train()
+    AllreduceStepper(session).train()
 
 
-class Stepper(Together):
+class AllreduceStepper(Together):
     """One update after another, with the buffers that it takes."""
 
     def __init__(self, session: Session) -> None:
@@ -56,7 +56,7 @@ class Sums:
     def __init__(self, session: Session, gradient: Array, update: "Rule") -> None:
         self.session, self.gradient, self.update = session, gradient, update
         self.transport = session.device.transport(session.transport)
-        options = cast(Allreduce, session.config.algorithm)
+        options = Allreduce.of(session.config.algorithm)
         self._bucket = max(int(options.bucket_mb * 1e6) // gradient.itemsize, 1)
         self._in_flight: list[tuple[Any, slice]] = []
         self._small = np.zeros(3)

@@ -45,7 +45,7 @@ def adapted(level: float, density: float, target: float, *, least: float = 0.0) 
     """The next minibatch's threshold before rounding, so that the share of elements sent tends to `target`.
 
     level·(density/target)^(1/10), the ratio kept within 1/16 and 2¹⁰: at most doubled, at least times 0.76. `density`
-    is elements sent ÷ vector length ÷ minibatches since the last emission. A start wrong by 10⁵ is mended in about 25
+    is elements sent ÷ vector length ÷ minibatches since the last message. A start wrong by 10⁵ is mended in about 25
     minibatches; the steady spread is 5 % at a target of 1 %, 20 % at 0.1 %. Larger exponents oscillate, because a
     residual just emptied, or a threshold just lowered, answers late; a running mean of the density gained little.
     The result stays at or above `least` (see `least_threshold`).

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
+class Share(NamedTuple):
     """Examples [start, stop) of the minibatch, at least one, which `rank` holds and sends."""
 
     rank: int
@@ -25,14 +25,14 @@ class Round(NamedTuple):
     """One pass through the fully connected layers, with the examples of these pieces, ordered by rank."""
 
     number: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Share, ...]
 
     @property
     def examples(self) -> int:
         """Number of examples."""
         return sum(piece.examples for piece in self.pieces)
 
-    def piece_of(self, rank: int) -> Piece | None:
+    def piece_of(self, rank: int) -> Share | None:
         """The piece that `rank` sends, if any."""
         return next((piece for piece in self.pieces if piece.rank == rank), None)
 
@@ -63,11 +63,11 @@ def _size(scheme: str, ranks: int, group: int) -> int:
     return 1 if scheme == "b" else min(group, ranks) or ranks
 
 
-def _all_together(ranks: int, count: int) -> Iterator[tuple[Piece, ...]]:
+def _all_together(ranks: int, count: int) -> Iterator[tuple[Share, ...]]:
     yield _pieces((rank, *held(rank, ranks, count)) for rank in range(ranks))
 
 
-def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[Piece, ...]]:
+def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[Share, ...]]:
     for first in range(0, ranks, size):
         members = range(first, min(first + size, ranks))
         for turn in range(len(members)):
@@ -87,5 +87,5 @@ def _turn(turn: int, place: int, turns: int, own: tuple[int, int]) -> tuple[int,
     return begin + (turn * size + place) // turns, begin + ((turn + 1) * size + place) // turns
 
 
-def _pieces(pieces: Iterator[tuple[int, int, int]]) -> tuple[Piece, ...]:
-    return tuple(Piece(*piece) for piece in pieces if piece[1] < piece[2])
+def _pieces(pieces: Iterator[tuple[int, int, int]]) -> tuple[Share, ...]:
+    return tuple(Share(*piece) for piece in pieces if piece[1] < piece[2])

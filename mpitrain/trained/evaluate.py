@@ -16,7 +16,7 @@ from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import Evaluation, Share
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
-from mpitrain.trained.model import Model, load
+from mpitrain.trained.model import TrainedModel, load
 from mpitrain.training import inputs
 
 
@@ -28,7 +28,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
-    def prepare() -> tuple[Model, dict[str, Corpus]]:
+    def prepare() -> tuple[TrainedModel, dict[str, Corpus]]:
         model = load(options.run_folder, options.checkpoint, quiet=transport.rank > 0)
         return model, open_parts(model, options.data, options.part)
 
@@ -57,7 +57,7 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     return 0
 
 
-def open_parts(model: Model, path: Path | None, names: list[str] | None) -> dict[str, Corpus]:
+def open_parts(model: TrainedModel, path: Path | None, names: list[str] | None) -> dict[str, Corpus]:
     """The named parts, or all held-out ones. Raises BadInput naming a folder without any."""
     folder = model.folder(path)
     wanted = names or inputs.held_out(folder)
@@ -66,7 +66,7 @@ def open_parts(model: Model, path: Path | None, names: list[str] | None) -> dict
     return {part: model.open(folder, part) for part in wanted}
 
 
-def _print(model: Model, data: str, samples: dict[str, int], results: dict[str, float]) -> None:
+def _print(model: TrainedModel, data: str, samples: dict[str, int], results: dict[str, float]) -> None:
     epochs = model.samples / sum(model.origin.class_counts)
     print(f"{model.run}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {data}")
     table = Table("part", box=None, pad_edge=False)

@@ -15,7 +15,7 @@ from mpitrain import config as configuration
 from mpitrain.errors import BadInput, TrainingFailed, library
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
-from mpitrain.trained.model import Model, load
+from mpitrain.trained.model import TrainedModel, load
 from mpitrain.training import inputs
 
 
@@ -39,7 +39,7 @@ def export(options: argparse.Namespace) -> int:
     return 0
 
 
-def metadata(model: Model) -> dict[str, str]:
+def metadata(model: TrainedModel) -> dict[str, str]:
     """Metadata for users of the file, all of it text: structures are JSON, the configuration TOML."""
     text = configuration.to_toml(model.config)
     origin = msgspec.to_builtins(model.origin)
@@ -62,7 +62,7 @@ def metadata(model: Model) -> dict[str, str]:
     }
 
 
-def named(model: Model) -> dict[str, Array]:
+def named(model: TrainedModel) -> dict[str, Array]:
     """The parameters by name, little-endian float32; concatenated they have the SHA-256 in the run's summary. Of a
     PyTorch module, all that its state_dict holds."""
     if "layers" not in model.network.capabilities:
@@ -73,18 +73,18 @@ def named(model: Model) -> dict[str, Array]:
     return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4"))
 
 
-def _npz(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
+def _npz(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:
     buffer = io.BytesIO()
     np.savez(buffer, metadata=np.array(json.dumps(metadata(model))), **named(model))
     return buffer.getvalue(), ""
 
 
-def _safetensors(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
+def _safetensors(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:
     safetensors = library("safetensors.numpy", "--format safetensors needs safetensors (npz does not)", "safetensors")
     return safetensors.save(named(model), metadata(model)), ""
 
 
-def _onnx(model: Model, options: argparse.Namespace) -> tuple[bytes, str]:
+def _onnx(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:
     from mpitrain.trained import onnx_check, onnx_graph
     from mpitrain.trained.posteriors import priors_of
 
@@ -113,7 +113,7 @@ def _require_plain(options: argparse.Namespace) -> None:
         raise BadInput(f"--output {options.output}: only for --format onnx; {options.format} holds the parameters")
 
 
-WRITERS: dict[str, Callable[[Model, argparse.Namespace], tuple[bytes, str]]] = {
+WRITERS: dict[str, Callable[[TrainedModel, argparse.Namespace], tuple[bytes, str]]] = {
     "safetensors": _safetensors,
     "onnx": _onnx,
     "npz": _npz,

@@ -26,7 +26,7 @@ from mpitrain.training.imported import Shown
 
 
 @dataclass(frozen=True)
-class Model:
+class TrainedModel:
     """`parameters` are those that the run's summary describes: the centre of EASGD, an average if there is one, else
     θ."""
 
@@ -72,7 +72,7 @@ def load(
     quiet: bool = False,
     build: Callable[..., object] | None = None,
     exact: bool = False,
-) -> Model:
+) -> TrainedModel:
     """The model of a run's newest intact checkpoint, or of the one called `name`; "best": with the smallest held-out
     error.
 
@@ -95,14 +95,14 @@ def load(
     network = inputs.network_of(as_built, shape, trained_on.classes, shown=Shown(run, say, build))
     dtype = np.dtype(config.training.dtype)
     parameters, samples = checkpoint.load_model(found, config.algorithm, network.layout, dtype)
-    model = Model(run, config, trained_on, network, parameters, found, samples)
+    model = TrainedModel(run, config, trained_on, network, parameters, found, samples)
     if (own := buffered(network)) is not None:
         own.restore(checkpoint.load_kept(found), parameters)
         _measure(model, own)
     return model
 
 
-def _measure(model: Model, own: Buffered) -> None:
+def _measure(model: TrainedModel, own: Buffered) -> None:
     """Measure the statistics of normalisation unless the checkpoint holds those of its parameters: it does if they
     were evaluated, as at the end and in `best`. Raises BadInput naming the checkpoint if the training part is gone."""
     if own.measured(model.parameters):

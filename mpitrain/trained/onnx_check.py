@@ -9,7 +9,7 @@ from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput, TrainingFailed, first_line, library
 from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
-from mpitrain.trained.model import Model
+from mpitrain.trained.model import TrainedModel
 from mpitrain.trained.onnx_graph import GraphOptions
 from mpitrain.trained.posteriors import computing
 from mpitrain.training.inputs import held_out
@@ -18,7 +18,7 @@ MOST = 4 * TOGETHER  # most samples to compare
 TOLERANCE = 1e-5  # absolute for posteriors; relative for logarithms below −1
 
 
-def checked(model: Model, content: bytes, options: GraphOptions, wanted: bool | None, path: Path | None) -> str:
+def checked(model: TrainedModel, content: bytes, options: GraphOptions, wanted: bool | None, path: Path | None) -> str:
     """The end of a message that says how much the two differ, or why they were not compared.
 
     `wanted`: True compares or raises BadInput, None compares if possible, False does not. `path`: a shard folder, None
@@ -37,7 +37,7 @@ def checked(model: Model, content: bytes, options: GraphOptions, wanted: bool | 
     return f"; onnxruntime differs by at most {farthest:.1e} on {samples} samples of {part}"
 
 
-def _compare(model: Model, content: bytes, options: GraphOptions, path: Path | None) -> tuple[float, int, str]:
+def _compare(model: TrainedModel, content: bytes, options: GraphOptions, path: Path | None) -> tuple[float, int, str]:
     onnxruntime = library("onnxruntime", "this needs onnxruntime", "onnx")
     folder = model.folder(path)
     part = next(iter(held_out(folder)), "train")

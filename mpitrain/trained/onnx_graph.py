@@ -23,7 +23,7 @@ from mpitrain.models.layer import Layer, Views
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.pooling import MaxPool
-from mpitrain.trained.model import Model
+from mpitrain.trained.model import TrainedModel
 from mpitrain.training.inputs import seen_shape
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _(layer: Dropout, graph: Graph, views: Views) -> None:
     """Add nothing, since its scale is applied in training."""
 
 
-def serialise(model: Model, options: GraphOptions, metadata: dict[str, str]) -> bytes:
+def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, str]) -> bytes:
     """The ONNX file. Raises BadInput naming the option, or the library that is missing."""
     onnx = library("onnx", "--format onnx needs onnx", "onnx")
     newest = onnx.defs.onnx_opset_version()
@@ -154,7 +154,7 @@ def serialise(model: Model, options: GraphOptions, metadata: dict[str, str]) -> 
     return bytes(made.SerializeToString())
 
 
-def _given(onnx: ModuleType, model: Model, options: GraphOptions) -> "ValueInfoProto":
+def _given(onnx: ModuleType, model: TrainedModel, options: GraphOptions) -> "ValueInfoProto":
     """The description of the input."""
     frames, types = model.origin.kind == "frames", {"uint8": onnx.TensorProto.UINT8, "float32": onnx.TensorProto.FLOAT}
     if frames and options.image_type is not None:
@@ -164,7 +164,7 @@ def _given(onnx: ModuleType, model: Model, options: GraphOptions) -> "ValueInfoP
     return onnx.helper.make_tensor_value_info("features" if frames else "images", kind, ["batch", *shape])
 
 
-def _normalise(graph: Graph, model: Model) -> None:
+def _normalise(graph: Graph, model: TrainedModel) -> None:
     """Add (x − mean)·scale as in the corpus, after the centre crop of images. Statistics of speakers cannot be
     included."""
     origin, data = model.origin, model.config.data

@@ -11,7 +11,7 @@ from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, first_line, library
 from mpitrain.flat import Array
 from mpitrain.models.torch_module import standalone
-from mpitrain.trained.model import Model
+from mpitrain.trained.model import TrainedModel
 from mpitrain.trained.onnx_graph import GraphOptions
 from mpitrain.training.inputs import seen_shape
 
@@ -25,7 +25,7 @@ class Whole(torch.nn.Module):
     scale: torch.Tensor
     priors: torch.Tensor
 
-    def __init__(self, model: Model, options: GraphOptions) -> None:
+    def __init__(self, model: TrainedModel, options: GraphOptions) -> None:
         super().__init__()
         self.module = standalone(model.network, model.parameters).float()
         self.kind, self.output = options.kind, model.output
@@ -47,14 +47,14 @@ class Whole(torch.nn.Module):
         return torch.exp(logarithms) if self.kind == "posteriors" else logarithms - self.priors
 
 
-def _moments(model: Model) -> tuple[Array, Array]:
+def _moments(model: TrainedModel) -> tuple[Array, Array]:
     origin, how = model.origin, model.config.data.normalise
     if origin.kind == "images":
         return of_pixels(how, origin.statistics, origin.shape[-1], np.float32)
     return stored(origin.statistics if how == "corpus" else {}, origin.shape[-1], np.float32)
 
 
-def serialise(model: Model, options: GraphOptions, metadata: dict[str, str]) -> bytes:
+def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, str]) -> bytes:
     """The ONNX file. Raises BadInput naming the option, the missing library, or what torch.onnx cannot translate."""
     onnx = library("onnx.helper", "--format onnx needs onnx", "onnx")
     library("onnxscript", "--format onnx of a PyTorch module needs onnxscript", "torch")

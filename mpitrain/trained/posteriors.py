@@ -17,7 +17,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
-from mpitrain.trained.model import Model
+from mpitrain.trained.model import TrainedModel
 
 
 def convert(z: Array, output: str, kind: str, log_priors: Array | None) -> Array:
@@ -71,7 +71,7 @@ def read_priors(path: Path, classes: int) -> Array:
 Compute = Callable[[slice], Array]  # the rows float32 [n, classes] of the samples in a slice
 
 
-def computing(model: Model, corpus: Corpus, kind: str, priors: Array | None) -> Compute:
+def computing(model: TrainedModel, corpus: Corpus, kind: str, priors: Array | None) -> Compute:
     """A function that maps a slice of a corpus's samples to the network's rows of that kind."""
     dtype = model.parameters.dtype
     batch = Batch(np.empty((TOGETHER, *corpus.shape), dtype), np.empty(TOGETHER, np.int32))
@@ -85,7 +85,7 @@ def computing(model: Model, corpus: Corpus, kind: str, priors: Array | None) -> 
     return compute
 
 
-def priors_of(model: Model, options: argparse.Namespace) -> Array | None:
+def priors_of(model: TrainedModel, options: argparse.Namespace) -> Array | None:
     """The log priors for log-likelihoods; None for other kinds of output. Raises BadInput naming the option or file."""
     if options.output != "log-likelihoods":
         if options.priors is not None or options.smoothing is not None:

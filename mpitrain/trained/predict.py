@@ -14,7 +14,7 @@ from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
-from mpitrain.trained.model import Model, load
+from mpitrain.trained.model import TrainedModel, load
 from mpitrain.trained.pieces import follow, lead, pieces
 from mpitrain.trained.posteriors import computing, priors_of
 from mpitrain.trained.writers import Content, open_writer, require_known
@@ -29,7 +29,7 @@ def predict(options: argparse.Namespace) -> int:
 
 
 def _predict(transport: Transport, options: argparse.Namespace) -> int:
-    def prepare() -> tuple[Model, Corpus, Array | None]:
+    def prepare() -> tuple[TrainedModel, Corpus, Array | None]:
         require_known(options.out)
         model = load(options.run_folder, options.checkpoint, quiet=transport.rank > 0)
         part = options.part or next(iter(held_out(options.data)), "train")
@@ -53,7 +53,7 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
     return 0
 
 
-def content(model: Model, corpus: Corpus, options: argparse.Namespace) -> Content:
+def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) -> Content:
     """The content of the file in addition to the rows."""
     offsets = np.arange(corpus.samples + 1) if corpus.utterances is None else corpus.utterances
     keys = corpus.keys or numbered(corpus.part, len(offsets) - 1)

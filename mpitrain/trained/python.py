@@ -139,7 +139,7 @@ def _named(model: Given) -> str:
 class Trained:
     """A trained model; `run` describes it: its configuration, what it was trained on, checkpoint and samples."""
 
-    run: trained.Model
+    run: trained.TrainedModel
 
     def predict(self, inputs: Array, output: str = "posteriors") -> Array:
         """Float32 rows [n, classes] for inputs as the shards hold them: images [n, h, w, c] in pixels, or frames

@@ -22,7 +22,7 @@ GIVEN = "python:model"  # stands for a module that train was given, which no nam
 
 
 @dataclass(frozen=True)
-class Options:
+class ImportOptions:
     """The keys of [model] and others that a module is built by."""
 
     spec: str
@@ -64,7 +64,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def imported(
-    options: Options,
+    options: ImportOptions,
     shape: tuple[int, ...],
     classes: int,
     shown: Shown = Shown(),
@@ -104,7 +104,7 @@ def imported(
 
 
 def _documents(
-    options: Options, model: "TorchModel", seen: tuple[int, ...], found: Mapping[str, user_code.Named]
+    options: ImportOptions, model: "TorchModel", seen: tuple[int, ...], found: Mapping[str, user_code.Named]
 ) -> dict[str, str]:
     """The files of a run folder, by name."""
     import torch

@@ -18,7 +18,7 @@ from mpitrain.models import build, presets, torch_start
 from mpitrain.models.model import Model
 from mpitrain.models.presets import Design
 from mpitrain.models.workspace import Workspace
-from mpitrain.training.imported import Options, Shown, imported
+from mpitrain.training.imported import ImportOptions, Shown, imported
 
 
 def data_path(config: Config) -> Path:
@@ -139,7 +139,7 @@ def network_of(
     """
     model = config.model
     if model.import_:
-        options = Options(
+        options = ImportOptions(
             model.import_,
             model.options or {},
             model.loss or "",

@@ -35,9 +35,9 @@ def filled(seed: int, trained: int) -> State:
     return state
 
 
-def piece_of(state: State, *outstanding: Work) -> checkpoint.Piece:
+def piece_of(state: State, *outstanding: Work) -> checkpoint.FileContent:
     """The master's piece."""
-    return checkpoint.Piece(state.vectors(), state.numbers(), [*state.queue.returned, *outstanding])
+    return checkpoint.FileContent(state.vectors(), state.numbers(), [*state.queue.returned, *outstanding])
 
 
 def save(folder: Path, state: State, keep: int = 9) -> Path:
@@ -293,14 +293,15 @@ FILLED = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from mpitrain.checkpoint import Draft, Piece
+from mpitrain.checkpoint import Draft, FileContent
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 draft = Draft(Path("."), 7)
 draft.begin(0)
 try:
-    draft.write("state.h5", Piece({"theta": np.arange(300_000.0)}, {}), Layout([Parameter("w", (300_000,), None)]))
+    vectors, layout = {"theta": np.arange(300_000.0)}, Layout([Parameter("w", (300_000,), None)])
+    draft.write("state.h5", FileContent(vectors, {}), layout)
 except BadInput as error:
     print(error)
 print(sorted(path.name for path in draft.path.iterdir()))

@@ -14,7 +14,7 @@ from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.gpu import Gpu
 from mpitrain.models.build import build
 from mpitrain.models.convolution import Convolution
-from mpitrain.models.patch_product import PatchProduct, Window
+from mpitrain.models.patch_product import Patches, PatchProduct
 from mpitrain.models.pooling import MaxPool
 from mpitrain.training.pretraining.steps import grown
 
@@ -144,9 +144,9 @@ class Cudnn:
 
 @pytest.mark.parametrize("lacks", ["", "fprop", "wgrad", "dgrad"])
 @pytest.mark.parametrize("refusal", [Unsupported, RuntimeError, ValueError])
-@pytest.mark.parametrize("window", [Window(3, 1, 1, (6, 5)), Window(3, 2, 1, (3, 3)), Window(2, 1, 0, (5, 4))])
+@pytest.mark.parametrize("window", [Patches(3, 1, 1, (6, 5)), Patches(3, 2, 1, (3, 3)), Patches(2, 1, 0, (5, 4))])
 def test_cudnn_and_patches_give_the_same(
-    cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, window: Window, refusal: type[Exception], lacks: str
+    cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, window: Patches, refusal: type[Exception], lacks: str
 ) -> None:
     true = cupy.__version__ != "0.fake"
     if true and (gpu.cudnn is None or lacks or refusal is not Unsupported):

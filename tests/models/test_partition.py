@@ -18,7 +18,7 @@ from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage, add_product, product
 from mpitrain.models.workspace import Workspace
 from mpitrain.rng import stream
-from mpitrain.schedules.hybrid import Piece
+from mpitrain.schedules.hybrid import Share
 
 
 def network(*after: Layer) -> Network:
@@ -151,7 +151,7 @@ def test_shares_of_dropout_are_the_whole_layers(parts: int) -> None:
         own = units_of(7, part, parts)
         share = DropoutShare(SplitStage(stages(net, 3)[0], own, Workspace()), Workspace())
         share.draw(stream(5, "dropout"), 200, np.dtype(np.float64))
-        pieces = [Piece(0, 3, 9), Piece(1, 50, 52), Piece(2, 120, 200)]
+        pieces = [Share(0, 3, 9), Share(1, 50, 52), Share(2, 120, 200)]
         rows = np.concatenate([np.arange(p.start, p.stop) for p in pieces])
         assert np.array_equal(share.of(pieces).T, whole[rows, own])
         assert np.array_equal(share.of(pieces[:1]).T, whole[3:9, own])

@@ -248,7 +248,7 @@ def test_bytes_are_the_closed_forms(transport, session_of, ranks, scheme, group)
     network, b = even(ranks), 2 * ranks
     words = settings(scheme, group, b * ranks, fc_batch="sub")
     session = session_of(communicator, *words, network=network, corpus=Random(STEPS * b * ranks))
-    trainer = hybrid.Stepper(session)
+    trainer = hybrid.HybridStepper(session)
     before = session.transport.traffic.bytes_received
     trainer.step(trainer.next_work())
     received = trainer.transfers.received
@@ -267,7 +267,7 @@ def test_nothing_is_allocated_after_the_first_steps(transport, session_of, schem
     session = session_of(
         transport, *settings(scheme, 0, batch), network=small(dropout=0.5), corpus=Random(STEPS * batch)
     )
-    trainer = hybrid.Stepper(session)
+    trainer = hybrid.HybridStepper(session)
     works = [trainer.next_work() for _ in range(6)]
     for work in works[:4]:
         trainer.step(work)
@@ -286,7 +286,7 @@ def test_nothing_is_allocated_after_the_first_steps(transport, session_of, schem
 @pytest.mark.mpi(min_size=2)
 def test_replicated_weights_stay_the_same_on_all_ranks(transport, session_of) -> None:
     session = session_of(transport, *settings("c", 0, 24), network=small(), corpus=Random(STEPS * 24))
-    trainer = hybrid.Stepper(session)
+    trainer = hybrid.HybridStepper(session)
     for _ in range(STEPS):
         trainer.step(trainer.next_work())
     shared = trainer.whole.theta[: session.network.slices[session.network.split].start]

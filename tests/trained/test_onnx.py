@@ -25,7 +25,7 @@ from mpitrain.models.pooling import MaxPool
 from mpitrain.models.presets import PRESETS
 from mpitrain.trained import onnx_check
 from mpitrain.trained.export import metadata
-from mpitrain.trained.model import Model, load
+from mpitrain.trained.model import TrainedModel, load
 from mpitrain.trained.onnx_graph import GraphOptions, serialise
 
 from .conftest import make_frames, make_images, make_run
@@ -39,7 +39,7 @@ IMAGES: dict[str, tuple[int, int, int]] = {
 WIDTH = {"easgd-imagenet": 0.05, "krizhevsky2014": 0.05, "zhang2013-dnn": 0.02, "strom2015-dnn": 0.02}
 
 
-def run_of(folder: Path, preset: str, *settings: str) -> Model:
+def run_of(folder: Path, preset: str, *settings: str) -> TrainedModel:
     """A run of a preset on images of its size, or on frames 3 + 1 + 2."""
     width = (f"model.preset={preset}", f"model.width={WIDTH.get(preset, 0.1)}", f"data.path={folder / 'data'}")
     if preset in IMAGES:
@@ -127,7 +127,7 @@ def test_every_layer_agrees(tmp_path: Path, name: str) -> None:
     there = load(tmp_path / "run")
     if not images:
         network = Network([*layers, FullyConnected(4)], (1, *shape), Softmax())
-    model = Model(there.run, there.config, there.origin, network, parameters, there.checkpoint, 0)
+    model = TrainedModel(there.run, there.config, there.origin, network, parameters, there.checkpoint, 0)
     x = rng.standard_normal((3, *shape) if images else (3, 1, *shape)).astype(np.float32)
     z = network.outputs(parameters, x.copy()).copy()
     found = onnx_says(serialise(model, GraphOptions("log-posteriors", image_type="float32" if images else None), {}), x)
@@ -159,7 +159,7 @@ class Unknown(Layer):
 def test_a_layer_without_a_translation_is_named(tmp_path: Path) -> None:
     model = run_of(tmp_path, "digits-cnn")
     network = Network([Unknown(), FullyConnected(4)], (8, 8, 1), Softmax())
-    other = Model(model.run, model.config, model.origin, network, network.initial(1), model.checkpoint, 0)
+    other = TrainedModel(model.run, model.config, model.origin, network, network.initial(1), model.checkpoint, 0)
     with pytest.raises(BadInput, match="nothing for the layer unknown1"):
         serialise(other, GraphOptions(), {})
 

@@ -9,11 +9,10 @@ only in a `meeting`: to stop, to save a checkpoint, and at the end.
 """
 
 import json
-from typing import cast
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.errors import WireError
-from mpitrain.protocols.peers.emission import warm
+from mpitrain.protocols.peers.compression import warm
 from mpitrain.protocols.peers.leftovers import take_up
 from mpitrain.protocols.peers.orders import Asynchronous, Synchronous
 from mpitrain.protocols.peers.peer import Peer
@@ -40,7 +39,7 @@ def run(session: Session) -> None:
 def require_same_network(session: Session) -> None:
     """Raise WireError, on every rank, naming those that were started with another network, unit, codec or bits."""
     layout = [[p.name, list(p.shape)] for p in session.network.layout.parameters]
-    options, dtype = cast(SparseDelta, session.config.algorithm), str(session.state.theta.dtype)
+    options, dtype = SparseDelta.of(session.config.algorithm), str(session.state.theta.dtype)
     mine = json.dumps([session.network.layout.size, UNIT, options.codec, options.bits, dtype, layout])
     texts = session.transport.gather_texts(mine, "the other peers' networks")
     if odd := odd_ones(texts):
@@ -50,7 +49,7 @@ def require_same_network(session: Session) -> None:
 
 def _compile(session: Session) -> None:
     """One rank of each node fills the cache of compiled loops, then the others read it."""
-    transport, options = session.transport, cast(SparseDelta, session.config.algorithm)
+    transport, options = session.transport, SparseDelta.of(session.config.algorithm)
     for leaders in (True, False):
         if transport.leader is leaders:
             warm(options.codec, options.bits, session.state.theta.dtype)

@@ -1,7 +1,7 @@
 """A peer's conversation: messages sent, what comes in applied, and every wait a receiving one."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.mpi.tags import Tag
@@ -18,7 +18,7 @@ class Exchange:
     """Replica, mail and messages of one rank. `at_once`: messages are applied when they come, else when asked for."""
 
     def __init__(self, session: Session, at_once: bool) -> None:
-        options = cast(SparseDelta, session.config.algorithm)
+        options = SparseDelta.of(session.config.algorithm)
         transport, state = session.transport, session.state
         self._transport, self._at_once, self._codec = transport, at_once, options.codec
         self.master = session.members[0]

@@ -92,7 +92,7 @@ def _train(peer: Peer, turn: Turn, following: Turn | None) -> None:
 
 def _round(peer: Peer, now: Round) -> bool:
     """A minibatch of every rank that has one; the others send nothing. Whether somebody called for a meeting."""
-    exchange, entries, has_work = peer.exchange, peer.emission.nothing, peer.number < len(now.works)
+    exchange, entries, has_work = peer.exchange, peer.compression.nothing, peer.number < len(now.works)
     if has_work:
         entries = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
     exchange.called = peer.meetings.reason() is not None

@@ -1,14 +1,12 @@
 """One rank of the training: gradient, residual, message, and what is due between minibatches."""
 
-from typing import cast
-
 import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import Reached, Totals
-from mpitrain.protocols.peers.emission import Emission
+from mpitrain.protocols.peers.compression import Compression
 from mpitrain.protocols.peers.exchange import Exchange
 from mpitrain.protocols.peers.meeting import Meetings
 from mpitrain.protocols.peers.rounds import Rounds, Turn
@@ -28,14 +26,14 @@ class Peer(Trainer):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.transport, self.state = session.transport, session.state
-        options = cast(SparseDelta, session.config.algorithm)
+        options = SparseDelta.of(session.config.algorithm)
         self.options, self.members = options, session.members
         self.in_step = options.synchronous or options.order == "round-robin"
         self.number = self.members.index(self.transport.rank)
         session.learner.per_sample = False  # the residual takes the mean gradient times the samples, in one pass
         self._gradient = np.empty_like(self.state.theta)
         self.rounds = Rounds(self.state.queue, session.schedule, len(self.members))
-        self.emission = Emission(session)
+        self.compression = Compression(session)
         self.exchange = Exchange(session, at_once=not self.in_step)
         self.meetings = Meetings(self)
         self.report = Totals()
@@ -51,13 +49,13 @@ class Peer(Trainer):
         """A minibatch's gradient into the residual; the entries to send, none unless `emit`."""
         loss = self.session.learner.gradient(self.state.theta, self._gradient, work, self._layer_done)
         require_finite(loss, f"at its minibatch {self.report.minibatches}", self.transport.rank)
-        entries = self.emission.add(self._gradient, work.count, settings, emit)
+        entries = self.compression.add(self._gradient, work.count, settings, emit)
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
         return entries
 
     def send(self, entries: Entries, calls: bool = False, of_work: bool = True) -> None:
         """Send the entries of the last minibatch to all; those of a rank without `of_work` are none."""
-        nbytes = self.exchange.send(entries, self.emission.step, self.emission.threshold, calls)
+        nbytes = self.exchange.send(entries, self.compression.step, self.compression.threshold, calls)
         self._count(messages=int(of_work), elements=entries.words.size, nbytes=nbytes)
 
     def enter_stage(self, turn: Turn) -> None:
@@ -84,7 +82,7 @@ class Peer(Trainer):
 
     def measure(self) -> None:
         """Bring what a report says of the residual up to date."""
-        self.report = msgspec.structs.replace(self.report, residual=self.emission.norm())
+        self.report = msgspec.structs.replace(self.report, residual=self.compression.norm())
 
     def keep_records(self) -> None:
         """The master's: counts, evaluation of a copy, all the while receiving."""
@@ -109,11 +107,11 @@ class Peer(Trainer):
     def _count(self, **more: float) -> None:
         report = self.report
         sums = {name: getattr(report, name) + n for name, n in more.items()}
-        self.report = msgspec.structs.replace(report, threshold=self.emission.threshold, **sums)
+        self.report = msgspec.structs.replace(report, threshold=self.compression.threshold, **sums)
 
     def _warn_of_coarse_steps(self) -> None:
         for number, settings in enumerate(self.session.schedule.all):
-            step = self.emission.step_at(settings)
+            step = self.compression.step_at(settings)
             if step < COARSE:
                 line = f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps"
                 self.session.monitor.warn(line)

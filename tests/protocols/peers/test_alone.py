@@ -6,7 +6,7 @@ import pytest
 from mpitrain.errors import TrainingFailed
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.peers.emission import Emission
+from mpitrain.protocols.peers.compression import Compression
 from mpitrain.rules.sparse_delta import UNIT, round_threshold
 
 
@@ -89,12 +89,12 @@ def test_a_residual_is_clipped_while_its_window_is_full(session_of, clip: float,
     """Withheld: ±2.5 and 0.25 to `clip` thresholds of 0.5. Then it is emitted: one threshold out of what exceeds it."""
     settings = ("algorithm.name=sparse-delta", "algorithm.threshold=0.5", f"algorithm.clip={clip}")
     session = session_of(Transport(deadline=10.0), *settings)
-    emission, now = Emission(session), session.schedule.all[0]
-    assert emission.add(np.array([0.625, -0.625, 0.0625, 0.0, 0.0]), 4, now, emit=False).words.size == 0
-    assert emission.residual.tolist() == held
-    emitted = emission.add(np.zeros(5), 4, now, emit=True)
+    compression, now = Compression(session), session.schedule.all[0]
+    assert compression.add(np.array([0.625, -0.625, 0.0625, 0.0, 0.0]), 4, now, emit=False).words.size == 0
+    assert compression.residual.tolist() == held
+    emitted = compression.add(np.zeros(5), 4, now, emit=True)
     assert emitted.words.size == (2 if clip == 2 else 0)
-    assert emission.residual.tolist() == ([0.5, -0.5, 0.25, 0.0, 0.0] if clip == 2 else held)
+    assert compression.residual.tolist() == ([0.5, -0.5, 0.25, 0.0, 0.0] if clip == 2 else held)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:

@@ -3,7 +3,6 @@
 import warnings
 from functools import partial
 from math import inf
-from typing import cast
 
 import numpy as np
 
@@ -18,12 +17,12 @@ from mpitrain.schedules.stages import Settings
 from mpitrain.training.context import Session
 
 
-class Emission:
+class Compression:
     """The residual of `session.state`, to which gradients are added and from which words are taken."""
 
     def __init__(self, session: Session) -> None:
         self._config, self._numbers = session.config, session.state.local_numbers
-        options = cast(SparseDelta, session.config.algorithm)
+        options = SparseDelta.of(session.config.algorithm)
         self.options = options
         self.residual = session.state.local["residual"]
         self._numbers.setdefault("threshold", options.threshold)
