@@ -200,7 +200,7 @@ def make_session(
         dtype=dtype,
         per_sample=per_sample,
         independent=config.algorithm.independent,
-        loaders=config.algorithm.chunks_together,
+        chunked=config.algorithm.chunked,
         device=device,
     )
     members = list(range(transport.size))

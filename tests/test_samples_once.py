@@ -111,6 +111,7 @@ COMMON = (
     "run.checkpoint_samples=500",
     "run.progress=none",
 )
+CHUNKS = ("algorithm.sampling=chunked", "algorithm.chunk=50", "algorithm.loaders=3")
 #: Name, the ranks that are told to stop, and the settings.
 CASES = [
     ("asgd", [1], ("algorithm.name=asgd", "algorithm.minibatches=4", "algorithm.until_free=true")),
@@ -118,6 +119,9 @@ CASES = [
     ("easgd", [1], ("algorithm.name=easgd", "algorithm.tau=9")),
     ("easgd-all", [0, 1, 2], ("algorithm.name=easgd", "algorithm.tau=9", "run.exchange=messages")),
     ("easgd-in-turn", [2], ("algorithm.name=eamsgd", "algorithm.tau=9", "algorithm.order=round-robin")),
+    ("mvadownpour-chunks", [1], ("algorithm.name=mvadownpour", "algorithm.tau=2", *CHUNKS)),
+    ("easgd-chunks", [1], ("algorithm.name=easgd", "algorithm.tau=9", *CHUNKS)),
+    ("easgd-chunks-in-turn", [2], ("algorithm.name=eamsgd", "algorithm.order=round-robin", *CHUNKS)),
     ("downpour", [1, 2], ("algorithm.name=downpour", "algorithm.tau=9")),
     ("admm", [1], ("algorithm.name=admm", "algorithm.tau=9")),
     ("easgd-sync", [1], ("algorithm.name=easgd-sync",)),

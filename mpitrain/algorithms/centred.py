@@ -17,9 +17,10 @@ class Centred(Algorithm, frozen=True):
     has_master = True
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
     """`"dispensed"`: each sample once an epoch. `"independent"`: draws with replacement from the whole corpus, so that
-    an epoch is that number of samples but not every sample. `"chunked"`: chunks, `loaders` of them shuffled together,
-    each once an epoch."""
-    loaders: Count = 4  # number of chunks that `"chunked"` shuffles together
+    an epoch is that number of samples but not every sample. `"chunked"`: a worker takes a chunk of neighbours from each
+    of `loaders` loaders, shuffles them and trains on all of them before it takes others; each sample once an epoch."""
+    loaders: Count = 4  # number of chunks that a worker of `"chunked"` sampling takes together
+    chunk: Count = 512  # samples of a chunk
     order: Literal["free", "round-robin"] = "free"  # `"round-robin"`: workers take turns; repeatable to the bit
 
     def workers(self, ranks: int) -> int:
@@ -38,8 +39,8 @@ class Centred(Algorithm, frozen=True):
         return self.sampling == "independent"
 
     @property
-    def chunks_together(self) -> int:
-        return self.loaders if self.sampling == "chunked" else 0
+    def chunked(self) -> tuple[int, int] | None:
+        return (self.loaders, self.chunk) if self.sampling == "chunked" else None
 
 
 class Elastic(Centred, frozen=True):

@@ -1,6 +1,7 @@
 """The base class of algorithms: options, requirements, and the arithmetic of the ranks' roles."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self, TypedDict
 
 import msgspec
@@ -145,9 +146,15 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return False
 
     @property
-    def chunks_together(self) -> int:
-        """The number of chunks that are shuffled together (EASGD's prefetch); 0 if samples are not read in chunks."""
-        return 0
+    def chunked(self) -> tuple[int, int] | None:
+        """How many chunks of how many samples are shuffled together, and trained on by one worker (EASGD's prefetch);
+        None if samples are not read in chunks."""
+        return None
+
+    @property
+    def group(self) -> int:
+        """The samples of those chunks; 0 if there are none."""
+        return prod(self.chunked or (0,))
 
     @property
     def starts_apart(self) -> bool:

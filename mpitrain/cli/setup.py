@@ -185,7 +185,7 @@ def new_session(
         dtype=training.dtype,
         per_sample=training.rate_per == "sample",
         independent=config.algorithm.independent,
-        loaders=config.algorithm.chunks_together,
+        chunked=config.algorithm.chunked,
         device=device,
         deadline=config.run.deadline,
         pace=transport.runtime.pace,

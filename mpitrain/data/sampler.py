@@ -11,8 +11,6 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.rng import stream
 
-CHUNK = 512  # samples that one loader delivers at a time (as in the EASGD authors' code)
-
 
 @lru_cache(maxsize=2)
 def epoch_indices(seed: int, epoch: int, samples: int) -> Array:
@@ -27,14 +25,21 @@ def independent_indices(seed: int, epoch: int, start: int, count: int, samples: 
 
 
 @lru_cache(maxsize=2)
-def chunked_indices(seed: int, epoch: int, samples: int, loaders: int, chunk: int = CHUNK) -> Array:
+def chunked_indices(seed: int, epoch: int, samples: int, loaders: int, chunk: int) -> Array:
     """A permutation of range(samples), int64, read-only, that reads contiguously (EASGD's prefetch).
 
-    Chunks of neighbours come in random order; one chunk from each of `loaders` loaders is shuffled together at a time.
+    Chunks of neighbours come in random order, every `loaders`-th from the same loader; one from each is shuffled
+    together at a time, for one worker. The first chunk begins below the remainder of samples ÷ chunk, at random; what
+    is then outside whole chunks comes last.
     """
     rng = stream(seed, "chunks", epoch)
-    starts = rng.permutation(-(-samples // chunk)) * chunk
-    order = np.concatenate([np.arange(start, min(start + chunk, samples)) for start in starts])
+    whole, left = divmod(samples, chunk)
+    starts = rng.permutation(whole) * chunk
+    if left:
+        first = int(rng.integers(left + 1))
+        starts += first
+    outside = [np.arange(first), np.arange(first + whole * chunk, samples)] if left else []
+    order = np.concatenate([*(np.arange(start, start + chunk) for start in starts), *outside])
     for begin in range(0, samples, loaders * chunk):
         rng.shuffle(order[begin : begin + loaders * chunk])
     return _frozen(order)

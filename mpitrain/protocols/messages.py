@@ -32,7 +32,9 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 
 class Claim(Message, frozen=True):
-    """Give me samples."""
+    """Give me samples; I have so many minibatches of chunks of my own. With samples comes a copy of the centre."""
+
+    has: Count = 0
 
 
 class Ready(Message, frozen=True):

@@ -86,21 +86,32 @@ class Queue:
                 left.append(work.rest(used))
         return replace(self, position=self.position_at(place), returned=left)
 
-    def take(self, schedule: Schedule, place: int, minibatches: int, worker: int = 0) -> tuple[list[Work], int]:
+    def take(
+        self, schedule: Schedule, place: int, minibatches: int, worker: int = 0, group: int = 0
+    ) -> tuple[list[Work], int]:
         """Minibatches from a place on, each of one epoch and one stage, and the place after them.
 
         There are fewer than `minibatches` at the end, and none for a worker whose number is beyond the stage's workers.
+        With `group` there are more, up to the end of a group of so many samples that an epoch's order has together.
         """
         taken: list[Work] = []
         active = schedule.at(self.position_at(place)).workers
-        while len(taken) < minibatches and (active is None or worker < active):
+        inside = False
+        while (inside or len(taken) < minibatches) and (active is None or worker < active):
             position = self.position_at(place)
             work = self.at(place, schedule.at(position).minibatch, limit=schedule.until_change(position))
             if work is None:
                 break
+            if group:
+                work = replace(work, count=min(work.count, self.left_of_group(work, group)))
+                inside = work.count < self.left_of_group(work, group)
             taken.append(work)
             place += work.count
         return taken, place
+
+    def left_of_group(self, work: Work, group: int) -> int:
+        """The number of samples from where a range starts to the end of its group, or of the epoch."""
+        return min(group - work.start % group, self.samples - work.start)
 
     # ---- as a dispenser
 
@@ -111,6 +122,11 @@ class Queue:
             rest = self.after(work.count)
             self.position, self.returned = rest.position, rest.returned
         return work
+
+    def next_of_group(self, group: int, limit: int | None = None) -> Work | None:
+        """Hand out what is left of the group of so many samples at the head, as one range, at most `limit` long."""
+        head = self.at(0, 1)
+        return None if head is None else self.next(self.left_of_group(head, group), limit=limit)
 
     def give_back(self, work: Work) -> None:
         """Hand this range out again, before any other."""

@@ -21,8 +21,8 @@ class Learner:
     """Computes minibatch gradients of a network on a corpus.
 
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
-    drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order; `loaders`:
-    that order shuffles so many chunks of neighbours together (EASGD's prefetch), 0 for the whole corpus. A corpus on
+    drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order; `chunked`:
+    that order shuffles so many chunks of so many neighbours together (EASGD's prefetch). A corpus on
     disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
     gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for so many
     samples.
@@ -37,7 +37,7 @@ class Learner:
         dtype: str,
         per_sample: bool = False,
         independent: bool = False,
-        loaders: int = 0,
+        chunked: tuple[int, int] | None = None,
         device: Cpu = CPU,
         deadline: float = DEADLINE,
         pace: Callable[[int], None] | None = None,
@@ -45,7 +45,7 @@ class Learner:
     ) -> None:
         self.network, self.corpus = network, corpus
         self._pace, self.stopwatch = pace, stopwatch or Stopwatch(lambda: 0.0)
-        self.seed, self.per_sample, self.independent, self.loaders = seed, per_sample, independent, loaders
+        self.seed, self.per_sample, self.independent, self.chunked = seed, per_sample, independent, chunked
         self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
         self._asked: deque[Work] = deque()
         self._expected: deque[Work] = deque()
@@ -55,8 +55,8 @@ class Learner:
         if self.independent:
             return independent_indices(self.seed, work.epoch, work.start, work.count, self.corpus.samples)
         seed, samples = self.seed, self.corpus.samples
-        if self.loaders:
-            order = chunked_indices(seed, work.epoch, samples, self.loaders)
+        if self.chunked:
+            order = chunked_indices(seed, work.epoch, samples, *self.chunked)
         else:
             order = epoch_indices(seed, work.epoch, samples)
         return order[work.start : work.start + work.count]

@@ -40,6 +40,20 @@ def test_chunked_order_reads_few_chunks_at_a_time() -> None:
         assert len(set(order[begin : begin + 200] // 100)) == 2
 
 
+def test_groups_are_whole_chunks_which_begin_below_the_remainder() -> None:
+    """1037 samples in chunks of 100: ten of them from the same place on, then the 37 samples before and after them."""
+    places = set()
+    for epoch in range(20):
+        order = chunked_indices(7, epoch, 1037, loaders=2, chunk=100)
+        first = int(order[:1000].min())
+        places.add(first)
+        assert 0 <= first <= 37
+        for begin in range(0, 1000, 200):
+            assert len(set((order[begin : begin + 200] - first) // 100)) == 2
+        assert set(order[1000:]) == {*range(first), *range(first + 1000, 1037)}
+    assert len(places) > 5
+
+
 def test_independent_draws_are_uniform_and_keyed_by_position() -> None:
     draws = independent_indices(1, 0, 0, 10000, 10)
     counts = np.bincount(draws, minlength=10)

@@ -67,6 +67,19 @@ def test_minibatches_from_a_place() -> None:
     assert [queue.after(place).position for place in (0, 9, 10)] == [20, 20, 21]
 
 
+def test_whole_groups_from_a_place() -> None:
+    """Groups of 12 in epochs of 20, minibatches of 7: 7 and 5, then the 8 that are left as 7 and 1."""
+    config = configuration.load(None, ["algorithm.name=easgd", "training.minibatch=7", "training.epochs=2"])
+    queue = Queue(20, 40)
+    take = partial(queue.take, Schedule(config, 20), group=12)
+    first, place = take(0, 1)
+    assert [(w.start, w.count) for w in first] == [(0, 7), (7, 5)] and place == 12
+    both, place = take(12, 3)
+    assert [(w.epoch, w.start, w.count) for w in both] == [(0, 12, 7), (0, 19, 1), (1, 0, 7), (1, 7, 5)]
+    assert take(32, 0) == ([], 32)  # who has enough
+    assert queue.next_of_group(12) == Work(0, 0, 12, 12) and queue.next_of_group(12) == Work(0, 12, 8, 8)
+
+
 def test_a_place_has_nothing_for_a_worker_whose_stage_has_not_come() -> None:
     """By the worker's number."""
     settings = ["algorithm.name=easgd", "training.minibatch=5", "stages=[{at=0, workers=1}, {at=1, workers=2}]"]

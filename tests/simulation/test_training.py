@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,42 @@ def test_whatever_comes_when(served: Counter[tuple[int, int]], tmp_path: Path, n
         assert summary["samples"] == 2876 and summary.get("replicas_identical", True)
         told.append((summary["parameters_sha256"], summary["seconds"], summary["messages_sent"]))
     assert told[0] == told[1] and told[0][1] != told[2][1]
+
+
+QUIET = ("run.evaluate_every=0", "run.checkpoint_every=0")
+IN_TURN = ("round-robin", "messages")
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "exchange"),
+    [
+        *(("easgd", "free", "auto"), ("easgd", "free", "messages"), ("easgd", *IN_TURN), ("admm", *IN_TURN)),
+        *(("mvadownpour", "free", "auto"), ("mdownpour", *IN_TURN), ("mdownpour", "free", "messages")),
+    ],
+)
+def test_workers_have_chunks_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, order: str, exchange: str
+) -> None:
+    """Two chunks of 50 at a time, of 1438 samples: one worker alone trains on them, before it takes others. In
+    round-robin order the bits do not depend on what comes when, although workers run out of samples at different
+    turns."""
+    keys = (*KEYS, f"algorithm.name={name}", "training.epochs=2", "algorithm.sampling=chunked", "algorithm.chunk=50")
+    keys = (*keys, "algorithm.loaders=2", f"algorithm.order={order}", f"run.exchange={exchange}", *QUIET)
+    plain, bits = Learner.load, set()
+    for seed in (1, 2) if order == "round-robin" else (1,):
+        taken: dict[int, list[tuple[int, int]]] = {}
+
+        def load(learner: Learner, work: Work, taken: dict[int, list[tuple[int, int]]] = taken) -> Any:
+            places = range(work.start, work.start + work.count)
+            taken.setdefault(id(learner), []).extend((work.epoch, place) for place in places)
+            return plain(learner, work)
+
+        monkeypatch.setattr(Learner, "load", load)
+        job = Job[int](4, Network(Link(1e-4, 1e8), jitter=5e-3, seed=seed), seconds=heavy(seed))
+        bits.add(simulated(job, tmp_path / str(seed), *keys)["parameters_sha256"])
+        own = [[group for group, _ in groupby(places, lambda p: (p[0], p[1] // 100))] for places in taken.values()]
+        groups = [(epoch, number) for epoch in range(2) for number in range(15)]
+        assert len(own) == 3 and sorted(group for each in own for group in each) == groups
+        served = Counter(place for places in taken.values() for place in places)
+        assert served == Counter({(epoch, place): 1 for epoch in range(2) for place in range(1438)})
+    assert len(bits) == 1

@@ -91,7 +91,7 @@ def _add(session: Session, how: str) -> WindowCentre | AskingCentre | ServingCen
     line, number = Line(session, master), workers.index(transport.rank) if transport.rank != master else -1
     worker = AddingWorker(session, line, number, workers) if number >= 0 else None
     queue, first = take_up(session, worker)
-    source = Source(queue, session.schedule, options.period)
+    source = Source(queue, session.schedule, options.period, options.group)
     centre: WindowCentre | AskingCentre | ServingCentre
     if how == "one-sided":
         ranks = session.members if options.sharded else [master]

@@ -26,7 +26,7 @@ NAP = 0.05  # seconds between two looks of a worker whose stage has not come
 
 class AddingWorker(Loop[Work]):
     """A worker's loop around its method. `local_numbers` of a checkpoint: t, turns, t where it last (re)started, unused
-    samples, the rate's past."""
+    samples, the rate's past. `rest` is what is left of the period, `stock` what is left of its chunks after that."""
 
     def __init__(self, session: Session, line: Line, number: int, workers: list[int]) -> None:
         super().__init__(session)
@@ -34,6 +34,8 @@ class AddingWorker(Loop[Work]):
         self.transport, state = session.transport, session.state
         self.options = session.config.algorithm
         self.in_order = self.options.in_order and len(workers) > 1
+        # Only workers with chunks of their own can still have samples when another one has none.
+        self._lookers = len(workers) if self.options.group else 0
         theta = state.theta
         x = theta
         if self.options.starts_apart:
@@ -42,7 +44,7 @@ class AddingWorker(Loop[Work]):
         self.rule = self.options.worker(to_device(x), to_device(theta), len(workers), session.device.fast)
         state.local = self.rule.vectors
         self.rate = self.options.local_rate()
-        self.t, self.turns, self.began, self.rest = 0, 0, 0, list[Work]()
+        self.t, self.turns, self.began, self.rest, self.stock = 0, 0, 0, list[Work](), list[Work]()
         self._g = np.empty_like(self.rule.at)
         self._whole = self.in_order and self.rule.whole_turns
         self._first = self._idle = self._done = self._open = False  # open: a turn with steps has begun
@@ -79,14 +81,17 @@ class AddingWorker(Loop[Work]):
         """Take samples and exchange; False when there are none for this worker yet."""
         if self.in_order:
             self._await_token()
-            if self._token:  # somebody has finished
+            assert self._token is not None
+            if self._token > self._lookers:  # somebody has finished
                 return True
         self.attend()
         if self.stopping:
             return True
-        self.rest, more, _ = self.centre.claim()
+        works, more, _ = self.centre.claim(len(self.stock))
+        self.stock += works
+        self.rest, self.stock = self.stock[: self.options.period], self.stock[self.options.period :]
         if not self.rest and not more:
-            return True
+            return self._none_has_any()
         if self.rest:
             self._exchange()
         else:
@@ -95,6 +100,15 @@ class AddingWorker(Loop[Work]):
         if not self._open:
             self._end_turn()
         return bool(self.rest)
+
+    def _none_has_any(self) -> bool:
+        """For a worker without samples: whether the training is over. In round-robin order with chunks, it passes the
+        token on until it has gone round without meeting a worker that has samples."""
+        if not self.in_order or self._token is None or self._token + 1 >= self._lookers:
+            return True
+        self.turns += 1
+        self._pass_token(self._token + 1)
+        return False
 
     def _end_turn(self) -> None:
         """Count the turn, and in round-robin order let the next worker begin, which sees what this one has added."""
@@ -171,10 +185,11 @@ class AddingWorker(Loop[Work]):
         if not self.stopping and self.t:
             self._push_pending()
         self.centre.complete()
-        if self.in_order and (finished := (self._token or 0) + 1) < len(self.workers):
+        finished = max(self._token or 0, self._lookers) + 1
+        if self.in_order and finished < self._lookers + len(self.workers):
             self._pass_token(finished)
         self.report()
-        for work in self.rest:
+        for work in self.unused:
             self.line.tell(Unused(work))
         self.note_numbers()
         self.line.tell(Done())
@@ -226,7 +241,7 @@ class AddingWorker(Loop[Work]):
         assert saver is not None
         piece = saver.copy_own(self.session.state)
         assert piece is not None
-        for work in self.rest:
+        for work in self.unused:
             self.line.tell(Unused(work))
         self.line.tell(Copied(piece.nbytes))
         self.line.until(lambda: not self.line.saving, "the other ranks to stop for a checkpoint")
@@ -239,17 +254,24 @@ class AddingWorker(Loop[Work]):
         self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported = self.session.clock()
 
+    @property
+    def unused(self) -> list[Work]:
+        """What this worker was given and has not used."""
+        return [*self.rest, *self.stock]
+
     def note_numbers(self) -> None:
         """Put the numbers of a checkpoint where it looks for them."""
-        rest = [[work.epoch, work.start, work.count, work.minibatch] for work in self.rest]
-        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "rest": rest, "open": self._open}
-        self.session.state.local_numbers.update(numbers, rate=self.rate.numbers())
+        parts = {"rest": self.rest, "stock": self.stock}
+        works = {name: [[w.epoch, w.start, w.count, w.minibatch] for w in part] for name, part in parts.items()}
+        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "open": self._open}
+        self.session.state.local_numbers.update(**numbers, **works, rate=self.rate.numbers())
 
     def restored(self) -> None:
         """Go on from `state.local_numbers`."""
         numbers = self.session.state.local_numbers
         self.t, self.turns, self.began = numbers["t"], numbers["turns"], numbers.get("began", 0)
         self.rest = [Work(*row) for row in numbers["rest"]]
+        self.stock = [Work(*row) for row in numbers.get("stock", [])]
         self._open = self._whole and (numbers.get("open", True) or bool(self.rest))
         self.rate.restore(numbers["rate"])
         self.rule.restored()

@@ -33,7 +33,8 @@ def adding(session: Session) -> None:
     worker = AddingWorker(session, line, 0, session.members)
     queue, _ = take_up(session, worker)
     theta = session.state.theta
-    source = Source(queue, session.schedule, session.config.algorithm.period)
+    options = session.config.algorithm
+    source = Source(queue, session.schedule, options.period, options.group)
     centre = OwnCentre(theta.size, theta.dtype, source, session.device)
     centre.put(theta)
     line.master_here = _Master(session, centre, worker, queue)
@@ -75,7 +76,7 @@ class _Master(AddingMaster):
     def refresh(self) -> None:
         super().refresh()
         self.worker.note_numbers()
-        self.state.queue.returned += self.worker.rest
+        self.state.queue.returned += self.worker.unused
 
     def save(self) -> None:
         self.refresh()

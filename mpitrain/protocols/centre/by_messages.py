@@ -64,10 +64,10 @@ class AskingCentre:
         self._copy = np.empty_like(device.to_device(theta) if self.direct else theta)
         self._sending: list[Any] = []
 
-    def claim(self) -> Claimed:
-        self._line.tell(Claim())
+    def claim(self, has: int = 0) -> Claimed:
+        self._line.tell(Claim(has))
         place = self._line.answer(Place, "samples and the centre").samples
-        return self._source.claim(place, self._number)[0]
+        return self._source.claim(place, self._number, has)[0]
 
     def read(self, piece: slice, out: Array) -> None:
         if piece.start == 0:
@@ -114,11 +114,11 @@ class ServingCentre(Kept):
 
     def take(self, sender: int, message: FromWorker) -> bool:
         match message:
-            case Claim():
-                claimed, after = self._source.claim(self._place, self._workers.index(sender))
+            case Claim(has):
+                claimed, after = self._source.claim(self._place, self._workers.index(sender), has)
                 TO_WORKER.post(self._transport, sender, Place(self._place))
                 self._place = after
-                self._copies.asked += [sender] if claimed.works else []
+                self._copies.asked += [sender] if claimed.works or has else []
             case Move():
                 self._add(sender, message)
             case _:

@@ -17,15 +17,21 @@ class Claimed(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A queue that workers claim from without a dispenser, so many minibatches at a time: they share a place in it."""
+    """A queue that workers claim from without a dispenser, so many minibatches at a time: they share a place in it.
+
+    Where an epoch's order has a `group` of samples together, they claim whole groups, and need not claim while they
+    have minibatches of one.
+    """
 
     queue: Queue
     schedule: Schedule
     minibatches: int
+    group: int = 0
 
-    def claim(self, place: int, worker: int) -> tuple[Claimed, int]:
-        """What the worker of this number claims at a place, and the place after it."""
-        works, after = self.queue.take(self.schedule, place, self.minibatches, worker)
+    def claim(self, place: int, worker: int, has: int = 0) -> tuple[Claimed, int]:
+        """What the worker of this number, which `has` so many minibatches, claims at a place, and the place after
+        it."""
+        works, after = self.queue.take(self.schedule, place, self.minibatches - has, worker, self.group)
         return Claimed(works, more=after < self.queue.end), after
 
 
@@ -35,12 +41,13 @@ class Centre(Protocol):
     direct: bool
     pieces: list[slice]  # in the order in which this worker treats them
 
-    def claim(self) -> Claimed:
-        """Take samples that nobody else then gets; none at the end, or where this worker's stage has not come."""
+    def claim(self, has: int = 0) -> Claimed:
+        """Take samples that nobody else then gets; none at the end, where this worker's stage has not come, or where
+        the minibatches that it `has` suffice."""
 
     def read(self, piece: slice, out: Array) -> int | None:
         """Copy a piece of the centre; its version where the centre has versions. All pieces once, in order, after a
-        claim that gave samples."""
+        claim of a worker that then has samples."""
 
     def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
         """Start giving the centre `d`, which stays untouched until `settle`: all pieces once, in order.

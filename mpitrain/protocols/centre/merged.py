@@ -46,7 +46,7 @@ class MergedCentre:
         self._at_least = 0  # the index of a Θ with this worker's last gradient
         self._sending: Any = None
 
-    def claim(self) -> Claimed:
+    def claim(self, has: int = 0) -> Claimed:
         if not self._claimed:
             self._line.tell(Claim())
         answer = self._line.answer(Assignment, "samples from the master")

@@ -4,6 +4,8 @@ It hands samples out, applies what the workers push one after another, and evalu
 every worker is working on, and therefore saves without asking them.
 """
 
+from dataclasses import replace
+
 from mpitrain.checkpoint import coordination
 from mpitrain.errors import WireError
 from mpitrain.protocols.centre.master import Master
@@ -24,6 +26,7 @@ class MergingMaster(Master):
         self.updates, self.options = Updates(session), session.config.algorithm
         self.punctual = self.in_order = self.options.in_order
         self.assigned: dict[int, Work] = {}
+        self.stocks: dict[int, Work] = {}  # what is left of a worker's own chunks
         self.ready: list[int] = []
         self.gradients: dict[int, Gradient] = {}  # arrived, not yet merged
         self.claims: set[int] = set()  # workers who want samples
@@ -32,7 +35,12 @@ class MergingMaster(Master):
 
     def save(self) -> None:
         """The master alone; what workers hold is handed out again after a resume."""
-        coordination.save_state(self.session, list(self.assigned.values()))
+        coordination.save_state(self.session, [*self.assigned.values(), *self.stocks.values()])
+
+    def serve(self) -> None:
+        super().serve()
+        for work in self.stocks.values():  # of a training that was stopped
+            self.state.queue.give_back(work)
 
     # ---- what arrives
 
@@ -75,7 +83,7 @@ class MergingMaster(Master):
                 self.updates.apply(gradient, told, worker)
                 self.merging.show()
         given = self.assigned.pop(worker)
-        self.state.queue.give_back(given.rest(told.work.count))
+        self._take_back(worker, given.rest(told.work.count))
         self.counters.trained(*(told.work.count, told.loss) if accepted else (0, 0.0), self.session.clock() - began)
         self._answer_claim(worker)
         return True
@@ -105,7 +113,7 @@ class MergingMaster(Master):
         position, work = self.state.queue.position, None
         settings, left = self.session.schedule.at(position), self.session.schedule.until_change(position)
         if not self.session.stop.flag:
-            work = self.state.queue.next(settings.minibatch, self.options.most, left)
+            work = self._next_work(worker, settings.minibatch, left)
         self.tell(worker, Assignment(self.state.index, work, settings.learning_rate))
         if work is None:
             self.finished.add(worker)
@@ -114,11 +122,35 @@ class MergingMaster(Master):
         if self.in_order:
             self.pulling = worker
 
+    def _next_work(self, worker: int, minibatch: int, left: int) -> Work | None:
+        """The next samples for a worker: from the queue, of which it has whole chunks to itself if there are any."""
+        queue, most = self.state.queue, self.options.most
+        if not self.options.group:
+            return queue.next(minibatch, most, left)
+        stock = self.stocks.pop(worker, None) or queue.next_of_group(self.options.group, left)
+        if stock is None:
+            return None
+        work = replace(stock, count=min(stock.count, minibatch * most), minibatch=minibatch)
+        self._take_back(worker, stock.rest(work.count))
+        return work
+
+    def _take_back(self, worker: int, rest: Work) -> None:
+        """Keep for a worker what it has not used of its own chunks; other samples go back to the queue."""
+        if not self.options.group:
+            self.state.queue.give_back(rest)
+            return
+        stock = self.stocks.pop(worker, None)  # begins where `rest` ends
+        joined = replace(rest, count=rest.count + (stock.count if stock else 0))
+        if joined.count:
+            self.stocks[worker] = joined
+
     # ---- whose turn it is
 
     def _waits(self, worker: int) -> bool:
         """Whether a worker is to wait for its stage, or for ranges that others may give back."""
         queue = self.state.queue
+        if worker in self.stocks:
+            return False
         over = queue.exhausted and not (self.assigned and self.options.computes_on)
         if over or self.session.stop.flag:
             return False

@@ -46,8 +46,8 @@ class OwnCentre(Kept):
     nap: float | None = None
     idle_looks = 0
 
-    def claim(self) -> Claimed:
-        claimed, self._place = self._source.claim(self._place, 0)
+    def claim(self, has: int = 0) -> Claimed:
+        claimed, self._place = self._source.claim(self._place, 0, has)
         return claimed
 
     def read(self, piece: slice, out: Array) -> None:
@@ -78,7 +78,7 @@ class OwnMerged:
         self._updates, self._theta = Updates(session), session.state.theta
         self.pieces, self.gradient = [slice(0, self._theta.size)], np.empty_like(self._theta)
 
-    def claim(self) -> Claimed:
+    def claim(self, has: int = 0) -> Claimed:
         schedule, queue = self._session.schedule, self._session.state.queue
         settings, left = schedule.at(queue.position), schedule.until_change(queue.position)
         period = self._updates.options.period

@@ -52,10 +52,10 @@ class WindowCentre:
 
     # ---- a worker's
 
-    def claim(self) -> Claimed:
+    def claim(self, has: int = 0) -> Claimed:
         place = self.place()
         while True:
-            claimed, after = self._source.claim(place, self._number)
+            claimed, after = self._source.claim(place, self._number, has)
             seen = self._memory.swap_word(self._master, 0, place, after) if claimed.works else place
             if seen == place:
                 return claimed

@@ -77,7 +77,8 @@ def test_one_worker_is_algorithm_1_by_hand(session_of) -> None:
 @pytest.mark.parametrize("sampling", ["dispensed", "chunked"])
 def test_every_sample_once_an_epoch(session_of, name: str, sampling: str) -> None:
     """Whatever the order."""
-    settings = (f"algorithm.name={name}", f"algorithm.sampling={sampling}")
+    chunks = ("algorithm.chunk=10", "algorithm.loaders=2") if sampling == "chunked" else ()
+    settings = (f"algorithm.name={name}", f"algorithm.sampling={sampling}", *chunks)
     session = trained(session_of, *settings, *COMMON)
     assert Counter(session.learner.corpus.gathered) == Counter(dict.fromkeys(range(64), 3))
     assert session.counters.trained_now == 192
