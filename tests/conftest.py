@@ -28,6 +28,7 @@ from mpitrain.training.gradients import Learner
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # on a busy machine any example may take long
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 FAKE = Path(__file__).with_name("fake_cupy") / "cupy" / "__init__.py"
@@ -99,7 +100,7 @@ def launch(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ende
     if not MPIRUN.exists():
         pytest.skip("this environment has no mpirun of its own")
 
-    def run(ranks: int, *arguments: str, deadline: float = 120, program: tuple[str, ...] = ("-m", "mpitrain")) -> Ended:
+    def run(ranks: int, *arguments: str, deadline: float = 300, program: tuple[str, ...] = ("-m", "mpitrain")) -> Ended:
         if program == ("-m", "mpitrain") and request.config.getoption("--device") == "gpu" and _trains(arguments):
             arguments = (*arguments, "--set", "run.device=gpu")
         command = [str(MPIRUN), "-n", str(ranks), sys.executable, *program, *arguments]
@@ -224,9 +225,30 @@ def transport() -> Iterator[Any]:
     transport.leave()
 
 
+#: Whoever asks for one of these starts other programs.
+LAUNCHING = {"launch", "run_command", "cluster", "link", "browser"}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` need a true one."""
-    if config.getoption("--device") == "cpu":
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs --device gpu"))
+    """Tests marked `gpu` need a true one; mark those that start programs."""
+    for item in items:
+        if item.get_closest_marker("gpu") and config.getoption("--device") == "cpu":
+            item.add_marker(pytest.mark.skip(reason="needs --device gpu"))
+        assert isinstance(item, pytest.Function)
+        if LAUNCHING & set(item.fixturenames) or hasattr(item.module, "subprocess"):
+            item.add_marker("launches")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`pytest -n 3`: a file's tests run in one process, which makes its fixtures once, and so do all that use Slurm.
+
+    The mark `xdist_group` would say the same, but pytest-xdist 3.8 does not heed it under pytest 9.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/jobs" if nodeid.startswith("tests/jobs/") else str(super()._split_scope(nodeid))
+
+    return Files(config, log)

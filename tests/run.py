@@ -2,10 +2,12 @@
 
     python3 tests/run.py            everything: what continuous integration runs
     python3 tests/run.py openmpi    with one implementation only
+    python3 tests/run.py --quick    between two edits: the tests that launch nothing, in the environment of this Python
 
-Needs nothing but Python: the virtual environments are made in `.tests/`. Exit status 0 when all passed.
+Needs nothing but Python, except --quick: the virtual environments are made in `.tests/`. Exit status 0 when all passed.
 """
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -18,6 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent
 RANKS = (2, 4, 8)
 SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 2700, 600, 900  # seconds
 
+#: Files of tests in several processes (tests/conftest.py). Many launch programs and wait for them, which leaves room
+#: for a third process on two cores.
+TOGETHER = ("-n", str(1 + (os.cpu_count() or 1)))
+#: Without tests that start programs, and with fewer examples of properties.
+QUICK = ("-n", "auto", "-m", "not launches", "--hypothesis-profile", "quick")
+
 #: More ranks than cores, and root in containers, are what Open MPI must be told of; MPICH does not read these.
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -29,6 +37,17 @@ ENVIRONMENT = {
 }
 
 
+def quick() -> int:
+    """Run what a developer wants to know within a minute or two; 0 when everything passed."""
+    missing = [name for name in ("pytest", "xdist", "ruff") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"{sys.executable} has no {', '.join(missing)}: pip install -e '.[mpich,test]'", file=sys.stderr)
+        return 2
+    failed = step("ruff", [sys.executable, "-m", "ruff", "check", "."], SERIAL_DEADLINE)
+    failed += step("quick tests", [sys.executable, "-m", "pytest", "-q", "-r", "fE", *QUICK], SERIAL_DEADLINE)
+    return bool(failed)
+
+
 def main(implementations: list[str]) -> int:
     """Run all; 0 when everything passed."""
     failed = []
@@ -38,7 +57,7 @@ def main(implementations: list[str]) -> int:
             failed += step("ruff", [python, "-m", "ruff", "check", "."], SERIAL_DEADLINE)
             failed += step("ruff format", [python, "-m", "ruff", "format", "--check", "."], SERIAL_DEADLINE)
             failed += step("mypy", [python, "-m", "mypy"], SERIAL_DEADLINE)
-            failed += step("serial tests", [python, "-m", "pytest", "-q"], SERIAL_DEADLINE)
+            failed += step("serial tests", [python, "-m", "pytest", "-q", *TOGETHER], SERIAL_DEADLINE)
         else:  # of the serial tests only these depend on the implementation
             launchers = [python, "-m", "pytest", "-q", "tests/jobs/test_launchers.py"]
             failed += step(f"{mpi} in Slurm", launchers, SERIAL_DEADLINE)
@@ -81,4 +100,4 @@ def step(name: str, command: list[str], deadline: float) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["mpich", "openmpi"]))
+    sys.exit(quick() if sys.argv[1:] == ["--quick"] else main(sys.argv[1:] or ["mpich", "openmpi"]))

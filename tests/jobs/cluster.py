@@ -82,7 +82,7 @@ class Job:
         until(lambda: log.exists() and log.read_text().count('"event": "start"') >= times, f"start {times} of {self}")
         return self
 
-    def requeued(self, times: int, seconds: float = 120) -> "Job":
+    def requeued(self, times: int, seconds: float = 300) -> "Job":
         """Itself, once it has gone back into the queue so many times."""
         until(lambda: self.log.count("requeued\n") >= times, f"requeue {times} of {self}", seconds)
         return self
