@@ -53,7 +53,8 @@ class Data(Section, frozen=True):
     began, so that `--resume`, `evaluate` and the other commands work from anywhere."""
     context: Annotated[list[Few], msgspec.Meta(max_length=2)] = []  # frames left and right of the one to classify
     memory_limit_gb: Amount = 4.0  # larger splits are read from disk during training
-    normalise: Literal["corpus", "speaker", "utterance", "unit", "none"] = "corpus"  # whose mean and standard deviation
+    normalise: Literal["corpus", "speaker", "utterance", "mean", "unit", "none"] = "corpus"
+    """Whose mean and standard deviation; for images also `"mean"`, the corpus's mean alone; `"unit"`: pixels ÷ 255."""
     crop: Number = 0  # side of the square crop in pixels: random in training, central in evaluation
     flip: bool = False  # reflect every other training image
     colour_shift: NotNegative = 0.0  # standard deviation of Krizhevsky's α; 0: none

@@ -47,8 +47,9 @@ def open_corpus(
     `context`: number of frames left and right of the centre frame, one number for both or two. `dtype`: that of the
     minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
     `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
-    "utterance" (frames); "unit" (pixels ÷ 255); or "none". `statistics`: mean and standard_deviation to use instead of
-    the stored ones. Raises BadInput naming the folder, the shard, or the key of [data].
+    "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean and
+    standard_deviation to use instead of the stored ones. Raises BadInput naming the folder, the shard, or the key of
+    [data].
     """
     found = folder_parts(path)
     if part not in found:
@@ -124,8 +125,8 @@ class Corpus:
         dims = files[0].inputs[-1]
         self.shape = (sum(self._context) + 1, dims)
         offsets = self.utterances
-        if normalise == "unit":
-            raise BadInput("data.normalise = unit: for pixels; frames take corpus, speaker, utterance or none")
+        if normalise in ("mean", "unit"):
+            raise BadInput(f"data.normalise = {normalise}: for pixels; frames take corpus, speaker, utterance or none")
         groups = _groups(files, normalise)
         if normalise in ("speaker", "utterance"):
             normaliser = FrameNormaliser.measured(self._rows.pieces(), offsets, groups, dims)

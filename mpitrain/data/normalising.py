@@ -59,10 +59,11 @@ def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype |
     """Mean and scale [channels] of images. Raises BadInput naming data.normalise if its value applies only to
     frames."""
     if how in ("speaker", "utterance"):
-        raise BadInput(f"data.normalise = {how}: images have none; corpus, unit or none")
+        raise BadInput(f"data.normalise = {how}: images have none; corpus, mean, unit or none")
     if how == "corpus":
         return stored(attributes, channels, dtype)
-    return np.zeros(channels, dtype), np.full(channels, 1 / 255 if how == "unit" else 1.0, dtype)
+    mean = stored(attributes, channels, dtype)[0] if how == "mean" else np.zeros(channels, dtype)
+    return mean, np.full(channels, 1 / 255 if how == "unit" else 1.0, dtype)
 
 
 @njit(cache=True, nogil=True)

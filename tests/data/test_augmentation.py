@@ -87,6 +87,12 @@ def test_pixels_become_units(tmp_path: Path) -> None:
     assert np.allclose(inputs, images / 255, rtol=0, atol=1e-15)
 
 
+def test_the_mean_alone_is_subtracted(tmp_path: Path) -> None:
+    images = _write_images(tmp_path, mean=np.float32([9, 8, 7]), standard_deviation=np.float32([2, 2, 2]))
+    inputs = _gather(open_corpus(tmp_path, "train", normalise="mean", dtype="float64"), np.arange(40), None, "float64")
+    assert np.array_equal(inputs, images - np.array([9.0, 8.0, 7.0]))
+
+
 @settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 3))
 def test_minibatches_and_ranks_change_nothing(

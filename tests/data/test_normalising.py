@@ -72,8 +72,9 @@ def test_what_frames_cannot_have_is_named(tmp_path: Path) -> None:
     _write(tmp_path, speakers=False)
     with pytest.raises(BadInput, match=r"train-00000-of-00004\.h5: names no speakers"):
         open_corpus(tmp_path, "train", normalise="speaker")
-    with pytest.raises(BadInput, match=r"data\.normalise = unit: for pixels"):
-        open_corpus(tmp_path, "train", normalise="unit")
+    for how in ("mean", "unit"):
+        with pytest.raises(BadInput, match=rf"data\.normalise = {how}: for pixels"):
+            open_corpus(tmp_path, "train", normalise=how)
 
 
 @pytest.mark.parametrize("speakers", [[0], [0, -1], [0, 1, 2]])
