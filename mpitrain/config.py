@@ -121,6 +121,9 @@ class Run(Section, frozen=True):
     matmul: Literal["float32", "tf32", "bf16"] = "float32"
     """Precision of products on a GPU, and of PyTorch's; weights and sums are float32."""
     cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI accepts GPU memory; auto: ask MPI
+    team: Annotated[int, msgspec.Meta(ge=1, le=1000)] | Literal["node"] = 1
+    """Ranks that act as one worker, of `sparse-delta` only: so many neighbours, or `"node"` for those of each node.
+    Their leader alone exchanges, and all of them share its minibatches: `training.minibatch` is the team's."""
     threads: Few = 0  # threads per rank; 0: cores of the node divided by its ranks
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
     train_subset: Number = 0  # number of training samples that are also evaluated
@@ -249,6 +252,9 @@ def resolve(table: Record) -> Config:
         raise BadInput("stages: bias_factor: this algorithm's biases have the learning rate of the weights")
     if any(stage.momentum is not None for stage in config.stages) and not config.algorithm.momentum_changes:
         raise BadInput("stages: momentum: only that of asgd's master can change, where algorithm.momentum is above 0")
+    if config.run.team != 1 and not config.algorithm.in_teams:
+        able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.in_teams)
+        raise BadInput(f"run.team = {config.run.team}: workers of this algorithm are single ranks; teams train {able}")
     config.algorithm.check(config)
     config.algorithm.check_settings(config, Schedule(config, 1).all)
     return config

@@ -58,6 +58,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     additive: ClassVar[bool] = False
     #: Whether all ranks have the same parameters at the end.
     replicated: ClassVar[bool] = False
+    #: Whether a worker can be a team of ranks.
+    in_teams: ClassVar[bool] = False
     #: Whether biases have a learning rate of their own, which stages can change by `bias_factor`.
     rates_biases: ClassVar[bool] = False
     #: Whether [algorithm.optimizer] can choose the optimizer of the local step.

@@ -27,7 +27,7 @@ def of_resume(session: Session, before: Record | None) -> Iterator[str]:
     if before is None or before.get("algorithm", name_of(options)) != name_of(options):
         return
     settings = session.schedule.at(session.state.trained)
-    was, now = before.get("workers"), options.workers(session.transport.size)
+    was, now = before.get("workers"), session.workers
     if settings.workers or not isinstance(was, int) or was < 1:
         return
     if change := options.resumed(settings.learning_rate, was, now):

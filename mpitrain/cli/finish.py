@@ -15,6 +15,7 @@ from mpitrain.files import Record, write_whole
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text
 from mpitrain.monitoring.records import errors, summary_text
+from mpitrain.mpi import Traffic
 from mpitrain.signals import STOPPED
 from mpitrain.stopwatch import shares_text
 from mpitrain.training.context import Session
@@ -28,7 +29,10 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> in
     state, transport = session.state, session.transport
     seconds = monitor.cadence.seconds if monitor else 0.0
     traffic = transport.traffic
-    counts = np.array([traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent], dtype=np.int64)
+    within = traffic if session.follows else session.team.traffic if session.team is not None else Traffic()
+    counts = np.array(
+        [traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent, within.bytes_sent], dtype=np.int64
+    )
     if transport.rank == 0 and has_server(session.config) and transport.size > 1:
         counts[:] = 0  # the server's side mirrors its workers'
     transport.sum(counts, "the end")
@@ -59,7 +63,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> in
         monitor.progress.close()
         left = "--resume continues" if session.saver else "it left no checkpoint"
         why = {"finished": "", "stopped": f"by a signal; {left}", "diverged": diverged}[reason]
-        rows = _closing_rows(session, monitor, fields, seconds, int(counts[:2].sum()), times)
+        rows = _closing_rows(session, monitor, fields, seconds, counts.tolist(), times)
         if why:
             rows.append((reason, why.removeprefix("diverged: ")))
         monitor.progress.table(rows, str(monitor.folder))
@@ -97,7 +101,7 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
         "algorithm": name_of(session.config.algorithm),
         "ranks": ranks,
         **({"simulated": True} if session.transport.runtime.simulated else {}),
-        "workers": session.config.algorithm.workers(ranks),
+        "workers": session.workers,
         "samples": state.trained,
         "seconds": seconds,
         "samples_per_second": counters.trained_now / max(seconds - before, 1e-9),
@@ -107,6 +111,7 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
         "bytes_sent": counts[0],
         "bytes_received": counts[1],
         "messages_sent": counts[2],
+        **({"bytes_sent_within_teams": counts[3]} if session.team is not None else {}),
         "exchange": session.exchange,
         **counters.summary(),
         "parameters_sha256": hashlib.sha256(state.little_endian()).hexdigest(),
@@ -117,7 +122,12 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
 
 
 def _closing_rows(
-    session: Session, monitor: MasterMonitor, fields: Record, seconds: float, nbytes: int, times: list[dict[str, float]]
+    session: Session,
+    monitor: MasterMonitor,
+    fields: Record,
+    seconds: float,
+    counts: list[int],
+    times: list[dict[str, float]],
 ) -> list[tuple[str, str]]:
     counters, algorithm = session.counters, session.config.algorithm
     speed = counters.trained_now / max(seconds - monitor.cadence.seconds_before, 1e-9)
@@ -125,11 +135,15 @@ def _closing_rows(
     since = " since the resume" if counters.trained_before else ""
     mean, most = counters.staleness
     stale = "" if mean is None else f", staleness {mean:.1f} (at most {most})"
+    sent, received, _, within = counts
+    exchanged = f"{(sent + received - 2 * within) / 1e6:,.1f} MB{since} ({session.exchange})"
+    if session.team is not None:
+        exchanged += f", and {2 * within / 1e6:,.1f} MB within teams"
     rows = [
-        ("algorithm", f"{name_of(algorithm)}, {some(algorithm.workers(session.transport.size), 'worker')}"),
+        ("algorithm", f"{name_of(algorithm)}, {some(session.workers, 'worker')}"),
         ("samples", f"{session.state.trained:,} in {seconds:.1f} s{rate}"),
         ("updates", f"{counters.updates:,}{since}{stale}"),
-        ("exchanged", f"{nbytes / 1e6:,.1f} MB{since} ({session.exchange})"),
+        ("exchanged", exchanged),
         ("time", shares_text(times[has_server(session.config) and len(times) > 1 :])),
         ("train loss", loss_text(monitor.last_loss)),
     ]

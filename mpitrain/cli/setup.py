@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -33,6 +34,9 @@ from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
 from mpitrain.mpi import Transport, cuda_aware, library
+from mpitrain.mpi.team import Team
+from mpitrain.protocols.standby import idle_ranks
+from mpitrain.protocols.team import Leading
 from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
@@ -41,6 +45,7 @@ from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
 from mpitrain.training.imported import Shown
 from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, says, trained_on
+from mpitrain.training.teams import divide, workers_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
     torch_start.limit_threads(threads(config.run.threads, transport))
     _require_whole_samples(config, corpus.samples)
     _require_memory(config, network, max(transport.runtime.simulated, 1))
-    wanted, there = Schedule(config, corpus.samples).most_workers, config.algorithm.workers(transport.size)
+    wanted, there = Schedule(config, corpus.samples).most_workers, workers_of(config, transport)
     config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
     if wanted > there:
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
@@ -178,7 +183,11 @@ def new_session(
         network.initial(config.initial_seed, np.dtype(training.dtype)),
         Queue(corpus.samples, schedule.total),
     )
-    learner = Learner(
+    team = None
+    if config.run.team != 1:
+        team = Team(transport, divide(config.run.team, transport.node_leaders))
+    make = partial(Leading, team) if team is not None and team.leads else Learner
+    learner = make(
         network,
         corpus,
         seed=training.seed,
@@ -193,7 +202,11 @@ def new_session(
     )
     alone = config.algorithm.workers(transport.size) == 1 and not has_server(config)
     members = transport.members[:1] if alone else list(transport.members)
-    return Session(config, transport, members, network, learner, schedule, state, transport.clock, stop, device=device)
+    if team is not None:
+        members = [ranks[0] for ranks in team.all]
+    return Session(
+        config, transport, members, network, learner, schedule, state, transport.clock, stop, device=device, team=team
+    )
 
 
 def has_server(config: Config) -> bool:
@@ -256,9 +269,12 @@ def _write_documents(folder: Path, documents: dict[str, str]) -> None:
 
 def _say_start(session: Session, resume: bool) -> None:
     config, transport, monitor = session.config, session.transport, session.monitor
-    ranks, workers = transport.size, config.algorithm.workers(transport.size)
+    ranks, workers = transport.size, session.workers
     server = "a server and " if has_server(config) and ranks > 1 else ""
-    idle = f", {ranks - len(session.members)} idle" if ranks > len(session.members) else ""
+    idle = f", {len(idle_ranks(session))} idle" if idle_ranks(session) else ""
+    if session.team is not None:
+        sizes = sorted({len(team) for team in session.team.all})
+        idle = f", each a team of {' or '.join(map(str, sizes))} rank{'s' * (sizes[-1] > 1)}"
     monitor.progress.line(
         f"mpitrain {__version__}: {name_of(config.algorithm)} on {some(ranks, 'rank')} "
         f"({server}{some(workers, 'worker')}{idle}), {some(transport.nodes, 'node')}, "

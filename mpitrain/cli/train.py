@@ -168,7 +168,7 @@ def _train_in(
         session.counters.resume(session.state)
         session.monitor.start()
         transport.stopwatch.start()
-        if transport.rank in session.members:
+        if session.takes_part(transport.rank):
             PROTOCOLS[config.algorithm.protocol](session)
         else:
             stand_by(session, session.members[0], "the end of the training")

@@ -245,4 +245,5 @@ class MasterMonitor(Monitor):
             return {}
         if session.config.algorithm.has_master:
             return {"bytes_exchanged": int(sum(self.counters.traffic.values()))}
-        return {"bytes_exchanged": int(len(session.members) * session.transport.traffic.both)}
+        followers = session.team.traffic.both if session.team is not None else 0
+        return {"bytes_exchanged": int(len(session.members) * (session.transport.traffic.both + followers))}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.mpi.communicator import Request
+from mpitrain.mpi.communicator import Communicator, Request
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member, Traffic
 
@@ -46,7 +46,7 @@ class Counted:
         return self.begin_broadcast(array, root)
 
     def start_reduce(self, root: int, array: Array, out: Array | None) -> Request:
-        """Start summing the ranks' arrays into the root's `out`, which is None on all others."""
+        """Start summing the ranks' arrays into the root's `out`, which may be its `array`; it is None on the others."""
         self.traffic.count(*((0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)))
         return self.begin_reduce(root, array, out)
 
@@ -69,8 +69,10 @@ class Counted:
         self.wait(self.start_sum(array), what)
 
 
-class Collectives(Counted, Member):
+class Begun(Counted):
     """MPI's own, for arrays in host memory."""
+
+    comm: Communicator
 
     def begin_sum(self, array: Array) -> Request:
         return self.comm.Iallreduce(MPI.IN_PLACE, array)
@@ -82,13 +84,17 @@ class Collectives(Counted, Member):
         return self.comm.Ibcast(array, root)
 
     def begin_reduce(self, root: int, array: Array, out: Array | None) -> Request:
-        return self.comm.Ireduce(array, out, MPI.SUM, root)
+        return self.comm.Ireduce(MPI.IN_PLACE if out is array else array, out, MPI.SUM, root)
 
     def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Request:
         return self.comm.Iallgatherv(MPI.IN_PLACE if own is None else own, [out, counts])
 
     def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
         return self.comm.Ireduce_scatter(array, own, counts)
+
+
+class Collectives(Begun, Member):
+    """The same of all ranks, and what is not counted: barriers, and what is told once."""
 
     def start_barrier(self) -> Request:
         """Start waiting for every rank."""

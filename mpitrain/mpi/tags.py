@@ -17,4 +17,5 @@ class Tag(IntEnum):
     HEARTBEAT = 40  # a byte
     TO_FIRST = 51  # from ranks that have no part in what goes on
     TO_IDLE = 52
+    TO_TEAM = 53  # from a team's leader
     COLLECTIVES = 1024  # and above: collectives of vectors in GPU memory

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 
 from mpitrain.mpi.collectives import Collectives
+from mpitrain.mpi.communicator import Communicator
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.messages import Messages
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
@@ -21,6 +22,12 @@ class Transport(Messages, Collectives):
         self.wait(request, "a communicator")
         duplicate.numbers = itertools.count()
         return duplicate
+
+    def split(self, color: int) -> Communicator:
+        """A communicator of the ranks with one colour. Collective, blocks."""
+        self.barrier("a communicator")
+        with self.blocking("MPI_Comm_split"):
+            return self.comm.Split(color)
 
     def local_barrier(self, what: str) -> None:
         """Wait for the ranks of this node."""

@@ -100,9 +100,12 @@ class Member:
         self.local_rank, self.local_size = self._local.rank, self._local.size
         self.leader = bool(self.local_rank == 0)
         self.yielding = YIELDING if self.local_size <= (os.cpu_count() or 1) else 0.0
-        leaders = np.array([self.leader], dtype=np.int64)
-        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, leaders), "the start of the program")
-        self.nodes = int(leaders[0])
+        first, firsts = np.array([self.rank], dtype=np.int64), np.zeros(self.comm.size, dtype=np.int64)
+        self.wait(self._local.Ibcast(first, 0), "the start of the program")
+        self.wait(self.comm.Iallgather(first, firsts), "the start of the program")
+        #: For each rank, the first rank of its node.
+        self.node_leaders = [int(rank) for rank in firsts]
+        self.nodes = len(set(self.node_leaders))
 
     def blocking(self, call: str) -> AbstractContextManager[object]:
         """Context around a call of MPI that has no nonblocking form, under the deadline."""

@@ -198,6 +198,21 @@ class Over(Message, frozen=True):
     complete: bool = True
 
 
+# ---- from a team's leader to its followers, who answer as ranks do that have no part in what goes on
+
+
+class Share(Message, frozen=True):
+    """Compute your share of the gradient of this minibatch; `following` is likely to come next."""
+
+    work: Work
+    following: Work | None
+    scale: Finite  # what the minibatch's mean gradient is multiplied by
+
+
+class Attend(Message, frozen=True):
+    """Come to the meeting of all ranks."""
+
+
 # ---- on the wire
 
 MAGIC, CHECK = b"mpt2", 8  # the first and the number of the last bytes
@@ -260,6 +275,7 @@ class Channel(Generic[T]):
 FromWorker = Claim | Ready | Gradient | Pull | Pulled | Move | Report | Unused | Copied | Done | StopRequest
 FromMaster = Assignment | Place | Piece | Grant | Added | Finish | Leave | Save | Resume
 FromPeer = Totals | Reached | Meeting
+FromLeader = Share | Attend | Over
 
 TO_MASTER: Channel[FromWorker] = Channel(Tag.TO_MASTER, FromWorker)
 TO_WORKER: Channel[FromMaster] = Channel(Tag.TO_WORKER, FromMaster)
@@ -267,4 +283,5 @@ TO_NEXT: Channel[Token] = Channel(Tag.TO_NEXT, Token)
 TO_PEER: Channel[FromPeer] = Channel(Tag.TO_PEER, FromPeer)
 TO_FIRST: Channel[StopRequest | Gone] = Channel(Tag.TO_FIRST, StopRequest | Gone)
 TO_IDLE: Channel[Over] = Channel(Tag.TO_IDLE, Over)
-CHANNELS = (TO_MASTER, TO_WORKER, TO_NEXT, TO_PEER, TO_FIRST, TO_IDLE)
+TO_TEAM: Channel[FromLeader] = Channel(Tag.TO_TEAM, FromLeader)
+CHANNELS = (TO_MASTER, TO_WORKER, TO_NEXT, TO_PEER, TO_FIRST, TO_IDLE, TO_TEAM)

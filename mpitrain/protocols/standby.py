@@ -5,7 +5,7 @@ They wait for the end, however far it is, as long as the others give heartbeats,
 
 from collections.abc import Sequence
 
-from mpitrain.protocols.messages import TO_FIRST, TO_IDLE, Gone, Over, StopRequest
+from mpitrain.protocols.messages import TO_FIRST, TO_IDLE, Channel, Gone, Over, StopRequest, T
 from mpitrain.training.context import Session
 
 NAP = 0.05  # seconds between two looks
@@ -13,24 +13,32 @@ NAP = 0.05  # seconds between two looks
 
 def idle_ranks(session: Session) -> list[int]:
     """Those that take no part in the training."""
-    return [rank for rank in session.transport.members if rank not in session.members]
+    return [rank for rank in session.transport.members if not session.takes_part(rank)]
 
 
 def stand_by(session: Session, first: int, what: str) -> Over:
     """Wait until the rank `first` says that it is over; what it says."""
-    transport, told, news = session.transport, False, list[Over]()
+    news = await_order(session, TO_IDLE, first, what, NAP)
+    TO_FIRST.post(session.transport, first, Gone())
+    return news
 
-    def over() -> bool:
+
+def await_order(
+    session: Session, channel: Channel[T], first: int, what: str, nap: float | None = None, yielding: float = 0.0
+) -> T:
+    """What the rank `first` says next; `nap`, `yielding`: see `Transport.until`. A stop request is passed on to it."""
+    transport, told, news = session.transport, False, list[T]()
+
+    def came() -> bool:
         nonlocal told
         if session.stop.flag and not told:
             TO_FIRST.post(transport, first, StopRequest())
             told = True
-        if (arrived := TO_IDLE.poll(transport, first)) is not None:
+        if (arrived := channel.poll(transport, first)) is not None:
             news.append(arrived[1].message)
         return bool(news)
 
-    transport.until(over, what, [first], nap=NAP)
-    TO_FIRST.post(transport, first, Gone())
+    transport.until(came, what, [first], nap=nap, yielding=yielding)
     return news[0]
 
 
@@ -38,13 +46,18 @@ def dismiss(session: Session, idle: Sequence[int], news: Over) -> None:
     """The first rank's: let the idle ranks go."""
     for rank in idle:
         TO_IDLE.post(session.transport, rank, news)
-    for rank in idle:  # no stop request that came too late stays behind
+    dismissed(session, idle)
+
+
+def dismissed(session: Session, ranks: Sequence[int]) -> None:
+    """Wait until these have heard that it is over."""
+    for rank in ranks:  # no stop request that came too late stays behind
         while TO_FIRST.receive(session.transport, rank, "an idle rank to go on").message != Gone():
             pass
     session.transport.flush()
 
 
 def hear(session: Session) -> None:
-    """The master's, between two steps: take an idle rank's stop request for its own."""
+    """The master's, or a team leader's, between two steps: take a stop request of a rank that waits for its own."""
     if len(session.members) < session.transport.size and TO_FIRST.poll(session.transport) is not None:
         session.stop.flag = True

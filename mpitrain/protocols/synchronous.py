@@ -5,7 +5,6 @@ bucket while backward still computes the earlier layers; the update of a bucket 
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Work
+from mpitrain.training.buckets import Buckets, elements
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together
 
@@ -56,9 +56,8 @@ class Sums:
     def __init__(self, session: Session, gradient: Array, update: "Rule") -> None:
         self.session, self.gradient, self.update = session, gradient, update
         self.transport = session.device.transport(session.transport)
-        options = Allreduce.of(session.config.algorithm)
-        self._bucket = max(int(options.bucket_mb * 1e6) // gradient.itemsize, 1)
-        self._in_flight: list[tuple[Any, slice]] = []
+        size = elements(Allreduce.of(session.config.algorithm).bucket_mb, gradient)
+        self._buckets = Buckets(size, lambda part: self.transport.start_sum(self.gradient[part]))
         self._small = np.zeros(3)
 
     def step(self, work: Work, share: Work, eta: float) -> tuple[float, bool]:
@@ -67,39 +66,19 @@ class Sums:
         per_sample = learner.per_sample
         # A rank's mean counts by its share; where all shares are equal one factor at the end does.
         equal = work.count % ranks == 0
-        self._scale = share.count / work.count if not (per_sample or equal) else min(share.count, 1.0)
+        scale = share.count / work.count if not (per_sample or equal) else learner.scale(share)
         eta *= 1.0 if per_sample or not equal else 1.0 / ranks
-        self._pending: slice | None = None
         # With fewer samples than ranks some have none: they take one with weight 0, for the same buckets as the others.
         mine = share if share.count else replace(share, start=work.start, count=1)
-        loss = learner.gradient(self.update.at, self.gradient, mine, self._ready, work) * share.count
+        at, ready = self.update.at, self._buckets.add
+        loss = learner.scaled_gradient(at, self.gradient, mine, scale, ready, work) * share.count
         self._small[:] = loss, share.count, self.session.stop.flag
         small = self.transport.start_sum(self._small)
-        if self._pending is not None:
-            self._start(self._pending)
-        for request, part in self._in_flight:
+        for request, part in self._buckets.drain():
             self.transport.wait(request, "the other ranks' gradients")
             self.update(part, eta)
-        self._in_flight.clear()
         self.transport.wait(small, "the other ranks' losses")
         return float(self._small[0] / self._small[1]), bool(self._small[2])
-
-    def _ready(self, part: slice) -> None:
-        """Collect final parts, which come last layers first, into buckets; start a full one, push on the others."""
-        if self._scale != 1.0:
-            for b in block_slices(part, block_of(self.gradient)):
-                g = self.gradient[b]
-                np.multiply(g, self._scale, out=g)  # the same object: else CuPy makes a copy first
-        pending = part if self._pending is None else slice(part.start, self._pending.stop)
-        self._pending = pending
-        if pending.stop - pending.start >= self._bucket:
-            self._start(pending)
-            self._pending = None
-        for request, _ in self._in_flight:
-            request.Test()
-
-    def _start(self, part: slice) -> None:
-        self._in_flight.append((self.transport.start_sum(self.gradient[part]), part))
 
 
 class Rule:

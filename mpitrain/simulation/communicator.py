@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI
 from mpitrain.simulation import collectives
@@ -118,9 +120,9 @@ class Communicator:
     def Ibcast(self, buffer: "BufSpec", root: int, /) -> Request:
         return self._join("Ibcast", collectives.broadcast(root), None, [raw(buffer)])
 
-    def Ireduce(self, send: "BufSpec", receive: "BufSpec | None", operation: MPI.Op, root: int, /) -> Request:
+    def Ireduce(self, send: "BufSpec | InPlace", receive: "BufSpec | None", operation: MPI.Op, root: int, /) -> Request:
         take = [flat(receive)] if self.rank == root and receive is not None else []
-        return self._join("Ireduce", collectives.reduce(operation), flat(send), take)
+        return self._join("Ireduce", collectives.reduce(operation), given(send), take)
 
     def Iallreduce(self, send: "BufSpec | InPlace", receive: "BufSpec", operation: MPI.Op = MPI.SUM, /) -> Request:
         return self._join("Iallreduce", collectives.reduce(operation), given(send), [flat(receive)])
@@ -135,12 +137,23 @@ class Communicator:
     def Iallgatherv(self, send: "BufSpec | InPlace", receive: "BufSpecV", /) -> Request:
         return self._join("Iallgatherv", collectives.gather, given(send), pieces(receive))
 
+    def Split(self, color: int, /) -> "Communicator":
+        """Those of each colour, which all ranks have to tell first."""
+        colours, fabric = np.zeros(self.size, np.int64), self._fabric
+        told = self.Iallgather(np.array([color]), colours)
+        while not told.Test():
+            fabric.scheduler.park(self.group.members[self.rank], 1.0, lambda: "MPI_Comm_split")
+        return self._part([int(colour) for colour in colours])
+
     def Split_type(self, kind: int, /) -> "Communicator":
         """Those of each node. Who is where is known, so nobody is waited for."""
-        nodes = self._fabric.nodes
-        here = nodes[self.group.members[self.rank]]
-        places = [place for place, member in enumerate(self.group.members) if nodes[member] == here]
-        group = self.group.made(next(self._numbers), here, [self.group.members[place] for place in places])
+        return self._part([self._fabric.nodes[member] for member in self.group.members])
+
+    def _part(self, colours: Sequence[int]) -> "Communicator":
+        """Those with this rank's colour."""
+        own = colours[self.rank]
+        places = [place for place, colour in enumerate(colours) if colour == own]
+        group = self.group.made(next(self._numbers), own, [self.group.members[place] for place in places])
         return Communicator(group, places.index(self.rank))
 
     def Idup(self) -> "tuple[Communicator, Request]":

@@ -14,10 +14,12 @@ from mpitrain.monitoring.monitor import Monitor
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
+from mpitrain.training.teams import workers_of
 
 if TYPE_CHECKING:
     from mpitrain.checkpoint.writer import Saver
     from mpitrain.mpi import Transport
+    from mpitrain.mpi.team import Team
 
 
 WAYS = {  # what a probe of several nodes has chosen, and why
@@ -30,7 +32,11 @@ DIRECT = ("allreduce", "collectives", "messages")
 
 @dataclass
 class Session:
-    """One rank's part of a run. `members` are the ranks that take part, the master first where there is one."""
+    """One rank's part of a run.
+
+    `members` are the ranks that take part in the algorithm's exchange, the master first where there is one; of a `team`
+    only the leader, for whom the others work.
+    """
 
     config: Config
     transport: "Transport"
@@ -46,9 +52,24 @@ class Session:
     resumed: Path | None = None  # the checkpoint that this run goes on from
     monitor: Monitor = field(default_factory=Monitor)
     exchange: str = "none"  # how vectors travel
+    team: "Team | None" = None
 
     def __post_init__(self) -> None:
         self.counters = Counters(self.state)
+
+    @property
+    def workers(self) -> int:
+        """How many workers the ranks are."""
+        return workers_of(self.config, self.transport)
+
+    @property
+    def follows(self) -> bool:
+        """Whether this rank works for a team's leader."""
+        return self.team is not None and not self.team.leads
+
+    def takes_part(self, rank: int) -> bool:
+        """Whether a rank trains, as a member or for one."""
+        return self.team is not None or rank in self.members
 
     def say_exchange(self, how: str) -> None:
         """Record how vectors travel; say it where that was probed, or where they start from a GPU."""

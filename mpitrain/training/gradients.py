@@ -43,7 +43,7 @@ class Learner:
         pace: Callable[[int], None] | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        self.network, self.corpus = network, corpus
+        self.network, self.corpus, self.device = network, corpus, device
         self._pace, self.stopwatch = pace, stopwatch or Stopwatch(lambda: 0.0)
         self.seed, self.per_sample, self.independent, self.chunked = seed, per_sample, independent, chunked
         self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
@@ -69,14 +69,30 @@ class Learner:
         on_ready: Callable[[slice], None] | None = None,
         whole: Work | None = None,
     ) -> float:
-        """Write the gradient at `theta` into `out`; the minibatch's mean loss.
+        """Write the gradient at `theta` into `out`; the minibatch's mean loss. `whole`: see `scaled_gradient`."""
+        return self.scaled_gradient(theta, out, work, self.scale(work), on_ready, whole)
+
+    def scale(self, work: Work) -> float:
+        """What the mean gradient of a minibatch is multiplied by."""
+        return float(work.count) if self.per_sample else 1.0
+
+    def scaled_gradient(
+        self,
+        theta: Array,
+        out: Array,
+        work: Work,
+        scale: float,
+        on_ready: Callable[[slice], None] | None = None,
+        whole: Work | None = None,
+    ) -> float:
+        """Write `scale` times the mean gradient at `theta` into `out`; the minibatch's mean loss.
 
         `whole` is the minibatch that ranks share, where `work` is this rank's share of it: dropout is then what one
         rank would have drawn.
         """
         batch = self.load(work)
         rng = stream(self.seed, "dropout", *((whole or work).epoch, (whole or work).start))
-        ready = self._sum_instead(out, work.count, on_ready) if self.per_sample else on_ready
+        ready = on_ready if scale == 1.0 else self._scaled(out, scale, on_ready)
         share = None if whole is None else (work.start - whole.start, whole.count)
         with self.stopwatch.on("computing"):
             loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, share=share)
@@ -117,11 +133,11 @@ class Learner:
         self._asked.append(work)
 
     @staticmethod
-    def _sum_instead(out: Array, count: int, on_ready: Callable[[slice], None] | None) -> Callable[[slice], None]:
+    def _scaled(out: Array, scale: float, on_ready: Callable[[slice], None] | None) -> Callable[[slice], None]:
         def ready(part: slice) -> None:
             for b in block_slices(part, block_of(out)):
                 g = out[b]
-                np.multiply(g, float(count), out=g)  # the same object: else CuPy makes a copy first
+                np.multiply(g, scale, out=g)  # the same object: else CuPy makes a copy first
             if on_ready:
                 on_ready(part)
 

@@ -6,6 +6,9 @@ other's message of every round; since integer steps commute, that alone makes th
 
 The first member keeps the records, evaluates, and says when a stage with more ranks begins. All of them come together
 only in a `meeting`: to stop, to save a checkpoint, and at the end.
+
+A peer may be a team (`protocols/team.py`): its leader is the member, with the residual of the team's gradient; the
+other ranks compute their shares of it, and come to the meetings, which are collectives of all ranks.
 """
 
 import json
@@ -14,17 +17,21 @@ from mpitrain.algorithms import SparseDelta
 from mpitrain.errors import WireError
 from mpitrain.protocols.peers.compression import warm
 from mpitrain.protocols.peers.leftovers import take_up
+from mpitrain.protocols.peers.meeting import attend
 from mpitrain.protocols.peers.orders import Asynchronous, Synchronous
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
+from mpitrain.protocols.team import follow, release
 from mpitrain.rules.sparse_delta import UNIT
 from mpitrain.training.context import Session
 
 
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
-    if session.transport.rank not in session.members:
+    if not session.takes_part(session.transport.rank):
         return
+    if session.follows:
+        session.state.local.clear()  # the leader has the team's residual
     session.say_exchange("sparse messages" if len(session.members) > 1 else "none")
     if len(session.members) > 1:
         session.counters.unnumbered()
@@ -32,8 +39,12 @@ def run(session: Session) -> None:
     _compile(session)
     take_up(session)
     session.state.to_device(session.device)
+    if session.follows:
+        follow(session, attend)
+        return
     peer = Peer(session)
     (Synchronous if peer.in_step else Asynchronous)(peer).train()
+    release(session)
 
 
 def require_same_network(session: Session) -> None:

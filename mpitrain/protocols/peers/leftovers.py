@@ -26,7 +26,7 @@ def take_up(session: Session) -> None:
         round_weights(state.theta, state.beside["counts"])
     folder, transport = session.resumed, session.transport
     names = coordination.from_first(transport, lambda: _with_residual(folder), "the pieces of the checkpoint")
-    if names and not coordination.restore(session):
+    if names and not coordination.restore(session) and not session.follows:
         transport.alive_while(lambda: _share_out(session, [folder / name for name in names]))
 
 

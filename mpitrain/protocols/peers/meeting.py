@@ -12,9 +12,14 @@ from mpitrain.errors import TrainingFailed, named
 from mpitrain.protocols.messages import Meeting, Reason, Totals
 from mpitrain.protocols.peers.replica import odd_ones
 from mpitrain.protocols.peers.rounds import END
+from mpitrain.protocols.standby import hear
+from mpitrain.protocols.team import order_meeting
 
 if TYPE_CHECKING:
     from mpitrain.protocols.peers.peer import Peer
+    from mpitrain.training.context import Session
+
+WHAT = "the meeting of all ranks"
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -26,6 +31,30 @@ class Standing(msgspec.Struct, frozen=True):
     report: Totals
 
 
+def attend(session: "Session") -> None:
+    """A follower's part in a meeting to which its leader goes."""
+    transport = session.transport
+    transport.wait(transport.start_barrier(), WHAT)
+    standings = _gather(session, None)
+    if _to_save(standings):
+        coordination.together(session, [])
+
+
+def _gather(session: "Session", mine: Standing | None) -> list[Standing]:
+    """The members' standings; a follower has none."""
+    text = "" if mine is None else msgspec.json.encode(mine).decode()
+    texts = session.transport.gather_texts(text, WHAT)
+    return [msgspec.json.decode(texts[member], type=Standing) for member in session.members]
+
+
+def _over(standings: list[Standing]) -> bool:
+    return any(s.reason == "stop" for s in standings) or all(s.place == END for s in standings)
+
+
+def _to_save(standings: list[Standing]) -> bool:
+    return any(s.reason == "save" for s in standings) and not _over(standings)
+
+
 class Meetings:
     """The meetings of one rank with its peers."""
 
@@ -35,6 +64,8 @@ class Meetings:
 
     def reason(self, done: bool = False) -> Reason | None:
         """Why this rank should come to a meeting now, if it should."""
+        if self._session.team is not None:
+            hear(self._session)
         if self._session.stop.flag:
             return "stop"
         if self._save_wanted:
@@ -52,15 +83,16 @@ class Meetings:
         self._drain(reason)
         peer.measure()
         self._exchange.replica.check()
-        standings = self._gather(Standing(reason, place, self._exchange.replica.hash(), peer.report))
-        over = any(s.reason == "stop" for s in standings) or all(s.place == END for s in standings)
+        standing = Standing(reason, place, self._exchange.replica.hash(), peer.report)
+        standings = _gather(self._session, standing)
+        over = _over(standings)
         self._compare([s.replica for s in standings], over)
         peer.state.queue = peer.rounds.remaining([s.place for s in standings])
         peer.count_updates()
         if peer.number == 0:
             for member, standing in zip(peer.members, standings, strict=True):
                 self._exchange.tally.take(member, standing.report)
-        if any(s.reason == "save" for s in standings) and not over:
+        if _to_save(standings):
             self._save()
         return over
 
@@ -76,6 +108,7 @@ class Meetings:
         exchange.tell(exchange.peers, Meeting(exchange.meeting, reason))
         coming = "the end of its minibatch"
         exchange.until(lambda: exchange.told() and not exchange.outbox.on_their_way(), coming, self._missing)
+        order_meeting(self._session)
         barrier = self._peer.transport.start_barrier()
         exchange.until(lambda: bool(barrier.Test()), coming)
         exchange.receive()
@@ -86,10 +119,6 @@ class Meetings:
         exchange = self._exchange
         missing = [peer for peer in exchange.peers if exchange.there.get(peer, -1) < exchange.meeting]
         return missing or exchange.peers
-
-    def _gather(self, mine: Standing) -> list[Standing]:
-        texts = self._peer.transport.gather_texts(msgspec.json.encode(mine).decode(), "the meeting of all ranks")
-        return [msgspec.json.decode(texts[member], type=Standing) for member in self._peer.members]
 
     def _compare(self, hashes: list[str], over: bool) -> None:
         odd = [self._peer.members[place] for place in odd_ones(hashes)]

@@ -1,0 +1,67 @@
+"""Teams: ranks that act as one, such as those of a node. One of them leads; the others work only for the leader."""
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mpitrain.mpi.collectives import Begun
+from mpitrain.mpi.communicator import Request
+from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.waiting import Traffic
+
+if TYPE_CHECKING:
+    from mpitrain.flat import Array
+    from mpitrain.mpi.transport import Transport
+
+YIELDING = 1e-3  # seconds without sleeps in a collective, which all ranks of a team reach at about the same time
+
+
+class Team(Begun):
+    """This rank's team: collectives among its ranks, in which the leader is rank 0.
+
+    `ranks` are their numbers in the job. What they exchange counts in `traffic`, and in the transport's too. Collective
+    over all ranks of the transport.
+    """
+
+    def __init__(self, transport: "Transport", teams: Sequence[Sequence[int]]) -> None:
+        number = next(number for number, team in enumerate(teams) if transport.rank in team)
+        self.all, self.ranks, self._transport = teams, list(teams[number]), transport
+        self.comm = transport.split(number)
+        self.rank = self.position = self.comm.rank
+        self.size, self.members = len(self.ranks), list(range(len(self.ranks)))
+        self.leader, self.leads = self.ranks[0], transport.rank == self.ranks[0]
+        self.followers = self.ranks[1:]
+        self.traffic: Traffic = _Within(transport.traffic)
+        self.numbers = itertools.count()  # what the team's ranks draw alike
+
+    def wait(self, request: Request, what: str) -> None:
+        """Wait for a request that needs the team. Raises Overdue naming those of its ranks that are silent."""
+        others = [rank for rank in self.ranks if rank != self._transport.rank]
+        self._transport.wait(request, what, YIELDING, others)
+
+    def post(self, tag: int, message: bytes) -> None:
+        """Send a small message to each follower."""
+        for rank in self.followers:
+            self._transport.post(rank, tag, message)
+            self.traffic.bytes_sent += len(message)
+            self.traffic.messages_sent += 1
+
+    def begin_send(self, to: int, tag: int, buffer: "bytes | Array") -> Request:
+        """As `Transport.begin_send`, within the team."""
+        return self.comm.Isend([buffer, MPI.BYTE], to, tag)
+
+    def begin_receive(self, source: int, tag: int, buffer: "Array") -> Request:
+        """As `Transport.begin_receive`, within the team."""
+        return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
+
+
+class _Within(Traffic):
+    """A part of a rank's traffic."""
+
+    def __init__(self, whole: Traffic) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def count(self, sent: int, received: int) -> None:
+        super().count(sent, received)
+        self._whole.count(sent, received)

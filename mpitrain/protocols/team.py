@@ -1,0 +1,130 @@
+"""A team's gradient: its ranks share each minibatch of their leader, who alone takes part in an algorithm's exchange.
+
+This is a level below any protocol. Above it the leader is one worker, whose `learner` answers for the whole team:
+
+    leader    Share ──┐  θ ───┐            ┌── sum ──> gradient of the minibatch
+    follower          └> order └> share of it ┘
+
+A follower waits for orders: to compute its share, to come to a meeting of all ranks, to go. What the team's ranks send
+each other is counted apart (`Team.traffic`).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.mpi.team import YIELDING, Team
+from mpitrain.protocols.messages import TO_FIRST, TO_TEAM, Attend, Gone, Over, Share, pack
+from mpitrain.protocols.standby import await_order, dismissed
+from mpitrain.sampling.queue import Work
+from mpitrain.training.buckets import Buckets, elements
+from mpitrain.training.context import Session
+from mpitrain.training.gradients import Learner
+
+BUCKET_MB = 4.0  # of one sum over the team
+
+
+class Part:
+    """One rank's part in its team's gradients, computed by `learner`."""
+
+    def __init__(self, learner: Learner, team: Team) -> None:
+        self._learner, self.team, self._loss = learner, team, np.zeros(1)
+        self._sums: Any = learner.device.transport(team)  # type: ignore[arg-type]  # it takes whatever has collectives
+
+    def of(self, work: Work) -> Work:
+        """This rank's share of a minibatch. One that has none takes a sample with weight 0, for the same buckets."""
+        share = work.share(self.team.position, self.team.size)
+        return share if share.count else replace(share, start=work.start, count=1)
+
+    def gradient(
+        self, theta: Array, out: Array, work: Work, scale: float, on_ready: Callable[[slice], None] | None = None
+    ) -> float:
+        """Sum the shares of `scale` times the minibatch's mean gradient at the leader's `theta` into the leader's
+        `out`; there, the minibatch's mean loss."""
+        team, share = self.team, work.share(self.team.position, self.team.size)
+        team.wait(self._sums.start_broadcast(theta, 0), "the leader's parameters")
+        buckets = Buckets(elements(BUCKET_MB, out), lambda part: self._start_sum(out[part]))
+        weight = share.count / work.count
+        loss = self._learner.scaled_gradient(theta, out, self.of(work), weight * scale, buckets.add, work)
+        self._loss[0] = weight * loss
+        small = self._start_sum(self._loss)
+        for request, part in buckets.drain():
+            team.wait(request, "its share of a gradient")
+            if on_ready is not None:
+                on_ready(part)
+        team.wait(small, "its share of a gradient")
+        return float(self._loss[0])
+
+    def _start_sum(self, array: Array) -> Any:
+        return self._sums.start_reduce(0, array, array if self.team.leads else None)
+
+
+class Leading(Learner):
+    """A leader's learner: its gradients are the team's."""
+
+    def __init__(self, team: Team, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._part = Part(self, team)
+        self._coming: list[Work] = []
+
+    def gradient(
+        self,
+        theta: Array,
+        out: Array,
+        work: Work,
+        on_ready: Callable[[slice], None] | None = None,
+        whole: Work | None = None,
+    ) -> float:
+        scale = self.scale(work)
+        following = next((each for each in self._coming if each != work), None)
+        self._part.team.post(TO_TEAM.tag, pack(Share(work, following, scale)))
+        return self._part.gradient(theta, out, work, scale, on_ready)
+
+    def expect(self, works: Iterable[Work]) -> None:
+        self._coming = list(works)
+        super().expect(map(self._part.of, self._coming))
+
+
+def order_meeting(session: Session) -> None:
+    """The leader's: have its followers come to a meeting of all ranks."""
+    if session.team is not None:
+        session.team.post(TO_TEAM.tag, pack(Attend()))
+
+
+def follow(session: Session, attend: Callable[[Session], None]) -> None:
+    """A follower's training: carry out the leader's orders until it is over. `attend` comes to a meeting of all ranks.
+
+    A stop request to this rank is passed on to the leader.
+    """
+    team, transport, learner = session.team, session.transport, session.learner
+    assert team is not None
+    part, gradient = Part(learner, team), np.empty_like(session.state.theta)
+    while not isinstance(
+        order := await_order(session, TO_TEAM, team.leader, "its leader's orders", yielding=YIELDING), Over
+    ):
+        if isinstance(order, Share):
+            learner.expect(part.of(work) for work in (order.work, order.following) if work is not None)
+            part.gradient(session.state.theta, gradient, order.work, order.scale)
+        else:
+            attend(session)
+        transport.heartbeat()
+    TO_FIRST.post(transport, team.leader, Gone())
+    transport.flush()
+    _share_model(session, team)
+
+
+def release(session: Session) -> None:
+    """The leader's, at the end: let the followers go, with the parameters that the training has come to."""
+    team = session.team
+    if team is not None:
+        team.post(TO_TEAM.tag, pack(Over()))
+        dismissed(session, team.followers)
+        _share_model(session, team)
+
+
+def _share_model(session: Session, team: Team) -> None:
+    sums: Any = session.device.transport(team)  # type: ignore[arg-type]
+    team.wait(sums.start_broadcast(session.state.theta, 0), "the final parameters")

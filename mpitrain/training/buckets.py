@@ -1,0 +1,46 @@
+"""Parts of a gradient, summed over ranks in larger buckets while backward computes the others."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from mpitrain.flat import Array
+
+if TYPE_CHECKING:
+    from mpitrain.mpi.communicator import Request
+
+
+class Buckets:
+    """Collects parts that become final, last layers first, into buckets of at least `size` elements.
+
+    `start` starts the sum of a bucket. The parts, and so the buckets, are the same on all ranks of one network.
+    """
+
+    def __init__(self, size: int, start: "Callable[[slice], Request]") -> None:
+        self._size, self._start = max(size, 1), start
+        self._pending: slice | None = None
+        self._in_flight: list[tuple[Request, slice]] = []
+
+    def add(self, part: slice) -> None:
+        """Take a part in; start its bucket once it is full, and push on those that are under way."""
+        pending = part if self._pending is None else slice(part.start, self._pending.stop)
+        self._pending = pending
+        if pending.stop - pending.start >= self._size:
+            self._begin(pending)
+        for request, _ in self._in_flight:
+            request.Test()
+
+    def drain(self) -> "Iterator[tuple[Request, slice]]":
+        """Start the last bucket; the requests of all, with their parts, in the order of their start."""
+        if self._pending is not None:
+            self._begin(self._pending)
+        started, self._in_flight = self._in_flight, []
+        yield from started
+
+    def _begin(self, part: slice) -> None:
+        self._in_flight.append((self._start(part), part))
+        self._pending = None
+
+
+def elements(megabytes: float, vector: Array) -> int:
+    """The elements of a vector in a bucket of so many megabytes."""
+    return int(megabytes * 1e6) // vector.itemsize

@@ -1,0 +1,250 @@
+"""Teams: ranks that share each minibatch of their leader, who alone exchanges sparse deltas."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from mpitrain.cli.setup import TrainOptions
+from mpitrain.cli.train import train_on
+from mpitrain.data.batch import Batch
+from mpitrain.errors import BadInput
+from mpitrain.flat import Layout, Parameter
+from mpitrain.mpi import Transport
+from mpitrain.mpi.team import Team
+from mpitrain.protocols import PROTOCOLS
+from mpitrain.protocols.team import Leading
+from mpitrain.sampling.queue import Work
+from mpitrain.signals import STOPPED, Stop
+from mpitrain.simulation import Job, Link, Network
+from mpitrain.training.gradients import Learner
+from mpitrain.training.teams import divide
+
+PEERS = ("algorithm.name=sparse-delta", "training.learning_rate=0.0625", "algorithm.threshold=0.5")
+KEYS = ("run.threads=1", "run.progress=none", "run.device=cpu", "training.seed=5", "algorithm.name=sparse-delta")
+ROUND_ROBIN = "algorithm.order=round-robin"
+
+
+class Exact:
+    """A loss ½‖θ − mean input / 64‖² in two parts, whose sums over 2ⁿ samples do not round in float64."""
+
+    def __init__(self) -> None:
+        self.layout = Layout([Parameter("x", (5,), ("constant", 1.0))])
+        self.input_shape, self.classes, self.split = (1,), 2, 0
+
+    def initial(self, seed: int, dtype: Any = np.float64) -> np.ndarray:
+        """All ones."""
+        return np.ones(5, dtype)
+
+    def loss_and_gradient(self, theta, gradient, batch: Batch, rng=None, on_ready=None, *, share=None) -> float:
+        """The loss and its gradient."""
+        np.subtract(theta, batch.inputs.mean() / 64, out=gradient)
+        for part in (slice(2, 5), slice(0, 2)):
+            on_ready(part)
+        return 0.5 * float(np.dot(gradient, gradient))
+
+
+def trained(session_of: Callable[..., Any], ranks: int, team: int, *settings: str, **how: Any) -> list[Any]:
+    """The sessions of simulated ranks in teams after a training on `Exact`."""
+
+    def program(transport: Transport) -> Any:
+        session = session_of(transport, *PEERS, *settings, network=Exact(), **how)
+        if team > 1:
+            session.team = Team(transport, divide(team, transport.node_leaders))
+            session.members = [members[0] for members in session.team.all]
+            if session.team.leads:
+                network, corpus = session.network, session.learner.corpus
+                session.learner = Leading(session.team, network, corpus, seed=session.learner.seed, dtype="float64")
+        PROTOCOLS["peers"](session)
+        transport.leave()
+        return session
+
+    job = Job[Any](ranks)
+    sessions = job.run(program)
+    assert job.left() == []
+    return sessions
+
+
+def test_teams_are_neighbours_or_the_ranks_of_a_node() -> None:
+    """In the order of their leaders; nodes may have their ranks in any order, and differ in number."""
+    assert divide(2, [0, 0, 0, 0]) == [[0, 1], [2, 3]] and divide(1, [0, 0]) == [[0], [1]]
+    assert divide("node", [0, 1, 0, 1, 0]) == [[0, 2, 4], [1, 3]]
+    with pytest.raises(BadInput, match=r"run\.team = 2: 3 ranks cannot"):
+        divide(2, [0, 0, 0])
+
+
+@pytest.mark.parametrize("per", ["minibatch", "sample"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_team_is_strom_s_pseudo_code_on_the_sum_of_its_ranks_gradients(
+    session_of: Callable[..., Any], ranks: int, per: str
+) -> None:
+    """One residual, of the gradients summed over the ranks; all of them end with the leader's weights."""
+    rate = 0.0625 / (4 if per == "sample" else 1)
+    settings = ("training.minibatch=4", "training.epochs=3", f"training.rate_per={per}")
+    sessions = trained(session_of, ranks, ranks, *settings, f"training.learning_rate={rate}")
+    alone = trained(session_of, 1, 1, *settings, f"training.learning_rate={rate}")[0]
+    targets = np.array(alone.learner.corpus.gathered).reshape(-1, 4).mean(axis=1) / 64
+    weights, residual, tau, eta = np.ones(5), np.zeros(5), 0.5, 0.0625 / 4
+    for target in targets:
+        residual += 4 * (weights - target)
+        message = np.where(residual > tau, 1, np.where(residual < -tau, -1, 0))
+        residual -= tau * message
+        weights -= eta * tau * message
+    assert all(np.array_equal(session.state.theta, weights) for session in sessions) and len(targets) == 48
+    assert np.array_equal(sessions[0].state.local["residual"], residual)
+    assert [session.state.local for session in sessions[1:]] == [{}] * (ranks - 1)
+    shares = [session.learner.corpus.gathered for session in sessions]
+    assert [len(share) for share in shares] == [192 // ranks] * ranks
+    assert Counter(chain(*shares)) == Counter(dict.fromkeys(range(64), 3))
+
+
+@pytest.mark.parametrize("team", [2, 4])
+def test_two_teams_are_two_ranks_to_the_bit(session_of: Callable[..., Any], team: int) -> None:
+    """In round-robin order; also with stages that change the minibatch and the number of workers."""
+    stages = "stages=[{at=0, workers=1}, {at=0.5, workers=2, minibatch=8}]"
+    settings = ("training.minibatch=4", "training.epochs=2", ROUND_ROBIN, stages)
+    flat = trained(session_of, 2, 1, *settings)
+    teams = trained(session_of, 2 * team, team, *settings)
+    assert {session.state.theta.tobytes() for session in teams} == {flat[0].state.theta.tobytes()}
+    for one, leader in zip(flat, teams[::team], strict=True):
+        assert leader.state.local["residual"].tobytes() == one.state.local["residual"].tobytes()
+        assert leader.counters.trained_now == one.counters.trained_now
+    between = [session.transport.traffic.bytes_sent - session.team.traffic.bytes_sent for session in teams[::team]]
+    assert between == [session.transport.traffic.bytes_sent for session in flat]
+    steps = sum(1 for _ in flat[0].learner.corpus.gathered) // 4  # at most, of rank 0, each with 5 weights and 5 sums
+    assert teams[1].transport.traffic.bytes_sent <= (5 + 1) * 8 * steps + 100
+    assert teams[0].team.traffic.bytes_received == (team - 1) * teams[1].team.traffic.bytes_sent
+
+
+def test_a_minibatch_smaller_than_its_team_is_served_once(session_of: Callable[..., Any]) -> None:
+    """Ranks without a share give nothing: the weights are those of one rank."""
+    settings = ("training.minibatch=2", "training.epochs=2")
+    alone, team = trained(session_of, 1, 1, *settings)[0], trained(session_of, 4, 4, *settings)
+    assert {session.state.theta.tobytes() for session in team} == {alone.state.theta.tobytes()}
+    assert team[0].counters.trained_now == alone.counters.trained_now == 128
+
+
+def simulated(job: Job[int], folder: Path, *keys: str, stops: list[Stop] | None = None) -> dict[str, Any]:
+    """The summary of a training; nothing may be left under way."""
+    options = TrainOptions(overrides=(*KEYS, *keys), out=folder)
+    with threadpool_limits(1):
+        ended = job.run(lambda transport: train_on(transport, options, stops[transport.rank] if stops else Stop()))
+    assert set(ended) == {STOPPED if stops else 0} and job.left() == []
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+def test_teams_of_one_rank_are_no_teams_to_the_bit(tmp_path: Path) -> None:
+    """Three nodes of a rank each."""
+    keys = ("training.epochs=0.3", ROUND_ROBIN)
+    flat = simulated(Job[int](3, nodes=[0, 1, 2]), tmp_path / "flat", *keys)
+    teams = simulated(Job[int](3, nodes=[0, 1, 2]), tmp_path / "teams", *keys, "run.team=node")
+    assert teams["parameters_sha256"] == flat["parameters_sha256"] and teams["workers"] == flat["workers"] == 3
+    assert teams["bytes_sent_within_teams"] == 0 and "bytes_sent_within_teams" not in flat
+
+
+def heavy(seed: int) -> Callable[[int, int], float]:
+    """Seconds of gradients with a heavy tail."""
+    random = np.random.default_rng(seed)
+    return lambda rank, samples: 1e-4 * samples * float(random.pareto(1.2) + 0.1)
+
+
+@pytest.mark.parametrize("order", ["free", "round-robin"])
+def test_whatever_comes_when(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: str) -> None:
+    """Nodes of 3, 2 and 1 ranks, and checkpoints: each sample is served once an epoch, and all replicas are one."""
+    served, plain = Counter[tuple[int, int]](), Learner.load
+
+    def load(learner: Learner, work: Work) -> Any:
+        served.update((work.epoch, place) for place in range(work.start, work.start + work.count))
+        return plain(learner, work)
+
+    monkeypatch.setattr(Learner, "load", load)
+    network = Network(Link(1e-4, 1e8), jitter=5e-3, seed=1)
+    job = Job[int](6, network, nodes=[0, 1, 0, 2, 1, 0], seconds=heavy(1))
+    keys = ("run.team=node", f"algorithm.order={order}", "training.epochs=2", "run.checkpoint_samples=1000")
+    told = simulated(job, tmp_path / "run", *keys)
+    assert served == Counter({(epoch, place): 1 for epoch in range(2) for place in range(1438)})
+    assert told["samples"] == 2876 and told["replicas_identical"] and (told["ranks"], told["workers"]) == (6, 3)
+    pieces = {path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*/rank-*")}
+    assert len(pieces) == 3  # of the leaders
+    dense, steps = 4 * 38_282, told["messages_sent"] / 6
+    assert 0 < told["bytes_sent"] - told["bytes_sent_within_teams"] < dense * steps / 20
+    assert told["bytes_sent"] == told["bytes_received"]
+
+
+@pytest.mark.parametrize("order", ["free", "round-robin"])
+def test_a_stop_request_to_a_follower_ends_the_training(tmp_path: Path, order: str) -> None:
+    """After some time, whatever its leader is at."""
+    stops = [Stop() for _ in range(4)]
+
+    def seconds(rank: int, samples: int) -> float:
+        stops[3].flag |= job.scheduler.now > 0.3
+        return 1e-4 * samples
+
+    job = Job[int](4, Network(Link(1e-4, 1e8)), seconds=seconds)
+    told = simulated(job, tmp_path / "run", "run.team=2", f"algorithm.order={order}", stops=stops)
+    assert told["exit_reason"] == "stopped" and 0 < told["samples"] < 14380 and told["replicas_identical"]
+
+
+def test_a_resumed_run_of_teams_ends_with_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    """And single ranks take it up, with all of the residuals."""
+    keys = ("run.team=2", ROUND_ROBIN, "training.minibatch=719", "run.evaluate_every=0")
+    whole = simulated(Job[int](4), tmp_path / "whole", *keys, "training.epochs=2")
+    simulated(Job[int](4), tmp_path / "cut", *keys, "training.epochs=1")
+    with threadpool_limits(1):
+        for ranks, more in ((4, ("training.epochs=2",)), (3, ("training.epochs=3", "run.team=1"))):
+            options = TrainOptions(overrides=more, resume=tmp_path / "cut")
+            assert set(Job[int](ranks).run(lambda transport: train_on(transport, options, Stop()))) == {0}  # noqa: B023
+            told = json.loads((tmp_path / "cut" / "summary.json").read_text())
+            if ranks == 4:
+                assert told["parameters_sha256"] == whole["parameters_sha256"]
+    assert told["samples"] == 3 * 1438 and told["workers"] == 3 and told["replicas_identical"]
+
+
+FROZEN = """
+import sys, time
+from mpitrain.__main__ import main
+from mpitrain.mpi import MPI
+from mpitrain.training.gradients import Learner
+plain, calls = Learner.load, []
+def load(self, work):
+    calls.append(work)
+    if MPI.COMM_WORLD.rank == 3 and len(calls) == 30:
+        time.sleep(120)
+    return plain(self, work)
+Learner.load = load
+sys.exit(main())
+"""
+
+
+def test_a_follower_that_freezes_is_named(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """One line, status 1, no traceback, within the deadline."""
+    (tmp_path / "frozen.py").write_text(FROZEN)
+    settings = ("--set", "algorithm.name=sparse-delta", "--set", "run.team=2", "--set", "run.deadline=10")
+    ended = launch(4, *settings, "--set", "training.epochs=1000", program=("frozen.py",), deadline=100)
+    assert ended.status == 1 and "for rank 3 (" in ended.err and "Traceback" not in ended.err, ended.err
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        (("algorithm.name=easgd", "run.team=2"), "run.team = 2: workers of this algorithm are single ranks"),
+        (("algorithm.name=sparse-delta", "run.team=3"), "run.team = 3: 4 ranks cannot be divided into teams of 3"),
+        (("algorithm.name=sparse-delta", "run.team=0"), "run.team: "),
+        (("algorithm.name=sparse-delta", "run.team=nodes"), "run.team: "),
+        (("algorithm.name=sparse-delta", "run.team=2", "stages=[{at=0, workers=3}]"), "asks for 3 workers"),
+    ],
+)
+def test_what_cannot_work_is_one_line(
+    keys: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2 on every rank, and no run folder."""
+    options = TrainOptions(overrides=keys, out=tmp_path / "run")
+    assert set(Job[int](4).run(lambda transport: train_on(transport, options, Stop()))) == {2}
+    errors = capsys.readouterr().err
+    assert line in errors and errors.count("\n") == 1 and not (tmp_path / "run").exists()
