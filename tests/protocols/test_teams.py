@@ -115,10 +115,11 @@ def test_two_teams_are_two_ranks_to_the_bit(session_of: Callable[..., Any], team
     for one, leader in zip(flat, teams[::team], strict=True):
         assert leader.state.local["residual"].tobytes() == one.state.local["residual"].tobytes()
         assert leader.counters.trained_now == one.counters.trained_now
-    between = [session.transport.traffic.bytes_sent - session.team.traffic.bytes_sent for session in teams[::team]]
-    assert between == [session.transport.traffic.bytes_sent for session in flat]
-    steps = sum(1 for _ in flat[0].learner.corpus.gathered) // 4  # at most, of rank 0, each with 5 weights and 5 sums
-    assert teams[1].transport.traffic.bytes_sent <= (5 + 1) * 8 * steps + 100
+    told = [session.counters.summary() for session in (flat[0], teams[0])]
+    assert told[0]["bytes_per_minibatch"] == told[1]["bytes_per_minibatch"] > 0
+    steps = 32 // 4 + (128 - 32) // 8 // 2  # of leader 0: alone up to sample 32, then every other minibatch of 8
+    assert teams[1].team.traffic.bytes_sent == (5 + 1) * 8 * steps  # five sums and a loss for each
+    assert teams[1].transport.traffic.bytes_sent - teams[1].team.traffic.bytes_sent < 100  # that it has gone
     assert teams[0].team.traffic.bytes_received == (team - 1) * teams[1].team.traffic.bytes_sent
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mpitrain.mpi import Transport
+from mpitrain.mpi.team import Team
 from mpitrain.simulation import Job, Network
 
 RANKS, TAG = 4, 9
@@ -156,6 +157,26 @@ def test_a_duplicate_is_matched_by_itself(on_ranks: On) -> None:
             transport.wait(request, "a sum")
         np.testing.assert_array_equal(y, 10 * x)
         np.testing.assert_array_equal(x, everyone(transport).sum(0))
+
+    on_ranks(program)
+
+
+def test_a_team_is_matched_by_itself(on_ranks: On) -> None:
+    """The ranks of each colour sum at their first, in place, and get its numbers; the others see nothing of it."""
+
+    def program(transport: Transport) -> None:
+        ranks = [rank for rank in range(transport.size) if rank % 2 == transport.rank % 2]
+        team = Team(transport, [[rank for rank in range(transport.size) if rank % 2 == odd] for odd in (0, 1)])
+        x = own(transport)
+        team.wait(team.start_reduce(0, x, x if team.leads else None), "a sum")
+        assert (team.rank, team.size, team.leader) == (transport.rank // 2, len(ranks), transport.rank % 2)
+        if team.leads:
+            np.testing.assert_array_equal(x, everyone(transport)[ranks].sum(0))
+        y = own(transport)
+        team.wait(team.start_broadcast(y, 0), "a vector")
+        np.testing.assert_array_equal(y, own(transport, transport.rank % 2))
+        assert team.traffic.bytes_sent == (44 if not team.leads else 44 * (team.size - 1))
+        assert team.traffic.bytes_sent == transport.traffic.bytes_sent
 
     on_ranks(program)
 
