@@ -23,6 +23,7 @@ ADDED = {
     ("report",): "mpitrain.report.command:add_parser",
     ("stability",): "mpitrain.stability.command:add_parser",
     ("simulate",): "mpitrain.simulation.command:add_parsers",
+    ("calibrate",): "mpitrain.simulation.calibrate:add_parser",
     ("describe",): "mpitrain.cli.describe:add_parser",
     ("jobs",): "mpitrain.cli.jobs:add_parser",
 }

@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
@@ -17,23 +18,11 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.models.build import build
 from mpitrain.mpi import Transport
-from mpitrain.mpi.tags import Tag
+from mpitrain.mpi.links import Link, link, pairs
 
 #: What is measured with: the network of Strom 2015, 14.6 million weights, on a minibatch of 64.
 NETWORK, INPUT, CLASSES, MINIBATCH = "strom2015-dnn", (17, 20), 3000, 64
-LARGE, ROUNDS, SMALL_ROUNDS = 16 << 20, 4, 100  # bytes of a large message, and how often each is sent to and fro
 WRITTEN, READ = 64 << 20, 256 << 20  # bytes
-
-
-@dataclass(frozen=True)
-class Link:
-    """Between two ranks: seconds that an empty message takes, and bytes per second of large ones."""
-
-    latency: float
-    bandwidth: float
-
-    def __str__(self) -> str:
-        return f"{self.latency * 1e6:,.0f} µs, {self.bandwidth / 1e9:.2f} GB/s"
 
 
 @dataclass(frozen=True)
@@ -114,8 +103,7 @@ def _of_exchange(found: Found) -> list[str]:
 def measure(transport: Transport, threads: int, passive: bool, data: Path | None, out: Path | None) -> Found:
     """Measure. Collective. Raises BadInput for a folder that cannot be read or written."""
     hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
-    by_host = [[rank for rank, host in enumerate(hosts) if host == each] for each in dict.fromkeys(hosts)]
-    local = next((ranks[:2] for ranks in by_host if len(ranks) > 1), None)
+    within, between = pairs(hosts)
     cores = transport.gather_texts(str(len(os.sched_getaffinity(0))), "the ranks' cores")
     vector = np.zeros(build(NETWORK, INPUT, CLASSES).layout.size, np.float32)
     with threadpool_limits(threads):
@@ -123,15 +111,15 @@ def measure(transport: Transport, threads: int, passive: bool, data: Path | None
     return Found(
         ranks=transport.size,
         nodes=transport.nodes,
-        ranks_a_node=max(map(len, by_host)),
+        ranks_a_node=max(Counter(hosts).values()),
         cores=min(map(int, cores)),
         threads=threads,
         passive=passive,
         gradient=gradient,
         vector=vector.nbytes,
         sum=_slowest(transport, min(_sum(transport, vector) for _ in range(3))),
-        within=_link(transport, local),
-        between=_link(transport, [ranks[0] for ranks in by_host[:2]] if len(by_host) > 1 else None),
+        within=link(transport, within),
+        between=link(transport, between),
         write=None if out is None or transport.rank else transport.alive_while(lambda: _write(out)),
         read=None if data is None or not transport.leader else transport.alive_while(lambda: _read(data)),
     )
@@ -161,34 +149,6 @@ def _sum(transport: Transport, vector: Array) -> float:
     began = time.perf_counter()
     transport.sum(vector, "a sum over all ranks")
     return time.perf_counter() - began
-
-
-def _link(transport: Transport, pair: list[int] | None) -> Link | None:
-    """Messages to and fro between two ranks; rank 0 learns the result. Collective."""
-    if pair is None:
-        return None
-    figures = np.zeros(2)
-    transport.barrier("the others")
-    if transport.rank in pair:
-        other = pair[1 - pair.index(transport.rank)]
-        first = transport.rank == pair[0]
-        figures[0] = _to_and_fro(transport, other, first, np.zeros(8, np.uint8), SMALL_ROUNDS)
-        figures[1] = _to_and_fro(transport, other, first, np.zeros(LARGE, np.uint8), ROUNDS)
-        figures *= first
-    transport.sum(figures, "the measurement of a link")
-    return Link(float(figures[0]), LARGE / float(figures[1]))
-
-
-def _to_and_fro(transport: Transport, other: int, first: bool, buffer: Array, rounds: int) -> float:
-    """Seconds that a message takes one way, the fastest of the rounds."""
-    fastest = np.inf
-    for _ in range(rounds):
-        began = time.perf_counter()
-        for sending in (first, not first):
-            start = transport.send if sending else transport.start_receive
-            transport.wait(start(other, Tag.VECTOR, buffer), "a message of the check", whom=[other])
-        fastest = min(fastest, (time.perf_counter() - began) / 2)
-    return fastest
 
 
 def _write(folder: Path) -> float:

@@ -69,7 +69,7 @@ def configured(
 ) -> int:
     """Train as the options say; the exit status. The first rank tells its run folder. Collective."""
     options = _started_or_resumed(transport, options)
-    config = _shared_config(transport, options)
+    config = shared_config(transport, options)
     if options.print_config:
         text = agreed(transport, lambda: explained(config), "the configuration")
         sys.stdout.write(text if transport.rank == 0 else "")
@@ -110,7 +110,7 @@ def _verified(run: Path, must: bool) -> Path | None:
     return newest
 
 
-def _shared_config(transport: Transport, options: TrainOptions) -> Config:
+def shared_config(transport: Transport, options: TrainOptions) -> Config:
     """Rank 0 reads the files and broadcasts the resolved configuration."""
 
     def read() -> str:

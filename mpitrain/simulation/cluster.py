@@ -1,24 +1,62 @@
 """The file that describes a cluster to `mpitrain simulate`."""
 
+from collections import Counter
+from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from mpitrain.algorithms.table import Count
 from mpitrain.config import Section, read_toml, readable
 from mpitrain.errors import BadInput
+from mpitrain.rng import stream
 from mpitrain.simulation.network import Link, Network
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Bandwidth = Annotated[float, msgspec.Meta(ge=1, le=1e15)]
+Factor = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Gradient(Section, frozen=True):
-    """Seconds of a minibatch's gradient on a core of its own: a line in the minibatch's samples."""
+    """Seconds of a minibatch's gradient on a core of its own: a line in the minibatch's samples, times a factor.
+
+    `spread`: equidistant quantiles of the factor, from the least to the greatest, between which it is drawn; by default
+    it is 1.
+    """
 
     seconds: Seconds
     seconds_per_sample: Seconds
+    spread: Annotated[list[Factor], msgspec.Meta(max_length=1001)] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.spread != sorted(self.spread):
+            raise ValueError("`spread` does not ascend")
+
+    def factor(self, *key: int) -> float:
+        """The factor of one gradient, drawn anew for each key."""
+        if not self.spread:
+            return 1.0
+        at = stream(0, "gradient", *key).random() * (len(self.spread) - 1)
+        return float(np.interp(at, np.arange(len(self.spread)), self.spread))
+
+
+class Slow(Section, frozen=True):
+    """A node whose gradients take `factor` times as long as those of the others."""
+
+    node: Number
+    factor: Factor
+
+
+class Fault(Section, frozen=True):
+    """A rank that stands still `at` so many seconds after the start, for so long; by default for good: it dies."""
+
+    rank: Number
+    at: Seconds
+    lasts: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
 
 
 class Connection(Section, frozen=True):
@@ -45,6 +83,8 @@ class Cluster(Section, frozen=True):
     within_node: Connection
     between_nodes: Connection
     message_seconds: Seconds = 0.0
+    slow: list[Slow] = msgspec.field(default_factory=list)
+    faults: list[Fault] = msgspec.field(default_factory=list)
 
     @property
     def places(self) -> int:
@@ -59,14 +99,33 @@ class Cluster(Section, frozen=True):
         """Its links."""
         return Network(self.between_nodes.link(), self.within_node.link(), self.message_seconds)
 
-    def seconds(self, rank: int, samples: int) -> float:
-        """A gradient's, on any rank."""
-        return self.gradient.seconds + self.gradient.seconds_per_sample * samples
+    def pace(self) -> Callable[[int, int], float]:
+        """A function of a rank and a number of samples: the seconds of the rank's next gradient."""
+        slow, numbers = {each.node: each.factor for each in self.slow}, Counter[int]()
+
+        def seconds(rank: int, samples: int) -> float:
+            numbers[rank] += 1
+            factor = self.gradient.factor(rank, numbers[rank]) * slow.get(rank // self.ranks_per_node, 1.0)
+            return factor * (self.gradient.seconds + self.gradient.seconds_per_sample * samples)
+
+        return seconds
+
+    def stops(self) -> dict[int, list[tuple[float, float]]]:
+        """By rank: from when until when it stands still."""
+        found: dict[int, list[tuple[float, float]]] = {}
+        for each in self.faults:
+            found.setdefault(each.rank, []).append((each.at, inf if each.lasts is None else each.at + each.lasts))
+        return found
 
 
 def read(path: Path) -> Cluster:
     """The cluster that a file describes. Raises BadInput naming file and key."""
     try:
-        return msgspec.convert(read_toml(path), Cluster)
+        found = msgspec.convert(read_toml(path), Cluster)
     except msgspec.ValidationError as error:
         raise BadInput(f"{path}: {readable(error)}") from error
+    if odd := [each.node for each in found.slow if each.node >= found.nodes]:
+        raise BadInput(f"{path}: slow: there is no node {odd[0]}")
+    if odd := [each.rank for each in found.faults if each.rank >= found.places]:
+        raise BadInput(f"{path}: faults: there is no rank {odd[0]}")
+    return found

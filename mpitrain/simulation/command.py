@@ -43,12 +43,12 @@ def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
     count = described.places if ranks is None else ranks
     _require_places(path, count, described.places)
     network, nodes = described.network(), described.nodes_of(count)
-    job = Job[int](count, network, nodes, described.seconds, described.cores_per_node)
-    stops = [Stop() for _ in range(count)]
-    stops[0].install()  # as a signal to one rank of a real job: it tells the others
+    job = Job[int](count, network, nodes, described.pace(), described.cores_per_node, stops=described.stops())
+    requests = [Stop() for _ in range(count)]
+    requests[0].install()  # as a signal to one rank of a real job: it tells the others
 
     def program(transport: "Transport") -> int:
-        return train_on(transport, options, stops[transport.rank])
+        return train_on(transport, options, requests[transport.rank])
 
     with threadpool_limits(1):  # what computing costs, the cluster's file says
         try:

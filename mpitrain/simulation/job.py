@@ -1,10 +1,11 @@
 """A simulated job: as many ranks as wanted, each with a transport of its own, in one process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from mpitrain.mpi import Transport
@@ -31,7 +32,7 @@ class Aborted(RuntimeError):
 class Job(Generic[T]):
     """`ranks` ranks that run a program. `nodes`: the node of each, by default one for all. `seconds(rank, samples)`:
     what a rank with a core of its own takes to compute a gradient, by default no time; `cores`: of each node, which its
-    ranks share, by default one for each."""
+    ranks share, by default one for each. `stops`: by rank, from when until when it stands still."""
 
     def __init__(
         self,
@@ -41,9 +42,10 @@ class Job(Generic[T]):
         seconds: Callable[[int, int], float] = lambda rank, samples: 0.0,
         cores: int | None = None,
         deadline: float = 300.0,
+        stops: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({}),
     ) -> None:
         nodes = [0] * ranks if nodes is None else nodes
-        self.scheduler, self._seconds = Scheduler[T](ranks), seconds
+        self.scheduler, self._seconds = Scheduler[T](ranks, stops), seconds
         shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}
         self._cores = [shared[node] for node in nodes]
         self._fabric = Fabric(self.scheduler, Wires(network or Network(), nodes), nodes)

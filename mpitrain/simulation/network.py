@@ -6,6 +6,8 @@ from math import ceil, log2
 
 import numpy as np
 
+from mpitrain.mpi.links import Link
+
 #: Bytes that a rank sends in a collective of n ranks, as a multiple of those of its array, by the algorithms that need
 #: least: pipelined trees, recursive halving and doubling, rings (Thakur, Rabenseifner & Gropp 2005).
 VOLUME = {
@@ -18,12 +20,7 @@ VOLUME = {
 }
 
 
-@dataclass(frozen=True)
-class Link:
-    """Seconds of `latency`, bytes a second of `bandwidth`."""
-
-    latency: float = 2e-6
-    bandwidth: float = 1e10
+USUAL = Link()
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Network:
     """The links between two nodes and within one, by default the same; `message` seconds that each message costs
     besides. `jitter` is the mean of an exponentially distributed delay of every message, drawn from `seed`."""
 
-    between: Link = Link()
+    between: Link = USUAL
     within: Link | None = None
     message: float = 0.0
     jitter: float = 0.0

@@ -8,8 +8,10 @@ order of turns.
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from math import inf
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,10 +34,15 @@ class _Rank:
 
 
 class Scheduler(Generic[T]):
-    """Runs `ranks` programs. All methods but `run` are for the rank that is running, and for events."""
+    """Runs `ranks` programs. All methods but `run` are for the rank that is running, and for events.
 
-    def __init__(self, ranks: int) -> None:
+    `stops`: by rank, from when until when it gets no turn, for good if that is infinite. The others then wait as long
+    as they have patience, as they would for a process that hangs, before anything counts as a deadlock.
+    """
+
+    def __init__(self, ranks: int, stops: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({})) -> None:
         self.now = 0.0
+        self._stops = stops
         self.turns = 0
         self._ranks = [_Rank() for _ in range(ranks)]
         self._ready = deque(range(ranks))
@@ -76,6 +83,7 @@ class Scheduler(Generic[T]):
 
     def at(self, time: float, action: Callable[[], None], live: bool = True) -> None:
         """Have `action` happen at a time; it may not wait. If it is not `live`, nobody depends on it."""
+        live = live or bool(self._stops)
         heapq.heappush(self._events, (max(time, self.now), next(self._numbers), live, action))
         self._live += live
 
@@ -128,15 +136,27 @@ class Scheduler(Generic[T]):
 
     def _next(self) -> int:
         """The rank whose turn it is. Raises Deadlock."""
-        while not self._ready:
+        while True:
+            while self._ready:
+                rank = self._ready.popleft()
+                if not self._stands_still(rank):
+                    self.turns += 1
+                    return rank
             if not self._live:
-                waiting = [(number, rank.describe) for number, rank in enumerate(self._ranks) if not rank.done]
+                waiting = [(number, each.describe) for number, each in enumerate(self._ranks) if not each.done]
                 raise Deadlock("; ".join(f"rank {n} waits for {what()}" for n, what in waiting if what is not None))
             self.now, _, live, action = heapq.heappop(self._events)
             self._live -= live
             action()
-        self.turns += 1
-        return self._ready.popleft()
+
+    def _stands_still(self, number: int) -> bool:
+        """Whether a rank gets no turn now; then it is ready again when it gets turns."""
+        for begins, ends in self._stops.get(number, ()):
+            if begins <= self.now < ends:
+                if ends < inf:
+                    self.at(ends, lambda: self.resume(number))
+                return True
+        return False
 
     def _hand_over(self) -> None:
         """A rank has ended, or none has begun: let the next run; after a failure, one after another, to unwind."""

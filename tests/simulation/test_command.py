@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.simulation.cluster import Gradient
 
 CLUSTER = """
 nodes = 2
@@ -51,6 +53,14 @@ def test_virtual_seconds_of_gradients(run_command: Callable[..., Any], tmp_path:
         ([], CLUSTER.replace("seconds = 0.5", ""), r"cluster\.toml: gradient: .* missing required field `seconds`"),
         ([], "nodes =", r"cluster\.toml: not TOML"),
         ([], None, r"cluster\.toml: No such file"),
+        (
+            [],
+            CLUSTER.replace("0.25", "0.25\nspread = [2.0, 1.0]"),
+            r"cluster\.toml: gradient: `spread` does not ascend",
+        ),
+        ([], CLUSTER + "[[slow]]\nnode = 2\nfactor = 3.0", r"cluster\.toml: slow: there is no node 2"),
+        ([], CLUSTER + "[[faults]]\nrank = 4\nat = 3.0", r"cluster\.toml: faults: there is no rank 4"),
+        ([], CLUSTER + "[[faults]]\nrank = 3\nat = -3.0", r"cluster\.toml: faults.*\bat: "),
         (["--ranks", "5"], CLUSTER, r"--ranks 5: .*cluster\.toml has room for 4"),
         (["--ranks", "0"], CLUSTER, r"--ranks 0: at least 1"),
     ],
@@ -65,6 +75,47 @@ def test_a_bad_cluster_is_one_line(
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert re.search(said, err)
+
+
+def test_a_slow_node_and_a_drawn_factor(run_command: Callable[..., Any], tmp_path: Path) -> None:
+    """A factor of 3 for all gradients of the only rank, times one that is always 2."""
+    slow = CLUSTER.replace("0.25", "0.25\nspread = [2.0]") + "[[slow]]\nnode = 0\nfactor = 3.0"
+    (tmp_path / "cluster.toml").write_text(slow)
+    command = [sys.executable, "-m", "mpitrain", "simulate", "--cluster", "cluster.toml", "--ranks", "1"]
+    keys = ["--set", "algorithm.name=sgd", "--set", "training.epochs=1", "--set", "training.minibatch=64"]
+    assert run_command([*command, *keys, "--out", "run"], 100).status == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["seconds"] == pytest.approx(6 * (23 * 0.5 + 1438 * 0.25))
+
+
+def test_factors_are_drawn_between_the_quantiles() -> None:
+    """Quantiles 1, 2, 4 at 0, ½, 1: the mean is (1.5 + 3) / 2; each key draws its own."""
+    drawn = [Gradient(1.0, 0.0, [1.0, 2.0, 4.0]).factor(3, number) for number in range(2000)]
+    assert np.mean(drawn) == pytest.approx(2.25, abs=0.06) and min(drawn) >= 1 and max(drawn) <= 4
+    assert Gradient(1.0, 0.0, [1.0, 2.0, 4.0]).factor(3, 7) == drawn[7]
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "easgd", "sparse-delta"])
+def test_a_rank_that_dies_is_named_and_one_that_freezes_is_awaited(
+    run_command: Callable[..., Any], tmp_path: Path, algorithm: str
+) -> None:
+    """After run.deadline in virtual time, as in a real job; a shorter freeze only takes its time."""
+    keys = ["--set", f"algorithm.name={algorithm}", "--set", "algorithm.order=round-robin"]
+    keys = [*keys[: 2 if algorithm == "allreduce" else 4], "--set", "training.epochs=1", "--set", "run.deadline=60"]
+    seconds, digests = {}, {}
+    for name, lasts in (("whole", None), ("frozen", "\nlasts = 30.0"), ("dead", "")):
+        fault = "" if lasts is None else f"[[faults]]\nrank = 1\nat = 20.0{lasts}"
+        (tmp_path / "cluster.toml").write_text(CLUSTER + fault)
+        command = [sys.executable, "-m", "mpitrain", "simulate", "--cluster", "cluster.toml", "--ranks", "3"]
+        ended = run_command([*command, *keys, "--out", name], 100)
+        if name == "dead":
+            assert ended.status == 1 and "waited 60 s for rank 1" in ended.err, ended.err
+            continue
+        assert ended.status == 0, ended.err
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        seconds[name], digests[name] = summary["seconds"], summary["parameters_sha256"]
+    assert digests["whole"] == digests["frozen"]
+    assert 0 < seconds["frozen"] - seconds["whole"] <= 30.5
 
 
 def test_simulated_ranks_refuse_mpirun_and_a_gpu(launch: Callable[..., Any], tmp_path: Path) -> None:

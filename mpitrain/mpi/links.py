@@ -1,0 +1,58 @@
+"""Measure what messages between two ranks take."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpitrain.flat import Array
+from mpitrain.mpi.tags import Tag
+from mpitrain.mpi.transport import Transport
+
+LARGE, ROUNDS, SMALL_ROUNDS = 16 << 20, 4, 100  # bytes of a large message, and how often each is sent to and fro
+
+
+@dataclass(frozen=True)
+class Link:
+    """What messages between two ranks take: seconds of `latency`, bytes a second of `bandwidth`."""
+
+    latency: float = 2e-6
+    bandwidth: float = 1e10
+
+    def __str__(self) -> str:
+        return f"{self.latency * 1e6:,.0f} µs, {self.bandwidth / 1e9:.2f} GB/s"
+
+
+def pairs(hosts: list[str]) -> tuple[list[int] | None, list[int] | None]:
+    """Two ranks of one node, and two of different nodes, given the ranks' hosts; None where there are none."""
+    by_host = [[rank for rank, host in enumerate(hosts) if host == each] for each in dict.fromkeys(hosts)]
+    within = next((ranks[:2] for ranks in by_host if len(ranks) > 1), None)
+    return within, [ranks[0] for ranks in by_host[:2]] if len(by_host) > 1 else None
+
+
+def link(transport: Transport, pair: list[int] | None) -> Link | None:
+    """Messages to and fro between two ranks; rank 0 learns the result. Collective."""
+    if pair is None:
+        return None
+    figures = np.zeros(2)
+    transport.barrier("the others")
+    if transport.rank in pair:
+        other = pair[1 - pair.index(transport.rank)]
+        first = transport.rank == pair[0]
+        figures[0] = _to_and_fro(transport, other, first, np.zeros(8, np.uint8), SMALL_ROUNDS)
+        figures[1] = _to_and_fro(transport, other, first, np.zeros(LARGE, np.uint8), ROUNDS)
+        figures *= first
+    transport.sum(figures, "the measurement of a link")
+    return Link(float(figures[0]), LARGE / float(figures[1]))
+
+
+def _to_and_fro(transport: Transport, other: int, first: bool, buffer: Array, rounds: int) -> float:
+    """Seconds that a message takes one way, the fastest of the rounds."""
+    fastest = np.inf
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for sending in (first, not first):
+            start = transport.send if sending else transport.start_receive
+            transport.wait(start(other, Tag.VECTOR, buffer), "a message of a measurement", whom=[other])
+        fastest = min(fastest, (time.perf_counter() - began) / 2)
+    return fastest

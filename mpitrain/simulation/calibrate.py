@@ -1,0 +1,179 @@
+"""`mpitrain calibrate`: measure the file that describes this machine and a network to `mpitrain simulate`."""
+
+import argparse
+import os
+import platform
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpitrain.data.batch import Batch
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.mpi.links import Link, link, pairs
+
+if TYPE_CHECKING:
+    from mpitrain.config import Config
+    from mpitrain.data.corpus import Corpus
+    from mpitrain.models.model import Model
+    from mpitrain.mpi import Transport
+
+SECONDS = 60.0  # that gradients are measured for, at most
+SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured
+QUANTILES = 21
+
+
+def calibrate(path: Path, config: Path | None, overrides: list[str]) -> int:
+    """Write the file. Collective; the exit status."""
+    from mpitrain.mpi import Transport
+    from mpitrain.mpi.agreement import ending_together
+
+    transport = Transport()
+    return ending_together(transport, lambda: _calibrate(transport, path, config, overrides))
+
+
+def _calibrate(transport: "Transport", path: Path, file: Path | None, overrides: list[str]) -> int:
+    from threadpoolctl import threadpool_limits
+
+    from mpitrain.cli.setup import TrainOptions, prepare, threads
+    from mpitrain.cli.train import shared_config
+    from mpitrain.files import write_whole
+    from mpitrain.mpi.agreement import agreed
+
+    def free() -> None:
+        if transport.rank == 0 and path.exists():
+            raise BadInput(f"{path}: is there already")
+
+    agreed(transport, free, "the file")
+    options = TrainOptions(file, tuple(overrides))
+    config = shared_config(transport, options)
+    _, corpus, network = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
+    hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
+    cores = min(map(int, transport.gather_texts(str(len(os.sched_getaffinity(0))), "the ranks' cores")))
+    number = threads(config.run.threads, transport)
+    with threadpool_limits(number):
+        samples, seconds = _of_all(transport, config, corpus, network, max(1, cores // number))
+    within, between = (link(transport, pair) for pair in pairs(hosts))
+    text = described(hosts, max(1, cores // number), samples, seconds, within, between, about(config, network, number))
+    agreed(transport, lambda: None if transport.rank else write_whole(path, text), "the file")
+    if transport.rank == 0:
+        print(text, end="")
+    return 0
+
+
+def about(config: "Config", network: "Model", threads: int) -> str:
+    """What was measured, for the file's first lines."""
+    return (
+        f"# Gradients of {network.name} ({network.layout.size:,} parameters, {config.training.dtype}, "
+        f"{config.run.matmul}), {threads} thread{'s' if threads > 1 else ''} a rank.\n"
+    )
+
+
+def _of_all(
+    transport: "Transport", config: "Config", corpus: "Corpus", network: "Model", together: int
+) -> tuple[Array, Array]:
+    """Samples and seconds of the gradients of all ranks that have a core of their own, `together` of a node."""
+    mine = np.zeros((2, len(SIZES) * MOST))
+    if transport.local_rank < together:
+        found = transport.alive_while(lambda: _gradients(config, corpus, network))
+        mine[:, : len(found)] = np.transpose(found)
+    everything = np.zeros((transport.size, *mine.shape))
+    everything[transport.rank] = mine
+    transport.sum(everything.reshape(-1), "the others' gradients")
+    counted = everything[:, 0].ravel() > 0
+    return everything[:, 0].ravel()[counted], everything[:, 1].ravel()[counted]
+
+
+def _gradients(config: "Config", corpus: "Corpus", network: "Model") -> list[tuple[int, float]]:
+    """Samples and seconds of one gradient after another, the sizes of minibatches in turns."""
+    theta = network.initial(config.training.seed, config.training.dtype)
+    out, rng = np.empty_like(theta), np.random.default_rng(0)
+    whole = max(1, min(config.training.minibatch, corpus.samples))
+    sizes = sorted({max(1, round(share * whole)) for share in SIZES})
+    room = Batch(np.empty((whole, *corpus.shape), theta.dtype), np.empty(whole, np.int32))
+    batch = corpus.gather(np.arange(whole), room)
+    found: list[tuple[int, float]] = []
+    began = time.perf_counter()
+    for turn in range(MOST + 1):
+        for size in sizes:
+            before = time.perf_counter()
+            network.loss_and_gradient(theta, out, Batch(batch.inputs[:size], batch.targets[:size]), rng)
+            if turn:  # the first one compiles and allocates
+                found.append((size, time.perf_counter() - before))
+        if turn >= LEAST and time.perf_counter() - began > SECONDS:
+            break
+    return found
+
+
+def line(samples: Array, seconds: Array) -> tuple[float, float]:
+    """Seconds of no sample and of each further one, neither negative: a line through the sizes' medians."""
+    sizes = np.unique(samples)
+    medians = np.array([np.median(seconds[samples == size]) for size in sizes])
+    if len(sizes) > 1:
+        slope, start = np.polyfit(sizes, medians, 1)
+        if slope > 0 and start >= 0:
+            return float(start), float(slope)
+    return 0.0, float(np.sum(medians * sizes) / np.sum(sizes * sizes))  # the best line through no seconds
+
+
+def spread(samples: Array, seconds: Array, start: float, slope: float) -> list[float]:
+    """Equidistant quantiles of measured seconds ÷ the line's."""
+    factors = np.quantile(seconds / (start + slope * samples), np.linspace(0, 1, QUANTILES))
+    return [float(f"{factor:.3g}") for factor in factors]
+
+
+def described(
+    hosts: list[str],
+    cores: int,
+    samples: Array,
+    seconds: Array,
+    within: Link | None,
+    between: Link | None,
+    first: str,
+) -> str:
+    """The text of the file."""
+    import tomli_w
+
+    start, slope = line(samples, seconds)
+    nodes, most = len(set(hosts)), max(Counter(hosts).values())
+    lines = [first]
+    if within is None:
+        lines.append("# One rank a node: the link within a node was not measured, only copied.\n")
+    if between is None:
+        lines.append("# One node: the link between nodes was not measured, only copied.\n")
+    known = within or between or Link()
+    content = {
+        "nodes": nodes,
+        "ranks_per_node": most,
+        "cores_per_node": cores,
+        "gradient": {
+            "seconds": _short(start),
+            "seconds_per_sample": _short(slope),
+            "spread": spread(samples, seconds, start, slope),
+        },
+        "within_node": _connection(within or known),
+        "between_nodes": _connection(between or known),
+    }
+    text = tomli_w.dumps(content)
+    return "".join(lines) + re.sub(r"\[\n[^\]]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())[:-1]}]", text)
+
+
+def _connection(measured: Link) -> dict[str, float]:
+    return {"latency": _short(measured.latency), "bandwidth": _short(measured.bandwidth)}
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser("calibrate", help="measure this machine's file for simulate, under mpirun")
+    parser.add_argument("cluster", type=Path, metavar="FILE", help="the file to write, such as cluster.toml")
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as a.b=value")
+    parser.set_defaults(run=lambda options: calibrate(options.cluster, options.config, options.set))
