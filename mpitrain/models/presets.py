@@ -150,8 +150,9 @@ def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
     independent logistic units. Sizes, order, normalisation and initial values are the author's released ones, but the
     224 x 224 pixels and the padding of the paper; elsewhere the 223 x 223 ones without padding give the same sizes.
 
-    Standard deviations are those of full width; at another they keep the variance of a unit's sum. The author's biases
-    of -7 for 1000 outputs are -ln(999) = -6.9 here, and fit any number of classes.
+    Standard deviations are those of full width; at another they keep the variance of a unit's sum. They are made
+    for pixels up to 255 less their mean (`data.normalise = "mean"`). The author's biases of -7 for 1000 outputs are
+    -ln(999) = -6.9 here, and fit any number of classes.
     """
     small, large = 0.01 / sqrt(o.width), 0.03 / sqrt(o.width)
     norm = LocalResponseNorm(size=5, scale=1e-4 / 5)  # he divides the paper's 1e-4 by the size of the window

@@ -185,9 +185,8 @@ class AddingWorker(Loop[Work]):
         if not self.stopping and self.t:
             self._push_pending()
         self.centre.complete()
-        finished = max(self._token or 0, self._lookers) + 1
-        if self.in_order and finished < self._lookers + len(self.workers):
-            self._pass_token(finished)
+        if self.in_order:
+            self._leave()
         self.report()
         for work in self.unused:
             self.line.tell(Unused(work))
@@ -197,6 +196,12 @@ class AddingWorker(Loop[Work]):
         self._until(lambda: self.line.over, "the others to finish")
 
     # ---- turns
+
+    def _leave(self) -> None:
+        """Let the next worker know that this one trains no more; all follow, one after another."""
+        finished = max(self._token or 0, self._lookers) + 1
+        if finished < self._lookers + len(self.workers):
+            self._pass_token(finished)
 
     def _await_token(self) -> None:
         self._until(self._has_token, "its turn")
