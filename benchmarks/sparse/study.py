@@ -5,6 +5,7 @@ python benchmarks/sparse/study.py thresholds CORPUS OUT     Table 3: by threshol
 python benchmarks/sparse/study.py sizes CORPUS OUT          Table 4: by size of the network
 python benchmarks/sparse/study.py accuracy CORPUS OUT       sgd and 2, 4, 8 ranks, three seeds each
 python benchmarks/sparse/study.py bits CORPUS OUT           §2.5: 1, 2, 4 bits and unquantised at equal traffic
+python benchmarks/sparse/study.py teams CORPUS OUT          §4: 2 × 2 and 2 × 4 ranks against 4 and 8, simulated
 
 `digits` for CORPUS takes the embedded digits. Runs that are already in OUT are not repeated. `--set KEY=VALUE`
 overrides the settings of all runs.
@@ -35,6 +36,7 @@ DIGITS: dict[str, Any] = COMMON | {"training.minibatch": 8, "training.learning_r
 THRESHOLDS = {"speech": ([1.0, 2.0, 4.0, 6.0, 9.0, 12.0], 2.0), "digits": ([0.25, 0.5, 1.0, 2.0, 4.0], 1.0)}
 #: Thresholds of 1 bit whose traffic the other numbers of bits are given, and how far from it they may be.
 EQUAL, TOLERANCE = {"speech": (2.0, 6.0), "digits": (0.25, 1.0)}, 0.05
+CLUSTER = Path(__file__).with_name("nodes.toml")
 BYTES = ("bytes_per_minibatch", "bits_per_element")
 SIZES = {"5 layers": {}, "8 layers": {"layers": 8}, "5 of 2x size": {"times": 2}, "5 of 3x size": {"times": 3}}
 
@@ -139,6 +141,35 @@ def bits(study: Study) -> None:
         print(table([*header, "rate", "test error, three seeds", "error at rates 1/2, 1, 2, seed 1"], rows), flush=True)
 
 
+def teams(study: Study) -> None:
+    """Test error and bytes between two nodes, over three seeds: all ranks as peers, and a team for each node.
+
+    As in `accuracy`, workers share sgd's minibatch and the threshold falls with their number. Of a peer's message to
+    all others, those on its own node do not count. In round-robin order, on simulated ranks.
+    """
+    rows: list[list[Any]] = []
+    for ranks in (4, 8):
+        for size in (1, ranks // 2):
+            workers, runs = ranks // size, []
+            share = {key: study.settings[key] / workers for key in ("training.minibatch", "training.learning_rate")}
+            share["training.minibatch"] = int(share["training.minibatch"])
+            threshold = THRESHOLDS[study.kind][1] * 2 / workers
+            own = {"algorithm.name": "sparse-delta", "algorithm.threshold": threshold, "algorithm.codec": "auto"}
+            own |= study.settings | share | {"algorithm.order": "round-robin", "run.team": size}
+            for seed in (1, 2, 3):
+                more = own | {"training.seed": seed}
+                runs.append(run(study.out / f"teams-{ranks}-{size}-{seed}", ranks, more, cluster=CLUSTER))
+            within = statistics.mean(told.get("bytes_sent_within_teams", 0) for told in runs)
+            sent = statistics.mean(told["bytes_sent"] for told in runs) - within
+            elsewhere = 1.0 if size > 1 else (ranks - ranks // 2) / (ranks - 1)
+            errors = [told["test_error"] for told in runs]
+            rows.append([f"{workers} teams of {size}" if size > 1 else f"{ranks} peers", share["training.minibatch"]])
+            rows[-1] += [f"{threshold:g}", f"{statistics.mean(errors):.2%} ± {statistics.stdev(errors):.2%}"]
+            rows[-1] += [f"{sent * elsewhere / 1e6:.2f}", f"{(sent * (1 - elsewhere) + within) / 1e6:,.2f}"]
+    header = ["", "minibatch", "threshold", "test error, three seeds", "MB between nodes", "MB within nodes"]
+    print(table(header, rows))
+
+
 def _equal(study: Study, each: int, threshold: float, factor: float, goal: float) -> tuple[float, dict[str, Any]]:
     """The threshold at which messages have `goal` bytes, by secants of their logarithms, and its run."""
     tried: list[tuple[float, float]] = []
@@ -174,7 +205,7 @@ def _percent(told: dict[str, Any]) -> str:
     return f"{told['test_error']:.2%}"
 
 
-TABLES = {"thresholds": thresholds, "sizes": sizes, "accuracy": accuracy, "bits": bits}
+TABLES = {"thresholds": thresholds, "sizes": sizes, "accuracy": accuracy, "bits": bits, "teams": teams}
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ class Products:
     def __call__(self, a: Array, b: Array, out: Array) -> None:
         if not out.size:
             return
-        if not out.flags.c_contiguous:
+        if not out.flags.c_contiguous and out.strides[1] != out.itemsize:
             a, b, out = b.T, a.T, out.T
         rows, columns = out.shape
         double = out.dtype == np.float64
@@ -45,15 +45,21 @@ class Products:
             *(b.data.ptr, kind, lda),
             *(a.data.ptr, kind, ldb),
             zero,
-            *(out.data.ptr, kind, columns),
+            *(out.data.ptr, kind, _operand(out)[1]),
             *(compute, DEFAULT),
         )
 
 
 def _operand(matrix: Array) -> tuple[int, int]:
-    """Whether cuBLAS has to transpose the matrix in this memory, and its leading dimension."""
+    """Whether cuBLAS has to transpose the matrix in this memory, and its leading dimension, which may be larger than
+    its rows are long."""
     if matrix.flags.c_contiguous:
         return N, matrix.shape[1]
     if matrix.flags.f_contiguous:
         return T, matrix.shape[0]
+    rows, columns = (stride // matrix.itemsize for stride in matrix.strides)
+    if columns == 1 and rows >= matrix.shape[1]:
+        return N, rows
+    if rows == 1 and columns >= matrix.shape[0]:
+        return T, columns
     raise ValueError(f"a matrix of shape {matrix.shape} and strides {matrix.strides} is neither rows nor columns")

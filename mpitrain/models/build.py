@@ -65,7 +65,7 @@ def _(layer: table.Convolution) -> Layer:
 @make.register
 def _(layer: table.FullyConnected) -> Layer:
     assert layer.units is not None and layer.bias is not None
-    return FullyConnected(layer.units, layer.deviation, layer.bias, layer.gain)
+    return FullyConnected(layer.units, layer.deviation, layer.bias, layer.gain, layer.columns)
 
 
 @make.register

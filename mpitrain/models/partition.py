@@ -5,6 +5,7 @@ layer: columns of its weights [inputs, units] and the corresponding biases.
 """
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ class Stage(NamedTuple):
     @property
     def inputs(self) -> int:
         """Number of inputs of the layer."""
-        return self.layer.parameters[0].shape[0]
+        return prod(self.layer.input_shape)
 
 
 def stages(network: Network, parts: int) -> list[Stage]:
@@ -51,6 +52,11 @@ def stages(network: Network, parts: int) -> list[Stage]:
             if layer.units < parts:
                 raise BadInput(
                     f"{network.name}: {layer.name} has {layer.units} units, too few for {parts} ranks of hybrid"
+                )
+            if layer.columns > 1 and layer.columns % parts:
+                raise BadInput(
+                    f"{network.name}: {layer.name} has {layer.columns} columns, which {parts} ranks of hybrid cannot "
+                    "share evenly"
                 )
             found.append(Stage(layer, (), None))
         elif isinstance(layer, Relu | Sigmoid) and found[-1].dropout is None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.flat import Array
+from mpitrain.models.fully_connected import blocks
 from mpitrain.models.layer import Views
 from mpitrain.models.partition import Stage
 from mpitrain.models.workspace import Workspace
@@ -53,19 +54,34 @@ def _rows(a: Array, b: Array) -> int:
 
 
 class SplitStage:
-    """The units `own` of a stage. `forward` comes first, then the three backward functions in any order."""
+    """The units `own` of a stage, whole columns of it where it has several. `forward` comes first, then the three
+    backward functions in any order.
+
+    `inputs` are those that these units see, and of which x and its gradient consist here.
+    """
 
     def __init__(self, stage: Stage, own: slice, workspace: Workspace) -> None:
         self.stage, self.own, self.workspace = stage, own, workspace
         self.units, self.count = stage.layer.units, own.stop - own.start
+        columns, parts = stage.layer.columns, self.units // self.count
+        #: Whether these units see only the units of the same part before them.
+        self.restricted = columns > 1
+        self.inputs = slice(0, stage.inputs)
+        if self.restricted:
+            width = stage.inputs // parts
+            self.inputs = slice(own.start // self.count * width, (own.start // self.count + 1) * width)
+            columns //= parts
+        self._blocks = blocks(self.inputs.stop - self.inputs.start, self.count, columns)
         self.names = [parameter.name for parameter in stage.layer.parameters]
 
     def forward(self, views: Views, x: Array, out: Array, keep: Array | None, progress: Any) -> None:
-        """out [own units, n] ← keep · activation(Wᵀx + b) for x [inputs, n]; `keep` [own units, n]: dropout factors."""
+        """out [own units, n] ← keep · activation(Wᵀx + b) for x [its inputs, n]; `keep` [own units, n] are dropout's
+        factors."""
         weights, bias = (views[name] for name in self.names)
         self._x, self._keep = x, keep
         self._y = out if keep is None else self._array("y", out.shape, out.dtype)
-        product(weights.T, x, self._y, progress, self.workspace.ops.matmul)
+        for inputs, units in self._blocks:
+            product(weights[:, units].T, x[inputs], self._y[units], progress, self.workspace.ops.matmul)
         np.add(self._y, bias[:, None], out=self._y)
         for layer in self.stage.activations:
             layer.forward(views, self._y, True)
@@ -80,17 +96,21 @@ class SplitStage:
             layer.backward(views, views, dy)
 
     def input_gradient(self, views: Views, dy: Array, out: Array, progress: Any) -> None:
-        """out [inputs, n] ← W·dy: this part's term of the gradient with respect to x, which is the sum over parts."""
-        product(views[self.names[0]], dy, out, progress, self.workspace.ops.matmul)
+        """out [its inputs, n] ← W·dy: this part's term of the gradient with respect to x, which is the sum over parts
+        unless it is restricted."""
+        for inputs, units in self._blocks:
+            product(views[self.names[0]][:, units], dy[units], out[inputs], progress, self.workspace.ops.matmul)
 
     def weight_gradient(self, gradients: Views, dy: Array, add: bool, progress: Any) -> None:
         """Write x·dyᵀ and Σ dy to the gradients of this part's weights and biases, or add them."""
         weights, bias = (gradients[name] for name in self.names)
         if add:
-            add_product(self._x, dy.T, weights, self.workspace, progress)
+            for inputs, units in self._blocks:
+                add_product(self._x[inputs], dy[units].T, weights[:, units], self.workspace, progress)
             np.add(bias, np.sum(dy, axis=1, out=self._array("bias", bias.shape, bias.dtype)), out=bias)
         else:
-            product(self._x, dy.T, weights, progress, self.workspace.ops.matmul)
+            for inputs, units in self._blocks:
+                product(self._x[inputs], dy[units].T, weights[:, units], progress, self.workspace.ops.matmul)
             np.sum(dy, axis=1, out=bias)
 
     def _array(self, part: str, shape: tuple[int, ...], dtype: Any) -> Array:

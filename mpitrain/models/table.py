@@ -93,11 +93,14 @@ class Dropout(LayerTable, frozen=True, tag="dropout"):
 class FullyConnected(LayerTable, frozen=True, tag="fully-connected"):
     """`units` sums of all inputs; the last one of a list has a unit for each class and may leave `units` out.
 
-    `bias` is 0 by default. That of logistic outputs is −ln(classes − 1), at which each begins at 1/classes: from 0, the
-    loss of C classes would begin at C·ln 2, and a training with 1000 diverges within a few steps.
+    With several `columns`, inputs and units are divided into as many equal parts, and each unit sees only the inputs of
+    its own column. `bias` is 0 by default. That of logistic outputs is −ln(classes − 1), at which each begins at
+    1/classes: from 0, the loss of C classes would begin at C·ln 2, and a training with 1000 diverges within a few
+    steps.
     """
 
     units: Size | None = None
+    columns: Size = 1
     gain: NotNegative = 2.0
     deviation: NotNegative | None = None
     bias: Finite | None = None

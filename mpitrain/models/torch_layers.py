@@ -78,7 +78,10 @@ def apply(layer: Layer, x: torch.Tensor, own: Own, training: bool) -> torch.Tens
 @apply.register
 def _(layer: FullyConnected, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
     x = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-    return torch.addmm(own["bias"], x.flatten(1), own["weights"])
+    if layer.columns == 1:
+        return torch.addmm(own["bias"], x.flatten(1), own["weights"])
+    inputs, weights = (part.unflatten(1, (layer.columns, -1)) for part in (x.flatten(1), own["weights"]))
+    return torch.einsum("nci,icu->ncu", inputs, weights).flatten(1) + own["bias"]
 
 
 @apply.register

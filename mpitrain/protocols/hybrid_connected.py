@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -79,15 +80,15 @@ class Connected:
 
     def _forward(self, each: Round, x: Array, targets: Array) -> float:
         """x [n, width] to outputs, and these to their gradient in `_dy`; this rank's term of the summed loss."""
-        x = x.T
-        for stage in self._stages:
-            last = stage is self._stages[-1]
-            rows = stage.count if last else stage.units
+        x = x.T[self._stages[0].inputs]
+        for stage, following in zip_longest(self._stages, self._stages[1:]):
+            gathers = following is not None and not following.restricted
+            rows = stage.units if gathers else stage.count
             units = self._array(stage, "units", (rows, each.examples), x.dtype)
-            mine = units if last else units[stage.own]
+            mine = units[stage.own] if gathers else units
             keep = self._masks[stage].of(each.pieces) if stage in self._masks else None
             stage.forward(self._views, x, mine, keep, self._transfers.push)
-            if not last:
+            if gathers:
                 self._exchange.gather_units(units)
             x = units
         self._dy = x
@@ -104,7 +105,11 @@ class Connected:
         dy, batch = self._dy, each.examples if self._sub else count
         for i in reversed(range(len(self._stages))):
             stage, n = self._stages[i], each.examples
-            if i:
+            if i and stage.restricted:
+                before, transfer = self._stages[i - 1], None
+                mine = self._array(before, "gradient", (before.count, n), dy.dtype)
+                stage.input_gradient(self._views, dy, mine, self._transfers.push)
+            elif i:
                 terms = self._array(stage, "terms", (stage.stage.inputs, n), dy.dtype)
                 stage.input_gradient(self._views, dy, terms, self._transfers.push)
                 before = self._stages[i - 1]
@@ -112,7 +117,9 @@ class Connected:
                 transfer = self._exchange.start_unit_gradients(terms, mine)
             else:
                 terms = self._exchange.terms(each, dy.dtype)
-                stage.input_gradient(self._views, dy, terms.T, self._transfers.push)
+                if stage.restricted:
+                    terms.fill(0)
+                stage.input_gradient(self._views, dy, terms.T[stage.inputs], self._transfers.push)
                 transfer = self._exchange.start_gradients(each, terms, own, first)
             stage.weight_gradient(self._gradients, dy, not self._sub and each.number > 0, self._transfers.push)
             if self._sub or last:

@@ -81,7 +81,18 @@ def _(layer: FullyConnected, graph: Graph, views: Views) -> None:
     graph.put_channels(first=False)  # the order of its inputs
     if len(layer.input_shape) > 1:
         graph.add("Flatten", axis=1)
-    graph.add("Gemm", *(graph.constant(p.name, views[p.name]) for p in layer.parameters))
+    weights, bias = layer.parameters
+    if layer.columns == 1:
+        graph.add("Gemm", *(graph.constant(p.name, views[p.name]) for p in layer.parameters))
+        return
+    inputs = weights.shape[0]
+    columns = views[weights.name].reshape(inputs, layer.columns, -1).transpose(1, 0, 2)
+    graph.add("Reshape", graph.constant(f"{layer.name}.inputs", np.array([0, layer.columns, inputs])))
+    graph.add("Transpose", perm=[1, 0, 2])
+    graph.add("MatMul", graph.constant(weights.name, columns))
+    graph.add("Transpose", perm=[1, 0, 2])
+    graph.add("Reshape", graph.constant(f"{layer.name}.units", np.array([0, layer.units])))
+    graph.add("Add", graph.constant(bias.name, views[bias.name]))
 
 
 @translate.register

@@ -36,10 +36,23 @@ def test_a_lower_precision_keeps_operands_and_result_in_float32(cupy: Any, gpu: 
     np.testing.assert_array_equal(out.get(), b)  # small integers are exact in each of them
 
 
+def test_parts_of_rows_are_operands_and_results(gpu: Gpu) -> None:
+    """As the columns of a fully connected layer; beside the result nothing changes."""
+    host = np.arange(64, dtype=np.float32).reshape(8, 8)
+    for turned in product((False, True), repeat=3):
+        a, b, out = (
+            lying(gpu, each, t) for each, t in zip((host, host + 1, np.full_like(host, 9)), turned, strict=True)
+        )
+        gpu.ops.matmul(a[2:5, 3:7], b[1:5, 6:8], out[4:7, 1:3])
+        expected = np.full_like(host, 9)
+        expected[4:7, 1:3] = host[2:5, 3:7] @ (host + 1)[1:5, 6:8]
+        np.testing.assert_array_equal(out.get(), expected)
+
+
 def test_a_matrix_with_gaps_is_refused(gpu: Gpu) -> None:
     square = gpu.to_device(np.zeros((4, 4), np.float32))
     with pytest.raises(ValueError, match="neither rows nor columns"):
-        gpu.ops.matmul(square[:, :2], square[:2], gpu.to_device(np.zeros((4, 4), np.float32)))
+        gpu.ops.matmul(square[:, ::2], square[:2], gpu.to_device(np.zeros((4, 4), np.float32)))
 
 
 def test_a_product_is_added_for_more_rows_than_a_block_has(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:

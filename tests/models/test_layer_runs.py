@@ -36,7 +36,8 @@ size = 2
 
 [[model.layers]]
 kind = "fully-connected"
-units = 7
+units = 6
+columns = 2
 gain = 8
 
 [[model.layers]]

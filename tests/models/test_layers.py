@@ -19,6 +19,7 @@ from .gradients import check_layer
 LAYERS = [
     (FullyConnected(4), (5,)),
     (FullyConnected(3), (2, 3, 2)),
+    (FullyConnected(6, columns=3), (2, 3, 2)),
     (Relu(), (7,)),
     (Sigmoid(), (7,)),
     (Dropout(0.4), (9,)),
@@ -55,6 +56,25 @@ def run(layer: Layer, x: Array, parameters: Array) -> Array:
 def test_fully_connected_by_hand() -> None:
     y = run(FullyConnected(2), np.array([[1.0, 2.0]]), np.array([1.0, 10.0, 3.0, 30.0, 0.5, -0.5]))
     np.testing.assert_array_equal(y, [[1 + 6 + 0.5, 10 + 60 - 0.5]])
+
+
+def test_columns_by_hand() -> None:
+    """Inputs 1, 2 and 3, 4; W [2, 4] has a column of weights for each unit, of which two belong to each column."""
+    weights = np.array([[1.0, 10.0, 100.0, 1000.0], [2.0, 20.0, 200.0, 2000.0]])
+    parameters = np.append(weights.ravel(), [0.5, 0, 0, -0.5])
+    y = run(FullyConnected(4, columns=2), np.array([[1.0, 2.0, 3.0, 4.0]]), parameters)
+    np.testing.assert_array_equal(y, [[1 + 4 + 0.5, 10 + 40, 300 + 800, 3000 + 8000 - 0.5]])
+
+
+def test_columns_are_whole_and_see_fewer_inputs() -> None:
+    """Weights are drawn for the inputs of a column; what cannot be divided is said."""
+    layer = FullyConnected(6, columns=3)
+    layer.connect((12,))
+    assert layer.parameters[0].shape == (4, 6) and layer.parameters[0].initial == ("gaussian", 0.5**0.5)
+    assert layer.operations == 24
+    for inputs, units in ((11, 6), (12, 5)):
+        with pytest.raises(BadInput, match=f"{inputs} inputs and {units} units cannot both be divided into 3"):
+            FullyConnected(units, columns=3).connect((inputs,))
 
 
 def test_convolution_by_hand() -> None:

@@ -76,6 +76,7 @@ def test_every_preset_with_convolutions_comes_together_again(parts: int) -> None
         (network(), 4, "fc2 has 3 units, too few for 4 ranks"),
         (network(FullyConnected(8), Dropout(), Relu(), FullyConnected(8)), 2, "cannot divide relu2"),
         (network(FullyConnected(8), Relu()), 2, "fc1 to be the last layer"),
+        (network(FullyConnected(8), FullyConnected(8, columns=4)), 3, "fc2 has 4 columns, which 3 ranks of hybrid"),
     ],
 )
 def test_says_why_a_network_cannot_be_divided(net: Network, parts: int, why: str) -> None:

@@ -29,7 +29,7 @@ ALL = """
 {kind = "convolution", filters = 5, kernel = 3, pad = 1, pool = 3, pool_stride = 2, deviation = 0.3, bias = 0.2},
 {kind = "relu"}, {kind = "local-response-norm", size = 3, scale = 0.1, power = 0.5, offset = 1.5},
 {kind = "convolution", filters = 4, kernel = 2, gain = 1, stride = 1}, {kind = "max-pool", size = 2, stride = 1},
-{kind = "sigmoid"}, {kind = "dropout", rate = 0.3}, {kind = "fully-connected", units = 6, gain = 3},
+{kind = "sigmoid"}, {kind = "dropout", rate = 0.3}, {kind = "fully-connected", units = 6, columns = 2, gain = 3},
 {kind = "sigmoid"}, {kind = "dropout"}, {kind = "fully-connected"}
 """
 
@@ -54,7 +54,7 @@ def test_a_network_of_every_kind_is_as_listed() -> None:
     initial = {parameter.name: parameter.initial for parameter in made.layout.parameters}
     assert initial["conv1.weights"] == ("gaussian", 0.3) and initial["conv1.bias"] == ("constant", 0.2)
     assert initial["conv2.weights"] == ("gaussian", (1 / (2 * 2 * 5)) ** 0.5)
-    assert initial["fc1.weights"] == ("gaussian", (3 / 4) ** 0.5)
+    assert initial["fc1.weights"] == ("gaussian", (3 / 2) ** 0.5)  # two inputs of its column
     assert initial["fc2.bias"] == ("constant", -log(9)) and 1 / (1 + exp(log(9))) == pytest.approx(1 / 10)
 
 
@@ -74,6 +74,7 @@ def test_the_gradient_of_every_kind_is_that_of_central_differences() -> None:
 
 OTHER = {"stride": 2, "pool": 3, "pool_stride": 2, "pad": 1, "filters": 4, "kernel": 5, "units": 6, "size": 7}
 OTHER |= {"scale": 0.25, "power": 0.5, "offset": 1.25, "rate": 0.125, "gain": 0.75, "deviation": 0.375, "bias": 0.625}
+OTHER |= {"columns": 3}
 
 
 @pytest.mark.parametrize("kind", table.KINDS)

@@ -29,7 +29,8 @@ LAYERS = [
     Pool(3, 2),
     Sigmoid(),
     Convolve(4, 2, pool=2),
-    Connect(6),
+    Connect(6, columns=2),
+    Connect(9, columns=3),
     Connect(),
 ]
 

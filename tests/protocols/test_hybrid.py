@@ -54,6 +54,18 @@ def small(output: str = "softmax", dropout: float = 0.0, l2: float = 0.0, l2_bia
     return Network(layers, Random.shape, LOSSES[output](), l2=l2, l2_biases=l2_biases)
 
 
+def columns(dropout: float = 0.0) -> Network:
+    """Four columns from the activations on, connected by the third fully connected layer; then a linear projection of
+    each column, and a layer that sees all of them."""
+    layers = [
+        *(Convolution(5, 3, pad=1, pool=MaxPool(2), bias=0.1), Relu(), Convolution(8, 3), Relu()),
+        *(FullyConnected(16, columns=4), Relu(), Dropout(dropout), FullyConnected(12, columns=4), Sigmoid()),
+        *(FullyConnected(20), Relu(), FullyConnected(12, columns=4, bias=0.1), Relu(), Dropout(dropout)),
+        *(FullyConnected(4, columns=4, gain=1.0), FullyConnected(9, gain=1.0)),
+    ]
+    return Network(layers, Random.shape, LOSSES["softmax"](), l2=0.01)
+
+
 def group_of(transport: Any, ranks: int) -> Any:
     """A transport over the first `ranks` ranks; None on the others, or where there are not so many."""
     from mpi4py import MPI
@@ -172,6 +184,31 @@ def test_logistic_outputs_too(transport, session_of, ranks) -> None:
 def test_sub_is_one_rank_with_the_same_partial_updates(transport, session_of, ranks, scheme, group) -> None:
     words = settings(scheme, group, 6 * ranks, fc_batch="sub")
     compare(transport, session_of, ranks, small(l2=0.01), words, 1e-10)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("fc_batch", ["full", "sub"])
+@pytest.mark.parametrize(("scheme", "group"), SCHEMES)
+def test_columns_are_one_rank_s(transport, session_of, ranks, scheme, group, fc_batch) -> None:
+    words = settings(scheme, group, 6 * ranks, fc_batch=fc_batch)
+    compare(transport, session_of, ranks, columns(dropout=0.4 if fc_batch == "full" else 0.0), words, 1e-10, steps=3)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("scheme", "group"), SCHEMES)
+def test_columns_are_exchanged_only_where_they_are_connected(transport, session_of, ranks, scheme, group) -> None:
+    """Of 64 hidden units those before the two layers that see all of them: 12, and 4 projections."""
+    communicator = group_of(transport, ranks)
+    if communicator is None:
+        return
+    b = 2 * ranks
+    words, corpus = settings(scheme, group, b * ranks), Random(b * ranks)
+    trainer = hybrid.HybridStepper(session_of(communicator, *words, network=columns(), corpus=corpus))
+    trainer.step(trainer.next_work())
+    received = trainer.transfers.received
+    assert received["unit_activations"] == received["unit_gradients"] == 8 * (ranks - 1) * b * (12 + 4)
 
 
 @pytest.mark.mpi(min_size=2)

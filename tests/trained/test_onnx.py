@@ -99,6 +99,8 @@ def test_every_preset_agrees_with_training_time_evaluation(tmp_path: Path, prese
 LAYERS: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
     "fc": ([], (7,)),
     "fc on images": ([], (4, 5, 3)),
+    "columns": ([FullyConnected(6, columns=3), Relu(), FullyConnected(4, columns=2)], (9,)),
+    "columns of images": ([FullyConnected(6, columns=3)], (4, 5, 3)),
     "relu": ([FullyConnected(6), Relu()], (7,)),
     "sigmoid": ([FullyConnected(6), Sigmoid()], (7,)),
     "dropout": ([FullyConnected(6), Dropout(0.5)], (7,)),

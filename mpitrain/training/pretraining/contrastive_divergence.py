@@ -19,6 +19,7 @@ from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.activations import Sigmoid
 from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.layer import Layer
 from mpitrain.models.network import Network
 from mpitrain.rng import stream
 from mpitrain.rules import contrastive_divergence as rule
@@ -35,9 +36,13 @@ def fits(network: Network) -> str:
     """Why this method cannot pre-train the network; "" if it can."""
     hidden = [layer for layer in network.layers if layer.parameters][:-1]
     follows = {id(layer): after for layer, after in pairwise(network.layers)}
-    if all(isinstance(layer, FullyConnected) and isinstance(follows[id(layer)], Sigmoid) for layer in hidden):
+    if all(_is_machine(layer) and isinstance(follows[id(layer)], Sigmoid) for layer in hidden):
         return "" if hidden else "has no hidden layer"
     return "has hidden layers that are not fully connected sigmoid ones"
+
+
+def _is_machine(layer: Layer) -> bool:
+    return isinstance(layer, FullyConnected) and layer.columns == 1
 
 
 def steps(
