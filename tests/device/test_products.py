@@ -6,9 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpitrain.data.batch import Batch
+from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu
 from mpitrain.device.products import Products
-from mpitrain.models import split_stage
+from mpitrain.flat import on_host
+from mpitrain.models import split_stage, table
+from mpitrain.models.build import network
+from mpitrain.models.presets import Design
 
 
 def lying(gpu: Gpu, host: np.ndarray, turned: bool) -> Any:
@@ -63,3 +68,17 @@ def test_a_product_is_added_for_more_rows_than_a_block_has(gpu: Gpu, monkeypatch
     out = gpu.to_device(np.ones((rows, 3), np.float32))
     split_stage.add_product(gpu.to_device(a).T, gpu.to_device(b), out, gpu.workspace(), None)
     np.testing.assert_allclose(out.get(), 1 + a.T @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_in_columns_is_the_cpus(gpu: Gpu) -> None:
+    """Outputs and gradients of columns of inputs that are images, and of outputs in columns."""
+    layers = [table.FullyConnected(6, columns=3), table.Relu(), table.FullyConnected(columns=2)]
+    rng, found = np.random.default_rng(1), []
+    inputs, targets = rng.standard_normal((5, 2, 3, 2)).astype(np.float32), np.array([0, 1, 2, 3, 1], np.int32)
+    for device in (CPU, gpu):
+        made = network(Design(layers, "softmax", 0.01), (2, 3, 2), 4, device.workspace())
+        theta = device.to_device(made.initial(3))
+        gradient = device.to_device(np.full(made.layout.size, np.nan, np.float32))
+        loss = made.loss_and_gradient(theta, gradient, Batch(*map(device.to_device, (inputs, targets))))
+        found.append(np.append(on_host(gradient), float(loss)))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
