@@ -26,7 +26,7 @@ def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np
     state.trained = samples
     draft = checkpoint.Draft(run / "checkpoints", samples)
     draft.begin(0)
-    draft.write("state.h5", checkpoint.Piece(state.vectors(), state.numbers()), network.layout)
+    draft.write("state.h5", checkpoint.FileContent(state.vectors(), state.numbers()), network.layout)
     draft.commit(3)
     (run / "config.toml").write_text(configuration.to_toml(config))
     (run / origin.NAME).write_text(origin.text(told))

@@ -45,7 +45,7 @@ def test_of_every_algorithm_the_model_is_what_the_summary_hashes(tmp_path: Path,
     state.trained = 500
     draft = checkpoint.Draft(tmp_path / "checkpoints", 500)
     draft.begin(0)
-    draft.write("state.h5", checkpoint.Piece(state.vectors(), state.numbers()), network.layout)
+    draft.write("state.h5", checkpoint.FileContent(state.vectors(), state.numbers()), network.layout)
     draft.commit(3)
     model = load(tmp_path)
     assert model.samples == 500
