@@ -95,3 +95,9 @@ def blocks(size: int, block: int = BLOCK) -> Iterator[slice]:
 def block_slices(part: slice, block: int = BLOCK) -> list[slice]:
     """A slice cut into cache-sized pieces."""
     return [slice(part.start + b.start, part.start + b.stop) for b in blocks(part.stop - part.start, block)]
+
+
+def block_pairs(part: slice, values: Array) -> Iterator[tuple[slice, Array]]:
+    """The same, of the blocks that suit the device of the part's `values`, each with its values."""
+    for b in block_slices(part, block_of(values)):
+        yield b, values[b.start - part.start : b.stop - part.start]

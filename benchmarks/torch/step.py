@@ -17,7 +17,9 @@ from modules import CLASSES, MODULES, SHAPE
 from torch.nn import functional
 
 from mpitrain.data.batch import Batch
-from mpitrain.flat import block_slices
+from mpitrain.device import CPU
+from mpitrain.flat import Array, block_pairs
+from mpitrain.models.model import Consumer
 from mpitrain.models.torch_module import TorchModel
 from mpitrain.optimizers import Descent, Sgd
 from mpitrain.rng import stream
@@ -32,6 +34,12 @@ def seconds(step: Callable[[], None]) -> float:
     return time.thread_time() - began
 
 
+def taken(steps: tuple[Callable[[], None], ...], backwards: bool) -> list[float]:
+    """Processor time of each step: which one comes first changes, because what comes before matters."""
+    times = [seconds(step) for step in (reversed(steps) if backwards else steps)]
+    return times[::-1] if backwards else times
+
+
 def main(name: str, precision: str, steps: int = 40) -> None:
     """Measure and print."""
     torch.set_num_threads(1)
@@ -42,17 +50,18 @@ def main(name: str, precision: str, steps: int = 40) -> None:
     )
     model = TorchModel(lambda seed: MODULES[name](), SHAPE, CLASSES, bf16=bf16)
     theta = model.initial(1)
-    gradient, descent = np.zeros_like(theta), Descent(Sgd(), theta, {})
+    gradient, descent = np.zeros_like(theta), Descent(Sgd(CPU.fast), theta, {})
     plain = MODULES[name]()
     optimizer = torch.optim.SGD(plain.parameters(), lr=RATE)
     x, targets = torch.from_numpy(batch.inputs).permute(0, 3, 1, 2), torch.from_numpy(batch.targets).long()
 
-    def update(part: slice) -> None:
-        for b in block_slices(part):
-            descent.step(b, gradient[b], RATE, 0)
+    def update(part: slice, values: Array) -> None:
+        for b, g in block_pairs(part, values):
+            descent.step(b, g, RATE, 0)
 
     def ours() -> None:
-        model.loss_and_gradient(descent.at, gradient, batch, stream(1, "dropout", 0, 0), update)
+        rng, consumer = stream(1, "dropout", 0, 0), Consumer(gradient, update)
+        model.loss_and_gradient(descent.at, gradient, batch, rng, consumer)
 
     def theirs() -> None:
         optimizer.zero_grad()
@@ -64,7 +73,7 @@ def main(name: str, precision: str, steps: int = 40) -> None:
 
     for step in (ours, theirs):
         step()
-    pairs = np.array([(seconds(ours), seconds(theirs)) for _ in range(steps)])
+    pairs = np.array([taken((ours, theirs), number % 2 == 1) for number in range(steps)])
     medians = 1e3 * np.median(pairs, axis=0)
     print(
         f"{name} {precision}: ours {medians[0]:.1f} ms, plain {medians[1]:.1f} ms, "

@@ -220,6 +220,7 @@ def _compile(transport: Transport, corpus: Corpus, network: Model, config: Confi
         sample = Batch(np.empty((1, *corpus.shape), dtype), np.empty(1, np.int32))
         corpus.gather(np.zeros(1, np.int64), sample)
         warm(network, dtype, device.to_device)
+        device.compile_rules(dtype)
 
     if transport.leader:
         once()

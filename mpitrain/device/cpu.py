@@ -5,13 +5,14 @@ everything that MPI or a file reads is in host memory, unless MPI is CUDA-aware.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import xxhash
 
 from mpitrain.codecs import replica
 from mpitrain.data.prefetch import DEADLINE, Loader, open_loader
+from mpitrain.device.one_pass import FUSED, compile_all
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.ops.residual import accumulate
@@ -76,7 +77,11 @@ class Cpu:
 
     def fast(self, rule: Rule) -> Rule:
         """The rule, or a single kernel that gives the same bits."""
-        return rule
+        return cast(Rule, FUSED.get(rule, rule))
+
+    def compile_rules(self, dtype: np.dtype) -> None:
+        """Compile these kernels, or load them from the cache on disk."""
+        compile_all(dtype)
 
     def outgoing(self, vector: Array, to: Array) -> "InPlace":
         """An object that copies `vector` to the host vector `to`, part by part, while the device computes."""

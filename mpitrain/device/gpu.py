@@ -111,6 +111,9 @@ class Gpu(Cpu):
     def fast(self, rule: Rule) -> Rule:
         return self.ops.fused.get(rule, rule)
 
+    def compile_rules(self, dtype: np.dtype) -> None:
+        """They are compiled when they are loaded."""
+
     def outgoing(self, vector: Array, to: Array) -> Outgoing:  # type: ignore[override]  # InPlace's methods
         return Outgoing(self, self._leaving, vector, to)
 

@@ -23,6 +23,19 @@ CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 #: Called with a slice of the flat vector whose gradient is final.
 Ready = Callable[[slice], None]
 
+
+class Consumer:
+    """An `on_ready` that uses gradients where they lie: `use` gets a slice and its gradient, which may lie elsewhere
+    than in the flat vector, whose content is then undefined. That saves large gradients of other libraries a copy."""
+
+    def __init__(self, gradients: Array, use: Callable[[slice, Array], None]) -> None:
+        self._gradients, self.use = gradients, use
+
+    def __call__(self, part: slice) -> None:
+        """The gradient lies in the vector."""
+        self.use(part, self._gradients[part])
+
+
 #: What a model without the capability does not have.
 LACKS: dict[Capability, str] = {
     "split": "fully connected layers that can be divided over ranks",
@@ -67,7 +80,8 @@ class Model(Protocol):
 
         `rng` draws dropout. If ranks share a minibatch, `share` is (place of the first of these examples, size of the
         whole minibatch). `on_ready` is called with slices that together cover the flat vector exactly once, each when
-        its gradient is final; the callee may then change these gradients. `parameters` and `batch` are not changed.
+        its gradient is final; the callee may then change these gradients. A Consumer may be handed them wherever they
+        are instead. `parameters` and `batch` are not changed.
         """
 
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:

@@ -1,22 +1,31 @@
 """A PyTorch module's parameters as views of a flat vector, and its gradients written to another one as they get final.
 
-Autograd sums the gradient of a parameter over everything that uses it, then calls the parameter's hook, which copies it
-to its place. That costs one read and one write; were `p.grad` itself a view of the vector, it would first be set to
-zero, and autograd would then add to it.
+Autograd sums the gradient of a parameter over everything that uses it and leaves it in `p.grad`, from where it is
+copied to its place, or handed over. That costs one read and one write; were `p.grad` itself a view of the vector, it
+would first be set to zero, and autograd would then add to it.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from mpitrain.flat import Array, Layout, Parameter
-from mpitrain.models.model import Ready
+from mpitrain.models.model import Consumer, Ready
 
-#: Least elements of a part that is reported, so that biases and scales are not messages of their own.
+#: Least elements of a part that is reported, so that biases and scales are not messages of their own, and of a
+#: parameter whose gradient is looked after at once: a hook costs more than the copy of a small one.
 PART = 1 << 15
 
 Named = tuple[str, torch.nn.Parameter]
+
+
+class Piece(NamedTuple):
+    """Neighbouring parameters by their numbers, and their slice: one `large` parameter, or small ones."""
+
+    place: slice
+    numbers: list[int]
+    large: bool
 
 
 class Binding:
@@ -30,13 +39,14 @@ class Binding:
         self._parameters, self._l2, self._l2_biases = [p for _, p in parameters], l2, l2_biases
         shapes = [(name, tuple(p.shape)) for name, p in parameters]
         self.layout = Layout([Parameter(n, shape, ("constant", 0.0), decay=len(shape) > 1) for n, shape in shapes])
-        self._parts, self._part_of = parts(self.layout)
+        self._parts = [(part, pieces(self.layout, numbers)) for part, numbers in parts(self.layout)]
         self._bound: Array | None = None
         self._bound_gradients: Array | None = None
-        self._gradients: list[torch.Tensor] = []
+        self._places: list[torch.Tensor] = []
         self._on_ready: Ready | None = None
-        for number, p in enumerate(self._parameters):
-            p.register_post_accumulate_grad_hook(partial(self._final, number))
+        for p in self._parameters:
+            if p.numel() >= PART:
+                p.register_post_accumulate_grad_hook(lambda p: self._report())
 
     def bind(self, vector: Array) -> None:
         """Let the module compute with the parameters in `vector`."""
@@ -46,61 +56,95 @@ class Binding:
             self._bound = vector
 
     def backward(self, run: Callable[[], object], gradients: Array, on_ready: Ready | None) -> None:
-        """Call `run`, which computes the gradients; they overwrite the vector, and `on_ready` gets its parts."""
+        """Call `run`, which computes the gradients; they overwrite the vector, or go to a Consumer, and `on_ready` gets
+        its parts."""
         if gradients is not self._bound_gradients:
-            self._gradients, self._bound_gradients = self._views(gradients), gradients
-        self._on_ready = on_ready
-        self._missing, self._next = [0] * len(self._parts), 0
-        for part in self._part_of:
-            self._missing[part] += 1
-        self._seen = [False] * len(self._parameters)
+            self._places, self._bound_gradients = self._views(gradients), gradients
+        self._on_ready, self._next = on_ready, 0
         try:
             run()
-            for number, seen in enumerate(self._seen):
-                if not seen:  # not used in this minibatch
-                    self._write(number, None)
-            self._report()
+            self._report(all_final=True)
+            if any(p.grad is not None for p in self._parameters):
+                raise RuntimeError("a parameter got its gradient in several pieces, as a reentrant checkpoint does it")
         finally:
             self._on_ready = None
+            for p in self._parameters:
+                p.grad = None
 
-    def _final(self, number: int, p: torch.Tensor) -> None:
-        self._write(number, p.grad)
-        p.grad = None
-        self._report()
-
-    def _write(self, number: int, gradient: torch.Tensor | None) -> None:
-        p, place = self._parameters[number].detach(), self._gradients[number]
-        decays = bool(self._l2) and (self._l2_biases or self.layout.parameters[number].decay)
-        if gradient is None:
-            place.zero_()
-            gradient = place
-        if decays:
-            torch.add(gradient, p, alpha=self._l2, out=place)
-        elif gradient is not place:
-            place.copy_(gradient)
-        self._seen[number] = True
-        self._missing[self._part_of[number]] -= 1
-
-    def _report(self) -> None:
-        while self._next < len(self._parts) and not self._missing[self._next]:
+    def _report(self, all_final: bool = False) -> None:
+        """Report the parts whose turn it is; a parameter that has no gradient when `all_final` is not used."""
+        while self._next < len(self._parts):
+            part, inside = self._parts[self._next]
+            if not all_final and any(self._parameters[n].grad is None for piece in inside for n in piece.numbers):
+                return
             self._next += 1
+            if isinstance(self._on_ready, Consumer):
+                for piece in inside:
+                    self._hand_over(piece, self._on_ready)
+                continue
+            for piece in inside:
+                self._write(piece)
             if self._on_ready is not None:
-                self._on_ready(self._parts[self._next - 1])
+                self._on_ready(part)
+
+    def _hand_over(self, piece: Piece, consumer: Consumer) -> None:
+        """Give a large gradient as it is, if that is one stretch of memory, and others in the vector."""
+        first = piece.numbers[0]
+        gradient = self._parameters[first].grad if piece.large else None
+        if gradient is None or not gradient.is_contiguous():
+            self._write(piece)
+            return consumer(piece.place)
+        self._parameters[first].grad = None
+        self._decay(first, gradient, gradient)
+        return consumer.use(piece.place, gradient.view(-1).numpy())
+
+    def _write(self, piece: Piece) -> None:
+        """Copy gradients to their places."""
+        places, gradients = [], []
+        for number in piece.numbers:
+            p, place = self._parameters[number], self._places[number]
+            if p.grad is None:
+                self._decay(number, place.zero_(), place)
+            elif not self._decay(number, p.grad, place):
+                places.append(place)
+                gradients.append(p.grad)
+            p.grad = None
+        if places:
+            torch._foreach_copy_(places, gradients)
+
+    def _decay(self, number: int, gradient: torch.Tensor, out: torch.Tensor) -> bool:
+        """out ← gradient + l2·w, if l2 applies to the parameter; whether it does."""
+        if not (self._l2 and (self._l2_biases or self.layout.parameters[number].decay)):
+            return False
+        torch.add(gradient, self._parameters[number].detach(), alpha=self._l2, out=out)
+        return True
 
     def _views(self, vector: Array) -> list[torch.Tensor]:
         return list(self.layout.views(torch.from_numpy(vector)).values())
 
 
-def parts(layout: Layout, least: int = PART) -> tuple[list[slice], list[int]]:
-    """Neighbouring parameters merged into slices of `least` elements or more, last ones first, and the number of the
-    slice of each parameter."""
-    merged: list[slice] = []
-    part_of: list[int] = []
-    for parameter in reversed(layout.parameters):
+def parts(layout: Layout, least: int = PART) -> list[tuple[slice, list[int]]]:
+    """Neighbouring parameters merged into slices of `least` elements or more, last ones first, with their numbers."""
+    merged: list[tuple[slice, list[int]]] = []
+    for number, parameter in reversed(list(enumerate(layout.parameters))):
         own = layout.slices[parameter.name]
-        if merged and merged[-1].stop - merged[-1].start < least:
-            merged[-1] = slice(own.start, merged[-1].stop)
+        if merged and merged[-1][0].stop - merged[-1][0].start < least:
+            place, numbers = merged[-1]
+            merged[-1] = slice(own.start, place.stop), [number, *numbers]
         else:
-            merged.append(own)
-        part_of.append(len(merged) - 1)
-    return merged, part_of[::-1]
+            merged.append((own, [number]))
+    return merged
+
+
+def pieces(layout: Layout, numbers: Sequence[int], large: int = PART) -> list[Piece]:
+    """These neighbouring parameters, last ones first, with each one of `large` elements or more apart."""
+    found: list[Piece] = []
+    for number in reversed(numbers):
+        parameter = layout.parameters[number]
+        own, alone = layout.slices[parameter.name], parameter.size >= large
+        if found and not (alone or found[-1].large):
+            place, others, _ = found[-1]
+            found[-1] = Piece(slice(own.start, place.stop), [number, *others], False)
+        else:
+            found.append(Piece(own, [number], alone))
+    return found

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from mpitrain.checkpoint import coordination
-from mpitrain.flat import block_of, block_slices
+from mpitrain.flat import Array, block_of, block_pairs, block_slices
+from mpitrain.models.model import Consumer
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
@@ -71,17 +72,17 @@ class AveragingStepper(Together):
         if exchange and worker.overlaps:
             self._start_exchange(eta)
 
-        def update(part: slice) -> None:
-            for b in block_slices(part, block_of(self._g)):
-                worker.step(b, self._g[b], eta, self.t, exchange)
+        def update(part: slice, gradient: Array) -> None:
+            for b, g in block_pairs(part, gradient):
+                worker.step(b, g, eta, self.t, exchange)
             self._progress()
 
         loss = 0.0
         if share.count:
-            loss = self.session.learner.gradient(worker.at, self._g, share, update) * share.count
+            loss = self.session.learner.gradient(worker.at, self._g, share, Consumer(self._g, update)) * share.count
         else:  # fewer samples than ranks: this one moves without a gradient
             self._g.fill(0)
-            update(slice(0, self._g.size))
+            update(slice(0, self._g.size), self._g)
         if exchange and not worker.overlaps:
             self._start_exchange(eta)
         if exchange:

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from mpitrain.algorithms import Allreduce
-from mpitrain.flat import Array, block_of, block_slices, scratch_for
+from mpitrain.flat import Array, block_of, block_pairs, block_slices, scratch_for
+from mpitrain.models.model import Consumer
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Work
@@ -34,14 +35,14 @@ class AllreduceStepper(Together):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.gradient = np.empty_like(self.state.theta)
-        self.update = Rule(session, self.gradient)
+        self.update = Rule(session)
         self.sums = Sums(session, self.gradient, self.update) if len(self.ranks) > 1 else None
 
     def step(self, work: Work) -> float:
         """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
         if self.sums is None:
-            at, eta = self.update.at, self.eta
-            loss = self.session.learner.gradient(at, self.gradient, work, lambda part: self.update(part, eta))
+            update = Consumer(self.gradient, lambda part, g: self.update(part, g, self.eta))
+            loss = self.session.learner.gradient(self.update.at, self.gradient, work, update)
             hear(self.session)
             self.stopping = self.session.stop.flag
         else:
@@ -76,7 +77,7 @@ class Sums:
         small = self.transport.start_sum(self._small)
         for request, part in self._buckets.drain():
             self.transport.wait(request, "the other ranks' gradients")
-            self.update(part, eta)
+            self.update(part, self.gradient[part], eta)
         self.transport.wait(small, "the other ranks' losses")
         return float(self._small[0] / self._small[1]), bool(self._small[2])
 
@@ -84,19 +85,19 @@ class Sums:
 class Rule:
     """The algorithm's update on parts of the flat vectors, in cache blocks."""
 
-    def __init__(self, session: Session, gradient: Array) -> None:
+    def __init__(self, session: Session) -> None:
         state, options, fast = session.state, session.config.algorithm, session.device.fast
-        self.state, self.gradient = state, gradient
+        self.state = state
         self._local = Descent(options.optimizer(fast), state.theta, state.beside)
         self._average, self._scratch = options.average(fast), scratch_for(state.theta)
         #: Where the gradient is taken.
         self.at = self._local.at
 
-    def __call__(self, part: slice, eta: float) -> None:
-        """Update a part whose gradient is final and whose parameters backward no longer needs."""
+    def __call__(self, part: slice, gradient: Array, eta: float) -> None:
+        """Update a part whose `gradient` is final and whose parameters backward no longer needs."""
         t = self.state.index
-        for b in block_slices(part, block_of(self.gradient)):
+        for b, g in block_pairs(part, gradient):
             if self._average is not None:  # which takes in θ_t just before update t + 1
                 scratch = self._scratch[: b.stop - b.start]
                 self._average(self.state.beside["average"][b], self.state.theta[b], scratch, t)
-            self._local.step(b, self.gradient[b], eta, t - self.state.began)
+            self._local.step(b, g, eta, t - self.state.began)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 Rule = Callable[..., None]
 
-#: Maps a rule to a function that computes the same bits on the vectors' device: on a GPU, one kernel.
+#: Maps a rule to a function that computes the same bits on the vectors' device in one pass.
 Fast = Callable[[Rule], Rule]
 
 

@@ -15,9 +15,11 @@ torch = pytest.importorskip("torch", reason=WHY)
 
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from mpitrain.flat import Layout, Parameter  # noqa: E402
-from mpitrain.models.torch_binding import parts  # noqa: E402
+from mpitrain.models.model import Consumer  # noqa: E402
+from mpitrain.models.torch_binding import parts, pieces  # noqa: E402
 from mpitrain.models.torch_module import TorchModel  # noqa: E402
 
 from .torch_modules import Residual, Tied  # noqa: E402
@@ -78,8 +80,48 @@ def test_tied_unused_and_frozen_parameters() -> None:
 
 def test_small_neighbours_are_reported_together() -> None:
     layout = Layout([Parameter(n, (size,), ("constant", 0.0)) for n, size in zip("abcd", (50, 100, 3, 3), strict=True)])
-    assert parts(layout, 100) == ([slice(50, 156), slice(0, 50)], [1, 0, 0, 0])
-    assert parts(layout, 1) == ([slice(153, 156), slice(150, 153), slice(50, 150), slice(0, 50)], [3, 2, 1, 0])
+    assert parts(layout, 100) == [(slice(50, 156), [1, 2, 3]), (slice(0, 50), [0])]
+    assert [numbers for _, numbers in parts(layout, 1)] == [[3], [2], [1], [0]]
+    assert pieces(layout, [1, 2, 3], 100) == [(slice(150, 156), [2, 3], False), (slice(50, 150), [1], True)]
+
+
+class Large(nn.Module):
+    """With parameters that are looked after while the backward pass goes on; one of them is not used."""
+
+    def __init__(self, reentrant: bool = False) -> None:
+        super().__init__()
+        self.first, self.last, self._reentrant = nn.Linear(4, 200), nn.Linear(200, 3), reentrant
+        self.middle, self.unused = nn.Linear(200, 200), nn.Parameter(torch.ones(200, 200))
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        y = self.first(x.flatten(1))
+        for _ in range(2):
+            y = checkpoint(self.middle, y, use_reentrant=True) if self._reentrant else self.middle(y)
+        return self.last(y)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_a_consumer_gets_the_gradients_that_others_find_in_the_vector(l2: float) -> None:
+    """Each once, and the large one from where it is."""
+    model = TorchModel(lambda seed: Large(), (2, 2), 3, l2=l2)
+    theta, batch = model.initial(1, np.float64), batches((2, 2), 1, classes=3)[0]
+    expected, vector, found = (np.full_like(theta, np.nan) for _ in range(3))
+    model.loss_and_gradient(theta, expected, batch)
+
+    def use(part: slice, gradient: np.ndarray) -> None:
+        assert np.isnan(found[part]).all()
+        found[part] = gradient
+
+    model.loss_and_gradient(theta, vector, batch, None, Consumer(vector, use))
+    np.testing.assert_array_equal(found, expected)
+    views = model.layout.views(vector)
+    assert np.isnan(views["middle.weight"]).all() and not np.isnan(views["last.weight"]).any()
+    assert (model.layout.views(found)["unused"] == l2).all()
+
+
+def test_a_gradient_in_several_pieces_is_refused() -> None:
+    with pytest.raises(BadInput, match="reentrant checkpoint"):
+        TorchModel(lambda seed: Large(reentrant=True), (2, 2), 3)
 
 
 class Detached(nn.Module):

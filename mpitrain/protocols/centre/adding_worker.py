@@ -12,7 +12,8 @@ import numpy as np
 
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.coordination import REFUSED
-from mpitrain.flat import Array, block_of, block_slices, on_host
+from mpitrain.flat import Array, block_pairs, on_host
+from mpitrain.models.model import Consumer
 from mpitrain.protocols.centre.interface import Centre
 from mpitrain.protocols.centre.line import Line
 from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Report, Token, Unused, pack
@@ -158,12 +159,12 @@ class AddingWorker(Loop[Work]):
         """One step."""
         eta, first = self._eta(minibatch), self._first
 
-        def update(part: slice) -> None:
-            for b in block_slices(part, block_of(self._g)):
-                self.rule.step(b, self._g[b], eta, self.t - self.began, first)
+        def update(part: slice, gradient: Array) -> None:
+            for b, g in block_pairs(part, gradient):
+                self.rule.step(b, g, eta, self.t - self.began, first)
             self.centre.progress()
 
-        loss = self.session.learner.gradient(self.rule.at, self._g, minibatch, update)
+        loss = self.session.learner.gradient(self.rule.at, self._g, minibatch, Consumer(self._g, update))
         keys = "training.learning_rate or algorithm.tau"
         require_finite(loss, f"at its step {self.t}", self.transport.rank, keys)
         self._first = False
