@@ -13,55 +13,22 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.distributed
-from modules import CLASSES, MODULES, SHAPE
+from modules import MODULES
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from workload import RATE, Random, session
 
-from mpitrain import config as configuration
-from mpitrain.checkpoint.state import fresh
-from mpitrain.data.batch import Batch
-from mpitrain.flat import Array
-from mpitrain.models.torch_module import TorchModel
 from mpitrain.mpi import Transport
 from mpitrain.protocols.synchronous import AllreduceStepper
-from mpitrain.sampling.queue import Queue, Work
-from mpitrain.schedules.stages import Schedule
-from mpitrain.training.context import Session
-from mpitrain.training.gradients import Learner
+from mpitrain.sampling.queue import Work
 
-SHARE, RATE = 32, 1e-3
-
-
-class Random:
-    """One minibatch of random images, as a corpus."""
-
-    part, shape, classes, in_memory = "train", SHAPE, CLASSES, True
-
-    def __init__(self, samples: int) -> None:
-        rng = np.random.default_rng(1)
-        self.samples = samples
-        self.inputs = rng.standard_normal((samples, *SHAPE)).astype(np.float32)
-        self.targets = rng.integers(0, CLASSES, samples).astype(np.int32)
-
-    def gather(self, indices: Array, out: Batch, place: object = None) -> Batch:
-        """Copy the samples."""
-        np.take(self.inputs, indices, 0, out=out.inputs)
-        np.take(self.targets, indices, 0, out=out.targets)
-        return out
+SHARE = 32
 
 
 def stepper_of(transport: Transport, name: str) -> AllreduceStepper:
-    """What takes the steps of `allreduce`."""
-    config = configuration.load(
-        None, ["algorithm.name=allreduce", "run.evaluate_every=0", f"training.learning_rate={RATE}"]
-    )
-    corpus = Random(SHARE * transport.size)
-    model = TorchModel(lambda seed: MODULES[name](), SHAPE, CLASSES)
-    schedule = Schedule(config, corpus.samples)
-    state = fresh(config.algorithm, model.initial(1), Queue(corpus.samples, schedule.total))
-    learner = Learner(model, corpus, seed=1, dtype="float32")
-    members = list(range(transport.size))
-    return AllreduceStepper(Session(config, transport, members, model, learner, schedule, state, time.monotonic))
+    """What takes the steps of `allreduce`, without momentum, as the optimizer of the other side."""
+    settings = ("algorithm.name=allreduce", "algorithm.momentum=0.0", f"training.minibatch={SHARE}")
+    return AllreduceStepper(session(transport, name, SHARE * transport.size, *settings))
 
 
 def main(name: str, steps: int = 30) -> None:
@@ -75,8 +42,7 @@ def main(name: str, steps: int = 30) -> None:
     stepper.eta = RATE
     optimizer, corpus = torch.optim.SGD(plain.parameters(), lr=RATE), Random(SHARE * transport.size)
     own = slice(SHARE * transport.rank, SHARE * (transport.rank + 1))
-    x = torch.from_numpy(corpus.inputs[own]).permute(0, 3, 1, 2)
-    targets = torch.from_numpy(corpus.targets[own]).long()
+    x, targets = (tensor[own] for tensor in corpus.tensors())
     work = Work(0, 0, SHARE * transport.size, 0)
 
     def ours() -> None:

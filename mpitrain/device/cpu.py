@@ -32,6 +32,7 @@ class Cpu:
     passing = ""  #: why it does or does not, if that is worth reporting
     #: ops.residual.accumulate and codecs.replica.apply for vectors on the device; words are in host memory.
     emit = staticmethod(accumulate)
+    emits_parts = True  #: whether that takes no longer part by part
     apply_words = staticmethod(replica.apply)
 
     def __str__(self) -> str:

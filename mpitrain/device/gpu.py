@@ -32,6 +32,7 @@ class Gpu(Cpu):
     """GPU `number` of this node. `matmul` is the precision of float32 products: "float32", "tf32" or "bf16"."""
 
     name = "gpu"
+    emits_parts = False  # each call waits for the device
 
     def __init__(self, cupy: Any, number: int, matmul: str = "float32") -> None:
         self.cupy, self.number, self.matmul = cupy, number, matmul

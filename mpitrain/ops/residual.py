@@ -41,6 +41,7 @@ def accumulate(
     levels: Array = NO_LEVELS,
     greatest: int = 1,
     quantum: float = 0.0,
+    first: int = 0,
 ) -> int:
     """residual += scale·gradient, then emit; returns the number of words written to `words`, ascending by index.
 
@@ -51,6 +52,7 @@ def accumulate(
     With `levels` uint32 [n], level·threshold is emitted, 1 ≤ level = trunc(|residual|/threshold) ≤ `greatest`; or if
     there is a `quantum` (a value of `unit_quantum`), level·quantum with level = round(|residual|/quantum), exactly as
     long as `greatest` does not bound it.
+    `first` is the index of the first element, if these are part of a longer residual: indices count from there.
     An infinite `threshold` emits nothing. After emission, or without it, every residual is clipped to ±`limit`.
     Raises TrainingFailed if an element is not finite.
     """
@@ -64,7 +66,8 @@ def accumulate(
         *(float(greatest), float(quantum)),
     )
     if count < 0:
-        raise TrainingFailed(f"element {-1 - count} of the residual is not finite: training has diverged")
+        raise TrainingFailed(f"element {first - 1 - count} of the residual is not finite: training has diverged")
+    words[:count] += np.uint32(first)  # the sign is the top bit, which no index reaches
     return int(count)
 
 

@@ -30,20 +30,46 @@ class Compression:
         self._levels = session.device.host_like(self._words) if options.bits > 1 else NO_LEVELS
         self._since_last = 0
         greatest = rule.greatest_level(options.bits)
-        self._emit = partial(session.device.emit, levels=self._levels, greatest=greatest)
+        self._emit = partial(session.device.emit, greatest=greatest)
         self._rate = self._quantum = 0.0
         #: Of the last words: the threshold they exceeded, and by how many units each moves a weight.
         self.threshold, self.step = rule.round_threshold(options.threshold), 1
 
-    def add(self, gradient: Array, samples: int, settings: Settings, emit: bool) -> Entries:
-        """Add `samples` times the mean `gradient` to the residual; the entries to send, none unless `emit`.
+    def begin(self, samples: int, settings: Settings, emit: bool) -> None:
+        """Begin a minibatch of so many samples, whose entries are sent if `emit`."""
+        self._prepare(settings)
+        self._samples, self._emits = samples, emit
+        self._left, self._counts, self._fault = self.residual.size, list[tuple[int, int]](), ""
+
+    def take(self, part: slice, gradient: Array) -> None:
+        """Add `samples` times a part of the mean gradient to the residual, while it is in cache: a part that ends where
+        the last one began. Others are left for `end`."""
+        if part.stop != self._left or self._fault:
+            return
+        try:
+            count = self._accumulate(part, gradient)
+        except TrainingFailed as error:
+            self._fault = str(error)  # the loss may say more
+            return
+        self._left = part.start
+        self._counts.append((part.start, count))
+
+    def end(self, gradient: Array) -> Entries:
+        """Add what of the gradient was not taken; the entries to send, none unless they are to be sent.
 
         Raises TrainingFailed when an element is not finite.
         """
-        self._prepare(settings)
-        count = self._accumulate(gradient, samples, self.threshold if emit else inf)
+        if self._left:
+            self.take(slice(0, self._left), gradient[: self._left])
+        if self._fault:
+            raise TrainingFailed(f"{self._fault}; a smaller training.learning_rate may help")
+        count = 0
+        for start, found in reversed(self._counts):  # each part's words are where the part is; those before it are less
+            for array in (self._words, self._levels):
+                array[count : count + found] = array[start : start + found]
+            count += found
         self._since_last += 1
-        if emit:
+        if self._emits:
             self._adapt(count)
         return Entries(self._words[:count], self._levels[:count])
 
@@ -73,20 +99,19 @@ class Compression:
             if self.options.bits == rule.UNQUANTISED:
                 self.step, self._quantum = 1, rule.unit_quantum(self._rate)
 
-    def _accumulate(self, gradient: Array, samples: int, threshold: float) -> int:
-        limit = self.options.clip * self.threshold or inf
-        try:
-            return self._emit(
-                self.residual,
-                gradient,
-                self._words,
-                scale=float(samples),
-                threshold=threshold,
-                limit=limit,
-                quantum=self._quantum,
-            )
-        except TrainingFailed as error:
-            raise TrainingFailed(f"{error}; a smaller training.learning_rate may help") from None
+    def _accumulate(self, part: slice, gradient: Array) -> int:
+        first = {"first": part.start} if part.start else {}
+        return self._emit(
+            self.residual[part],
+            gradient,
+            self._words[part],
+            levels=self._levels[part],
+            scale=float(self._samples),
+            threshold=self.threshold if self._emits else inf,
+            limit=self.options.clip * self.threshold or inf,
+            quantum=self._quantum,
+            **first,
+        )
 
     def _adapt(self, count: int) -> None:
         target = self.options.target_density

@@ -4,6 +4,8 @@ import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.flat import Array
+from mpitrain.models.model import Consumer, Ready
 from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import Reached, Totals
 from mpitrain.protocols.peers.compression import Compression
@@ -32,6 +34,9 @@ class Peer(Trainer):
         self.number = self.members.index(self.transport.rank)
         session.learner.per_sample = False  # the residual takes the mean gradient times the samples, in one pass
         self._gradient = np.empty_like(self.state.theta)
+        self._on_ready: Ready = self._layer_done
+        if session.device.emits_parts:
+            self._on_ready = Consumer(self._gradient, self._part_done)
         self.rounds = Rounds(self.state.queue, session.schedule, len(self.members))
         self.compression = Compression(session)
         self.exchange = Exchange(session, at_once=not self.in_step)
@@ -47,9 +52,10 @@ class Peer(Trainer):
 
     def compute(self, work: Work, settings: Settings, emit: bool) -> Entries:
         """A minibatch's gradient into the residual; the entries to send, none unless `emit`."""
-        loss = self.session.learner.gradient(self.state.theta, self._gradient, work, self._layer_done)
+        self.compression.begin(work.count, settings, emit)
+        loss = self.session.learner.gradient(self.state.theta, self._gradient, work, self._on_ready)
         require_finite(loss, f"at its minibatch {self.report.minibatches}", self.transport.rank)
-        entries = self.compression.add(self._gradient, work.count, settings, emit)
+        entries = self.compression.end(self._gradient)
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
         return entries
 
@@ -100,6 +106,10 @@ class Peer(Trainer):
     def save(self) -> None:
         """At a meeting."""
         self.meetings.want_save()
+
+    def _part_done(self, part: slice, gradient: Array) -> None:
+        self.compression.take(part, gradient)
+        self.exchange.collect()
 
     def _layer_done(self, part: slice) -> None:
         self.exchange.collect()

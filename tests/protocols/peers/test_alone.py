@@ -5,6 +5,7 @@ import pytest
 
 from mpitrain.errors import TrainingFailed
 from mpitrain.mpi import Transport
+from mpitrain.ops.residual import INDEX, SIGN
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.peers.compression import Compression
 from mpitrain.rules.sparse_delta import UNIT, round_threshold
@@ -90,11 +91,34 @@ def test_a_residual_is_clipped_while_its_window_is_full(session_of, clip: float,
     settings = ("algorithm.name=sparse-delta", "algorithm.threshold=0.5", f"algorithm.clip={clip}")
     session = session_of(Transport(deadline=10.0), *settings)
     compression, now = Compression(session), session.schedule.all[0]
-    assert compression.add(np.array([0.625, -0.625, 0.0625, 0.0, 0.0]), 4, now, emit=False).words.size == 0
+    compression.begin(4, now, emit=False)
+    assert compression.end(np.array([0.625, -0.625, 0.0625, 0.0, 0.0])).words.size == 0
     assert compression.residual.tolist() == held
-    emitted = compression.add(np.zeros(5), 4, now, emit=True)
+    compression.begin(4, now, emit=True)
+    emitted = compression.end(np.zeros(5))
     assert emitted.words.size == (2 if clip == 2 else 0)
     assert compression.residual.tolist() == ([0.5, -0.5, 0.25, 0.0, 0.0] if clip == 2 else held)
+
+
+@pytest.mark.parametrize("bits", [1, 4])
+def test_a_gradient_may_come_in_parts(session_of, bits: int) -> None:
+    """From the last to the first; those of another order are taken from the vector at the end. Half of ±1.5 and ±3 is
+    emitted at a threshold of 1, of which an element of 4 bits says three."""
+    settings = ("algorithm.name=sparse-delta", "algorithm.threshold=1.0", f"algorithm.bits={bits}")
+    session = session_of(Transport(deadline=10.0), *settings, "training.minibatch=2")
+    gradient, now = np.array([0.75, 0.25, -1.5, 0.1, 1.5]), session.schedule.all[0]
+    for parts in ([], [(3, 5), (1, 3), (0, 1)], [(3, 5), (0, 1)], [(0, 5)]):
+        session.state.local["residual"][:] = 0
+        compression, vector = Compression(session), gradient.copy()
+        compression.begin(2, now, emit=True)
+        for start, stop in parts:
+            compression.take(slice(start, stop), gradient[start:stop])
+        words, levels = compression.end(vector)
+        assert [int(word & INDEX) for word in words] == [0, 2, 4]
+        assert [bool(word & SIGN) for word in words] == [False, True, False]
+        assert levels.tolist() == ([] if bits == 1 else [1, 3, 3])
+        left = [0.5, 0.5, -2.0, 0.2, 2.0] if bits == 1 else [0.5, 0.5, 0.0, 0.2, 0.0]
+        np.testing.assert_allclose(compression.residual, left, rtol=1e-6)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:
