@@ -1,6 +1,6 @@
 """The examples against a plain PyTorch loop: test error of the same module on the same data, a few seeds each.
 
-    python benchmarks/torch/accuracy.py resnet|tdnn [SHARDS] [SEEDS]
+    python benchmarks/torch/accuracy.py resnet|tdnn [SHARDS] [SEEDS] [EPOCHS]
 
 This program trains as the example's README says: `resnet` by easgd on three ranks, two of them workers, `tdnn` by
 allreduce on two ranks. The plain loop is one process with torch.optim.SGD at the same learning rate, as many epochs
@@ -43,12 +43,12 @@ KNOWN = {
 }
 
 
-def ours(name: str, seed: int, shards: str) -> float:
+def ours(name: str, seed: int, overrides: list[str]) -> float:
     """Test error of a run of the example."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        settings = [f"training.seed={seed}", "run.threads=1", "run.progress=none", "run.evaluate_every=0"]
-        settings += [f"data.path={shards}"] if shards else []
+        fixed = ["run.threads=1", "run.progress=none", "run.evaluate_every=0"]
+        settings = [f"training.seed={seed}", *fixed, *overrides]
         words = [word for setting in settings for word in ("--set", setting)]
         command = ["mpirun", "-n", str(KNOWN[name].ranks), sys.executable, "-m", "mpitrain", "config.toml", *words]
         subprocess.run([*command, "--out", str(out)], cwd=EXAMPLES / name, check=True, stdout=subprocess.DEVNULL)
@@ -87,15 +87,16 @@ def plain(name: str, seed: int, config: Config) -> float:
     return wrong / test.samples
 
 
-def main(name: str, shards: str = "", seeds: int = 3) -> None:
+def main(name: str, shards: str = "", seeds: int = 3, epochs: int = 0) -> None:
     """Train both, and print a line for each seed and the means."""
     torch.set_num_threads(1)
     sys.path.insert(0, str(EXAMPLES / name))
-    shards = str(Path(shards).absolute()) if shards else ""
-    config = configuration.load(EXAMPLES / name / "config.toml", [f"data.path={shards}"])
+    overrides = [f"data.path={Path(shards).absolute()}"] if shards else []
+    overrides += [f"training.epochs={epochs}"] if epochs else []
+    config = configuration.load(EXAMPLES / name / "config.toml", overrides)
     found = []
     for seed in range(1, seeds + 1):
-        found.append((ours(name, seed, shards), plain(name, seed, config)))
+        found.append((ours(name, seed, overrides), plain(name, seed, config)))
         print(f"{name}, seed {seed}: mpitrain {100 * found[-1][0]:.2f} %, plain {100 * found[-1][1]:.2f} %", flush=True)
     means, spread = 100 * np.mean(found, 0), 100 * np.std(found, 0, ddof=1)
     print(f"mean: mpitrain {means[0]:.2f} ± {spread[0]:.2f} %, plain {means[1]:.2f} ± {spread[1]:.2f} %")

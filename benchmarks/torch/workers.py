@@ -4,11 +4,12 @@
 
 Ranks 1 and 2 each run a plain PyTorch loop at the same time; then they are workers of `easgd` (τ = 10), whose centre
 rank 0 serves; then they are two peers of `sparse-delta` (0.1 % of the elements sent), while rank 0 does nothing. Both
-sides take 64 samples from the same arrays in a random order, and update by plain SGD. A ratio is of the sums of samples
-per second, all algorithms to the plain loops of the same round; the median over the rounds counts.
+sides take minibatches of 64, or as many as MINIBATCH says, from the same arrays in a random order, and update by plain
+SGD. A ratio is of the sums of samples per second, of the algorithm to the plain loops of the same round, by the clock
+and by the workers' processor time, which other programs on the machine disturb less; the medians over the rounds count.
 """
 
-import statistics
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from mpitrain.device import CPU
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 
-MINIBATCH = 64
+MINIBATCH = int(os.environ.get("MINIBATCH", "64"))
 ALGORITHMS = {
     "easgd": ("algorithm.name=easgd", "algorithm.tau=10"),
     "sparse-delta": ("algorithm.name=sparse-delta", "algorithm.target_density=0.001"),
@@ -55,14 +56,17 @@ def ours(transport: Transport, name: str, minibatches: int, algorithm: str) -> C
     return lambda: PROTOCOLS[one.config.algorithm.protocol](one)
 
 
-def timed(transport: Transport, run: Callable[[], None], minibatches: int) -> float:
-    """Samples per second of all ranks together, from a common start to the last rank's end."""
+def timed(transport: Transport, run: Callable[[], None], minibatches: int) -> np.ndarray:
+    """Samples per second of both workers together, from a common start to the last rank's end, and per second of the
+    workers' processor time."""
     transport.barrier("the others")
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     run()
     seconds = np.array([time.perf_counter() - began])
+    spent = np.array([time.process_time() - busy if transport.rank else 0.0])
     transport.wait(transport.comm.Iallreduce(MPI.IN_PLACE, seconds, MPI.MAX), "the others")
-    return minibatches * MINIBATCH / float(seconds[0])
+    transport.wait(transport.comm.Iallreduce(MPI.IN_PLACE, spent, MPI.SUM), "the others")
+    return minibatches * MINIBATCH / np.array([float(seconds[0]), float(spent[0]) / 2])
 
 
 def main(name: str, rounds: int = 7, minibatches: int = 80) -> None:
@@ -73,22 +77,24 @@ def main(name: str, rounds: int = 7, minibatches: int = 80) -> None:
     pair = Transport(transport.comm.Split(int(transport.rank == 0)))  # the two workers
     works = transport.rank > 0
     alone = plain(name, minibatches // 2) if works else lambda: None
-    ratios: dict[str, list[float]] = {algorithm: [] for algorithm in ALGORITHMS}
+    ratios: dict[str, list[np.ndarray]] = {algorithm: [] for algorithm in ALGORITHMS}
     for number in range(rounds + 1):
         independent = timed(transport, alone, minibatches)
-        line = f"2 x PyTorch {independent:6.0f} samples/s"
-        for algorithm in ALGORITHMS:
+        line = f"2 x PyTorch {independent[0]:6.0f} samples/s"
+        for algorithm, each in ratios.items():
             who = transport if algorithm == "easgd" else pair
             run = ours(who, name, minibatches, algorithm) if works or who is transport else lambda: None
-            rate = timed(transport, run, minibatches)
-            line += f"   {algorithm} {rate:6.0f}, ratio {rate / independent:.3f}"
+            rates = timed(transport, run, minibatches)
+            ratio = rates / independent
+            line += f"   {algorithm} {rates[0]:6.0f}, ratio {ratio[0]:.3f}, of processor time {ratio[1]:.3f}"
             if number:  # the first round warms up
-                ratios[algorithm].append(rate / independent)
+                each.append(ratio)
         if number and transport.rank == 0:
             print(line, flush=True)
     if transport.rank == 0:
         for algorithm, each in ratios.items():
-            print(f"{name}: {algorithm}: median ratio {statistics.median(each):.3f} over {rounds} rounds")
+            wall, busy = np.median(each, axis=0)
+            print(f"{name}: {algorithm}: median ratio {wall:.3f}, of processor time {busy:.3f} over {rounds} rounds")
 
 
 if __name__ == "__main__":
