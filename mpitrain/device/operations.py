@@ -53,6 +53,7 @@ class Operations(Kernels):
         levels: Array = NO_LEVELS,
         greatest: int = 1,
         quantum: float = 0.0,
+        first: int = 0,
     ) -> int:
         """Like ops.residual.accumulate; `words` and `levels` are in host memory, and only the emitted are copied."""
         words_here, levels_here = self._room(words.size, levels.size)
@@ -66,10 +67,11 @@ class Operations(Kernels):
         )
         count, bad = (int(number) for number in self._report.get())
         if bad != NONE:
-            raise TrainingFailed(f"element {bad} of the residual is not finite: training has diverged")
+            raise TrainingFailed(f"element {first + bad} of the residual is not finite: training has diverged")
         for here, there in ((words_here, words), (levels_here, levels)):
             if here[:count].size:
                 here[:count].get(out=there[:count])
+        words[:count] += np.uint32(first)
         return count
 
     def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:

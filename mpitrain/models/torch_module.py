@@ -15,6 +15,7 @@ from mpitrain.flat import Array
 from mpitrain.models import torch_examination as examination
 from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.models.torch_binding import Binding
+from mpitrain.models.torch_start import keep_memory
 from mpitrain.models.torch_statistics import Statistics
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -47,6 +48,7 @@ class TorchModel:
         seed: int = 1,
         bf16: bool = False,
     ) -> None:
+        keep_memory()
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
         self.documents: Mapping[str, str] = {}
         self.output: Literal["softmax", "logistic"] = output

@@ -100,7 +100,6 @@ class Compression:
                 self.step, self._quantum = 1, rule.unit_quantum(self._rate)
 
     def _accumulate(self, part: slice, gradient: Array) -> int:
-        first = {"first": part.start} if part.start else {}
         return self._emit(
             self.residual[part],
             gradient,
@@ -110,7 +109,7 @@ class Compression:
             threshold=self.threshold if self._emits else inf,
             limit=self.options.clip * self.threshold or inf,
             quantum=self._quantum,
-            **first,
+            first=part.start,
         )
 
     def _adapt(self, count: int) -> None:
