@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from mpitrain.algorithms import Allreduce
-from mpitrain.flat import Array, block_of, block_pairs, block_slices, scratch_for
+from mpitrain.flat import Array, block_pairs, scratch_for
 from mpitrain.models.model import Consumer
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
