@@ -1,10 +1,14 @@
 """Run the program as a user would, and keep what it says: used by the studies beside this file."""
 
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+DIVERGED = "diverged\n"  # the last line of a log
 
 
 def run(
@@ -37,3 +41,32 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def simulate(
+    folder: Path, ranks: int, cluster: Path, settings: dict[str, Any], config: Path | None = None
+) -> dict[str, Any] | None:
+    """As `run` with a cluster, in this process: for hundreds of runs that are shorter than a start of Python.
+
+    None if the run diverged, which a sweep of rates expects.
+    """
+    from mpitrain.__main__ import main
+
+    done, log = folder / "summary.json", folder.parent / f"{folder.name}.log"
+    if not done.exists() and not _diverged(log):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        words = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+        print(f"{folder.name}: {ranks} simulated ranks", file=sys.stderr, flush=True)
+        with log.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            where = [f"--cluster={cluster}", f"--ranks={ranks}", f"--out={folder}"]
+            status = main(["simulate", *([str(config)] if config else []), *where, *words])
+        if status == 1 and any(word in log.read_text() for word in ("diverged", "finite")):
+            log.write_text(log.read_text() + DIVERGED)
+        elif status:
+            raise RuntimeError(f"{folder.name}: exit status {status}, see {log}")
+    return None if _diverged(log) else json.loads(done.read_text())
+
+
+def _diverged(log: Path) -> bool:
+    return log.exists() and log.read_text().endswith(DIVERGED)
