@@ -19,6 +19,6 @@ def warm(network: Model, dtype: DTypeLike = np.float32, to_device: ToDevice = la
     `to_device` copies arrays to the network's device. Compiling takes seconds, loading from the cache tens of
     milliseconds: one rank of each node calls this before the others.
     """
-    parameters = to_device(network.initial(0, dtype))
+    parameters = to_device(np.zeros(network.layout.size, dtype))
     batch = Batch(to_device(np.zeros((1, *network.input_shape), dtype)), to_device(np.zeros(1, np.int32)))
     network.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"))

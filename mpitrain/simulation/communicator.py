@@ -47,6 +47,7 @@ class Group:
         self.arrivals: dict[tuple[int, int], float] = {}  # of the last message between two ranks
         self._made: dict[tuple[int, object], Group] = {}
         self._memories: dict[int, dict[int, Array]] = {}
+        self.looking: set[int] = set()  # ranks that have looked at a window since one of them last changed
         fabric.groups.append(self)
 
     def join(self, rank: int, number: int, kind: str, carry_out: Callable[[list[Part]], None], part: Part) -> None:
@@ -180,10 +181,11 @@ class Communicator:
         self._fabric.send(nbytes, members[source], members[target], end)
         return request
 
-    def wake_all(self) -> None:
-        """Something that all ranks may see has changed."""
-        for box in self.group.boxes:
-            box.wake()
+    def look(self) -> None:
+        """This rank looks at the windows, and may have changed them: whoever has looked before may see that now."""
+        for rank in sorted(self.group.looking - {self.rank}):
+            self.group.boxes[rank].wake()
+        self.group.looking = {self.rank}
 
     def _join(
         self, kind: str, carry_out: Callable[[list[Part]], None], give: Array | None, take: Sequence[Array]

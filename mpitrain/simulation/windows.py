@@ -53,7 +53,7 @@ class Window:
 
     def Sync(self) -> None:
         """Others that share the memory may see a change now."""
-        self._communicator.wake_all()
+        self._communicator.look()
 
     def Free(self) -> None:
         _wait(self._communicator.Ibarrier(), self._rank, "the others to free a window")
