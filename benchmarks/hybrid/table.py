@@ -2,9 +2,9 @@
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/hybrid/table.py FOLDER --set data.path=SHARDS [--seeds 1 2 3] [--set ...]
 
-Each line is the mean of a run for each seed, with the smallest and the largest; cross-entropy and error are of the test
-part. Runs are kept in FOLDER and not repeated. Ranks are simulated in one process, which gives what ranks of their own
-give. The settings are table.toml's.
+Each line is the mean of a run for each seed, with every seed's error; cross-entropy and error are of the test part.
+Runs are kept in FOLDER and not repeated. Ranks are simulated in one process, which gives, up to rounding, what ranks of
+their own give. The settings are table.toml's.
 """
 
 import argparse
