@@ -82,7 +82,7 @@ def test_the_loss_falls_over_the_first_sixty_updates(
     """The mean loss of the last sixth of them is below that of the first, and none is far above the first loss."""
     small = SMALL[name]
     corpus(tmp_path, small.shape, small.classes)
-    losses, gradient, step = list[float](), Learner.gradient, HybridStepper.step
+    losses, gradient, step = list[float](), Learner.scaled_gradient, HybridStepper.step
 
     def compute(learner: Learner, *arguments: Any, **more: Any) -> float:
         loss = gradient(learner, *arguments, **more)
@@ -94,7 +94,7 @@ def test_the_loss_falls_over_the_first_sixty_updates(
         losses.append(step(stepper, work))
         return losses[-1]
 
-    monkeypatch.setattr(Learner, "gradient", compute)
+    monkeypatch.setattr(Learner, "scaled_gradient", compute)
     monkeypatch.setattr(HybridStepper, "step", together)
     length = f"training.epochs={UPDATES * small.samples / SAMPLES}"
     quiet = ("run.progress=none", "run.evaluate_every=0", "run.checkpoint_every=0", "run.threads=1")
