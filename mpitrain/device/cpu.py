@@ -5,7 +5,7 @@ everything that MPI or a file reads is in host memory, unless MPI is CUDA-aware.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import xxhash
@@ -18,6 +18,7 @@ from mpitrain.models.workspace import Workspace
 from mpitrain.ops.residual import accumulate
 
 if TYPE_CHECKING:
+    from mpitrain.data.batch import Samples
     from mpitrain.mpi import Transport
 
 Rule = TypeVar("Rule", bound=Callable[..., None])
@@ -42,7 +43,7 @@ class Cpu:
         """Buffers and array functions for a network."""
         return Workspace()
 
-    def open_loader(self, corpus: Any, dtype: np.dtype, deadline: float = DEADLINE) -> Loader:
+    def open_loader(self, corpus: "Samples", dtype: np.dtype, deadline: float = DEADLINE) -> Loader:
         """Minibatches on the device, copied ahead of use."""
         return open_loader(corpus, dtype, deadline=deadline)
 

@@ -6,14 +6,12 @@ NumPy takes two to four, over blocks that stay in the second-level cache. The di
 take little time for the number of weights: small minibatches, or quick products.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array
+from mpitrain.rules import Rule
 from mpitrain.rules import sgd as rules
 
 
@@ -63,7 +61,7 @@ def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
 
 
 #: A rule of mpitrain.rules by the function that computes it in one pass.
-FUSED: dict[Callable[..., Any], Callable[..., Any]] = {
+FUSED: dict[Rule, Rule] = {
     rules.sgd: sgd,
     rules.classical: classical,
     rules.nesterov: classical,  # the same statements at another point

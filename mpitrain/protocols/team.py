@@ -11,7 +11,7 @@ each other is counted apart (`Team.traffic`).
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from mpitrain.sampling.queue import Work
 from mpitrain.training.buckets import Buckets, elements
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
+
+if TYPE_CHECKING:
+    from mpitrain.mpi.communicator import Request
 
 BUCKET_MB = 4.0  # of one sum over the team
 
@@ -58,7 +61,7 @@ class Part:
         team.wait(small, "its share of a gradient")
         return float(self._loss[0])
 
-    def _start_sum(self, array: Array) -> Any:
+    def _start_sum(self, array: Array) -> "Request":
         return self._sums.start_reduce(0, array, array if self.team.leads else None)
 
 
