@@ -23,6 +23,8 @@ SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 2700, 600, 900  # seconds
 #: Files of tests in several processes (tests/conftest.py). Many launch programs and wait for them, which leaves room
 #: for a third process on two cores.
 TOGETHER = ("-n", str(1 + (os.cpu_count() or 1)))
+#: These have the machine to themselves: Slurm gives a preempted job seconds.
+SLURM = "tests/jobs"
 #: Without tests that start programs, and with fewer examples of properties.
 QUICK = ("-n", "auto", "-m", "not launches", "--hypothesis-profile", "quick")
 
@@ -57,7 +59,9 @@ def main(implementations: list[str]) -> int:
             failed += step("ruff", [python, "-m", "ruff", "check", "."], SERIAL_DEADLINE)
             failed += step("ruff format", [python, "-m", "ruff", "format", "--check", "."], SERIAL_DEADLINE)
             failed += step("mypy", [python, "-m", "mypy"], SERIAL_DEADLINE)
-            failed += step("serial tests", [python, "-m", "pytest", "-q", *TOGETHER], SERIAL_DEADLINE)
+            others = [*TOGETHER, f"--ignore={SLURM}"]
+            failed += step("serial tests", [python, "-m", "pytest", "-q", *others], SERIAL_DEADLINE)
+            failed += step("tests in Slurm", [python, "-m", "pytest", "-q", SLURM], SERIAL_DEADLINE)
         else:  # of the serial tests only these depend on the implementation
             launchers = [python, "-m", "pytest", "-q", "tests/jobs/test_launchers.py"]
             failed += step(f"{mpi} in Slurm", launchers, SERIAL_DEADLINE)
