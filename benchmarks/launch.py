@@ -9,24 +9,27 @@ from pathlib import Path
 from typing import Any
 
 DIVERGED = "diverged\n"  # the last line of a log
+#: A simulated node of 64 cores, and a small network for the embedded digits.
+CLUSTER, PERCEPTRON = (Path(__file__).resolve().with_name(name) for name in ("cluster.toml", "digits.toml"))
+#: A small network for speech, for studies of many runs.
+SPEECH: dict[str, Any] = {
+    "data.context": [5, 5],
+    "model.preset": "chan2014-dnn",
+    "model.hidden_layers": 2,
+    "model.width": 0.0625,
+    "model.dropout": 0.0,
+}
 
 
-def run(
-    folder: Path, ranks: int, settings: dict[str, Any], config: Path | None = None, cluster: Path | None = None
-) -> dict[str, Any]:
-    """The summary of one run of `ranks` ranks; a run that is already there and finished is not repeated.
-
-    With the file of a `cluster` the ranks are simulated.
-    """
+def run(folder: Path, ranks: int, settings: dict[str, Any], config: Path | None = None) -> dict[str, Any]:
+    """The summary of one run of `ranks` ranks; a run that is already there and finished is not repeated."""
     done = folder / "summary.json"
     if not done.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
         mpirun = Path(sys.executable).with_name("mpirun")
-        command = [str(mpirun), "-n", str(ranks), sys.executable, "-m", "mpitrain"]
-        if cluster:
-            command = [sys.executable, "-m", "mpitrain", "simulate", "--cluster", str(cluster), "--ranks", str(ranks)]
-        command += [
+        command = [
+            *(str(mpirun), "-n", str(ranks), sys.executable, "-m", "mpitrain"),
             *([str(config)] if config else []),
             "--out",
             str(folder),
@@ -46,10 +49,7 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 def simulate(
     folder: Path, ranks: int, cluster: Path, settings: dict[str, Any], config: Path | None = None
 ) -> dict[str, Any] | None:
-    """As `run` with a cluster, in this process: for hundreds of runs that are shorter than a start of Python.
-
-    None if the run diverged, which a sweep of rates expects.
-    """
+    """As `run`, with simulated ranks in this process; None if the run diverged, which a sweep of rates expects."""
     from mpitrain.__main__ import main
 
     done, log = folder / "summary.json", folder.parent / f"{folder.name}.log"
@@ -66,6 +66,16 @@ def simulate(
         elif status:
             raise RuntimeError(f"{folder.name}: exit status {status}, see {log}")
     return None if _diverged(log) else json.loads(done.read_text())
+
+
+def converged(
+    folder: Path, ranks: int, cluster: Path, settings: dict[str, Any], config: Path | None = None
+) -> dict[str, Any]:
+    """As `simulate`, for studies in which no run may diverge."""
+    told = simulate(folder, ranks, cluster, settings, config)
+    if told is None:
+        raise RuntimeError(f"{folder.name}: diverged")
+    return told
 
 
 def _diverged(log: Path) -> bool:

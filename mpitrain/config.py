@@ -122,8 +122,9 @@ class Run(Section, frozen=True):
     """Precision of products on a GPU, and of PyTorch's; weights and sums are float32."""
     cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI accepts GPU memory; auto: ask MPI
     team: Annotated[int, msgspec.Meta(ge=1, le=1000)] | Literal["node"] = 1
-    """Ranks that act as one worker, of `sparse-delta` only: so many neighbours, or `"node"` for those of each node.
-    Their leader alone exchanges, and all of them share its minibatches: `training.minibatch` is the team's."""
+    """Only with `sparse-delta`: how many neighbouring ranks form a team that acts as one worker, or `"node"` for one
+    team per node. The ranks of a team share each minibatch, so that `training.minibatch` counts the whole team's
+    samples, and only the leader exchanges deltas."""
     threads: Few = 0  # threads per rank; 0: cores of the node divided by its ranks
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
     train_subset: Number = 0  # number of training samples that are also evaluated

@@ -79,7 +79,8 @@ def test_every_recipe_is_tested() -> None:
 def test_the_loss_falls_over_the_first_sixty_updates(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mean loss of the last sixth of them is below that of the first, and none is far above the first loss."""
+    """The mean loss of the last sixth of them is below that of the first, and at most 1 % above that of a network that
+    gives all classes the same probability; none is far above the first loss."""
     small = SMALL[name]
     corpus(tmp_path, small.shape, small.classes)
     losses, gradient, step = list[float](), Learner.scaled_gradient, HybridStepper.step
@@ -105,4 +106,4 @@ def test_the_loss_falls_over_the_first_sixty_updates(
     assert set(ended) == {0}
     sixth = len(losses) // 6
     first, last = np.mean(losses[:sixth]), np.mean(losses[-sixth:])
-    assert last < first and max(losses) < 1.5 * losses[0], losses
+    assert last < first and last < 1.01 * np.log(small.classes) and max(losses) < 1.5 * losses[0], losses

@@ -21,20 +21,12 @@ from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from launch import simulate, table
+import launch
+from launch import CLUSTER, PERCEPTRON, simulate, table
 
 COMMON: dict[str, Any] = {"model.seed": 1, "run.checkpoint_every": 0, "run.progress": "none"}
 DIGITS = COMMON | {"training.epochs": 30, "training.minibatch": 16, "run.evaluate_every": 1}
-SPEECH = COMMON | {
-    "data.context": [5, 5],
-    "model.preset": "chan2014-dnn",
-    "model.hidden_layers": 2,
-    "model.width": 0.0625,
-    "model.dropout": 0.0,
-    "training.epochs": 3,
-    "training.minibatch": 64,
-    "run.evaluate_every": 0.25,
-}
+SPEECH = COMMON | launch.SPEECH | {"training.epochs": 3, "training.minibatch": 64, "run.evaluate_every": 0.25}
 #: Learning rates tried. Momenta are the defaults, 0.9 (the paper, in trainings of hours: 0.99).
 RATES = {
     "sgd": (0.4, 0.2, 0.1, 0.05),
@@ -48,7 +40,6 @@ RATES = {
 }
 #: Methods of one rank, and those whose τ is 1.
 ALONE, EVERY_MINIBATCH = ("sgd", "msgd"), ("mdownpour",)
-CLUSTER, PERCEPTRON = (Path(__file__).resolve().parent.parent / name for name in ("cluster.toml", "digits.toml"))
 Curve = list[dict[str, Any]]
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/hybrid/synthetic.py FOLDER [--train 8000] [--test 2000]
 
-Each class is a pattern of 6 x 6 coarse cells. An image shows it shifted by up to a cell, with a contrast of its own,
-under another pattern of no class, and with noise on each pixel.
+Each class is a fixed pattern of 6 x 6 coarse cells. An image shows the pattern of its class, shifted by up to one cell
+and with a random contrast. Added to it are a random pattern that belongs to no class, and noise on each pixel.
 """
 
 import argparse

@@ -15,9 +15,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from launch import run, table
+from launch import CLUSTER, converged, table
 
-CONFIG, CLUSTER = Path(__file__).with_name("table.toml"), Path(__file__).with_name("cluster.toml")
+CONFIG = Path(__file__).with_name("table.toml")
 HEADER = ["ranks", "batch size (conv, fc)", "cross-entropy", "error", "errors of the seeds"]
 
 
@@ -25,7 +25,9 @@ def line(folder: Path, ranks: int, fc_batch: str, seeds: list[int], extra: dict[
     """A run for each seed as a line of the table."""
     settings = {"algorithm.fc_batch": fc_batch, **extra}
     names = {seed: folder / f"{ranks}-{fc_batch}-{seed}" for seed in seeds}
-    told = [run(name, ranks, {**settings, "training.seed": seed}, CONFIG, CLUSTER) for seed, name in names.items()]
+    told = [
+        converged(name, ranks, CLUSTER, {**settings, "training.seed": seed}, CONFIG) for seed, name in names.items()
+    ]
     batch = settings.get("training.minibatch", tomllib.loads(CONFIG.read_text())["training"]["minibatch"])
     errors = [summary["test_error"] for summary in told]
     return [

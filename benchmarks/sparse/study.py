@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from launch import run, table
+from launch import converged, run, table
 
 COMMON: dict[str, Any] = {"run.threads": 1, "run.checkpoint_every": 0, "training.seed": 1}
 SPEECH: dict[str, Any] = COMMON | {
@@ -158,7 +158,7 @@ def teams(study: Study) -> None:
             own |= study.settings | share | {"algorithm.order": "round-robin", "run.team": size}
             for seed in (1, 2, 3):
                 more = own | {"training.seed": seed}
-                runs.append(run(study.out / f"teams-{ranks}-{size}-{seed}", ranks, more, cluster=CLUSTER))
+                runs.append(converged(study.out / f"teams-{ranks}-{size}-{seed}", ranks, CLUSTER, more))
             within = statistics.mean(told.get("bytes_sent_within_teams", 0) for told in runs)
             sent = statistics.mean(told["bytes_sent"] for told in runs) - within
             elsewhere = 1.0 if size > 1 else (ranks - ranks // 2) / (ranks - 1)

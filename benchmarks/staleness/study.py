@@ -22,21 +22,13 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from launch import simulate, table
+import launch
+from launch import CLUSTER, PERCEPTRON, simulate, table
 
 COMMON: dict[str, Any] = {"run.checkpoint_every": 0, "run.progress": "none", "run.evaluate_every": 0}
-SPEECH = COMMON | {
-    "data.context": [5, 5],
-    "model.preset": "chan2014-dnn",
-    "model.hidden_layers": 2,
-    "model.width": 0.0625,
-    "model.dropout": 0.0,
-    "training.epochs": 1,
-    "training.minibatch": 128,
-}
+SPEECH = COMMON | launch.SPEECH | {"training.epochs": 1, "training.minibatch": 128}
 RATES = {"digits": (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4), "speech": (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)}
 WORKERS = (1, 2, 3, 4, 5)
-CLUSTER, PERCEPTRON = (Path(__file__).resolve().parent.parent / name for name in ("cluster.toml", "digits.toml"))
 
 
 @dataclass(frozen=True)

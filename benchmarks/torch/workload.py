@@ -43,7 +43,7 @@ class Random:
 
 
 def session(transport: Transport, name: str, samples: int, *settings: str) -> Session:
-    """A training of one epoch of so many samples."""
+    """A session that trains one of MODULES for one epoch on `samples` random samples."""
     told = ["training.epochs=1", "run.evaluate_every=0", f"training.learning_rate={RATE}", *settings]
     config = configuration.load(None, told)
     corpus, model = Random(samples), TorchModel(lambda seed: MODULES[name](), SHAPE, CLASSES)

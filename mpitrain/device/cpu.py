@@ -5,7 +5,7 @@ everything that MPI or a file reads is in host memory, unless MPI is CUDA-aware.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
@@ -16,12 +16,11 @@ from mpitrain.device.one_pass import FUSED, compile_all
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.ops.residual import accumulate
+from mpitrain.rules import Rule
 
 if TYPE_CHECKING:
     from mpitrain.data.batch import Samples
     from mpitrain.mpi import Transport
-
-Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
 class Cpu:
@@ -79,7 +78,7 @@ class Cpu:
 
     def fast(self, rule: Rule) -> Rule:
         """The rule, or a single kernel that gives the same bits."""
-        return cast(Rule, FUSED.get(rule, rule))
+        return FUSED.get(rule, rule)
 
     def compile_rules(self, dtype: np.dtype) -> None:
         """Compile these kernels, or load them from the cache on disk."""

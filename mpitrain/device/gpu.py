@@ -12,7 +12,7 @@ import numpy as np
 from mpitrain.data.prefetch import DEADLINE, open_loader
 from mpitrain.device.batches import Uploading
 from mpitrain.device.collectives import StagedTransport
-from mpitrain.device.cpu import Cpu, Rule
+from mpitrain.device.cpu import Cpu
 from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.direct import DirectTransport
 from mpitrain.device.operations import Operations
@@ -21,6 +21,7 @@ from mpitrain.device.streams import Event, Stream
 from mpitrain.flat import Array
 from mpitrain.models.patch_product import Patches, Product
 from mpitrain.models.workspace import Workspace
+from mpitrain.rules import Rule
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport

@@ -67,7 +67,8 @@ def accumulate(
     )
     if count < 0:
         raise TrainingFailed(f"element {first - 1 - count} of the residual is not finite: training has diverged")
-    words[:count] += np.uint32(first)  # the sign is the top bit, which no index reaches
+    if first:
+        words[:count] += np.uint32(first)  # the sign is the top bit, which no index reaches
     return int(count)
 
 
