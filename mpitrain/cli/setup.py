@@ -18,13 +18,14 @@ from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.cli import doubts
+from mpitrain.cli import doubts, memory
 from mpitrain.config import Config, Run
 from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
+from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.models.model import Model, buffered
 from mpitrain.monitoring import tensorboard
@@ -69,13 +70,14 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
     if transport.runtime.simulated and config.run.device == "gpu":
         raise BadInput("run.device = 'gpu': simulated ranks compute on the CPU")
     device = CPU if transport.runtime.simulated else choose(_run_of(config), transport.local_rank)
-    corpus = transport.alive_while(lambda: open_corpus(data_path(config), "train", **reading(config)))
+    corpus = transport.runtime.once("the training part", lambda: _open(transport, config))
     torch_start.limit_threads(threads(config.run.threads, transport))
     shown = Shown(options.resume, says(transport.rank == 0), options.build)
     network = network_of(config, corpus.shape, corpus.classes, device.workspace(), shown)
     torch_start.limit_threads(threads(config.run.threads, transport))
     _require_whole_samples(config, corpus.samples)
-    _require_memory(config, network, max(transport.runtime.simulated, 1))
+    if transport.rank == 0 or not transport.runtime.simulated:
+        memory.require(config, network, corpus, transport.runtime.simulated)
     wanted, there = Schedule(config, corpus.samples).most_workers, workers_of(config, transport)
     config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
     if wanted > there:
@@ -85,6 +87,11 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
     if config.run.tensorboard:
         tensorboard.require()
     return device, corpus, network
+
+
+def _open(transport: Transport, config: Config) -> Corpus:
+    """The training part."""
+    return transport.alive_while(lambda: open_corpus(data_path(config), "train", **reading(config)))
 
 
 def _run_of(config: Config) -> Run:
@@ -104,25 +111,6 @@ def _require_whole_samples(config: Config, samples: int) -> None:
     for key, epochs in lengths.items():
         if epochs and round(epochs * samples) == 0:
             raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
-
-
-def _require_memory(config: Config, network: Model, ranks: int) -> None:
-    """Raise BadInput for a network whose parameters and gradient do not fit in this node's memory: otherwise the kernel
-    would kill the process without an explanation."""
-    needed = 2 * network.layout.size * np.dtype(config.training.dtype).itemsize * ranks
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        raise BadInput(
-            f"{_sized(config, network)} has {network.layout.size:,} parameters; with their gradient they take "
-            f"{needed / 1e9:,.0f} GB, this node has {there / 1e9:,.0f} GB"
-        )
-
-
-def _sized(config: Config, network: Model) -> str:
-    """The network with the keys that make it so large, for messages."""
-    if config.model.preset is None:
-        return network.name
-    return f"model.preset, model.width: {config.model.preset} of width {config.model.width:g}"
 
 
 def run_folder(config: Config, options: TrainOptions, wait: Callable[[], None]) -> Lease:
@@ -178,11 +166,7 @@ def new_session(
     agree(device, transport, *cuda_aware(config.run.cuda_aware))
     training = config.training
     schedule = Schedule(config, corpus.samples)
-    state = fresh(
-        config.algorithm,
-        network.initial(config.initial_seed, np.dtype(training.dtype)),
-        Queue(corpus.samples, schedule.total),
-    )
+    state = fresh(config.algorithm, _initial(transport, config, network), Queue(corpus.samples, schedule.total))
     team = None
     if config.run.team != 1:
         team = Team(transport, divide(config.run.team, transport.node_leaders))
@@ -207,6 +191,13 @@ def new_session(
     return Session(
         config, transport, members, network, learner, schedule, state, transport.clock, stop, device=device, team=team
     )
+
+
+def _initial(transport: Transport, config: Config, network: Model) -> Array:
+    """The initial weights, which simulated ranks copy from the first of them."""
+    dtype = np.dtype(config.training.dtype)
+    theta = transport.runtime.once("the initial weights", lambda: network.initial(config.initial_seed, dtype))
+    return theta.copy() if transport.runtime.simulated else theta
 
 
 def has_server(config: Config) -> bool:

@@ -223,10 +223,10 @@ def _compile(transport: Transport, corpus: Corpus, network: Model, config: Confi
         device.compile_rules(dtype)
 
     if transport.leader:
-        once()
+        transport.runtime.once("the compilation", once)
     transport.local_barrier("the compilation")
     if not transport.leader:
-        once()
+        transport.runtime.once("the compilation", once)
 
 
 def _share_state(session: Session) -> None:

@@ -71,8 +71,9 @@ class Corpus:
     """`samples` inputs of `shape` (frames: [window, dims]; images: [h, w, c]) with targets in range(`classes`).
 
     `kind` is "frames" or "images"; `attributes` are those of the first shard; `in_memory` says whether all inputs have
-    been read. `mean` and `scale` (1 ÷ standard deviation) are per channel for images, per group and feature for frames.
-    For frames, `utterances` int64 [n+1] are the offsets where utterances begin, and `keys` their names, if any.
+    been read, into `held_bytes` bytes. `mean` and `scale` (1 ÷ standard deviation) are per channel for images, per
+    group and feature for frames. For frames, `utterances` int64 [n+1] are the offsets where utterances begin, and
+    `keys` their names, if any.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class Corpus:
         self._context, self._filling = context, Lock()
         if self.kind == "images" and any(context):
             raise BadInput(f"data.context = {list(context)}: images have no neighbouring frames")
-        self.in_memory = sum(file.inputs_bytes for file in files) <= memory_limit
+        nbytes = sum(file.inputs_bytes for file in files)
+        self.in_memory = nbytes <= memory_limit
+        self.held_bytes = nbytes if self.in_memory else 0
         if self.kind == "images":
             self._see(first, augmentation, normalise, dtype)
         else:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
@@ -50,12 +50,14 @@ class Job(Generic[T]):
         self._cores = [shared[node] for node in nodes]
         self._fabric = Fabric(self.scheduler, Wires(network or Network(), nodes), nodes)
         self._world, self._ranks, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
+        self._shared: dict[str, object] = {}  # what the ranks make once
 
     def run(self, program: Callable[[Transport], T]) -> list[T]:
         """What the program returns on each rank. Raises what it raises on any; Deadlock if all wait for each other."""
 
         def on(rank: int) -> Callable[[], T]:
-            runtime = Rank(self.scheduler, rank, self._ranks, self._cores[rank], partial(self._seconds, rank))
+            seconds = partial(self._seconds, rank)
+            runtime = Rank(self.scheduler, rank, self._ranks, self._cores[rank], seconds, self._shared)
             return lambda: program(Transport(Communicator(self._world, rank), self._deadline, runtime))
 
         return self.scheduler.run([on(rank) for rank in range(self._ranks)])
@@ -75,10 +77,21 @@ class Rank:
     """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
 
     def __init__(
-        self, scheduler: Scheduler, rank: int, ranks: int, cores: Cores, seconds: Callable[[int], float]
+        self,
+        scheduler: Scheduler,
+        rank: int,
+        ranks: int,
+        cores: Cores,
+        seconds: Callable[[int], float],
+        shared: dict[str, object],
     ) -> None:
         self._scheduler, self._rank, self.simulated = scheduler, rank, ranks
-        self._cores, self._seconds = cores, seconds
+        self._cores, self._seconds, self._shared = cores, seconds, shared
+
+    def once(self, what: str, make: Callable[[], J]) -> J:
+        if what not in self._shared:
+            self._shared[what] = make()
+        return cast(J, self._shared[what])
 
     def pace(self, samples: int) -> None:
         self._cores.compute(self._rank, self._seconds(samples))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.cli import memory
 from mpitrain.simulation.cluster import Gradient
 
 CLUSTER = """
@@ -75,6 +76,20 @@ def test_a_bad_cluster_is_one_line(
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert re.search(said, err)
+
+
+@pytest.mark.parametrize("algorithm", ["asgd", "easgd", "allreduce", "hybrid"])
+def test_ranks_that_do_not_fit_in_memory_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str
+) -> None:
+    """Before anything is allocated: θ, a gradient, and a velocity or a worker's own copy, 4 · 3 · 59.8 M · 4 bytes."""
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    monkeypatch.setattr(memory, "installed", lambda: 1_000_000_000)  # what one rank needs fits
+    keys = ["--set", f"algorithm.name={algorithm}", "--set", "model.width=40", "--out", str(tmp_path / "run")]
+    assert main(["simulate", "--cluster", str(tmp_path / "cluster.toml"), *keys]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and not (tmp_path / "run").exists()
+    assert re.search(r"--ranks 4: need at least 2\.9 GB, this machine has 1\.0 GB: .* 3 vectors of 59,837,450 ", err)
 
 
 def test_a_slow_node_and_a_drawn_factor(run_command: Callable[..., Any], tmp_path: Path) -> None:
