@@ -27,6 +27,13 @@ def test_every_job_file_is_package_data() -> None:
     assert listed == {path for path in (ROOT / "jobs").rglob("*") if path.is_file()}
 
 
+def test_every_cluster_is_package_data() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert config["options.package_data"]["mpitrain.simulation.clusters"] == "*.toml"
+    assert len(list((ROOT / "mpitrain/simulation/clusters").glob("*.toml"))) == 5
+
+
 def test_the_digits_are_installed() -> None:
     """Under 100 kB, both parts."""
     shards = [path for path in (files(mpitrain) / "data").iterdir() if path.name.endswith(".h5")]

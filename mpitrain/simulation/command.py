@@ -18,16 +18,18 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command."""
     parser = commands.add_parser("simulate", help="train on a cluster that a file describes, in virtual time")
     add_training_arguments(parser)
-    parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="the cluster: docs/simulate.md")
+    what = "the cluster: a file, or a paper's name, such as strom2015: docs/simulate.md"
+    parser.add_argument("--cluster", required=True, metavar="FILE", help=what)
     parser.add_argument("--ranks", type=int, metavar="N", help="how many; default: as many as the cluster has room for")
     parser.set_defaults(run=_simulate)
 
 
 def _simulate(options: argparse.Namespace) -> int:
     from mpitrain.mpi.agreement import alone
+    from mpitrain.simulation.clusters import find
 
     why = "simulate runs without mpirun: one process has all the ranks"
-    return alone(lambda: simulate(training_options(options), options.cluster, options.ranks), why)
+    return alone(lambda: simulate(training_options(options), find(options.cluster), options.ranks), why)
 
 
 def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
