@@ -133,6 +133,16 @@ def cifar(path: Path) -> None:
             archive.addfile(entry, io.BytesIO(content))
 
 
+def pictures(folder: Path) -> None:
+    """Ten PNG files of each of two classes, of different sizes, and a file that is no picture."""
+    image = pytest.importorskip("PIL.Image", reason="the extra mpitrain[images] is not installed")
+    for number, name in enumerate(("cat", "dog")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "notes.txt").write_text("not a picture")
+        for place in range(10):
+            image.new("RGB", (32 + place, 40), (200 * number, place, 0)).save(folder / name / f"{place}.png")
+
+
 def kaldi(folder: Path) -> None:
     """A data folder with features, speakers and their means, and alignments; recordings with labels."""
     kaldiio = pytest.importorskip("kaldiio", reason="the extra mpitrain[kaldi] is not installed")
@@ -210,10 +220,11 @@ def test_of_the_readme_and_of_checkpoints(launch: Callable[..., Any], tmp_path: 
 
 def test_of_images(launch: Callable[..., Any], tmp_path: Path) -> None:
     cifar(tmp_path / "cifar-10-python.tar.gz")
+    pictures(tmp_path / "pictures")
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     small = ("--set", "training.minibatch=10", "--set", "run.train_subset=10")
     run_all(launch, tmp_path, shortened("docs/images.md", {}, *small))
-    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "report.html").exists() and len(np.load(tmp_path / "guesses.npz")["posteriors"]) == 2
 
 
 def test_of_kaldi_and_recordings(launch: Callable[..., Any], tmp_path: Path) -> None:
@@ -263,25 +274,26 @@ def test_of_networks_runs_and_models(launch: Callable[..., Any], tmp_path: Path)
     python(tmp_path, "docs/trained.md", "import numpy as np\nutterance = np.zeros((20, 40))\n", launch)
 
 
-BUILD = """
-import numpy as np, torch
-images = np.zeros((3, 8, 8, 1), np.uint8)
-def build(input_shape, classes):
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(int(np.prod(input_shape)), classes))
-"""
-
-
-def test_of_python(launch: Callable[..., Any], tmp_path: Path) -> None:
-    """Shards written, and a module trained, used and looked at."""
+def test_of_shards_of_your_own(launch: Callable[..., Any], tmp_path: Path) -> None:
     python(tmp_path, "docs/shards.md", "", launch)
     assert len(list((tmp_path / "shards" / "own").iterdir())) == 2
+
+
+def test_of_pytorch(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """The page's module, trained by its configuration and commands, and from Python."""
     pytest.importorskip("torch", reason="the extra mpitrain[torch] is not installed")
-    python(tmp_path, "docs/pytorch.md", BUILD, launch, "import mpitrain")
+    pytest.importorskip("safetensors", reason="the extra mpitrain[safetensors] is not installed")
+    page = blocks(ROOT / "docs/pytorch.md")
+    for name, kind in (("net.py", "python"), ("net.toml", "toml")):
+        (tmp_path / name).write_text(next(block.text for block in page if block.kind == kind))
+    run_all(launch, tmp_path, shortened("docs/pytorch.md", {}))
+    assert (tmp_path / "my-net" / "model.safetensors").exists()
+    python(tmp_path, "docs/pytorch.md", "import numpy\nimages = numpy.zeros((3, 8, 8, 1), numpy.uint8)\n", launch)
 
 
-def python(folder: Path, page: str, before: str, launch: Callable[..., Any], having: str = "") -> None:
+def python(folder: Path, page: str, before: str, launch: Callable[..., Any]) -> None:
     """Run the blocks of Python on a page, one after the other."""
-    texts = [block.text for block in blocks(ROOT / page) if block.kind == "python" and having in block.text]
+    texts = [block.text for block in blocks(ROOT / page) if block.kind == "python"]
     assert texts
     (folder / "page.py").write_text(before + "\n".join(texts))
     ended = launch(1, program=("page.py",))

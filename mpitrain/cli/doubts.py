@@ -1,7 +1,7 @@
 """Warnings about configurations that are valid but probably unintended. They are printed before the run, which goes
 on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from mpitrain.algorithms import name_of
 from mpitrain.files import Record
@@ -9,8 +9,9 @@ from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
 
 
-def of_data(schedule: Schedule, class_counts: Sequence[int]) -> Iterator[str]:
-    """Warn of a minibatch larger than an epoch, and of samples that all belong to one class."""
+def of_data(schedule: Schedule, class_counts: Sequence[int], measured: Collection[str]) -> Iterator[str]:
+    """Warn of a minibatch larger than an epoch, of samples that all belong to one class, and of data without a part
+    that errors are measured on; `measured` names these parts."""
     most = max(settings.minibatch for settings in schedule.all)
     if most > schedule.samples:
         key = "training.minibatch" if schedule.all[0].minibatch == most else "stages: minibatch"
@@ -19,6 +20,8 @@ def of_data(schedule: Schedule, class_counts: Sequence[int]) -> Iterator[str]:
         )
     if sum(count > 0 for count in class_counts) == 1:
         yield "data.path: all samples are of one class; there is nothing to learn"
+    if not measured:
+        yield "data.path: there is no part dev or test; no error is measured"
 
 
 def of_resume(session: Session, before: Record | None) -> Iterator[str]:

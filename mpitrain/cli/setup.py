@@ -237,7 +237,7 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
         )
     session.monitor = monitor = MasterMonitor(session, folder, metrics, progress, evaluation)
     _say_start(session, resumed is not None)
-    for line in (*doubts.of_data(session.schedule, told.class_counts), *doubts.of_resume(session, before)):
+    for line in (*doubts.of_data(session.schedule, told.class_counts, corpora), *doubts.of_resume(session, before)):
         monitor.warn(line)
     return monitor
 

@@ -91,7 +91,10 @@ class Importing:
         wanted = {task.final: task for task in tasks}
         for path in self.folder.glob("[!.]*.h5"):
             if path not in wanted or not wanted[path].done(path):
-                raise BadInput(f"{self.folder}: already holds shards of another corpus, such as {path.name}")
+                raise BadInput(
+                    f"{self.folder}: already holds shards of another corpus or another split, such as {path.name}; "
+                    "name another folder, or delete this one"
+                )
         return [task for task in tasks if not task.final.exists() and not task.done(task.provisional)]
 
     def _share_out(self, actions: Sequence[Action], what: str, executor: Executor) -> None:

@@ -61,7 +61,8 @@ def plan(folder: Path, look: Look, split: Split) -> Plan:
         "classes": len(names),
         NAMES: named([printable("_".join(name.split())) for name in names]),
     }
-    notes = (f"left out {left:,} files that are not named as pictures are",) if left else ()
+    files = "1 file" if left == 1 else f"{left:,} files"
+    notes = (f"left out {files} without the name of a picture, such as .png or .jpg",) if left else ()
     return Plan("images", attributes, chunks, partial(_shard, folder, look, shape), (look, shape), notes)
 
 

@@ -88,7 +88,9 @@ def test_what_another_import_left_is_not_taken(tmp_path: Path) -> None:
     calls: list[int] = []
     imported(tmp_path, lambda: _plan(calls))
     assert sorted(calls) == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(BadInput, match="already holds shards of another corpus, such as t"):
+    with pytest.raises(
+        BadInput, match=r"already holds shards of another corpus or another split, such as t.*another folder"
+    ):
         imported(tmp_path, lambda: _plan([], source="others"))
 
 

@@ -1,0 +1,27 @@
+"""Warnings before a run: each for the configuration it is about, and none for the defaults."""
+
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from mpitrain import config as configuration
+from mpitrain.cli import doubts
+from mpitrain.schedules.stages import Schedule
+
+
+@pytest.mark.parametrize(
+    ("settings", "counts", "measured", "warned"),
+    [
+        ([], [50, 50], ["test"], []),
+        (["training.minibatch=100"], [50, 50], ["dev"], []),
+        (["training.minibatch=101"], [50, 50], ["test"], ["training.minibatch = 101: an epoch has 100 samples"]),
+        ([], [0, 100, 0], ["test"], ["data.path: all samples are of one class"]),
+        ([], [100], [], ["data.path: all samples are of one class", "data.path: there is no part dev or test"]),
+    ],
+)
+def test_what_is_probably_not_intended(
+    settings: list[str], counts: Sequence[int], measured: Collection[str], warned: list[str]
+) -> None:
+    schedule = Schedule(configuration.load(None, settings), 100)
+    found = list(doubts.of_data(schedule, counts, measured))
+    assert len(found) == len(warned) and all(map(str.startswith, found, warned)), found
