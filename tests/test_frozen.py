@@ -3,6 +3,7 @@
 `--lost all`: every algorithm in every phase, which takes half an hour; by default some of them.
 """
 
+import json
 import os
 import re
 import signal
@@ -153,6 +154,10 @@ def test_a_frozen_rank_is_named(tmp_path: Path, algorithm: str, phase: str, vict
     print(f"{algorithm} {phase} {victim}: {seconds:.1f} s {named}")
     assert status > 0 and named and all(ranks == str(victim) for _, ranks in named), err
     assert seconds < DEADLINE + MORE + BUSY, err
+    if phase in ("training", "busy", "evaluation", "last checkpoint"):
+        records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        failed = [record for record in records if record["event"] == "failed"]
+        assert failed and failed[0]["silent"] == [victim] and failed[0]["text"] in err, records
 
 
 def test_a_killed_rank_ends_the_job(

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import isfinite, log
 from pathlib import Path
 
@@ -11,17 +13,38 @@ import numpy as np
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import coordination
 from mpitrain.cli.setup import has_server, some
+from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, first_line, printable
 from mpitrain.files import Record, write_whole
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text
-from mpitrain.monitoring.records import errors, summary_text
+from mpitrain.monitoring.records import append, errors, summary_text
 from mpitrain.mpi import Traffic
+from mpitrain.mpi.agreement import others_see
 from mpitrain.signals import STOPPED
 from mpitrain.stopwatch import shares_text
 from mpitrain.training.context import Session
 
 DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of the first loss has diverged
 STATUS = {"finished": 0, "diverged": 1, "stopped": STOPPED}
+
+
+@contextmanager
+def failures_recorded(session: Session) -> Iterator[None]:
+    """Record in metrics.jsonl why a training failed, and the ranks that were silent.
+
+    The rank that says it records it: the first may be the silent one, or not hear of it before the job ends.
+    """
+    try:
+        yield
+    except Exception as error:
+        silent = error.silent if isinstance(error, Overdue) else ()
+        told_by_others = isinstance(error, Overdue) and others_see(session.transport, error) > 0
+        if session.saver is not None and not told_by_others and getattr(error, "spoken_here", True):
+            path = session.saver.folder.parent / "metrics.jsonl"
+            ours = isinstance(error, BadInput | Overdue | TrainingFailed | WireError)
+            text = first_line(error) if ours else f"{type(error).__name__}: {first_line(error)}"
+            append(path, "failed", text=printable(text), silent=silent)
+        raise
 
 
 def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> int:

@@ -20,7 +20,7 @@ from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.checkpoint import coordination, origin
 from mpitrain.cli.explain import explained
-from mpitrain.cli.finish import finish
+from mpitrain.cli.finish import failures_recorded, finish
 from mpitrain.cli.pretraining import pretrain
 from mpitrain.cli.setup import TrainOptions, furnish, new_session, prepare, run_folder, threads
 from mpitrain.config import Config
@@ -162,21 +162,22 @@ def _train_in(
     if options.resume:
         _share_state(session)
         _restore_kept(session)
-    with transport.watching():
-        if not options.resume:
-            pretrain(session)
-        session.counters.resume(session.state)
-        session.monitor.start()
-        transport.stopwatch.start()
-        if session.takes_part(transport.rank):
-            PROTOCOLS[config.algorithm.protocol](session)
-        else:
-            stand_by(session, session.members[0], "the end of the training")
-        if transport.rank == session.members[0]:
-            dismiss(session, idle_ranks(session), Over())
-    stopped = np.array([int(stop.flag)])
-    transport.sum(stopped, "the end")
-    return finish(session, monitor, bool(stopped[0]))
+    with failures_recorded(session):
+        with transport.watching():
+            if not options.resume:
+                pretrain(session)
+            session.counters.resume(session.state)
+            session.monitor.start()
+            transport.stopwatch.start()
+            if session.takes_part(transport.rank):
+                PROTOCOLS[config.algorithm.protocol](session)
+            else:
+                stand_by(session, session.members[0], "the end of the training")
+            if transport.rank == session.members[0]:
+                dismiss(session, idle_ranks(session), Over())
+        stopped = np.array([int(stop.flag)])
+        transport.sum(stopped, "the end")
+        return finish(session, monitor, bool(stopped[0]))
 
 
 def _require_same_data(transport: Transport, corpus: Corpus) -> None:

@@ -33,9 +33,8 @@ class Metrics:
     def write(self, event: str, **fields: object) -> None:
         """Write a record. Numbers that JSON cannot represent (nan, inf) are written as null."""
         fields = {key: _finite(value) for key, value in fields.items()}
-        line = json.dumps({"event": event, **fields}).encode() + b"\n"
         try:
-            self._append(line)
+            self._append(_line(event, fields))
             if self._events is not None:
                 self._events.write(event, fields)
             self._refused = False
@@ -49,6 +48,20 @@ class Metrics:
         if self._file.write(line) != len(line):
             self._file.truncate(size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def append(path: Path, event: str, **fields: object) -> None:
+    """Append a record from any rank to an existing metrics.jsonl, as far as that is possible."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(handle, _line(event, fields))
+        finally:
+            os.close(handle)
+
+
+def _line(event: str, fields: Mapping[str, object]) -> bytes:
+    return json.dumps({"event": event, **fields}).encode() + b"\n"
 
 
 def last_record(path: Path, event: str) -> Record | None:

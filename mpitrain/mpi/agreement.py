@@ -18,7 +18,7 @@ def ending_together(transport: Transport, action: Callable[[], int]) -> int:
         status = _status(transport, action)
         transport.leave()
     except Overdue as error:
-        _end(transport, str(error), 1, PRINTING * min(_others_see(transport, error), 2))
+        _end(transport, str(error), 1, PRINTING * min(others_see(transport, error), 2))
         return 1
     except (TrainingFailed, WireError) as error:
         _end(transport, str(error), 1, ALONE * min(transport.rank, 4))
@@ -68,7 +68,7 @@ def alone(action: Callable[[], int], why: str) -> int:
     return ending_together(transport, lambda: agreed(transport, refuse, "the start")) or action()
 
 
-def _others_see(transport: Transport, error: Overdue) -> int:
+def others_see(transport: Transport, error: Overdue) -> int:
     """How many ranks before this one are about to say the same."""
     beats = transport.heartbeats
     return sum(

@@ -39,6 +39,7 @@ def page(runs: list[Run], title: str, before: Html | None = None, watch: int = 0
             for number, run in enumerate(runs)
         ),
         "plots": join(_figure(number, plot, runs) for number, plot in enumerate(shown)),
+        "sessions": section("Sessions", tables.sessions(runs)),
         "totals": section("Totals", tables.totals(runs), "bars-grid"),
         "times": section("Time", tables.times(runs)),
         "configuration": section("Configuration", tables.configuration(runs)),

@@ -7,6 +7,7 @@ from pathlib import Path
 from mpitrain.config import read_toml
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record
+from mpitrain.report.sessions import Session, sessions
 from mpitrain.report.values import fault, finite
 
 
@@ -20,6 +21,7 @@ class Run:
     records: list[Record]  # without those that a later resume discarded
     summary: Record | None  # None if the run is not finished
     marks: list[str]  # remarks that a reader should know before comparing it
+    sessions: list[Session]
 
     def events(self, *names: str) -> list[Record]:
         """The records of these kinds, in the order of writing."""
@@ -70,7 +72,8 @@ def read_run(folder: Path, name: str) -> Run:
     if summary is not None and not _ended(records):
         summary = None  # it belongs to an earlier part: the run was resumed
     config = read_config(folder / "config.toml")
-    return Run(folder, printable(name), config, valid(records), summary, [*_marks(records, summary), *marks])
+    marks = [*_marks(records, summary), *marks]
+    return Run(folder, printable(name), config, valid(records), summary, marks, sessions(records))
 
 
 def read_config(path: Path) -> Record:
@@ -153,14 +156,21 @@ def _record(line: str) -> Record | None:
 
 
 def _ended(records: list[Record]) -> bool:
-    ends = [record["event"] for record in records if record["event"] in ("start", "end")]
-    return bool(ends) and ends[-1] == "end"
+    return _last(records, "start", "end") == "end"
+
+
+def _failed(records: list[Record]) -> bool:
+    return _last(records, "start", "failed") == "failed"
+
+
+def _last(records: list[Record], *events: str) -> object:
+    return next((record["event"] for record in reversed(records) if record["event"] in events), None)
 
 
 def _marks(records: list[Record], summary: Record | None) -> list[str]:
     marks = []
     if summary is None:
-        marks.append("unfinished")
+        marks.append("failed" if _failed(records) else "unfinished")
     elif summary.get("exit_reason") != "finished":
         marks.append(str(summary.get("exit_reason")))
     resumes = sum(record["event"] == "start" and bool(record.get("resumed")) for record in records)

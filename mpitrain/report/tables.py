@@ -125,6 +125,24 @@ def times(runs: list[Run]) -> Html:
     return table("Where the time went", header, rows, "results") if rows else Html("")
 
 
+def sessions(runs: list[Run]) -> Html:
+    """A row for each start of the runs that were resumed, or that ended otherwise than finished."""
+    rows = []
+    for number, run in enumerate(runs):
+        if len(run.sessions) < 2 and all(each.quiet for each in run.sessions):
+            continue
+        for place, each in enumerate(run.sessions):
+            began, ended, repeated = (value / run.samples_of_epoch for value in (each.began, each.ended, each.repeated))
+            name = f"{run.name}, {place + 1} of {len(run.sessions)}"
+            cells = [show(each.ranks, "count"), f"{show(began)} to {show(ended)}", show(each.seconds, "seconds")]
+            lost = ", ".join(map(str, each.silent)) or "–"
+            rows.append([run_name(number, name), *cells, show(repeated) if repeated else "–", lost, each.end])
+    header = ["Session", "Ranks", "Epochs", "Time", "Epochs trained again", "Silent ranks", "How it ended"]
+    return (
+        table("Starts of the runs that were resumed or did not finish", header, rows, "sessions") if rows else Html("")
+    )
+
+
 def warnings(runs: list[Run]) -> Html:
     """The warnings of the runs, and the numbers of gradients that were refused."""
     rows = []

@@ -37,6 +37,8 @@ def fault(key: str, value: object) -> str:
         expected = f"a table of {COUNTS[key]} and counts"
     elif key == "time" and not (isinstance(value, list) and all(map(_timed, value))):
         expected = "each rank's seconds by kind"
+    elif key == "silent" and not (isinstance(value, list) and all(map(is_number, value))):
+        expected = "a list of ranks"
     return f"{printable(key)} = {_short(value)}: expected {expected}" if expected else ""
 
 

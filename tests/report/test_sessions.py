@@ -1,0 +1,77 @@
+"""The sessions of a run: how each ended, which ranks were silent, what the next one trained again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitrain.report.page import page
+from mpitrain.report.runs import read_run, read_runs
+from mpitrain.report.sessions import ALIVE, KILLED, Session, sessions
+from tests.report.folders import ended, start, write_run
+
+WAITED = "rank 0: waited 6 s for rank 3 (a heartbeat); run.deadline sets the seconds"
+
+
+def train(samples: int, seconds: float) -> dict[str, Any]:
+    return {"event": "train", "samples": samples, "epoch": samples / 1000, "seconds": seconds, "train_loss": 1.0}
+
+
+FAILED = [start(ranks=4), train(3000, 30.0), {"event": "failed", "text": WAITED, "silent": [3]}]
+DEAD = [start(ranks=3, resumed=True, samples=2000, seconds=20.0), train(5000, 50.0)]
+STOPPED = [
+    start(resumed=True, samples=5000, seconds=50.0),
+    train(6000, 60.0),
+    {"event": "end", "samples": 6500, "seconds": 64.0, "exit_reason": "stopped"},
+]
+GOES_ON = [start(resumed=True, samples=6500, seconds=64.0)]
+
+
+def test_each_session_and_its_end() -> None:
+    assert sessions([*FAILED, *DEAD, *STOPPED, *GOES_ON]) == [
+        Session(4, 0, 3000, 30.0, WAITED, (3,), repeated=1000),
+        Session(3, 2000, 5000, 30.0, KILLED),
+        Session(3, 5000, 6500, 14.0, "stopped by a signal"),
+        Session(3, 6500, 6500, 0.0, ALIVE),
+    ]
+    assert sessions([]) == []
+
+
+def test_a_session_without_records_but_its_start() -> None:
+    """Killed at once; and one that lacks numbers."""
+    assert sessions([start(), start(ranks=None, resumed=True)]) == [
+        Session(3, 0, 0, 0.0, KILLED),
+        Session(None, 0, 0, 0.0, ALIVE),
+    ]
+
+
+def test_the_report_shows_them(tmp_path: Path) -> None:
+    """Of runs that were resumed or failed; what a resume discarded is not in the curves, but in this table."""
+    last = [
+        start(resumed=True, samples=2000, seconds=20.0),
+        train(5000, 50.0),
+        {**train(5000, 50.0), "event": "evaluate"},
+    ]
+    lost = write_run(tmp_path / "lost", records=[*FAILED, *last], summary=ended(last))
+    failed = write_run(tmp_path / "failed", records=FAILED)
+    plain = write_run(tmp_path / "plain", records=last[1:], summary=ended(last[1:]))
+    runs = read_runs([lost, failed, plain])
+    assert [run.marks for run in runs] == [["resumed"], ["failed"], []]
+    assert [record["samples"] for record in runs[0].events("train")] == [5000]
+    told = page(runs, "title").partition("<h2>Sessions</h2>")[2].partition("</table>")[0]
+    rows = [row.split("</th>")[-1] for row in told.partition("<tbody>")[2].split("</tr>") if "<td>" in row]
+    cells = [[cell.removesuffix("</td>") for cell in row.split("<td>")[1:]] for row in rows]
+    assert cells == [
+        ["4", "0 to 3", "30 s", "1", "3", WAITED],
+        ["3", "2 to 5", "30 s", "–", "–", "finished"],
+        ["4", "0 to 3", "30 s", "–", "3", WAITED],
+    ]
+    assert "Sessions" not in page(runs[2:], "title")
+
+
+@pytest.mark.parametrize("silent", ["3", [None], ["x"], {"3": 3}, [True]])
+def test_silent_ranks_of_a_wrong_type_are_left_out(tmp_path: Path, silent: Any) -> None:
+    records = [*FAILED[:2], {"event": "failed", "text": "<b>", "silent": silent}]
+    run = read_run(write_run(tmp_path / "run", records=records), "run")
+    assert run.sessions[-1].silent == () and "silent" in run.marks[-1]
+    assert "<b>" not in page([run], "title")
