@@ -25,8 +25,8 @@ SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 2700, 600, 900  # seconds
 TOGETHER = ("-n", str(1 + (os.cpu_count() or 1)))
 #: These have the machine to themselves: Slurm gives a preempted job seconds.
 SLURM = "tests/jobs"
-#: Without tests that start programs, and with fewer examples of properties.
-QUICK = ("-n", "auto", "-m", "not launches", "--hypothesis-profile", "quick")
+#: Without tests that start programs, and with fewer examples of properties and of orders of events.
+QUICK = ("-n", "auto", "-m", "not launches", "--hypothesis-profile", "quick", "--seeds", "2")
 
 #: More ranks than cores, and root in containers, are what Open MPI must be told of; MPICH does not read these.
 ENVIRONMENT = {

@@ -1,108 +1,303 @@
 """Search for faults in random orders of events: the program's own protocols on simulated ranks.
 
-    python -m tests.search [--from SEED] [--to SEED] [--seconds S]
+    python -m tests.search [RECORD] [--from SEED] [--to SEED] [--seconds S]
 
-Every seed is one training of the digits: an algorithm, 2 to 7 ranks, ways and order of exchange, gradients whose times
-have a heavy tail, messages that are late, and sometimes a stop request to any rank at any time. It must end, on all
-ranks alike; a training that was not stopped has served every sample; replicas are identical; no message is left. A
-seed that fails is printed, and fails again in the same way whenever it is run.
+Every seed is a training of the digits: an algorithm, 2 to 7 ranks, ways and order of exchange, gradients whose times
+have a heavy tail, and messages that are late. Some have a stop request to any rank at any time, some a rank that stands
+still for a while, some a rank that dies; what was interrupted is resumed, on another number of ranks. What must hold:
+
+- It ends, on all ranks alike. Nobody waits in vain, no message is left, and a rank that has died is named.
+- Each checkpoint knows every position: trained on, or to be handed out, never both.
+- Each sample of an epoch is trained on once, in one session or the next.
+- A copy of Θ is whole: that of one version, never of two. Replicas are identical.
+- A synchronous training that was stopped and resumed on as many ranks ends with the parameters of one that was not.
+
+A seed that fails is printed, and fails again in the same way whenever it is run. RECORD gets a line for each seed; the
+next start goes on behind its last one.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import tempfile
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import h5py
 import numpy as np
+import xxhash
 from threadpoolctl import threadpool_limits
 
 from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train_on
+from mpitrain.errors import Overdue
+from mpitrain.flat import Array
+from mpitrain.mpi import Transport
+from mpitrain.protocols.centre.merged import MergedCentre
+from mpitrain.protocols.centre.versioned import OwnMemory, _Versioned
+from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation import Job, Link, Network
+from mpitrain.simulation.job import Aborted
+from mpitrain.training.gradients import Learner
 
 CENTRES = ("asgd", "mdownpour", "adownpour", "mvadownpour", "easgd", "eamsgd", "downpour", "admm")
-OTHERS = ("sparse-delta", "allreduce", "hybrid", "easgd-sync", "eamsgd-sync", "block-momentum")
-NAMES = (*CENTRES, *OTHERS)
-SAMPLES = 1438  # of an epoch
+SYNCHRONOUS = ("allreduce", "hybrid", "easgd-sync", "eamsgd-sync")
+NAMES = (*CENTRES, *SYNCHRONOUS, "sparse-delta", "block-momentum")
+LOCAL_STEPS = ("easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "block-momentum")
+SAMPLES, EPOCHS = 1438, 2  # of the digits; of a training
+COMMON = ("run.progress=none", "run.device=cpu", "run.threads=1", f"training.epochs={EPOCHS}")
+SMALL = 'model.layers=[{kind="fully-connected", units=8}, {kind="relu"}, {kind="fully-connected"}]'
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a seed stands for."""
+    """What a seed stands for. Times are virtual seconds; infinite: never."""
 
     keys: tuple[str, ...]
     ranks: int
     two_a_node: bool
     jitter: float
-    stop_at: float  # virtual seconds; infinite: never
+    stop_at: float
     stopped: int  # the rank that is asked
+    faults: tuple[tuple[int, float, float], ...]  # rank; from when until when it stands still
+    resumed_on: int  # ranks
+
+    @property
+    def dies(self) -> int | None:
+        """The rank that dies."""
+        return next((rank for rank, _, until in self.faults if until == inf), None)
+
+
+def name_of(seed: int) -> str:
+    """Its algorithm."""
+    return NAMES[seed % len(NAMES)]
 
 
 def case(seed: int) -> Case:
     """The case of a seed."""
-    random, name = np.random.default_rng(seed), NAMES[seed % len(NAMES)]
+    random, name = np.random.default_rng(seed), name_of(seed)
     ranks = int(random.integers(2, 8))
-    keys = ["run.progress=none", "run.device=cpu", "training.epochs=2", f"algorithm.name={name}"]
+    keys = [f"algorithm.name={name}", f"training.minibatch={random.choice([16, 32, 64])}"]
+    keys.append("model.width=0.25" if name == "hybrid" else SMALL)
+    if name in LOCAL_STEPS:
+        keys.append(f"algorithm.tau={int(random.integers(1, 7))}")
     if name in CENTRES:
         keys.append(f"run.exchange={random.choice(['auto', 'messages', 'one-sided'])}")
-    if name in (*CENTRES, "sparse-delta") and random.random() < 0.5:
+        if name not in ("asgd", "adownpour") and random.random() < 0.2:
+            keys += ["algorithm.sampling=chunked", "algorithm.chunk=50", "algorithm.loaders=3"]
+    if name in (*CENTRES, "sparse-delta") and random.random() < 0.4:
         keys.append("algorithm.order=round-robin")
-    if random.random() < 0.3:
+    team = name == "sparse-delta" and random.random() < 0.4
+    if team:
+        ranks = int(random.choice([2, 4, 6]))
+        keys.append(f"run.team={random.choice(['2', 'node'])}")
+    if random.random() < 0.6:
         keys.append(f"run.checkpoint_samples={int(random.integers(200, 1500))}")
-    stop_at = float(random.random() * 3) if random.random() < 0.4 else float("inf")
-    jitter = float(10 ** random.uniform(-5, -0.5))
-    return Case(tuple(keys), ranks, bool(random.random() < 0.5), jitter, stop_at, int(random.integers(ranks)))
+    stop_at = float(random.random() * 3 / ranks) if random.random() < 0.4 else inf
+    faults = []
+    if random.random() < 0.3:
+        at = float(random.random() * 3 / ranks)
+        until = inf if random.random() < 0.4 else at + float(10 ** random.uniform(-3, 2))
+        faults.append((int(random.integers(ranks)), at, until))
+    jitter, apart = float(10 ** random.uniform(-5, -0.5)), team or bool(random.random() < 0.5)
+    again = ranks if name in SYNCHRONOUS and random.random() < 0.7 else int(random.integers(2, 8))
+    again += again % 2 if team else 0  # teams are of two
+    return Case(tuple(keys), ranks, apart, jitter, stop_at, int(random.integers(ranks)), tuple(faults), again)
+
+
+@dataclass
+class Session:
+    """What one start of the program did."""
+
+    ended: list[int]  # exit statuses
+    said: str
+    left: list[str]
+    loaded: Counter[int] = field(default_factory=Counter)  # positions
+    torn: list[str] = field(default_factory=list)  # copies of Θ that are of no version
+
+
+def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Session:
+    """One start of the program, in this folder."""
+    random, requests = np.random.default_rng((seed, 1 + resume)), [Stop() for _ in range(what.ranks)]
+
+    def seconds(rank: int, samples: int) -> float:
+        if job.scheduler.now > what.stop_at:
+            requests[what.stopped].flag = True
+        return 1e-4 * samples * float(random.pareto(1.2) + 0.1)
+
+    nodes = [rank // 2 for rank in range(what.ranks)] if what.two_a_node else None
+    network = Network(Link(1e-4, 1e8), jitter=what.jitter, seed=seed)
+    stops = {rank: [(begins, until)] for rank, begins, until in what.faults}
+    job = Job[int](what.ranks, network, nodes=nodes, seconds=seconds, stops=stops)
+    options = TrainOptions(
+        overrides=(*COMMON, *what.keys), out=None if resume else folder, resume=folder if resume else None
+    )
+
+    def program(transport: Transport) -> int:
+        return train_on(transport, options, requests[transport.rank])
+
+    told, said = Session([], "", []), io.StringIO()
+    with watching(told), threadpool_limits(1), contextlib.redirect_stderr(said):
+        try:
+            told.ended = job.run(program)
+        except Aborted as error:
+            told.ended = [error.status] * what.ranks
+        except Overdue as error:  # at the start
+            told.ended = [1] * what.ranks
+            said.write(str(error))
+    told.said, told.left = said.getvalue(), job.left()
+    return told
+
+
+@contextlib.contextmanager
+def watching(told: Session) -> Iterator[None]:
+    """Note which positions are loaded, and compare each copy of Θ with what the master wrote under its version."""
+    load, read, known = Learner.load, MergedCentre.read, dict[int, int]()
+
+    def loaded(learner: Learner, work: Work) -> Any:
+        first = work.epoch * SAMPLES + work.start
+        told.loaded.update(range(first, first + work.count))
+        return load(learner, work)
+
+    def compare(index: int, theta: Array) -> None:
+        if known.setdefault(index, xxhash.xxh3_64_intdigest(theta)) != xxhash.xxh3_64_intdigest(theta):
+            told.torn.append(f"a copy of Θ {index} is not Θ {index}")
+
+    def copied(centre: MergedCentre, piece: slice, out: Array) -> int:
+        index = read(centre, piece, out)
+        compare(index, out)
+        return index
+
+    def noting(kind: Any) -> Any:
+        writing = kind.writing
+
+        @contextlib.contextmanager
+        def noted(memory: Any, index: int) -> Iterator[None]:
+            with writing(memory, index):
+                yield
+            compare(index, memory.theta)
+
+        return mock.patch.object(kind, "writing", noted)
+
+    patches = mock.patch.object(Learner, "load", loaded), mock.patch.object(MergedCentre, "read", copied)
+    with patches[0], patches[1], noting(_Versioned), noting(OwnMemory):
+        yield
+
+
+def checkpoints(folder: Path) -> list[tuple[dict[str, int], Counter[int]]]:
+    """The counters of each checkpoint, oldest first, and the positions that are to be handed out again."""
+    found = []
+    for state in sorted(folder.glob("checkpoints/[0-9]*/state.h5")):
+        with h5py.File(state) as file:
+            left = Counter[int]()
+            for epoch, start, count, *_ in file["ranges"][:]:
+                left.update(range(epoch * SAMPLES + start, epoch * SAMPLES + start + count))
+            found.append((json.loads(file.attrs["numbers"]), left))
+    return found
 
 
 def fault(seed: int, folder: Path) -> str:
     """What is wrong with the training of a seed, which writes to this folder; "" for nothing."""
-    what, random = case(seed), np.random.default_rng((seed, 1))
-    stops = [Stop() for _ in range(what.ranks)]
-
-    def seconds(rank: int, samples: int) -> float:
-        if job.scheduler.now > what.stop_at:
-            stops[what.stopped].flag = True
-        return 1e-4 * samples * float(random.pareto(1.2) + 0.1)
-
-    nodes = [rank // 2 for rank in range(what.ranks)] if what.two_a_node else None
-    job = Job[int](what.ranks, Network(Link(1e-4, 1e8), jitter=what.jitter, seed=seed), nodes=nodes, seconds=seconds)
-    options = TrainOptions(overrides=what.keys, out=folder)
+    what, run = case(seed), folder / "run"
     try:
-        with threadpool_limits(1):
-            ended = job.run(lambda transport: train_on(transport, options, stops[transport.rank]))
+        first = session(what, seed, run)
+        wrong = _wrong(what, run, first)
+        kept = checkpoints(run)
+        unfinished = first.ended[0] and kept and kept[-1][0]["position"] < EPOCHS * SAMPLES
+        if wrong or not unfinished:
+            return "; ".join(wrong)
+        again = replace(what, ranks=what.resumed_on, stop_at=inf, faults=())
+        second = session(again, seed, run, resume=True)
+        wrong = _wrong(again, run, second) + _lost(what, kept[-1], first, second)
+        if not wrong and _comparable(what, first):
+            session(replace(what, stop_at=inf, faults=()), seed, folder / "whole")
+            wrong = [] if _parameters(run) == _parameters(folder / "whole") else ["resumed, it ends elsewhere"]
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    summary = json.loads((folder / "summary.json").read_text())
-    whole = summary["exit_reason"] != "finished" or summary["samples"] == 2 * SAMPLES
-    wrong = {
-        f"exit statuses {ended}": len(set(ended)) == 1 and ended[0] in (0, 1, STOPPED),
-        f"{summary['samples']} samples": whole,
-        f"left: {job.left()}": not job.left(),
+    return "; ".join(f"resumed: {text}" for text in wrong)
+
+
+def _wrong(what: Case, run: Path, told: Session) -> list[str]:
+    """What is wrong with one session."""
+    if 2 in told.ended:
+        return [f"refused: {told.said}"]
+    died = what.dies is not None and told.ended[0] == 1
+    summary = {} if died else json.loads((run / "summary.json").read_text())
+    whole = summary.get("exit_reason") != "finished" or summary["samples"] == EPOCHS * SAMPLES
+    states = checkpoints(run)
+    right = {
+        f"exit statuses {told.ended}": len(set(told.ended)) == 1 and told.ended[0] in (0, STOPPED, int(died)),
+        f"{summary.get('samples')} samples": whole,
+        f"left: {told.left}": died or not told.left,
         "replicas differ": summary.get("replicas_identical", True),
+        f"rank {what.dies} is not named: {told.said!r}": not died or f"rank {what.dies}" in told.said,
+        f"checkpoints {states}": all(_whole(numbers, left) for numbers, left in states),
     }
-    return "; ".join(text for text, right in wrong.items() if not right)
+    return [text for text, holds in right.items() if not holds] + told.torn[:1]
+
+
+def _whole(numbers: dict[str, int], left: Counter[int]) -> bool:
+    """Whether a checkpoint knows every position once."""
+    once = not left or (max(left.values()) == 1 and max(left) < numbers["position"])
+    return once and numbers["trained"] + left.total() == numbers["position"]
+
+
+def _lost(what: Case, state: tuple[dict[str, int], Counter[int]], first: Session, second: Session) -> list[str]:
+    """What is wrong with the samples of a training of two sessions, between which there was this checkpoint."""
+    (numbers, left), end = state, EPOCHS * SAMPLES
+    stopped = what.dies is None or first.ended[0] == STOPPED
+    trained = Counter(range(numbers["position"])) - left
+    due = left + Counter(range(numbers["position"], end))
+    wrong = []
+    if stopped and first.loaded != trained:
+        wrong.append(f"loaded and not trained, or trained twice: {list((first.loaded - trained).items())[:5]}")
+    if second.loaded != due:
+        wrong.append(f"{(second.loaded - due).total()} samples again, {(due - second.loaded).total()} lost")
+    return wrong
+
+
+def _comparable(what: Case, first: Session) -> bool:
+    """Whether a training that was resumed must end as one that was not interrupted."""
+    return any(f"algorithm.name={name}" in what.keys for name in SYNCHRONOUS) and what.resumed_on == what.ranks
+
+
+def _parameters(run: Path) -> str:
+    return str(json.loads((run / "summary.json").read_text())["parameters_sha256"])
 
 
 def main() -> None:
-    """One seed after another; the seeds that fail, and the last one tried."""
+    """One seed after another; the seeds that fail, and how many there were of each algorithm."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, nargs="?")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED")
-    parser.add_argument("--to", type=int, default=10_000, dest="last", metavar="SEED")
-    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="S")
+    parser.add_argument("--to", type=int, default=14_000, dest="last", metavar="SEED")
+    parser.add_argument("--seconds", type=float, default=inf, metavar="S")
     options = parser.parse_args()
-    began, failed = time.monotonic(), 0
-    seed = options.first
+    lines = options.record.read_text().splitlines() if options.record and options.record.exists() else []
+    done = [json.loads(line) for line in lines]
+    began, seed = time.monotonic(), max([options.first, *(each["seed"] + 1 for each in done)])
     while seed < options.last and time.monotonic() - began < options.seconds:
-        with tempfile.TemporaryDirectory() as folder:
-            wrong = fault(seed, Path(folder) / "run")
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            wrong = fault(seed, Path(folder))
         if wrong:
-            failed += 1
             print(f"seed {seed}: {case(seed)}: {wrong[:500]}", flush=True)
+        done.append({"seed": seed, "algorithm": name_of(seed), "wrong": wrong})
+        if options.record:
+            with options.record.open("a") as file:
+                file.write(json.dumps(done[-1]) + "\n")
         seed += 1
-    print(f"{seed - options.first} seeds, {failed} failed; go on with --from {seed}")
+    for name in NAMES:
+        of_it = [each["wrong"] for each in done if each["algorithm"] == name]
+        print(f"{name}: {len(of_it)} seeds, {sum(map(bool, of_it))} failed")
+    print(f"go on with --from {seed}")
 
 
 if __name__ == "__main__":

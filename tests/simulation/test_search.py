@@ -2,13 +2,17 @@
 
 import importlib.util
 import sys
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpitrain.checkpoint.writer import Saver
+from mpitrain.flat import Array
 from mpitrain.mpi import Transport
 from mpitrain.protocols.centre.master import Master
+from mpitrain.protocols.centre.versioned import _Versioned
 from mpitrain.protocols.messages import Finish
 
 SEARCH = Path(__file__).resolve().parents[1] / "search.py"
@@ -24,16 +28,62 @@ def search() -> Any:
     return module
 
 
-@pytest.mark.parametrize("seed", range(28))
-def test_nothing_goes_wrong_whatever_comes_when(search: Any, tmp_path: Path, seed: int) -> None:
-    """Two seeds for each algorithm."""
-    assert search.fault(seed, tmp_path / "run") == ""
+#: Of each protocol: the centre's two kinds, the peers, …
+PROTOCOLS = {
+    "merging": ("asgd", "mdownpour", "adownpour", "mvadownpour"),
+    "adding": ("easgd", "eamsgd", "downpour", "admm"),
+    "synchronous": ("allreduce",),
+    "hybrid": ("hybrid",),
+    "model-averaging": ("easgd-sync", "eamsgd-sync", "block-momentum"),
+    "peers": ("sparse-delta",),
+}
 
 
-def test_a_seed_names_its_case(search: Any) -> None:
-    """The same one each time; all algorithms come up."""
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nothing_goes_wrong_whatever_comes_when(
+    search: Any, tmp_path: Path, pytestconfig: pytest.Config, protocol: str
+) -> None:
+    """The first seeds of its algorithms: late messages, stop requests, ranks that freeze or die, resumes."""
+    seeds = (seed for seed in count() if search.name_of(seed) in PROTOCOLS[protocol])
+    for seed in islice(seeds, pytestconfig.getoption("--seeds")):
+        assert search.fault(seed, tmp_path / str(seed)) == "", search.case(seed)
+
+
+def test_every_algorithm_comes_up_and_a_seed_is_one_case(search: Any) -> None:
+    """The same one each time."""
     assert search.case(7) == search.case(7) != search.case(8)
-    assert len({next(key for key in search.case(seed).keys if "name" in key) for seed in range(14)}) == 14
+    assert sorted(chain(*PROTOCOLS.values())) == sorted(map(search.name_of, range(14)))
+
+
+def test_a_seed_is_one_training(search: Any, tmp_path: Path) -> None:
+    """To the bit, with the rank that stands still and the stop request."""
+    seed = next(seed for seed in range(99) if search.case(seed).faults and search.case(seed).stop_at < 0.3)
+    first, second = (search.session(search.case(seed), seed, tmp_path / name) for name in ("a", "b"))
+    assert (first.ended, first.loaded) == (second.ended, second.loaded) and search.STOPPED in first.ended
+    assert search.checkpoints(tmp_path / "a") == search.checkpoints(tmp_path / "b") != []
+
+
+def test_it_finds_a_reader_that_does_not_look_at_the_version_again(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of Θ that the master has changed meanwhile."""
+
+    def careless(memory: Any, out: Array) -> int:
+        seen = memory._version_seen()
+        memory._copy(out)
+        return int(seen // 2)
+
+    monkeypatch.setattr(_Versioned, "read", careless)
+    assert "a copy of Θ 3 is not Θ 3" in search.fault(44, tmp_path)
+
+
+def test_it_finds_a_checkpoint_that_forgets_samples(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that workers hold when it is written."""
+    whole = Saver.copy_state
+    monkeypatch.setattr(Saver, "copy_state", lambda saver, state, outstanding: whole(saver, state, []))
+    assert "checkpoints [" in search.fault(74, tmp_path)
 
 
 def test_a_worker_that_has_finished_is_not_told_to_finish(
