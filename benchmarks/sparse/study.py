@@ -6,6 +6,7 @@ python benchmarks/sparse/study.py sizes CORPUS OUT          Table 4: by size of 
 python benchmarks/sparse/study.py accuracy CORPUS OUT       sgd and 2, 4, 8 ranks, three seeds each
 python benchmarks/sparse/study.py bits CORPUS OUT           §2.5: 1, 2, 4 bits and unquantised at equal traffic
 python benchmarks/sparse/study.py teams CORPUS OUT          §4: 2 × 2 and 2 × 4 ranks against 4 and 8, simulated
+python benchmarks/sparse/study.py peers digits OUT          1 to 32 peers with the default keys, simulated
 
 `digits` for CORPUS takes the embedded digits. Runs that are already in OUT are not repeated. `--set KEY=VALUE`
 overrides the settings of all runs.
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from launch import converged, run, table
+import launch
+from launch import converged, run, simulate, table
 
 COMMON: dict[str, Any] = {"run.threads": 1, "run.checkpoint_every": 0, "training.seed": 1}
 SPEECH: dict[str, Any] = COMMON | {
@@ -37,6 +39,8 @@ THRESHOLDS = {"speech": ([1.0, 2.0, 4.0, 6.0, 9.0, 12.0], 2.0), "digits": ([0.25
 #: Thresholds of 1 bit whose traffic the other numbers of bits are given, and how far from it they may be.
 EQUAL, TOLERANCE = {"speech": (2.0, 6.0), "digits": (0.25, 1.0)}, 0.05
 CLUSTER = Path(__file__).with_name("nodes.toml")
+#: What peers may share: their minibatch and the learning rate of its mean.
+SHARED = ("training.minibatch", "training.learning_rate")
 BYTES = ("bytes_per_minibatch", "bits_per_element")
 SIZES = {"5 layers": {}, "8 layers": {"layers": 8}, "5 of 2x size": {"times": 2}, "5 of 3x size": {"times": 3}}
 
@@ -102,7 +106,7 @@ def accuracy(study: Study) -> None:
             if ranks == 1:
                 told = study.sgd(f"sgd-{seed}", more)
             else:
-                share = {key: study.settings[key] / ranks for key in ("training.minibatch", "training.learning_rate")}
+                share = {key: study.settings[key] / ranks for key in SHARED}
                 more |= share | {"training.minibatch": int(share["training.minibatch"])}
                 threshold = THRESHOLDS[study.kind][1] * 2 / ranks
                 told = study.sparse(f"shared-{ranks}-{threshold:g}-{seed}", ranks, threshold, more)
@@ -151,7 +155,7 @@ def teams(study: Study) -> None:
     for ranks in (4, 8):
         for size in (1, ranks // 2):
             workers, runs = ranks // size, []
-            share = {key: study.settings[key] / workers for key in ("training.minibatch", "training.learning_rate")}
+            share = {key: study.settings[key] / workers for key in SHARED}
             share["training.minibatch"] = int(share["training.minibatch"])
             threshold = THRESHOLDS[study.kind][1] * 2 / workers
             own = {"algorithm.name": "sparse-delta", "algorithm.threshold": threshold, "algorithm.codec": "auto"}
@@ -167,6 +171,48 @@ def teams(study: Study) -> None:
             rows[-1] += [f"{threshold:g}", f"{statistics.mean(errors):.2%} ± {statistics.stdev(errors):.2%}"]
             rows[-1] += [f"{sent * elsewhere / 1e6:.2f}", f"{(sent * (1 - elsewhere) + within) / 1e6:,.2f}"]
     header = ["", "minibatch", "threshold", "test error, three seeds", "MB between nodes", "MB within nodes"]
+    print(table(header, rows))
+
+
+def peers(study: Study) -> None:
+    """Test error by the number of peers. With the same keys they move the weights by the sum of p minibatches' steps.
+
+    Beside them, what alone or together makes that sum smaller, and `allreduce` with the same sum, dense. Seed 1; `–`
+    where the training diverged.
+    """
+    training, threshold = {key: study.settings[key] for key in SHARED}, THRESHOLDS[study.kind][1]
+    rows = []
+    for ranks in (1, 2, 4, 8, 16, 32):
+        minibatch, rate = training[SHARED[0]], training[SHARED[1]]
+        few = minibatch // ranks
+        share = {"algorithm.threshold": threshold / ranks}
+        ways: dict[str, dict[str, Any]] = {
+            "same": {},
+            "rate": {SHARED[1]: rate / ranks},
+            "threshold": share,
+            "both": share | {SHARED[1]: rate / ranks},
+            "minibatch": share | {SHARED[0]: few, SHARED[1]: rate * few / minibatch},
+            "allreduce": {"algorithm.name": "allreduce", "algorithm.momentum": 0.0, SHARED[1]: rate * ranks},
+        }
+        cells = []
+        for way, more in ways.items():
+            if way == "minibatch" and ranks > minibatch:
+                cells.append("")  # a minibatch cannot be shared by more ranks than it has samples
+                continue
+            dense = way == "allreduce"
+            own = {} if dense else {"algorithm.name": "sparse-delta", "algorithm.threshold": threshold}
+            told = simulate(study.out / f"peers-{ranks}-{way}", ranks, launch.CLUSTER, study.settings | own | more)
+            cells.append("–" if told is None else f"{told['test_error']:.1%}")
+        rows.append([ranks, *cells])
+    header = [
+        "peers",
+        "same keys",
+        "rate ÷ p",
+        "threshold ÷ p",
+        "both ÷ p",
+        "threshold, rate and minibatch ÷ p",
+        "`allreduce`, rate · p",
+    ]
     print(table(header, rows))
 
 
@@ -205,7 +251,7 @@ def _percent(told: dict[str, Any]) -> str:
     return f"{told['test_error']:.2%}"
 
 
-TABLES = {"thresholds": thresholds, "sizes": sizes, "accuracy": accuracy, "bits": bits, "teams": teams}
+TABLES = {"thresholds": thresholds, "sizes": sizes, "accuracy": accuracy, "bits": bits, "teams": teams, "peers": peers}
 
 
 def main() -> None:
