@@ -141,6 +141,9 @@ class Run(Section, frozen=True):
     (Chan & Lane §3.4); costs a pass over each gradient."""
     progress: Literal["auto", "plain", "none"] = "auto"  # auto: a live line on a terminal
     tensorboard: bool = False  # also write event files for TensorBoard
+    trace: bool = False
+    """Also write `trace.json`, what every rank did when, for ui.perfetto.dev and the report
+    ([guide](simulate.md#a-trace-of-every-rank))."""
 
 
 class Stage(Section, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
 #: "computing": gradients, with what is done as their parts become final; "data": minibatches that were not read ahead;
 #: "communication": its own messages, collectives and one-sided operations; "waiting": until other ranks have done
@@ -9,8 +11,31 @@ from contextlib import contextmanager
 KINDS = ("computing", "data", "communication", "waiting", "evaluation", "rest")
 
 
+@dataclass(frozen=True, eq=False)
+class About:
+    """What some time went to. A wait, which `sleeps` and looks in turns: for the ranks `whom` (None: all), for so many
+    bytes of theirs."""
+
+    what: str
+    whom: tuple[int, ...] | None = None
+    nbytes: int | None = None
+    sleeps: bool = False
+
+
+class Listener(Protocol):
+    """Hears what a rank does, for a trace."""
+
+    def stretch(self, kind: str, began: float, ended: float, about: About | None) -> None:
+        """So long, without a gap to the stretch before, the stopwatch counted for one kind."""
+
+    def instant(self, name: str, arguments: Mapping[str, int]) -> None:
+        """Something happened now."""
+
+
 class Stopwatch:
     """Seconds by kind. One kind counts at a time: an inner one interrupts the outer one."""
+
+    listener: Listener | None = None
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -20,26 +45,29 @@ class Stopwatch:
         """Count from now on."""
         self.seconds = dict.fromkeys(KINDS, 0.0)
         self._kind, self._since = "rest", self._clock()
+        self._about: About | None = None
 
-    def switch(self, kind: str) -> str:
-        """Count for another kind from now on; the kind before."""
-        now, before = self._clock(), self._kind
-        self.seconds[before] += now - self._since
-        self._kind, self._since = kind, now
-        return before
+    def switch(self, kind: str, about: About | None = None) -> None:
+        """Count for another kind from now on."""
+        now = self._clock()
+        self.seconds[self._kind] += now - self._since
+        if self.listener is not None:
+            self.listener.stretch(self._kind, self._since, now, self._about)
+        self._kind, self._about, self._since = kind, about, now
 
     @contextmanager
-    def on(self, kind: str) -> Iterator[None]:
+    def on(self, kind: str, about: About | None = None) -> Iterator[None]:
         """Context that counts for a kind."""
-        before = self.switch(kind)
+        before = self._kind, self._about
+        self.switch(kind, about)
         try:
             yield
         finally:
-            self.switch(before)
+            self.switch(*before)
 
     def read(self) -> dict[str, float]:
         """The seconds by kind until now."""
-        self.switch(self._kind)
+        self.switch(self._kind, self._about)
         return dict(self.seconds)
 
 

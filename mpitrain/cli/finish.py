@@ -15,8 +15,10 @@ from mpitrain.checkpoint import coordination
 from mpitrain.cli.setup import has_server, some
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, first_line, printable
 from mpitrain.files import Record, write_whole
+from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text
+from mpitrain.monitoring.recorder import Recorder
 from mpitrain.monitoring.records import append, errors, summary_text
 from mpitrain.mpi import Traffic
 from mpitrain.mpi.agreement import others_see
@@ -47,7 +49,7 @@ def failures_recorded(session: Session) -> Iterator[None]:
         raise
 
 
-def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> int:
+def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recorder: Recorder | None = None) -> int:
     """Evaluate, write the last checkpoint and the summary, print the closing table, and return the exit status."""
     state, transport = session.state, session.transport
     seconds = monitor.cadence.seconds if monitor else 0.0
@@ -59,7 +61,10 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> in
     if transport.rank == 0 and has_server(session.config) and transport.size > 1:
         counts[:] = 0  # the server's side mirrors its workers'
     transport.sum(counts, "the end")
-    gathered = transport.gather_texts(json.dumps(transport.stopwatch.read()), "the ranks' times")
+    of_kinds = transport.stopwatch.read()
+    if recorder is not None:
+        trace.end(session, recorder)
+    gathered = transport.gather_texts(json.dumps(of_kinds), "the ranks' times")
     times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
     replicas = None
     if session.config.algorithm.replicated:
@@ -94,6 +99,8 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool) -> in
             print(f"mpitrain: {diverged}; a smaller training.learning_rate may help", file=sys.stderr, flush=True)
     else:
         coordination.together(session, [], last=True)
+    if recorder is not None:
+        trace.write(session, recorder, monitor)
     return STATUS[transport.broadcast(reason.encode(), "the end").decode()]
 
 

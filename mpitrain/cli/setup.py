@@ -150,7 +150,7 @@ def _clear(lease: Lease) -> None:
     try:
         if checkpoint.newest(lease.folder / "checkpoints")[0] is not None:
             raise BadInput(f"{lease.folder}: another run has left a checkpoint there meanwhile; start again")
-        for left in (lease.folder / "metrics.jsonl", *lease.folder.glob("events.out.tfevents.*")):
+        for left in (lease.folder / "metrics.jsonl", lease.folder / "trace.json", *lease.folder.glob("events.out.tf*")):
             left.unlink(missing_ok=True)
     except OSError as error:
         lease.release()

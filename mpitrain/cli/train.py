@@ -31,6 +31,7 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import on_host
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.warm import warm
+from mpitrain.monitoring import trace
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.protocols import PROTOCOLS
@@ -168,6 +169,7 @@ def _train_in(
                 pretrain(session)
             session.counters.resume(session.state)
             session.monitor.start()
+            recorder = trace.begin(session)
             transport.stopwatch.start()
             if session.takes_part(transport.rank):
                 PROTOCOLS[config.algorithm.protocol](session)
@@ -177,7 +179,7 @@ def _train_in(
                 dismiss(session, idle_ranks(session), Over())
         stopped = np.array([int(stop.flag)])
         transport.sum(stopped, "the end")
-        return finish(session, monitor, bool(stopped[0]))
+        return finish(session, monitor, bool(stopped[0]), recorder)
 
 
 def _require_same_data(transport: Transport, corpus: Corpus) -> None:

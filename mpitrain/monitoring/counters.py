@@ -5,6 +5,7 @@ from collections import Counter
 from mpitrain.checkpoint.state import State
 from mpitrain.files import Record
 from mpitrain.sampling.means import Mean
+from mpitrain.stopwatch import Listener
 
 
 class Extra:
@@ -24,6 +25,8 @@ class Extra:
 
 class Counters:
     """The counts since this start of the program; on the master, those of the whole run."""
+
+    listener: Listener | None = None
 
     def __init__(self, state: State) -> None:
         self.updates, self.refusals, self.busy = 0, 0, 0.0
@@ -57,6 +60,8 @@ class Counters:
         self.staleness_sum += staleness
         self.staleness_max = max(self.staleness_max, staleness)
         self._stalenesses[staleness] += count
+        if self.listener is not None:
+            self.listener.instant("update", {"staleness": staleness} if self._numbered else {})
 
     def refused(self) -> None:
         """Add a gradient that was not finite."""

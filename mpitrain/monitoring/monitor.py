@@ -11,11 +11,14 @@ from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics
+from mpitrain.stopwatch import About
 
 if TYPE_CHECKING:
     from mpitrain.checkpoint.writer import Saver
     from mpitrain.training.context import Session
     from mpitrain.training.trainer import Trainer
+
+CHECKPOINT = About("a checkpoint")
 
 
 class Monitor:
@@ -156,7 +159,8 @@ class MasterMonitor(Monitor):
     def checkpoint(self, save: Callable[[], None]) -> None:
         began, state, saver = self.session.clock(), self._counted(), self.session.saver
         state.seconds = self.cadence.seconds
-        save()
+        with self.session.transport.stopwatch.on("rest", CHECKPOINT):
+            save()
         self.cadence.saved(state.trained)
         place = {"samples": state.trained, "step": state.index, "seconds": self.cadence.seconds}
         self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self.session.clock() - began}

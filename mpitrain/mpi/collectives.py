@@ -32,22 +32,24 @@ class Counted:
 
     def start_sum(self, array: Array) -> Request:
         """Start summing an array over all ranks, in place."""
-        self.traffic.count(array.nbytes, array.nbytes)
+        self.traffic.count(array.nbytes, array.nbytes, "sum")
         return self.begin_sum(array)
 
     def start_maximum(self, array: Array) -> Request:
         """Start taking each element's maximum over all ranks, in place."""
-        self.traffic.count(array.nbytes, array.nbytes)
+        self.traffic.count(array.nbytes, array.nbytes, "maximum")
         return self.begin_maximum(array)
 
     def start_broadcast(self, array: Array, root: int) -> Request:
         """Start copying the root's array over the others'. As payload it leaves the root once for each of them."""
-        self.traffic.count(*((array.nbytes * (self.size - 1), 0) if self.rank == root else (0, array.nbytes)))
+        sent, received = (array.nbytes * (self.size - 1), 0) if self.rank == root else (0, array.nbytes)
+        self.traffic.count(sent, received, "broadcast")
         return self.begin_broadcast(array, root)
 
     def start_reduce(self, root: int, array: Array, out: Array | None) -> Request:
         """Start summing the ranks' arrays into the root's `out`, which may be its `array`; it is None on the others."""
-        self.traffic.count(*((0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)))
+        sent, received = (0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)
+        self.traffic.count(sent, received, "reduce")
         return self.begin_reduce(root, array, out)
 
     def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> Request:
@@ -56,12 +58,12 @@ class Counted:
         With `own=None` the rank's own piece is in `out` already.
         """
         mine = counts[self.position] * out.itemsize
-        self.traffic.count(mine * (self.size - 1), sum(counts) * out.itemsize - mine)
+        self.traffic.count(mine * (self.size - 1), sum(counts) * out.itemsize - mine, "gather")
         return self.begin_gather(own, out, counts)
 
     def start_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
         """Start summing the ranks' arrays; of the sum each member gets its piece, `counts` elements long, in `own`."""
-        self.traffic.count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1))
+        self.traffic.count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1), "reduce-scatter")
         return self.begin_reduce_scatter(array, own, counts)
 
     def sum(self, array: Array, what: str) -> None:

@@ -20,7 +20,7 @@ class Messages(Member):
 
     def send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
-        self.traffic.count(len(buffer) if isinstance(buffer, bytes) else buffer.nbytes, 0)
+        self.traffic.count(len(buffer) if isinstance(buffer, bytes) else buffer.nbytes, 0, to=to)
         return self.begin_send(to, tag, buffer)
 
     def post(self, to: int, tag: int, message: bytes) -> None:
@@ -114,7 +114,7 @@ class Messages(Member):
 
     def send_matched(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """Start a synchronous-mode send: the request completes once the receiver has taken the message up."""
-        self.traffic.count(memoryview(buffer).nbytes, 0)
+        self.traffic.count(memoryview(buffer).nbytes, 0, to=to)
         return self.comm.Issend([buffer, MPI.BYTE], to, tag)
 
     def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, Request, Array] | None:

@@ -12,6 +12,7 @@ class Tag(IntEnum):
     TO_NEXT = 6  # from worker to worker
     WEIGHTS = 11  # a rank's part of a network that is spread over ranks
     ROWS = 21  # predictions of a trained network
+    TRACE = 22  # a rank's part of a trace
     DELTA = 31  # a peer's sparse message
     TO_PEER = 32
     HEARTBEAT = 40  # a byte

@@ -62,6 +62,6 @@ class _Within(Traffic):
         super().__init__()
         self._whole = whole
 
-    def count(self, sent: int, received: int) -> None:
+    def count(self, sent: int, received: int, what: str = "send", to: int | None = None) -> None:
         super().count(sent, received)
-        self._whole.count(sent, received)
+        self._whole.count(sent, received, what, to)

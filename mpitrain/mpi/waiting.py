@@ -17,7 +17,7 @@ from mpitrain.mpi.communicator import Communicator, Request, Runtime
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
-from mpitrain.stopwatch import Stopwatch
+from mpitrain.stopwatch import About, Listener, Stopwatch
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
 LOOKS = 10  # within a deadline, at least, before it is over
@@ -31,12 +31,16 @@ class Traffic:
     bytes_sent: int = 0
     bytes_received: int = 0
     messages_sent: int = 0
+    listener: Listener | None = None
 
-    def count(self, sent: int, received: int) -> None:
-        """One more message, or one collective, with this rank's payload."""
+    def count(self, sent: int, received: int, what: str = "send", to: int | None = None) -> None:
+        """One more message `to` a rank, or one collective, with this rank's payload."""
         self.bytes_sent += sent
         self.bytes_received += received
         self.messages_sent += 1
+        if self.listener is not None:
+            whom = {} if to is None else {"to": to}
+            self.listener.instant(what, {**whom, "bytes": sent, **({"received": received} if received else {})})
 
     @property
     def both(self) -> int:
@@ -111,15 +115,23 @@ class Member:
         """Context around a call of MPI that has no nonblocking form, under the deadline."""
         return self.runtime.blocking(call, self.deadline)
 
-    def wait(self, request: Request, what: str, yielding: float = 0.0, whom: Sequence[int] | None = None) -> None:
+    def wait(
+        self,
+        request: Request,
+        what: str,
+        yielding: float = 0.0,
+        whom: Sequence[int] | None = None,
+        nbytes: int | None = None,
+    ) -> None:
         """Wait for a request, which needs the ranks `whom`, by default all. Raises Overdue naming the silent ones.
+        `nbytes` of its payload are for a trace.
 
         For the first `yielding` seconds the rank does not sleep but lets others have the core: 8 ranks on 2 cores sum
         64 numbers in 0.1 ms so, and in 1.6 ms with sleeps between the steps. A rank that has a core of its own does so
         for `self.yielding` seconds: a collective over TCP moves only when somebody looks.
         """
         if not request.Test():
-            backoff = Backoff(self, what, whom, None, max(yielding, self.yielding), "communication")
+            backoff = Backoff(self, what, whom, None, max(yielding, self.yielding), "communication", nbytes)
             while not request.Test():
                 backoff.pause()
 
@@ -160,9 +172,17 @@ class Backoff:
     """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
 
     def __init__(
-        self, member: Member, what: str, whom: Whom, nap: float | None, yielding: float, kind: str = "waiting"
+        self,
+        member: Member,
+        what: str,
+        whom: Whom,
+        nap: float | None,
+        yielding: float,
+        kind: str = "waiting",
+        nbytes: int | None = None,
     ) -> None:
         self._member, self._what, self._whom, self._nap, self._kind = member, what, whom, nap, kind
+        self._nbytes = nbytes
         self._clock, self._pause = member.clock, member.runtime.pause
         self._yields_until = self._clock() + yielding if yielding else -inf
         self.reset()
@@ -170,10 +190,15 @@ class Backoff:
     def reset(self) -> None:
         """Start again: something happened."""
         self._began: float | None = None
+        self._about: About | None = None
 
     def pause(self) -> None:
         """Sleep a little. Raises Overdue naming what is waited for, and of whom nothing has been heard."""
-        with self._member.stopwatch.on(self._kind):
+        stopwatch = self._member.stopwatch
+        if stopwatch.listener is not None and self._about is None:
+            whom = self._awaited()
+            self._about = About(self._what, None if whom is None else tuple(whom), self._nbytes, sleeps=True)
+        with stopwatch.on(self._kind, self._about):
             self._sleep()
 
     def _sleep(self) -> None:
@@ -191,14 +216,17 @@ class Backoff:
         self._pause(self._nap or min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP), patience, self._describe)
 
     def _describe(self) -> str:
-        whom = self._whom() if callable(self._whom) else self._whom
+        whom = self._awaited()
         return self._what if whom is None else f"{named(whom)} ({self._what})"
+
+    def _awaited(self) -> Sequence[int] | None:
+        return self._whom() if callable(self._whom) else self._whom
 
     def _require_life(self, began: float, now: float) -> None:
         """A wait is overdue when somebody who is waited for is silent. Where all are heard and yet wait themselves, as
         for somebody whom they will name, it is when nobody works, twice as late."""
         t, beats, deadline = self._member, self._member.heartbeats, self._member.deadline
-        whom = self._whom() if callable(self._whom) else self._whom
+        whom = self._awaited()
         silent = beats.silent(beats.others if whom is None else whom, began, now, deadline)
         if silent := silent or beats.missing(now, deadline):
             raise overdue(t, deadline, silent, self._what)

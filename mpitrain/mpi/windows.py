@@ -53,7 +53,7 @@ class RemoteSegments:
         """Copy `out.nbytes` bytes from another rank's memory."""
         with self._member.stopwatch.on("communication"):
             request = self._window.Rget([out, MPI.BYTE], rank, (offset, out.nbytes, MPI.BYTE))
-            self._member.wait(request, "a one-sided read", whom=[rank])
+            self._member.wait(request, "a one-sided read", whom=[rank], nbytes=out.nbytes)
 
     def sync(self) -> None:
         """A memory barrier on this rank's own memory."""

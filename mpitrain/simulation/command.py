@@ -20,6 +20,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     add_training_arguments(parser)
     what = "the cluster: a file, or a paper's name, such as strom2015: docs/simulate.md"
     parser.add_argument("--cluster", required=True, metavar="FILE", help=what)
+    parser.add_argument("--trace", action="store_true", help="also write trace.json: --set run.trace=true")
     parser.add_argument("--ranks", type=int, metavar="N", help="how many; default: as many as the cluster has room for")
     parser.set_defaults(run=_simulate)
 
@@ -29,6 +30,8 @@ def _simulate(options: argparse.Namespace) -> int:
     from mpitrain.simulation.clusters import find
 
     why = "simulate runs without mpirun: one process has all the ranks"
+    if options.trace:
+        options.set.append("run.trace=true")
     return alone(lambda: simulate(training_options(options), find(options.cluster), options.ranks), why)
 
 
@@ -47,12 +50,12 @@ def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
     network, nodes = described.network(), described.nodes_of(count)
     job = Job[int](count, network, nodes, described.pace(), described.cores_per_node, stops=described.stops())
     requests = [Stop() for _ in range(count)]
-    requests[0].install()  # as a signal to one rank of a real job: it tells the others
 
     def program(transport: "Transport") -> int:
         return train_on(transport, options, requests[transport.rank])
 
-    with threadpool_limits(1):  # what computing costs, the cluster's file says
+    # A signal reaches one rank, as in a real job: it tells the others. What computing costs, the cluster's file says.
+    with requests[0].listening(), threadpool_limits(1):
         try:
             return max(job.run(program))
         except Aborted as error:

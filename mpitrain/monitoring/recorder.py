@@ -1,0 +1,92 @@
+"""What one rank did and when, as its stopwatch, its traffic and its counters tell it; a bounded number of events."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Generic, TypeVar
+
+from mpitrain.stopwatch import About
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """The first and the last of what is added, half of `most` each; what lay between is counted as `dropped`."""
+
+    def __init__(self, most: int) -> None:
+        self._first: list[T] = []
+        self._half, self.dropped = most // 2, 0
+        self._last = deque[T](maxlen=most - most // 2)
+
+    def add(self, each: T) -> None:
+        """One more."""
+        if len(self._first) < self._half:
+            self._first.append(each)
+        else:
+            self.dropped += len(self._last) == self._last.maxlen
+            self._last.append(each)
+
+    def __iter__(self) -> Iterator[T]:
+        return chain(self._first, self._last)
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Seconds of one kind, by the rank's clock. `looking`: those of other kinds between two sleeps of a
+    wait."""
+
+    kind: str
+    began: float
+    ended: float
+    about: About | None
+    looking: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A message that left, or an update."""
+
+    name: str
+    at: float
+    arguments: Mapping[str, int]
+
+
+class Recorder:
+    """The `Listener` of one rank, which keeps at most so many stretches of time and as many instants.
+
+    A wait sleeps and looks in turns; from its first sleep to its last it is one stretch.
+    """
+
+    def __init__(self, clock: Callable[[], float], most: int) -> None:
+        self._clock, self.began = clock, clock()
+        self.stretches, self.instants = Kept[Stretch](most), Kept[Instant](most)
+        self._last: Stretch | None = None  # which may go on
+        self._between: Stretch | None = None  # after it, perhaps only between two sleeps of it
+
+    def stretch(self, kind: str, began: float, ended: float, about: About | None) -> None:
+        if ended <= began:
+            return
+        last, between = self._last, self._between
+        if last is not None and last.about is about and last.kind == kind:
+            if between is not None:
+                last.looking += between.ended - between.began
+                self._between = None
+            last.ended = ended
+        elif between is not None and between.about is about and between.kind == kind:
+            between.ended = ended
+        elif last is not None and last.about is not None and last.about.sleeps and between is None:
+            self._between = Stretch(kind, began, ended, about)
+        else:
+            self.close()
+            self._last = Stretch(kind, began, ended, about)
+
+    def instant(self, name: str, arguments: Mapping[str, int]) -> None:
+        self.instants.add(Instant(name, self._clock(), arguments))
+
+    def close(self) -> None:
+        """What has been told goes on no more."""
+        for each in (self._last, self._between):
+            if each is not None:
+                self.stretches.add(each)
+        self._last = self._between = None

@@ -1,0 +1,202 @@
+"""The trace of a training, `run.trace`: what every rank did when, as trace events that Perfetto and Chrome show.
+
+The format is the JSON object of Google's "Trace Event Format": a process for each rank, with a thread for its time and
+one for what has no length, in microseconds. Each rank writes the text of its own events, and rank 0 puts the texts
+together at the end of the training; one that fails leaves none.
+"""
+
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import xxhash
+
+from mpitrain import __version__
+from mpitrain.errors import BadInput, WireError
+from mpitrain.files import Record, write_whole
+from mpitrain.monitoring.recorder import Instant, Recorder, Stretch
+from mpitrain.mpi.tags import Tag
+
+if TYPE_CHECKING:
+    from mpitrain.monitoring.monitor import MasterMonitor
+    from mpitrain.mpi import Transport
+    from mpitrain.training.context import Session
+
+NAME, WHAT = "trace.json", "the ranks' traces"
+MOST_OF_A_RANK, MOST = 50_000, 500_000  # stretches of time, and as many instants
+TIME, POINTS = 0, 1  # the threads of a rank
+VIRTUAL = "virtual time, the same for all ranks"
+SHARED = "the node's, the same for all ranks"
+APART = (
+    "each node's own; they were set when the ranks left a barrier after the training, which they do within some "
+    "milliseconds, and may have drifted before"
+)
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """What all ranks are told of one."""
+
+    host: str
+    began: float  # the training, by its clock
+    left: float  # the barrier after the training
+    dropped: int  # events
+
+
+def begin(session: "Session") -> Recorder | None:
+    """Record from now on, if the configuration says so."""
+    transport = session.transport
+    if not session.config.run.trace:
+        return None
+    recorder = Recorder(transport.clock, max(2, min(MOST_OF_A_RANK, MOST // transport.size)))
+    transport.stopwatch.listener = transport.traffic.listener = session.counters.listener = recorder
+    return recorder
+
+
+def end(session: "Session", recorder: Recorder) -> None:
+    """Record no more."""
+    transport = session.transport
+    transport.stopwatch.listener = transport.traffic.listener = session.counters.listener = None
+    recorder.close()
+
+
+def write(session: "Session", recorder: Recorder, monitor: "MasterMonitor | None") -> None:
+    """Gather the ranks' events and write trace.json, in rank 0's run folder. Collective."""
+    transport = session.transport
+    ranks = _told(transport, recorder)
+    mine = _encoded(recorder, transport.rank, _zeros(transport, ranks)[transport.rank])
+    texts = _gathered(transport, mine)
+    if monitor is None or not session.counters.trained_now:
+        return
+    dropped = {rank: each.dropped for rank, each in enumerate(ranks) if each.dropped}
+    if dropped:
+        monitor.warn(
+            f"{NAME}: {sum(dropped.values()):,} events between the first and the last were left out, of "
+            f"{len(dropped)} ranks",
+        )
+    parts = [_names(session, ranks), *texts]
+    about = msgspec.json.encode(_about(session, dropped))
+    try:
+        transport.alive_while(lambda: write_whole(monitor.folder / NAME, _whole(about, parts)))
+    except BadInput as error:
+        monitor.warn(f"{error}; the run is without it")
+
+
+def _whole(about: bytes, parts: Sequence[bytes]) -> bytes:
+    events = b",\n".join(part for part in parts if part)
+    return b'{"displayTimeUnit":"ms","otherData":' + about + b',"traceEvents":[\n' + events + b"\n]}\n"
+
+
+def _about(session: "Session", dropped: dict[int, int]) -> Record:
+    transport, counters = session.transport, session.counters
+    simulated = bool(transport.runtime.simulated)
+    return {
+        "program": f"mpitrain {__version__}",
+        "ranks": transport.size,
+        "simulated": simulated,
+        "clock": VIRTUAL if simulated else SHARED if transport.nodes == 1 else APART,
+        "from_sample": counters.trained_before,
+        "to_sample": counters.trained_all,
+        "dropped": {str(rank): count for rank, count in dropped.items()},
+    }
+
+
+# ---- the ranks' clocks
+
+
+def _told(transport: "Transport", recorder: Recorder) -> list[Rank]:
+    host = "" if transport.runtime.simulated else platform.node()
+    transport.barrier(WHAT)
+    left = transport.clock()
+    dropped = recorder.stretches.dropped + recorder.instants.dropped
+    told = msgspec.json.encode(Rank(host, recorder.began, left, dropped)).decode()
+    return [msgspec.json.decode(text, type=Rank) for text in transport.gather_texts(told, WHAT)]
+
+
+def _zeros(transport: "Transport", ranks: Sequence[Rank]) -> list[float]:
+    """What each rank's clock said when the first rank began. Ranks of one node share its clock, simulated ones all."""
+    clocks = [0] * len(ranks) if transport.runtime.simulated else transport.node_leaders
+    left = {clock: min(each.left for each, own in zip(ranks, clocks, strict=True) if own == clock) for clock in clocks}
+    ahead = [left[clock] - left[clocks[0]] for clock in clocks]
+    first = min(each.began - shift for each, shift in zip(ranks, ahead, strict=True))
+    return [first + shift for shift in ahead]
+
+
+# ---- the ranks' events
+
+
+def _names(session: "Session", ranks: Sequence[Rank]) -> bytes:
+    """The events that name processes and threads."""
+    transport, found = session.transport, list[Record]()
+    nodes = sorted(set(transport.node_leaders))
+    master = session.members[0] if session.config.algorithm.has_master and transport.size > 1 else None
+    for rank, each in enumerate(ranks):
+        name = f"rank {rank}, node {nodes.index(transport.node_leaders[rank])}"
+        labels = ", ".join(filter(None, ("master" if rank == master else "", each.host)))
+        found += [
+            _named("process_name", rank, {"name": name}),
+            *([_named("process_labels", rank, {"labels": labels})] if labels else []),
+            _named("process_sort_index", rank, {"sort_index": rank}),
+            _named("thread_name", rank, {"name": "time"}),
+            _named("thread_name", rank, {"name": "messages and updates"}, POINTS),
+        ]
+    return b",\n".join(map(msgspec.json.encode, found))
+
+
+def _named(name: str, rank: int, arguments: Record, thread: int = TIME) -> Record:
+    return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": arguments}
+
+
+def _encoded(recorder: Recorder, rank: int, zero: float) -> bytes:
+    """A rank's events as text."""
+    events = [
+        *(_stretch(each, rank, zero) for each in recorder.stretches),
+        *(_instant(each, rank, zero) for each in recorder.instants),
+    ]
+    return b",\n".join(map(msgspec.json.encode, events))
+
+
+def _stretch(each: Stretch, rank: int, zero: float) -> Record:
+    began, ended = _nanoseconds(each.began - zero), _nanoseconds(each.ended - zero)
+    arguments: Record = {}
+    if each.about is not None:
+        arguments["what"] = each.about.what
+        if each.about.whom is not None:
+            arguments["whom"] = each.about.whom
+        if each.about.nbytes is not None:
+            arguments["bytes"] = each.about.nbytes
+    if each.looking:
+        arguments["looking"] = _nanoseconds(each.looking) / 1000
+    place: Record = {"ph": "X", "pid": rank, "tid": TIME, "ts": began / 1000, "dur": (ended - began) / 1000}
+    return {"name": each.kind, **place, "args": arguments}
+
+
+def _instant(each: Instant, rank: int, zero: float) -> Record:
+    place: Record = {"ph": "i", "s": "t", "pid": rank, "tid": POINTS, "ts": _nanoseconds(each.at - zero) / 1000}
+    return {"name": each.name, **place, "args": each.arguments}
+
+
+def _nanoseconds(seconds: float) -> int:
+    """Rounded, so that where one event ends the next one begins."""
+    return round(seconds * 1e9)
+
+
+def _gathered(transport: "Transport", mine: bytes) -> list[bytes]:
+    """All ranks' texts on rank 0, one rank's after the other's; none elsewhere. Raises WireError naming the sender."""
+    told = transport.gather_texts(f"{len(mine)} {xxhash.xxh3_64_hexdigest(mine)}", WHAT)
+    if transport.rank:
+        if mine:
+            transport.wait(transport.begin_send(0, Tag.TRACE, mine), "the first rank to take a trace", whom=[0])
+        return []
+    texts = [mine]
+    for rank, text in enumerate(told[1:], 1):
+        length, checksum = text.split()
+        buffer = np.empty(int(length), np.uint8)
+        if buffer.size:
+            transport.receive_into(rank, Tag.TRACE, buffer, "a trace")
+        texts.append(buffer.tobytes())
+        if xxhash.xxh3_64_hexdigest(texts[-1]) != checksum:
+            raise WireError(f"rank {rank} sent a damaged trace")
+        transport.heartbeat()
+    return texts

@@ -1,0 +1,73 @@
+"""What a rank's recorder keeps of the time that its stopwatch tells."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mpitrain.monitoring.recorder import Kept, Recorder
+from mpitrain.stopwatch import About, Stopwatch
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Iterator[Hands]:
+    yield Hands()
+
+
+def told(recorder: Recorder) -> list[tuple[str, float, float, float]]:
+    """Kind, begin, end and looking of what was kept."""
+    recorder.close()
+    return [(each.kind, each.began, each.ended, each.looking) for each in recorder.stretches]
+
+
+def test_a_wait_is_one_stretch_from_its_first_sleep_to_its_last(clock: Hands) -> None:
+    """1 s of rest, sleeps of 2 and 4 s with 1 s of looking between them, 8 s of rest, another wait of 16 s."""
+    watch, recorder = Stopwatch(clock), Recorder(clock, 10)
+    watch.listener = recorder
+    first, second = About("an answer", (3,), sleeps=True), About("an answer", (3,), sleeps=True)
+    for rest, sleep, about in ((1, 2, first), (1, 4, first), (8, 16, second)):
+        clock.now += rest
+        with watch.on("waiting", about):
+            clock.now += sleep
+    assert watch.read() == {**dict.fromkeys(watch.seconds, 0.0), "waiting": 22.0, "rest": 10.0}
+    assert told(recorder) == [
+        ("rest", 100, 101, 0),
+        ("waiting", 101, 108, 1),
+        ("rest", 108, 116, 0),
+        ("waiting", 116, 132, 0),
+    ]
+
+
+def test_work_within_work_is_a_stretch_of_its_own(clock: Hands) -> None:
+    """2 s of computing, a checkpoint of 1 + 1 s around a wait of 4 s, nothing, 8 s of computing."""
+    watch, recorder = Stopwatch(clock), Recorder(clock, 10)
+    watch.listener = recorder
+    with watch.on("computing"):
+        clock.now += 2
+        with watch.on("rest", About("a checkpoint")):
+            clock.now += 1
+            with watch.on("waiting", About("a piece", sleeps=True)):
+                clock.now += 4
+            clock.now += 1
+        clock.now += 8
+    watch.read()
+    kinds = [("computing", 2), ("rest", 1), ("waiting", 4), ("rest", 1), ("computing", 8)]
+    assert [(kind, ended - began) for kind, began, ended, _ in told(recorder)] == kinds
+
+
+def test_the_first_and_the_last_are_kept() -> None:
+    kept = Kept[int](5)
+    for number in range(4):
+        kept.add(number)
+    assert list(kept) == [0, 1, 2, 3] and kept.dropped == 0
+    for number in range(4, 10):
+        kept.add(number)
+    assert list(kept) == [0, 1, 7, 8, 9] and kept.dropped == 5
