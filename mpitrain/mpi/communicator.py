@@ -119,6 +119,10 @@ class Runtime(Protocol):
     def simulated(self) -> int:
         """How many simulated ranks share this process; 0 if none does."""
 
+    @property
+    def steadfast(self) -> bool:
+        """Whether no rank can fall silent, so that none gives heartbeats."""
+
     def once(self, what: str, make: Callable[[], T]) -> T:
         """What `make` returns. Ranks that share a process get what the first of them has made, and must not change
         it."""

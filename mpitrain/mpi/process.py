@@ -36,6 +36,7 @@ class Process:
 
     pace = None  # computing takes its own time
     simulated = 0
+    steadfast = False
 
     def __init__(self) -> None:
         segments.note()

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpitrain.errors import Overdue, named
 from mpitrain.mpi.communicator import Communicator, Request, Runtime
-from mpitrain.mpi.heartbeats import BEATS, Heartbeats
+from mpitrain.mpi.heartbeats import BEATS, Assured, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
 from mpitrain.stopwatch import About, Listener, Stopwatch
@@ -96,7 +96,8 @@ class Member:
         self.traffic, self.stopwatch = Traffic(), Stopwatch(self.clock)
         self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: list[tuple[Request, object]] = []  # messages posted, kept until they have gone
-        self.heartbeats = Heartbeats(self.comm, self.members, self.waking())  # of duplicates too
+        beating = Assured if runtime.steadfast else Heartbeats
+        self.heartbeats = beating(self.comm, self.members, self.waking())  # of duplicates too
         self.yielding = 0.0
         self.wait(self.comm.Ibarrier(), "the start of the program")
         with self.blocking("MPI_Comm_split_type"):

@@ -31,10 +31,11 @@ def given(buffer: "BufSpec | InPlace") -> Array | None:
     return None if specified is MPI.IN_PLACE else flat(specified)
 
 
-def pieces(buffer: "BufSpecV") -> list[Array]:
-    """The parts of [array, counts, ...], one after another."""
-    memory: Array = buffer
-    return np.split(flat(memory), np.cumsum(memory[1])[:-1])
+def counted(buffer: "BufSpecV") -> tuple[Array, list[int]]:
+    """The array of [array, counts, ...], and how long its parts are, one after another."""
+    specified: Array = buffer
+    memory, counts = flat(specified), [int(count) for count in specified[1]]
+    return memory[: sum(counts)], counts
 
 
 def offset(target: "TargetSpec") -> int:

@@ -111,10 +111,17 @@ def reduce_scatter(counts: Sequence[int]) -> Callable[[list[Part]], None]:
     return carry_out
 
 
-def gather(parts: list[Part]) -> None:
-    """Each rank's piece to all; one that gives None has its own in place."""
-    given = [part.take[rank] if part.give is None else part.give for rank, part in enumerate(parts)]
-    for part in parts:
-        for place, piece in zip(part.take, given, strict=True):
-            if place is not piece:
-                np.copyto(place, piece)
+def gather(counts: Sequence[int]) -> Callable[[list[Part]], None]:
+    """Each rank's piece, so many elements, to all; one that gives None has its own in place."""
+
+    def carry_out(parts: list[Part]) -> None:
+        ends = np.cumsum(counts)
+        given = [
+            part.take[0][end - count : end] if part.give is None else part.give
+            for part, end, count in zip(parts, ends, counts, strict=True)
+        ]
+        whole = np.concatenate(given)
+        for part in parts:
+            np.copyto(part.take[0], whole)
+
+    return carry_out

@@ -9,7 +9,7 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI
 from mpitrain.simulation import collectives
-from mpitrain.simulation.buffers import flat, given, pieces, raw
+from mpitrain.simulation.buffers import counted, flat, given, raw
 from mpitrain.simulation.collectives import Collective, Part
 from mpitrain.simulation.messages import Mailbox, Matched, Message, Request
 from mpitrain.simulation.network import Wires
@@ -133,10 +133,11 @@ class Communicator:
 
     def Iallgather(self, send: "BufSpec", receive: "BufSpecB", /) -> Request:
         own = flat(send)
-        return self._join("Iallgather", collectives.gather, own, list(flat(receive).reshape(self.size, own.size)))
+        return self._join("Iallgather", collectives.gather([own.size] * self.size), own, [flat(receive)])
 
     def Iallgatherv(self, send: "BufSpec | InPlace", receive: "BufSpecV", /) -> Request:
-        return self._join("Iallgatherv", collectives.gather, given(send), pieces(receive))
+        memory, counts = counted(receive)
+        return self._join("Iallgatherv", collectives.gather(counts), given(send), [memory])
 
     def Split(self, color: int, /) -> "Communicator":
         """Those of each colour, which all ranks have to tell first."""

@@ -51,6 +51,7 @@ class Job(Generic[T]):
         self._fabric = Fabric(self.scheduler, Wires(network or Network(), nodes), nodes)
         self._world, self._ranks, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
         self._shared: dict[str, object] = {}  # what the ranks make once
+        self._steadfast = not stops  # what waits for ever is found to be a deadlock
 
     def run(self, program: Callable[[Transport], T]) -> list[T]:
         """What the program returns on each rank. Raises what it raises on any; Deadlock if all wait for each other."""
@@ -58,6 +59,7 @@ class Job(Generic[T]):
         def on(rank: int) -> Callable[[], T]:
             seconds = partial(self._seconds, rank)
             runtime = Rank(self.scheduler, rank, self._ranks, self._cores[rank], seconds, self._shared)
+            runtime.steadfast = self._steadfast
             return lambda: program(Transport(Communicator(self._world, rank), self._deadline, runtime))
 
         return self.scheduler.run([on(rank) for rank in range(self._ranks)])
@@ -75,6 +77,8 @@ class Job(Generic[T]):
 
 class Rank:
     """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
+
+    steadfast = False
 
     def __init__(
         self,

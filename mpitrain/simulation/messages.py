@@ -1,7 +1,9 @@
 """Messages between two ranks of a simulated communicator: posted receives, matched probes, synchronous sends."""
 
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,7 +83,9 @@ class Mailbox:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
-        self.arrived: list[Message] = []
+        self._arrived: dict[int, OrderedDict[int, Message]] = {}  # by tag, in order
+        self._of_pairs: dict[tuple[int, int], deque[int]] = {}  # their numbers, by source and tag
+        self._numbers = count()
         self._posted: list[tuple[int, int, Array, Request]] = []
 
     def arrive(self, message: Message) -> None:
@@ -91,29 +95,44 @@ class Mailbox:
                 del self._posted[number]
                 self._receive(message, memory, request)
                 return
-        self.arrived.append(message)
+        number = next(self._numbers)
+        self._arrived.setdefault(message.tag, OrderedDict())[number] = message
+        self._of_pairs.setdefault((message.source, message.tag), deque()).append(number)
         self.wake()
 
     def post(self, buffer: "BufSpec", source: int, tag: int) -> Request:
         """Post a receive."""
-        request, message = Request(self.wake), self.find(source, tag)
+        request, message = Request(self.wake), self._take(source, tag)
         if message is None:
             self._posted.append((source, tag, raw(buffer), request))
         else:
-            self.arrived.remove(message)
             self._receive(message, raw(buffer), request)
         return request
 
     def find(self, source: int, tag: int) -> Message | None:
-        """The first message that suits."""
-        return next((message for message in self.arrived if _suits(message, source, tag)), None)
+        """The first message that suits; of any tag, some message."""
+        if tag == MPI.ANY_TAG:
+            of_tags = (self.find(source, each) for each in self._arrived)
+            return next((message for message in of_tags if message is not None), None)
+        found = self._arrived.get(tag)
+        if not found:
+            return None
+        if source == MPI.ANY_SOURCE:
+            return next(iter(found.values()))
+        numbers = self._of_pairs.get((source, tag))
+        return found[numbers[0]] if numbers else None
+
+    def _take(self, source: int, tag: int) -> Message | None:
+        message = self.find(source, tag)
+        if message is not None:
+            del self._arrived[message.tag][self._of_pairs[message.source, message.tag].popleft()]
+        return message
 
     def match(self, source: int, tag: int, status: MPI.Status) -> Matched | None:
         """Take the first message that suits."""
-        message = self.find(source, tag)
+        message = self._take(source, tag)
         if message is None:
             return None
-        self.arrived.remove(message)
         fill(status, message.source, message.tag, message.payload.size)
         message.taken()
         self.wake()  # what the rank does with it may be what it waits for
@@ -122,7 +141,9 @@ class Mailbox:
     @property
     def open(self) -> list[str]:
         """What nobody has taken, and what has not come, for tests."""
-        waiting = [f"a message from {m.source} with tag {m.tag}" for m in self.arrived]
+        waiting = [
+            f"a message from {m.source} with tag {m.tag}" for found in self._arrived.values() for m in found.values()
+        ]
         return waiting + [f"a receive from {source} with tag {tag}" for source, tag, _, _ in self._posted]
 
     @staticmethod
