@@ -1,8 +1,11 @@
 """Some seeds of the search for faults (tests/search.py), and those that once failed."""
 
 import importlib.util
+import json
 import sys
+from dataclasses import replace
 from itertools import chain, count, islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +58,25 @@ def test_every_algorithm_comes_up_and_a_seed_is_one_case(search: Any) -> None:
     assert sorted(chain(*PROTOCOLS.values())) == sorted(map(search.name_of, range(14)))
 
 
-def test_a_seed_is_one_training(search: Any, tmp_path: Path) -> None:
-    """To the bit, with the rank that stands still and the stop request."""
-    seed = next(seed for seed in range(99) if search.case(seed).faults and search.case(seed).stop_at < 0.3)
+@pytest.mark.parametrize("seed", [4, 12, 26, 31])
+def test_a_seed_is_one_training(search: Any, tmp_path: Path, seed: int) -> None:
+    """To the bit, the checkpoint and the virtual second, whether a rank stands still or a stop request comes."""
     first, second = (search.session(search.case(seed), seed, tmp_path / name) for name in ("a", "b"))
-    assert (first.ended, first.loaded) == (second.ended, second.loaded) and search.STOPPED in first.ended
+    assert (first.ended, first.loaded) == (second.ended, second.loaded)
     assert search.checkpoints(tmp_path / "a") == search.checkpoints(tmp_path / "b") != []
+    told = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("a", "b")]
+    same = ("parameters_sha256", "seconds", "messages_sent", "exit_reason")
+    assert [told[0][key] for key in same] == [told[1][key] for key in same]
+
+
+def test_other_times_are_another_training(search: Any, tmp_path: Path) -> None:
+    """What the two have in common above is not that nothing depends on times."""
+    what = replace(search.case(0), stop_at=inf, faults=())
+    seconds = []
+    for seed in (1, 2):
+        search.session(what, seed, tmp_path / str(seed))
+        seconds.append(json.loads((tmp_path / str(seed) / "summary.json").read_text())["seconds"])
+    assert seconds[0] != seconds[1]
 
 
 def test_it_finds_a_reader_that_does_not_look_at_the_version_again(

@@ -1,4 +1,4 @@
-"""The program's own protocols on simulated ranks: the bits of MPI, and what must hold whatever comes when."""
+"""The program's own protocols on simulated ranks: the bits of MPI, and chunks."""
 
 import json
 from collections import Counter
@@ -67,42 +67,10 @@ def test_the_bits_of_runs_under_mpi(launch: Callable[..., Any], tmp_path: Path) 
         assert {key: told[key] for key in same} == {key: real[key] for key in same}
 
 
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
-    """How often each sample of each epoch's order was trained on, by whichever rank."""
-    counts, plain = Counter[tuple[int, int]](), Learner.load
-
-    def load(learner: Learner, work: Work) -> Any:
-        counts.update((work.epoch, place) for place in range(work.start, work.start + work.count))
-        return plain(learner, work)
-
-    monkeypatch.setattr(Learner, "load", load)
-    return counts
-
-
 def heavy(seed: int) -> Callable[[int, int], float]:
     """Seconds of gradients with a heavy tail."""
     random = np.random.default_rng(seed)
     return lambda rank, samples: 1e-4 * samples * float(random.pareto(1.2) + 0.1)
-
-
-@pytest.mark.parametrize("exchange", ["auto", "messages"])
-@pytest.mark.parametrize("name", ["asgd", "easgd", "sparse-delta", "hybrid"])
-def test_whatever_comes_when(served: Counter[tuple[int, int]], tmp_path: Path, name: str, exchange: str) -> None:
-    """Gradients and messages that take random times. The same seed gives the same bits and seconds twice;
-    with any, every sample is served exactly once an epoch, and replicas are identical."""
-    if exchange == "messages" and name in ("sparse-delta", "hybrid"):
-        pytest.skip("it has one exchange")
-    keys = (*KEYS, f"algorithm.name={name}", "training.epochs=2", f"run.exchange={exchange}", "run.evaluate_every=0")
-    told = []
-    for number, seed in enumerate((1, 1, 2)):
-        served.clear()
-        job = Job[int](5, Network(Link(1e-4, 1e8), jitter=5e-3, seed=seed), seconds=heavy(seed))
-        summary = simulated(job, tmp_path / str(number), *keys)
-        assert served == Counter({(epoch, place): 1 for epoch in range(2) for place in range(1438)})
-        assert summary["samples"] == 2876 and summary.get("replicas_identical", True)
-        told.append((summary["parameters_sha256"], summary["seconds"], summary["messages_sent"]))
-    assert told[0] == told[1] and told[0][1] != told[2][1]
 
 
 QUIET = ("run.evaluate_every=0", "run.checkpoint_every=0")
