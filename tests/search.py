@@ -238,10 +238,15 @@ def _wrong(what: Case, run: Path, told: Session) -> list[str]:
         f"{summary.get('samples')} samples": whole,
         f"left: {told.left}": died or not told.left,
         "replicas differ": summary.get("replicas_identical", True),
-        f"rank {what.dies} is not named: {told.said!r}": not died or f"rank {what.dies}" in told.said,
+        f"rank {what.dies} is not named: {told.said!r}": not died or _names(told.said, what.dies),
         f"checkpoints {states}": all(_whole(numbers, left) for numbers, left in states),
     }
     return [text for text, holds in right.items() if not holds] + told.torn[:1]
+
+
+def _names(said: str, rank: int | None) -> bool:
+    """Whether a message names this rank. Within a blocking call of MPI a rank cannot know which one is missing."""
+    return f"rank {rank}" in said or "another rank is silent" in said
 
 
 def _whole(numbers: dict[str, int], left: Counter[int]) -> bool:

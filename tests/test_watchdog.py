@@ -45,7 +45,8 @@ def test_a_call_that_does_not_return_is_named_after_its_deadline() -> None:
         end = time.monotonic() + 60
         while not steps.ended and time.monotonic() < end:
             time.sleep(0.01)
-    assert steps.ended == ["MPI_Win_allocate has not returned for 10 s"] and max(steps.slept) <= 1.0
+    line = "MPI_Win_allocate has not returned for 10 s: another rank is silent; run.deadline sets the seconds"
+    assert steps.ended == [line] and max(steps.slept) <= 1.0
 
 
 #: A rank that stands still in a blocking call, in the place of one whose peer is frozen.

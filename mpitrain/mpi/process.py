@@ -106,8 +106,7 @@ class Process:
 
     def _end_alone(self, line: str) -> None:
         """End this process, and so the job, without MPI, which is in a call that does not return."""
-        text = f"mpitrain: rank {self._rank}: {line}: another rank is silent; run.deadline sets the seconds"
-        print(text, file=sys.stderr)
+        print(f"mpitrain: rank {self._rank}: {line}", file=sys.stderr)
         _print_out()
         segments.remove_own()
         os._exit(1)

@@ -12,6 +12,11 @@ from types import TracebackType
 STEPS, LONGEST = 20, 1.0  # steps in a deadline, and the longest of them in seconds
 
 
+def outlasted(call: str, deadline: float) -> str:
+    """What a rank says before it ends the job because a call has not returned."""
+    return f"{call} has not returned for {deadline:g} s: another rank is silent; run.deadline sets the seconds"
+
+
 class Blocking:
     """Context around one blocking call."""
 
@@ -52,6 +57,6 @@ class Watchdog:
             else:
                 seconds += step
                 if seconds > call.deadline:
-                    self._end(f"{call.name} has not returned for {call.deadline:g} s")
+                    self._end(outlasted(call.name, call.deadline))
                     return
             step = LONGEST / 4 if call is None else min(call.deadline / STEPS, LONGEST)

@@ -1,8 +1,9 @@
 """A simulated job: as many ranks as wanted, each with a transport of its own, in one process."""
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from types import MappingProxyType
@@ -10,10 +11,11 @@ from typing import Generic, TypeVar, cast
 
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
+from mpitrain.mpi.watchdog import outlasted
 from mpitrain.simulation.communicator import Communicator, Fabric, Group
 from mpitrain.simulation.cores import Cores
 from mpitrain.simulation.network import Network, Wires
-from mpitrain.simulation.scheduler import Scheduler
+from mpitrain.simulation.scheduler import Late, Scheduler
 from mpitrain.simulation.windows import Window, allocate
 
 T = TypeVar("T")
@@ -116,8 +118,17 @@ class Rank:
             self._scheduler.wake(self._rank)
         return not wait(jobs, 0).not_done
 
-    def blocking(self, call: str, deadline: float) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def blocking(self, call: str, deadline: float) -> Iterator[None]:
+        """Ends the job when the call outlasts the deadline, as the watchdog of a process does."""
+        self._scheduler.limit(self._rank, self.clock() + deadline)
+        try:
+            yield
+        except Late:
+            print(f"mpitrain: rank {self._rank}: {outlasted(call, deadline)}", file=sys.stderr)
+            self.abort(1)
+        finally:
+            self._scheduler.limit(self._rank, inf)
 
     def allocate(self, size: int, communicator: interface.Communicator) -> Window:
         assert isinstance(communicator, Communicator)

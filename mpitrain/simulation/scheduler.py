@@ -21,6 +21,10 @@ class Deadlock(RuntimeError):
     """All ranks that have not ended wait, and nothing is on its way to any of them."""
 
 
+class Late(RuntimeError):
+    """A rank has waited beyond its limit."""
+
+
 class Ended(BaseException):
     """Raised in the other ranks when one has failed, to unwind them."""
 
@@ -30,6 +34,7 @@ class _Rank:
         self.turn = threading.Lock()
         self.turn.acquire()
         self.waits, self.noticed, self.done = 0, False, False
+        self.limit = inf
         self.describe: Callable[[], str] | None = None
 
 
@@ -98,14 +103,20 @@ class Scheduler(Generic[T]):
 
     def park(self, rank: int, patience: float, describe: Callable[[], str]) -> None:
         """The running rank waits until it is woken, at most for `patience` seconds. If it has been woken since it last
-        waited, it goes on at once. `describe` says what it waits for."""
+        waited, it goes on at once. `describe` says what it waits for. Raises Late if its limit is reached."""
         mine = self._ranks[rank]
         if mine.noticed:
             mine.noticed = False
             return
+        if self.now >= mine.limit:
+            raise Late(describe())
         mine.waits, mine.describe = next(self._numbers), describe
-        self.at(self.now + patience, self._impatience(rank, mine.waits), live=False)
+        self.at(min(self.now + patience, mine.limit), self._impatience(rank, mine.waits), live=False)
         self.suspend(rank)
+
+    def limit(self, rank: int, until: float) -> None:
+        """Let no wait of the running rank last beyond a time."""
+        self._ranks[rank].limit = until
 
     def wake(self, rank: int) -> None:
         """An event concerns this rank."""

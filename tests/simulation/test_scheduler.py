@@ -1,10 +1,13 @@
 """Turns of simulated ranks, virtual time, and what happens when nobody can go on."""
 
+from math import inf
+
 import numpy as np
 import pytest
 
 from mpitrain.mpi import Transport
 from mpitrain.simulation import Deadlock, Job, Link, Network
+from mpitrain.simulation.job import Aborted
 from mpitrain.simulation.scheduler import Scheduler
 
 
@@ -81,6 +84,23 @@ def test_what_a_rank_raises_is_raised_and_the_others_end() -> None:
     with pytest.raises(KeyError, match="lost"):
         Job[None](3).run(program)
     assert sorted(unwound) == [0, 1, 2]
+
+
+def test_a_call_that_blocks_ends_at_the_deadline(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rank 1 dies between a barrier and MPI_Comm_split: the search for faults once waited for it without end."""
+
+    def program(transport: Transport) -> None:
+        transport.barrier("the others")
+        if transport.rank == 1:
+            transport.sleep(1.0)
+        with transport.blocking("MPI_Comm_split"):
+            transport.comm.Split(0)
+
+    job = Job[None](3, Network(Link(1e-4, 1e8)), deadline=20.0, stops={1: [(0.5, inf)]})
+    with pytest.raises(Aborted) as ended:
+        job.run(program)
+    assert ended.value.status == 1 and 20.0 < job.scheduler.now < 20.1
+    assert "MPI_Comm_split has not returned for 20 s: another rank is silent" in capsys.readouterr().err
 
 
 def test_ranks_share_the_cores_of_their_node() -> None:
