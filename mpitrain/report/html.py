@@ -50,6 +50,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
+def brief(seconds: float) -> str:
+    """Format seconds as `duration`, and less than one as 1.25 ms or 48 µs."""
+    return duration(seconds) if seconds >= 1 or not seconds else _scaled(seconds * 1e9, ("ns", "µs", "ms"))
+
+
 def _scaled(value: float, units: tuple[str, ...]) -> str:
     place = 0
     while abs(value) >= 999.5 and place < len(units) - 1:

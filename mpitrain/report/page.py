@@ -17,6 +17,7 @@ from mpitrain.report import tables
 from mpitrain.report.html import Html, join, run_name, safe, show, table
 from mpitrain.report.runs import Run
 from mpitrain.report.series import Plot, Point, plots, thin
+from mpitrain.report.timeline import timelines
 
 
 def page(runs: list[Run], title: str, before: Html | None = None, watch: int = 0) -> str:
@@ -42,6 +43,7 @@ def page(runs: list[Run], title: str, before: Html | None = None, watch: int = 0
         "sessions": section("Sessions", tables.sessions(runs)),
         "totals": section("Totals", tables.totals(runs), "bars-grid"),
         "times": section("Time", tables.times(runs)),
+        "timelines": section("Timeline", timelines(runs)),
         "configuration": section("Configuration", tables.configuration(runs)),
         "warnings": section("Warnings", tables.warnings(runs)),
         "data": _data(runs, shown),

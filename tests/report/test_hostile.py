@@ -41,6 +41,12 @@ def hostile(folder: Path, name: str) -> Path:
     (run / "config.toml").write_text(
         text + f"\n[{json.dumps(HOSTILE)}]\n{json.dumps(HOSTILE)} = {json.dumps(HOSTILE)}\n"
     )
+    trace = [
+        {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": HOSTILE}},
+        {"name": HOSTILE, "ph": "X", "pid": 0, "ts": 0, "dur": 5, "args": {"what": HOSTILE, "whom": [1]}},
+        {"name": "waiting", "ph": "X", "pid": 0, "ts": 5, "dur": 5, "args": {"what": HOSTILE}},
+    ]
+    (run / "trace.json").write_text(json.dumps({"traceEvents": trace, "otherData": {"clock": HOSTILE}}))
     stopped = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(stopped | {"exit_reason": HOSTILE}))
     return run
@@ -71,6 +77,7 @@ def test_nothing_that_a_run_folder_says_is_executed(tmp_path: Path) -> None:
         assert browser.evaluate("document.title").startswith("<img src=x onerror=ran()>")
         widths = "[...document.querySelectorAll('.bar rect')].map(bar => bar.getBoundingClientRect().width)"
         assert max(browser.evaluate(widths)) > 50
+        assert max(browser.evaluate(widths.replace(".bar rect", ".timeline .rest"))) > 50
         assert browser.complaints == []
         foreign = "document.body.insertAdjacentHTML('beforeend', '<p id=p style=\"color:red\" onclick=\"ran()\">')"
         browser.evaluate(f"{foreign}; document.getElementById('p').click()")

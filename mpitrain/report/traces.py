@@ -1,0 +1,155 @@
+"""Read the trace.json of a run folder, which may be anybody's, and choose the part of it that a report shows."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from heapq import nlargest
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from mpitrain.errors import BadInput, naming
+from mpitrain.stopwatch import KINDS
+
+NAME = "trace.json"
+LARGEST = 1 << 30  # bytes; our own have a tenth of that at most
+RANKS = 8  # at most, the first
+MOST = 120  # stretches, of the rank that has most of them
+PLACES = 25  # windows among which one is chosen
+JOINED, TOUCHING = ("communication", "waiting"), 1e-2  # microseconds
+FAR = 1e15  # microseconds: thirty years
+
+
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """What an event's arguments say."""
+
+    name: str = ""
+    what: str = ""
+    whom: list[Number] = []
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event: something that took `dur` microseconds, an instant, or a name."""
+
+    name: str = ""
+    ph: str = ""
+    pid: Number = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: Arguments = Arguments()
+
+
+class About(msgspec.Struct, frozen=True):
+    """What the whole is of."""
+
+    simulated: bool = False
+    clock: str = ""
+    from_sample: Number = 0
+
+
+@dataclass
+class Stretch:
+    """Time of one kind, in microseconds since the training began. What waits and messages follow one another are one of
+    several `parts`; `longest` is the longest of them."""
+
+    kind: str
+    began: float
+    ended: float
+    longest: Event
+    parts: int = 1
+
+
+class _File(msgspec.Struct, frozen=True):
+    traceEvents: list[Event]
+    otherData: About = About()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the first ranks did from `began` to `ended`, in microseconds since the training began."""
+
+    about: About
+    ranks: int  # of the training
+    names: dict[int, str]
+    stretches: dict[int, list[Stretch]]  # by rank
+    began: float
+    ended: float
+    whole: bool  # whether that is all
+
+
+def read_part(folder: Path) -> Part | None:
+    """A typical part of the run's trace; None if it has none. Raises BadInput naming the file."""
+    path = folder / NAME
+    with naming(path):
+        if not path.exists():
+            return None
+        if path.stat().st_size > LARGEST:
+            raise BadInput(f"{path}: larger than {LARGEST >> 20:,} MiB")
+        content = path.read_bytes()
+    with naming(f"{path}: not a trace", msgspec.DecodeError, ValueError, RecursionError):
+        found = msgspec.json.decode(content, type=_File)
+    if not all(map(_sound, found.traceEvents)):
+        raise BadInput(f"{path}: not a trace: an event at a time that is none")
+    return _typical(found)
+
+
+def _sound(event: Event) -> bool:
+    return -FAR < event.ts < FAR and 0 <= event.dur < FAR
+
+
+def _typical(found: _File) -> Part | None:
+    """The part that a report shows; None if nothing took any time."""
+    every: dict[int, list[Event]] = defaultdict(list)
+    for event in found.traceEvents:
+        if event.ph == "X" and event.ts + event.dur > event.ts:
+            every[event.pid].append(event)
+    names = {event.pid: event.args.name for event in found.traceEvents if event.name == "process_name"}
+    shown = {rank: joined(sorted(every[rank], key=lambda event: event.ts)) for rank in sorted(every)[:RANKS]}
+    if not shown:
+        return None
+    most = max(shown.values(), key=len)
+    began, ended = window(most)
+    within = {rank: _longest([each for each in own if _inside(each, began, ended)]) for rank, own in shown.items()}
+    return Part(found.otherData, len(every), names, within, began, ended, whole=len(most) <= MOST)
+
+
+def _inside(each: Stretch, began: float, ended: float) -> bool:
+    return each.began < ended and each.ended > began
+
+
+def _longest(stretches: list[Stretch]) -> list[Stretch]:
+    """As many as can be seen, in order."""
+    return sorted(nlargest(4 * MOST, stretches, lambda each: each.ended - each.began), key=lambda each: each.began)
+
+
+def joined(events: list[Event]) -> list[Stretch]:
+    """The events as stretches."""
+    found: list[Stretch] = []
+    for event in events:
+        kind, last = event.name if event.name in KINDS else "rest", found[-1] if found else None
+        if last is not None and last.kind == kind and kind in JOINED and event.ts - last.ended < TOUCHING:
+            last.ended, last.parts = event.ts + event.dur, last.parts + 1
+            last.longest = max(last.longest, event, key=lambda each: each.dur)
+        else:
+            found.append(Stretch(kind, event.ts, event.ts + event.dur, event))
+    return found
+
+
+def window(stretches: list[Stretch]) -> tuple[float, float]:
+    """From when to when: of PLACES windows of MOST stretches, spread over all, the one of median length. One with a
+    gap, where events were left out, is none."""
+    last = len(stretches) - MOST
+    firsts = sorted({round(place * max(last, 0) / (PLACES - 1)) for place in range(PLACES)})
+    places = [stretches[first : first + MOST] for first in firsts]
+    whole = [place for place in places if not _gap(place)] or places
+    lengths = sorted((place[-1].ended - place[0].began, place[0].began) for place in whole)
+    length, began = lengths[(len(lengths) - 1) // 2]
+    return began, began + length
+
+
+def _gap(stretches: list[Stretch]) -> bool:
+    return any(after.began - before.ended > TOUCHING for before, after in pairwise(stretches))
