@@ -235,6 +235,9 @@ def commands_page() -> str:
         "`python -m mpitrain COMMAND`, or `mpitrain COMMAND`; the default command is `train`. Under `mpirun`, `train` "
         "and `info` use all ranks. Exit status: 0 done, 1 a failed training, 2 bad input (one line that names the file "
         "or key). This page is written by `docs/reference.py` from the program itself.\n",
+        "After `pip install '.[completion]'`, `shtab --shell=bash mpitrain.__main__.parser > "
+        "~/.local/share/bash-completion/completions/mpitrain` lets bash complete commands, options and their values "
+        "(`--shell=zsh`: zsh).\n",
     ]
     for name, command, help_line in commands():
         if not any(isinstance(action, argparse._SubParsersAction) for action in command._actions):

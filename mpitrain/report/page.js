@@ -11,8 +11,8 @@
   const plain = (v) => {
     const size = Math.abs(v);
     if (size === 0) return "0";
-    if (size >= 1e4) return scaled(v, ["", "k", "M", "G", "T"]);
-    return size < 1e-3 ? v.toExponential(2).replace(/\.?0+e/, "e") : String(Number(v.toPrecision(4)));
+    if (size >= 1e4 && size < 1e15) return scaled(v, ["", "k", "M", "G", "T"]);
+    return size < 1e-3 || size >= 1e15 ? v.toExponential(2).replace(/\.?0+e/, "e") : String(Number(v.toPrecision(4)));
   };
   const scaled = (v, units) => {
     let place = 0;
