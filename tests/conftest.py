@@ -1,6 +1,7 @@
 """What the tests share: the MPI library in the header, and launches of the program under an outside deadline."""
 
 import importlib.util
+import io
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mpitrain import config as configuration
+from mpitrain.__main__ import main
 from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
 from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
+from mpitrain.signals import Stop
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
 
@@ -107,6 +111,37 @@ def launch(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ende
         command = [str(MPIRUN), "-n", str(ranks), sys.executable, *program, *arguments]
         process = start(command, tmp_path)
         return finish(process, deadline)
+
+    return run
+
+
+#: A node on which each rank has a core of its own.
+NODE = """
+nodes = 1
+ranks_per_node = 8
+cores_per_node = 8
+gradient = {seconds = 1e-4, seconds_per_sample = 2e-5, spread = [0.9, 1.0, 1.3]}
+within_node = {latency = 1e-6, bandwidth = 5e9}
+between_nodes = {latency = 3e-5, bandwidth = 1.25e8}
+"""
+
+
+@pytest.fixture
+def simulated(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ended]:
+    """As `launch` for trainings, on simulated ranks in this process: for what does not depend on MPI or processes.
+
+    With `--device gpu` the trainings are launched.
+    """
+    if request.config.getoption("--device") == "gpu":
+        return request.getfixturevalue("launch")  # type: ignore[no-any-return]
+
+    def run(ranks: int, *arguments: str) -> Ended:
+        cluster, out, err = tmp_path / "node.toml", io.StringIO(), io.StringIO()
+        cluster.write_text(NODE)
+        command = ["simulate", "--cluster", str(cluster), "--ranks", str(ranks)]
+        with chdir(tmp_path), redirect_stdout(out), redirect_stderr(err), Stop().listening():
+            status = main([*command, *arguments])
+        return Ended(status, out.getvalue(), err.getvalue())
 
     return run
 

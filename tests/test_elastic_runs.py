@@ -36,11 +36,11 @@ def events(folder: Path, event: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_name_alone_trains_the_digits(launch: Callable[..., Any], tmp_path: Path, name: str) -> None:
+def test_the_name_alone_trains_the_digits(simulated: Callable[..., Any], tmp_path: Path, name: str) -> None:
     """Below 10 % test error, all samples, two vectors an exchange. ADMM's centre is the mean of all workers' points, so
     that one which is held up for a second spoils it: in turn they advance alike."""
     keys = (f"algorithm.name={name}", "run.train_subset=100", *IN_TURN.get(name, ()))
-    ended = launch(3, "--out", "run", *settings(*keys))
+    ended = simulated(3, "--out", "run", *settings(*keys))
     assert ended.status == 0, ended.err
     found = summary(tmp_path / "run")
     assert found["test_error"] < 0.1 and found["samples"] == (20 * 1438) and found["exit_reason"] == "finished"
@@ -57,18 +57,18 @@ def test_the_name_alone_trains_the_digits(launch: Callable[..., Any], tmp_path: 
 
 @pytest.mark.parametrize(("preset", "ranks"), [("bmuf", 2), ("slowmo", 2), ("diloco", 1)])
 def test_presets_of_block_momentum_train_the_digits(
-    launch: Callable[..., Any], tmp_path: Path, preset: str, ranks: int
+    simulated: Callable[..., Any], tmp_path: Path, preset: str, ranks: int
 ) -> None:
     """At their own settings."""
     keys = ("algorithm.name=block-momentum", f"algorithm.preset={preset}", "run.evaluate_every=0")
-    assert launch(ranks, "--out", "run", *settings(*keys)).status == 0
+    assert simulated(ranks, "--out", "run", *settings(*keys)).status == 0
     assert summary(tmp_path / "run")["test_error"] < 0.1
 
 
-def test_a_moving_rate_outside_the_condition_is_a_warning(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_moving_rate_outside_the_condition_is_a_warning(simulated: Callable[..., Any], tmp_path: Path) -> None:
     """α = 1.2 with η = 0.05: a line and a record, and the run goes on."""
     keys = ("algorithm.name=easgd", "algorithm.alpha=1.2", "training.learning_rate=0.05", "training.epochs=1")
-    ended = launch(2, "--out", "run", *settings(*keys))
+    ended = simulated(2, "--out", "run", *settings(*keys))
     assert ended.status == 0 and "warning: α = 1.2" in ended.out
     assert [record["alpha"] for record in events(tmp_path / "run", "warning")] == [1.2]
 
@@ -82,9 +82,9 @@ def test_a_moving_rate_outside_the_condition_is_a_warning(launch: Callable[..., 
         (["algorithm.centre=sharded", "run.exchange=messages"], "algorithm.centre"),
     ],
 )
-def test_what_cannot_work_is_bad_input(launch: Callable[..., Any], keys: list[str], named: str) -> None:
+def test_what_cannot_work_is_bad_input(simulated: Callable[..., Any], keys: list[str], named: str) -> None:
     """One line that names the key, status 2."""
-    ended = launch(3, "--out", "run", *settings("algorithm.name=easgd", *keys))
+    ended = simulated(3, "--out", "run", *settings("algorithm.name=easgd", *keys))
     assert ended.status == 2
     assert len(ended.err.strip().splitlines()) == 1 and named in ended.err
 

@@ -9,12 +9,12 @@ import pytest
 
 
 @pytest.mark.parametrize(("ranks", "algorithm"), [(1, "sgd"), (2, "block-momentum")])
-def test_runs_start_from_one_point(launch: Callable[..., Any], tmp_path: Path, ranks: int, algorithm: str) -> None:
+def test_runs_start_from_one_point(simulated: Callable[..., Any], tmp_path: Path, ranks: int, algorithm: str) -> None:
     """With a rate that rounds to nothing the initial weights are left; with another they part."""
 
     def hash_of(name: str, *settings: str) -> str:
         words = (f"algorithm.name={algorithm}", "training.epochs=0.3", "run.evaluate_every=0", *settings)
-        ended = launch(ranks, *(word for each in words for word in ("--set", each)), "--out", name)
+        ended = simulated(ranks, *(word for each in words for word in ("--set", each)), "--out", name)
         assert ended.status == 0, ended.err
         return str(json.loads((tmp_path / name / "summary.json").read_text())["parameters_sha256"])
 

@@ -50,10 +50,10 @@ def test_a_deterministic_run_tells_the_same_losses_at_any_speed(
 
 @pytest.mark.parametrize("name", ["asgd", "easgd", "sparse-delta"])
 def test_free_running_ranks_too_tell_one_loss_for_the_last_epoch(
-    launch: Callable[..., Any], tmp_path: Path, name: str
+    simulated: Callable[..., Any], tmp_path: Path, name: str
 ) -> None:
     """In the epoch's record and in the summary, although counts come in lumps."""
-    ended = launch(3, "--out", "run", "--set", f"algorithm.name={name}", "--set", "training.epochs=3")
+    ended = simulated(3, "--out", "run", "--set", f"algorithm.name={name}", "--set", "training.epochs=3")
     assert ended.status == 0, ended.err
     last = losses(tmp_path / "run")[-1]
     assert last[0] == 3 * 1438
@@ -61,13 +61,13 @@ def test_free_running_ranks_too_tell_one_loss_for_the_last_epoch(
 
 @pytest.mark.parametrize("method", ["none", "layerwise"])
 def test_a_resumed_run_knows_the_losses_before_its_checkpoint(
-    launch: Callable[..., Any], tmp_path: Path, method: str
+    simulated: Callable[..., Any], tmp_path: Path, method: str
 ) -> None:
     """Half of the last epoch was trained before it, half after: the summary's is over both, after pre-training too."""
     model = ("model.preset=zhang2013-dnn", "model.width=0.01", "training.learning_rate=0.5")
     for place, epochs in (("--out", 1.5), ("--resume", 2)):
         keys = (f"training.epochs={epochs}", "run.evaluate_every=0.5", f"pretraining.method={method}", *model)
-        ended = launch(1, place, "run", *(word for key in ("algorithm.name=sgd", *keys) for word in ("--set", key)))
+        ended = simulated(1, place, "run", *(word for key in ("algorithm.name=sgd", *keys) for word in ("--set", key)))
         assert ended.status == 0, ended.err
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     halves = {

@@ -73,23 +73,23 @@ def test_the_layers_of_a_preset_train_like_the_preset(launch: Callable[..., Any]
 
 
 @pytest.mark.parametrize("name", ["hybrid", "easgd"])
-def test_they_are_trained(launch: Callable[..., Any], tmp_path: Path, name: str) -> None:
+def test_they_are_trained(simulated: Callable[..., Any], tmp_path: Path, name: str) -> None:
     (tmp_path / "own.toml").write_text(LISTED)
-    ended = launch(2, "own.toml", "--set", f"algorithm.name={name}", *SHORT, "--out", "run")
+    ended = simulated(2, "own.toml", "--set", f"algorithm.name={name}", *SHORT, "--out", "run")
     assert ended.status == 0, ended.err
     assert summary(tmp_path / "run")["samples"] > 250
 
 
-def test_pretraining_of_listed_layers(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_pretraining_of_listed_layers(simulated: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(LISTED)
     settings = ("--set", "pretraining.method=layerwise", "--set", "pretraining.samples=200")
-    ended = launch(2, "own.toml", *settings, *SHORT, "--out", "run")
+    ended = simulated(2, "own.toml", *settings, *SHORT, "--out", "run")
     assert ended.status == 0 and "pre-trained layer 2 of 2" in ended.out, ended.err
 
 
-def test_a_list_that_does_not_fit_ends_with_one_line(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_list_that_does_not_fit_ends_with_one_line(simulated: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(LISTED.replace("kernel = 3", "kernel = 11"))
-    ended = launch(2, "own.toml", "--out", "run")
+    ended = simulated(2, "own.toml", "--out", "run")
     lines = [line for line in ended.err.splitlines() if line.startswith("mpitrain:")]
     assert ended.status == 2 and len(lines) == 1 and not (tmp_path / "run").exists()
     assert "model.layers[1].kernel = 11: a kernel of 11 x 11 does not fit 8 x 8 pixels" in lines[0]

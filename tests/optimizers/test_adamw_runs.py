@@ -23,7 +23,7 @@ def settings(*keys: str) -> list[str]:
     ids=["allreduce", "easgd", "easgd-sync"],
 )
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(
-    launch: Callable[..., Any], tmp_path: Path, ranks: int, keys: tuple[str, ...]
+    simulated: Callable[..., Any], tmp_path: Path, ranks: int, keys: tuple[str, ...]
 ) -> None:
     common = settings(*keys, "algorithm.optimizer.name=adamw", "run.evaluate_every=0")
     for arguments in (
@@ -31,7 +31,7 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(
         ("--out", "parts", *common, *settings("training.epochs=2")),
         ("--resume", "parts", *settings("training.epochs=3")),
     ):
-        ended = launch(ranks, *arguments)
+        ended = simulated(ranks, *arguments)
         assert ended.status == 0, ended.err
     whole, parts = (json.loads((tmp_path / run / "summary.json").read_text()) for run in ("whole", "parts"))
     assert whole["parameters_sha256"] == parts["parameters_sha256"]
@@ -39,7 +39,7 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize("name", ["easgd", "easgd-sync"])
-def test_workers_with_another_optimizer_start_at_the_centre(launch: Callable[..., Any], name: str) -> None:
+def test_workers_with_another_optimizer_start_at_the_centre(simulated: Callable[..., Any], name: str) -> None:
     """They have no moments yet, and cannot use what they kept of the other optimizer."""
     keys = settings(f"algorithm.name={name}", "run.evaluate_every=0", "training.learning_rate=0.005")
     for arguments in (
@@ -47,5 +47,5 @@ def test_workers_with_another_optimizer_start_at_the_centre(launch: Callable[...
         ("--resume", "run", *settings("algorithm.optimizer.name=adamw", "training.epochs=2")),
         ("--resume", "run", *settings("training.epochs=3")),
     ):
-        ended = launch(2, *arguments)
+        ended = simulated(2, *arguments)
         assert ended.status == 0, ended.err

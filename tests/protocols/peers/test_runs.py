@@ -26,10 +26,10 @@ def summary(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("ranks", "bits"), [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (2, 4), (4, 4), (2, 32)])
 def test_the_digits_are_learnt_by_the_defaults(
-    launch: Callable[..., Any], tmp_path: Path, ranks: int, bits: int
+    simulated: Callable[..., Any], tmp_path: Path, ranks: int, bits: int
 ) -> None:
     """Under 10 % test error with identical replicas; density, threshold and compression over time and at the end."""
-    ended = launch(ranks, *PEERS, "--set", f"algorithm.bits={bits}", "--out", "run")
+    ended = simulated(ranks, *PEERS, "--set", f"algorithm.bits={bits}", "--out", "run")
     assert ended.status == 0, ended.err
     told = summary(tmp_path / "run")
     assert told["test_error"] < 0.10 and told["replicas_identical"] is True
@@ -42,15 +42,15 @@ def test_the_digits_are_learnt_by_the_defaults(
 
 
 def test_a_resumed_round_robin_run_ends_with_the_bits_of_an_uninterrupted_one(
-    launch: Callable[..., Any], tmp_path: Path
+    simulated: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Three epochs at once; two, then the third: counts, residuals and thresholds are taken up again."""
     settings = (*PEERS, *QUIET, "--set", "algorithm.order=round-robin", "--set", "algorithm.target_density=0.01")
     # 1440 samples would be whole rounds of 3 × 8; of 1438 the rounds of epochs 2 and 3 differ from those of 1 to 3.
     settings = (*settings, "--set", "training.minibatch=719")
-    assert launch(2, *settings, "--set", "training.epochs=3", "--out", "whole").status == 0
-    assert launch(2, *settings, "--set", "training.epochs=2", "--out", "cut").status == 0
-    assert launch(2, "--resume", "cut", "--set", "training.epochs=3").status == 0
+    assert simulated(2, *settings, "--set", "training.epochs=3", "--out", "whole").status == 0
+    assert simulated(2, *settings, "--set", "training.epochs=2", "--out", "cut").status == 0
+    assert simulated(2, "--resume", "cut", "--set", "training.epochs=3").status == 0
     hashes = [summary(tmp_path / run)["parameters_sha256"] for run in ("whole", "cut")]
     assert hashes[0] == hashes[1]
 
@@ -141,15 +141,15 @@ def test_a_rank_started_with_another_network_is_named(launch: Callable[..., Any]
     assert ended.status == 1 and "rank 2 has" in ended.err and "another network" in ended.err
 
 
-def test_steps_too_small_for_the_unit_are_bad_input(launch: Callable[..., Any]) -> None:
+def test_steps_too_small_for_the_unit_are_bad_input(simulated: Callable[..., Any]) -> None:
     """n = 0, found before anything starts."""
-    ended = launch(2, *PEERS, "--set", "training.learning_rate=1e-9", deadline=60)
+    ended = simulated(2, *PEERS, "--set", "training.learning_rate=1e-9")
     assert ended.status == 2 and "algorithm.threshold" in ended.err and "Traceback" not in ended.err
 
 
-def test_another_algorithms_run_is_taken_up(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_another_algorithms_run_is_taken_up(simulated: Callable[..., Any], tmp_path: Path) -> None:
     """Its weights are rounded to whole units; its ranks' own pieces are not ours."""
-    assert launch(3, "--set", "algorithm.name=easgd", "--set", "training.epochs=1", "--out", "run").status == 0
-    ended = launch(2, "--resume", "run", *PEERS, "--set", "training.epochs=3")
+    assert simulated(3, "--set", "algorithm.name=easgd", "--set", "training.epochs=1", "--out", "run").status == 0
+    ended = simulated(2, "--resume", "run", *PEERS, "--set", "training.epochs=3")
     assert ended.status == 0, ended.err
     assert summary(tmp_path / "run")["replicas_identical"] is True
