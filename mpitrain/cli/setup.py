@@ -22,7 +22,8 @@ from mpitrain.cli import doubts, memory
 from mpitrain.config import Config, Run
 from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
-from mpitrain.device import CPU, Cpu, agree, choose
+from mpitrain.device import Cpu, agree, choose
+from mpitrain.device.paced import Paced
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
@@ -69,7 +70,8 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     if transport.runtime.simulated and config.run.device == "gpu":
         raise BadInput("run.device = 'gpu': simulated ranks compute on the CPU")
-    device = CPU if transport.runtime.simulated else choose(_run_of(config), transport.local_rank)
+    pace = transport.runtime.pace
+    device = choose(_run_of(config), transport.local_rank) if pace is None else Paced(pace)
     corpus = transport.runtime.once("the training part", lambda: _open(transport, config))
     torch_start.limit_threads(threads(config.run.threads, transport))
     shown = Shown(options.resume, says(transport.rank == 0), options.build)
@@ -181,7 +183,7 @@ def new_session(
         chunked=config.algorithm.chunked,
         device=device,
         deadline=config.run.deadline,
-        pace=transport.runtime.pace,
+        pace=None if transport.runtime.pace is None else transport.runtime.pace.gradient,
         stopwatch=transport.stopwatch,
     )
     alone = config.algorithm.workers(transport.size) == 1 and not has_server(config)
@@ -235,6 +237,8 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
         evaluation = Evaluation(
             session.network, corpora, dtype, session.clock, slices, device=session.device, measuring=measuring
         )
+        if transport.runtime.pace is not None:
+            evaluation.pace = transport.runtime.pace.evaluation
     session.monitor = monitor = MasterMonitor(session, folder, metrics, progress, evaluation)
     _say_start(session, resumed is not None)
     for line in (*doubts.of_data(session.schedule, told.class_counts, corpora), *doubts.of_resume(session, before)):

@@ -81,6 +81,8 @@ class Evaluation:
         self._size = 32 if slices else TOGETHER
         self._left: list[str] = []
         self._measuring = measuring
+        #: Lets the time pass that a simulated rank takes for so many samples.
+        self.pace: Callable[[int], None] = lambda samples: None
 
     @property
     def active(self) -> bool:
@@ -121,6 +123,7 @@ class Evaluation:
             corpus.gather(np.arange(self._done, self._done + count), batch)
             loss, wrong = self._network.evaluate(self._parameters, Batch(*map(self._device.to_device, batch)))
             self._loss, self._wrong, self._done = self._loss + loss, self._wrong + wrong, self._done + count
+            self.pace(count)
             self._adapt(self._clock() - began)
         return self._finish(name) if self._done == corpus.samples else None
 

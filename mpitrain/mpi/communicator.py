@@ -108,12 +108,28 @@ class Window(Protocol):
     def Flush_all(self) -> None: ...
 
 
+class Pace(Protocol):
+    """What lets the time pass that a simulated rank takes for its own work."""
+
+    def gradient(self, samples: int) -> None:
+        """Of a gradient on so many samples."""
+
+    def evaluation(self, samples: int) -> None:
+        """Of the evaluation of so many samples."""
+
+    def update(self, nbytes: int) -> None:
+        """Of a rule's update of so many bytes of parameters."""
+
+    def copy(self, nbytes: int) -> None:
+        """Of a pass that copies or checks so many bytes."""
+
+
 class Runtime(Protocol):
     """What a rank runs in, a process (mpi.process) or a simulation: its time, its waits, its windows, its end."""
 
     @property
-    def pace(self) -> Callable[[int], None] | None:
-        """What lets pass the time that a simulated rank takes to compute a gradient on so many samples."""
+    def pace(self) -> Pace | None:
+        """The time that a simulated rank takes; None in a process, where computing takes its own."""
 
     @property
     def simulated(self) -> int:

@@ -6,6 +6,7 @@ import platform
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ import numpy as np
 
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array
+from mpitrain.flat import Array, block_slices, scratch_for
+from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi.links import Link, link, pairs
+from mpitrain.rules.server import update
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 SECONDS = 60.0  # that gradients are measured for, at most
 SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured
+SHORT = 5.0  # seconds that updates, copies and evaluations are each measured for, at most
 QUANTILES = 21
 
 
@@ -56,9 +60,11 @@ def _calibrate(transport: "Transport", path: Path, file: Path | None, overrides:
     cores = min(map(int, transport.gather_texts(str(len(os.sched_getaffinity(0))), "the ranks' cores")))
     number = threads(config.run.threads, transport)
     with threadpool_limits(number):
-        samples, seconds = _of_all(transport, config, corpus, network, max(1, cores // number))
+        together = max(1, cores // number)
+        samples, seconds = _of_all(transport, config, corpus, network, together)
+        work = _work_of_all(transport, config, corpus, network, together)
     within, between = (link(transport, pair) for pair in pairs(hosts))
-    text = described(hosts, max(1, cores // number), samples, seconds, within, between, about(config, network, number))
+    text = described(hosts, together, samples, seconds, within, between, about(config, network, number), work)
     agreed(transport, lambda: None if transport.rank else write_whole(path, text), "the file")
     if transport.rank == 0:
         print(text, end="")
@@ -109,6 +115,60 @@ def _gradients(config: "Config", corpus: "Corpus", network: "Model") -> list[tup
     return found
 
 
+def _work_of_all(
+    transport: "Transport", config: "Config", corpus: "Corpus", network: "Model", together: int
+) -> dict[str, dict[str, float]]:
+    """What updates, copies and evaluations take: the mean over the ranks that have a core of their own."""
+    sums = np.zeros(4)
+    if transport.local_rank < together:
+        sums[:] = *transport.alive_while(lambda: _work(config, corpus, network)), 1
+    transport.sum(sums, "the others' updates")
+    updates, copies, evaluations = (_short(float(seconds)) for seconds in sums[:3] / sums[3])
+    return {
+        "update": {"seconds_per_byte": updates},
+        "copy": {"seconds_per_byte": copies},
+        "evaluation": {"seconds_per_sample": evaluations},
+    }
+
+
+def _work(config: "Config", corpus: "Corpus", network: "Model") -> tuple[float, float, float]:
+    """Seconds of a server's update and of a pass that copies or checks, for a byte; of an evaluation, for a sample."""
+    from mpitrain.device import CPU
+
+    theta = network.initial(config.training.seed, config.training.dtype)
+    gradient, velocity = np.zeros_like(theta), np.zeros_like(theta)
+    parts = list(block_slices(slice(0, theta.size)))
+    scratch, rule = scratch_for(theta), CPU.fast(update)
+
+    def updates() -> None:
+        for b in parts:
+            rule(theta[b], velocity[b], gradient[b], scratch[: b.stop - b.start], eta=0.0, mu=0.9, alpha=1.0)
+
+    def passes() -> None:
+        np.copyto(gradient, velocity)
+        CPU.checksum(gradient)
+
+    count = min(TOGETHER, corpus.samples)
+    room = Batch(np.empty((count, *corpus.shape), theta.dtype), np.empty(count, np.int32))
+    batch = corpus.gather(np.arange(count), room)
+    evaluation = _median(lambda: network.evaluate(theta, batch)) / count
+    return _median(updates) / theta.nbytes, _median(passes) / theta.nbytes / 2, evaluation
+
+
+def _median(action: Callable[[], object]) -> float:
+    """Seconds of an action, the median of several; the first one, which compiles, is not counted."""
+    found: list[float] = []
+    began = time.perf_counter()
+    for turn in range(MOST + 1):
+        before = time.perf_counter()
+        action()
+        if turn:
+            found.append(time.perf_counter() - before)
+        if turn >= LEAST and time.perf_counter() - began > SHORT:
+            break
+    return float(np.median(found))
+
+
 def line(samples: Array, seconds: Array) -> tuple[float, float]:
     """Seconds of no sample and of each further one, neither negative: a line through the sizes' medians."""
     sizes = np.unique(samples)
@@ -134,6 +194,7 @@ def described(
     within: Link | None,
     between: Link | None,
     first: str,
+    work: dict[str, dict[str, float]],
 ) -> str:
     """The text of the file."""
     import tomli_w
@@ -155,6 +216,7 @@ def described(
             "seconds_per_sample": _short(slope),
             "spread": spread(samples, seconds, start, slope),
         },
+        **work,
         "within_node": _connection(within or known),
         "between_nodes": _connection(between or known),
     }

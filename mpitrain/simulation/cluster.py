@@ -44,8 +44,20 @@ class Gradient(Section, frozen=True):
         return float(np.interp(at, np.arange(len(self.spread)), self.spread))
 
 
+class PerByte(Section, frozen=True):
+    """Seconds of work on each byte of parameters, on a core of its own."""
+
+    seconds_per_byte: Annotated[float, msgspec.Meta(ge=0, le=1.0)] = 0.0
+
+
+class PerSample(Section, frozen=True):
+    """Seconds of work on each sample, on a core of its own."""
+
+    seconds_per_sample: Seconds = 0.0
+
+
 class Slow(Section, frozen=True):
-    """A node whose gradients take `factor` times as long as those of the others."""
+    """A node whose work takes `factor` times as long as that of the others."""
 
     node: Number
     factor: Factor
@@ -73,7 +85,8 @@ class Connection(Section, frozen=True):
 class Cluster(Section, frozen=True):
     """Equal nodes. Ranks fill one node after another; those that share cores slow each other; each node has one card.
 
-    `message_seconds` is what a message costs besides.
+    `message_seconds` is what a message costs besides; `update` what a rule takes, `copy` a pass that copies or checks a
+    vector.
     """
 
     nodes: Count
@@ -83,6 +96,9 @@ class Cluster(Section, frozen=True):
     within_node: Connection
     between_nodes: Connection
     message_seconds: Seconds = 0.0
+    update: PerByte = PerByte()
+    copy: PerByte = PerByte()
+    evaluation: PerSample = PerSample()
     slow: list[Slow] = msgspec.field(default_factory=list)
     faults: list[Fault] = msgspec.field(default_factory=list)
 
@@ -101,14 +117,29 @@ class Cluster(Section, frozen=True):
 
     def pace(self) -> Callable[[int, int], float]:
         """A function of a rank and a number of samples: the seconds of the rank's next gradient."""
-        slow, numbers = {each.node: each.factor for each in self.slow}, Counter[int]()
+        slowed, numbers = self._slowed(), Counter[int]()
 
         def seconds(rank: int, samples: int) -> float:
             numbers[rank] += 1
-            factor = self.gradient.factor(rank, numbers[rank]) * slow.get(rank // self.ranks_per_node, 1.0)
+            factor = self.gradient.factor(rank, numbers[rank]) * slowed(rank)
             return factor * (self.gradient.seconds + self.gradient.seconds_per_sample * samples)
 
         return seconds
+
+    def work(self) -> Callable[[int, str, int], float]:
+        """A function of a rank, a kind of work and its amount: the seconds that it takes."""
+        slowed = self._slowed()
+        each = {
+            "update": self.update.seconds_per_byte,
+            "copy": self.copy.seconds_per_byte,
+            "evaluation": self.evaluation.seconds_per_sample,
+        }
+        return lambda rank, kind, amount: each[kind] * amount * slowed(rank)
+
+    def _slowed(self) -> Callable[[int], float]:
+        """A function of a rank: by what factor its node is slow."""
+        slow = {each.node: each.factor for each in self.slow}
+        return lambda rank: slow.get(rank // self.ranks_per_node, 1.0)
 
     def stops(self) -> dict[int, list[tuple[float, float]]]:
         """By rank: from when until when it stands still."""

@@ -48,7 +48,8 @@ def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
     count = described.places if ranks is None else ranks
     _require_places(path, count, described.places)
     network, nodes = described.network(), described.nodes_of(count)
-    job = Job[int](count, network, nodes, described.pace(), described.cores_per_node, stops=described.stops())
+    paces, stops = described.pace(), described.stops()
+    job = Job[int](count, network, nodes, paces, described.cores_per_node, stops=stops, work=described.work())
     requests = [Stop() for _ in range(count)]
 
     def program(transport: "Transport") -> int:

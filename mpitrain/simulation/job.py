@@ -33,8 +33,9 @@ class Aborted(RuntimeError):
 
 class Job(Generic[T]):
     """`ranks` ranks that run a program. `nodes`: the node of each, by default one for all. `seconds(rank, samples)`:
-    what a rank with a core of its own takes to compute a gradient, by default no time; `cores`: of each node, which its
-    ranks share, by default one for each. `stops`: by rank, from when until when it stands still."""
+    what a rank with a core of its own takes to compute a gradient, by default no time; `work(rank, kind, amount)`: what
+    an "update" or a "copy" of so many bytes takes it, or an "evaluation" of so many samples; `cores`: of each node,
+    which its ranks share, by default one for each. `stops`: by rank, from when until when it stands still."""
 
     def __init__(
         self,
@@ -45,9 +46,10 @@ class Job(Generic[T]):
         cores: int | None = None,
         deadline: float = 300.0,
         stops: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({}),
+        work: Callable[[int, str, int], float] = lambda rank, kind, amount: 0.0,
     ) -> None:
         nodes = [0] * ranks if nodes is None else nodes
-        self.scheduler, self._seconds = Scheduler[T](ranks, stops), seconds
+        self.scheduler, self._seconds, self._work = Scheduler[T](ranks, stops), seconds, work
         shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}
         self._cores = [shared[node] for node in nodes]
         self._fabric = Fabric(self.scheduler, Wires(network or Network(), nodes), nodes)
@@ -59,9 +61,8 @@ class Job(Generic[T]):
         """What the program returns on each rank. Raises what it raises on any; Deadlock if all wait for each other."""
 
         def on(rank: int) -> Callable[[], T]:
-            seconds = partial(self._seconds, rank)
-            runtime = Rank(self.scheduler, rank, self._ranks, self._cores[rank], seconds, self._shared)
-            runtime.steadfast = self._steadfast
+            pace = Pace(self._cores[rank], rank, partial(self._seconds, rank), partial(self._work, rank))
+            runtime = Rank(self.scheduler, rank, self._ranks, pace, self._shared, self._steadfast)
             return lambda: program(Transport(Communicator(self._world, rank), self._deadline, runtime))
 
         return self.scheduler.run([on(rank) for rank in range(self._ranks)])
@@ -77,30 +78,50 @@ class Job(Generic[T]):
         return boxes + [each.kind for group in self._fabric.groups for each in group.collectives.values()]
 
 
+class Pace:
+    """The time of one rank's own work, on the cores of its node."""
+
+    def __init__(
+        self, cores: Cores, rank: int, gradient: Callable[[int], float], work: Callable[[str, int], float]
+    ) -> None:
+        self._cores, self._rank, self._gradient, self._work = cores, rank, gradient, work
+
+    def gradient(self, samples: int) -> None:
+        self._cores.compute(self._rank, self._gradient(samples))
+
+    def evaluation(self, samples: int) -> None:
+        self._spend(self._work("evaluation", samples))
+
+    def update(self, nbytes: int) -> None:
+        self._spend(self._work("update", nbytes))
+
+    def copy(self, nbytes: int) -> None:
+        self._spend(self._work("copy", nbytes))
+
+    def _spend(self, seconds: float) -> None:
+        if seconds:
+            self._cores.compute(self._rank, seconds)
+
+
 class Rank:
     """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
-
-    steadfast = False
 
     def __init__(
         self,
         scheduler: Scheduler,
         rank: int,
         ranks: int,
-        cores: Cores,
-        seconds: Callable[[int], float],
+        pace: Pace,
         shared: dict[str, object],
+        steadfast: bool,
     ) -> None:
         self._scheduler, self._rank, self.simulated = scheduler, rank, ranks
-        self._cores, self._seconds, self._shared = cores, seconds, shared
+        self.pace, self._shared, self.steadfast = pace, shared, steadfast
 
     def once(self, what: str, make: Callable[[], J]) -> J:
         if what not in self._shared:
             self._shared[what] = make()
         return cast(J, self._shared[what])
-
-    def pace(self, samples: int) -> None:
-        self._cores.compute(self._rank, self._seconds(samples))
 
     def clock(self) -> float:
         return self._scheduler.now

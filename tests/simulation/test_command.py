@@ -78,6 +78,51 @@ def test_a_bad_cluster_is_one_line(
     assert re.search(said, err)
 
 
+UPDATES = """
+[update]
+seconds_per_byte = 1e-6
+[copy]
+seconds_per_byte = 1e-7
+[evaluation]
+seconds_per_sample = 1e-3
+"""
+
+
+@pytest.mark.parametrize(("exchange", "messages", "copies"), [("shared", 2, 1), ("messages", 4, 4)])
+def test_virtual_seconds_of_updates_and_copies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], exchange: str, messages: int, copies: int
+) -> None:
+    """One worker of a server, which waits for each of its 23 updates an epoch. In shared memory the worker copies Θ,
+    and a gradient's message and its answer take a latency each; by messages, both ends check gradient and Θ, and Θ is
+    asked for. Two epochs less one, so that the start does not count."""
+    keys = ["--set", "algorithm.name=asgd", "--set", "training.minibatch=64", "--set", f"run.exchange={exchange}"]
+    keys += ["--set", "run.checkpoint_every=0", "--set", "run.progress=none"]
+    slow = CLUSTER.replace("1e-6", "1e-3").replace("5e9", "1e15") + UPDATES
+    (tmp_path / "cluster.toml").write_text(slow)
+    command = ["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--ranks", "2"]
+    told = []
+    for epochs in (1, 2):
+        out = tmp_path / str(epochs)
+        quiet = ["--set", "run.evaluate_every=0", "--set", f"training.epochs={epochs}", "--out", str(out)]
+        assert main([*command, *keys, *quiet]) == 0, capsys.readouterr().err
+        told.append(json.loads((out / "summary.json").read_text()))
+    nbytes = 4 * 38_282
+    each = messages * 1e-3 + nbytes * (1e-6 + copies * 1e-7)
+    assert told[1]["seconds"] - told[0]["seconds"] == pytest.approx(23 * (0.5 + each) + 1438 * 0.25)
+    busy = nbytes * (1e-6 + (copies > 1) * 1e-7)  # an update, and before it a check of what has come
+    assert told[1]["server_busy_seconds"] == pytest.approx(46 * busy)
+
+
+def test_virtual_seconds_of_an_evaluation(tmp_path: Path) -> None:
+    """One rank: 23 updates, then 359 samples, on a node that is three times as slow."""
+    (tmp_path / "cluster.toml").write_text(CLUSTER + UPDATES + "[[slow]]\nnode = 0\nfactor = 3.0")
+    keys = ["--set", "algorithm.name=sgd", "--set", "training.minibatch=64", "--set", "training.epochs=1"]
+    command = ["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--ranks", "1", *keys]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    seconds = json.loads((tmp_path / "run" / "summary.json").read_text())["seconds"]
+    assert seconds == pytest.approx(3 * (23 * (0.5 + 4 * 38_282 * 1e-6) + 1438 * 0.25 + 359 * 1e-3))
+
+
 @pytest.mark.parametrize("algorithm", ["asgd", "easgd", "allreduce", "hybrid"])
 def test_ranks_that_do_not_fit_in_memory_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str

@@ -102,6 +102,7 @@ class SharedMemory(_Versioned):
         self._segments, self._dtype = transport.shared_segments(HEADER + size * dtype.itemsize), dtype
         self._lay_out(self._segments.segment(master), dtype, self._segments, transport.traffic)
         self.gradient = self._segments.segment(transport.rank)[HEADER:].view(dtype)
+        self._pace = transport.runtime.pace
 
     def _version_seen(self) -> int:
         self._memory.sync()
@@ -109,6 +110,8 @@ class SharedMemory(_Versioned):
 
     def _copy(self, out: Array) -> None:
         np.copyto(out, self.theta)
+        if self._pace is not None:
+            self._pace.copy(out.nbytes)
 
     def handed_over(self, worker: int) -> Array:
         self._memory.sync()
