@@ -33,7 +33,9 @@ class Cadence:
     def evaluating(self, trained: int) -> None:
         """Record that an evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
         every = self._run.evaluate_every * self._samples
-        self._next_evaluation = (trained // every + 1) * every if every else float("inf")
+        coming = (trained // every + 1) * every if every else float("inf")
+        # 5 · (0.1 · 180374) is 90187.0, and 90187 // (0.1 · 180374) is 4: it would be due at once, again and again.
+        self._next_evaluation = coming + every if coming <= trained else coming
 
     @property
     def loss_window(self) -> int:

@@ -29,6 +29,15 @@ def test_an_evaluation_is_due_after_so_many_epochs(every: float, trained: int, d
     assert cadence(Clock(), f"run.evaluate_every={every}").evaluation_due(trained) is due
 
 
+def test_none_is_due_twice_where_an_epochs_tenth_is_no_float() -> None:
+    """After 90187 = 5 · 18037.4 samples of 180374, the fifth is over: the next one comes after 108224.4."""
+    run = configuration.load(None, ["run.evaluate_every=0.1"]).run
+    five = Cadence(run, Clock(), 180_374)
+    assert five.evaluation_due(90_187)
+    five.evaluating(90_187)
+    assert not five.evaluation_due(90_187) and not five.evaluation_due(108_224) and five.evaluation_due(108_225)
+
+
 def test_evaluations_that_come_late_do_not_move_the_next() -> None:
     """They are due at multiples; one that began after two of them stands for both, a resume for all before."""
     plan = cadence(Clock(), "run.evaluate_every=1")
