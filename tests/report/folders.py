@@ -57,13 +57,15 @@ def ended(records: list[Record], **fields: Any) -> Record:
 
 
 def every_kind(folder: Path) -> list[Path]:
-    """Runs that between them have everything a report can show, one of them killed in mid-line, one resumed."""
+    """Runs that between them have everything a report can show, one of them killed in mid-line, one resumed after the
+    loss of a rank."""
     stale = curve(8, 120.0, staleness_mean=1.5, staleness_max=4)
     ages = {"staleness_mean": 1.5, "staleness_max": 4, "staleness_histogram": {"0": 10, "1": 40, "2": 20, "4": 10}}
     sent = {"density": 0.001, "threshold": 0.5, "residual_norm": 7.0, "bytes_per_minibatch": 400.0}
     sparse = curve(8, 90.0, **sent, compression_ratio=300.0, bits_per_element=12.0)
     kinds = {"bytes_by_kind": {"activations": 3000, "conv_gradients": 1000}, "communication_hidden": 0.8}
-    slow = curve(6, 60.0)
+    waited = "rank 0: waited 300 s for rank 2 (a heartbeat); run.deadline sets the seconds"
+    slow = [*curve(6, 60.0), {"event": "failed", "text": waited, "silent": [2]}]
     again = [start(resumed=True, samples=3000, seconds=50.0), *curve(8, 60.0)[7:]]
     made = [
         write_run(folder / "asgd", "asgd", stale, ended(stale, server_busy_seconds=3.0, **ages)),

@@ -199,6 +199,22 @@ def test_a_part_of_an_axis_can_be_enlarged(browser: Chromium, report: tuple[Path
 
 
 @needs_chromium
+@pytest.mark.parametrize("width, theme", WINDOWS)
+def test_a_lost_rank_and_what_followed_can_be_read(
+    browser: Chromium, report: tuple[Path, dict[str, int]], width: int, theme: str
+) -> None:
+    """In two rows of a table that scrolls in its frame."""
+    browser.open(report[0], width, theme)
+    rows = browser.evaluate("[...document.querySelector('.sessions').rows].map(row => row.innerText.split('\\t'))")
+    assert [row[0].strip().endswith(f"{place} of 2") for place, row in enumerate(rows)] == [False, True, True]
+    assert [row[-2:] for row in rows[1:]] == [
+        ["2", "rank 0: waited 300 s for rank 2 (a heartbeat); run.deadline sets the seconds"],
+        ["–", "finished"],
+    ]
+    assert browser.evaluate("document.querySelector('.sessions').parentElement.getBoundingClientRect().right") <= width
+
+
+@needs_chromium
 def test_a_run_is_brought_out_where_one_points_at_its_name(
     browser: Chromium, report: tuple[Path, dict[str, int]]
 ) -> None:
