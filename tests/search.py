@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -35,6 +36,7 @@ import numpy as np
 import xxhash
 from threadpoolctl import threadpool_limits
 
+from mpitrain.checkpoint import writer
 from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.errors import Overdue
@@ -52,8 +54,9 @@ CENTRES = ("asgd", "mdownpour", "adownpour", "mvadownpour", "easgd", "eamsgd", "
 SYNCHRONOUS = ("allreduce", "hybrid", "easgd-sync", "eamsgd-sync")
 NAMES = (*CENTRES, *SYNCHRONOUS, "sparse-delta", "block-momentum")
 LOCAL_STEPS = ("easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "block-momentum")
+WRITING = 2.0  # seconds that a dead job's checkpoint is given; one that waits for a dead rank's piece never ends
 SAMPLES, EPOCHS = 1438, 2  # of the digits; of a training
-COMMON = ("run.progress=none", "run.device=cpu", "run.threads=1", f"training.epochs={EPOCHS}")
+COMMON = ("run.progress=none", "run.device=cpu", "run.threads=1", "run.checkpoint_every=0", f"training.epochs={EPOCHS}")
 SMALL = 'model.layers=[{kind="fully-connected", units=8}, {kind="relu"}, {kind="fully-connected"}]'
 
 
@@ -122,6 +125,7 @@ class Session:
     left: list[str]
     loaded: Counter[int] = field(default_factory=Counter)  # positions
     torn: list[str] = field(default_factory=list)  # copies of Θ that are of no version
+    writing: list[Future[Any]] = field(default_factory=list)  # of checkpoints; a process would end with its rank
 
 
 def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Session:
@@ -153,6 +157,7 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
         except Overdue as error:  # at the start
             told.ended = [1] * what.ranks
             said.write(str(error))
+    wait(told.writing, WRITING)
     told.said, told.left = said.getvalue(), job.left()
     return told
 
@@ -187,8 +192,15 @@ def watching(told: Session) -> Iterator[None]:
 
         return mock.patch.object(kind, "writing", noted)
 
-    patches = mock.patch.object(Learner, "load", loaded), mock.patch.object(MergedCentre, "read", copied)
-    with patches[0], patches[1], noting(_Versioned), noting(OwnMemory):
+    class Writer(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **more: Any) -> Future[Any]:
+            told.writing.append(super().submit(*arguments, **more))
+            return told.writing[-1]
+
+    patches = [(Learner, "load", loaded), (MergedCentre, "read", copied), (writer, "ThreadPoolExecutor", Writer)]
+    with contextlib.ExitStack() as stack:
+        for each in (*(mock.patch.object(*patch) for patch in patches), noting(_Versioned), noting(OwnMemory)):
+            stack.enter_context(each)
         yield
 
 
