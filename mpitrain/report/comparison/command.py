@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
-from mpitrain.report.comparison import launching
+from mpitrain.report.comparison import launching, simulating
 from mpitrain.report.comparison import table as tables
 from mpitrain.report.comparison.matrix import Element, matrix
 from mpitrain.report.html import table
@@ -20,6 +20,7 @@ from mpitrain.signals import STOPPED
 
 DAY = 86400.0
 Kind = TypeVar("Kind", int, float)
+Starter = Callable[[Element], list[str]]  # the command line of a run
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -40,6 +41,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="",
         metavar="WORDS",
         help='launcher, such as "mpirun -n {ranks}"; default: the first one found',
+    )
+    parser.add_argument(
+        "--simulate", default="", metavar="FILE", help="simulate the runs on this cluster, in virtual time: simulate"
     )
     parser.add_argument("--deadline", type=float, default=DAY, metavar="S", help="seconds for one run; default: a day")
     parser.add_argument(
@@ -81,8 +85,9 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.element is not None and not 0 <= options.element < len(elements):
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
+    simulating.require_same(options.out, options.simulate)
     chosen = dict(enumerate(elements)) if options.element is None else {options.element: elements[options.element]}
-    if not options.table and _run_all(chosen, len(elements), options.launch, options.deadline):
+    if not options.table and _run_all(chosen, len(elements), _starter(options, elements), options.deadline):
         print("mpitrain: stopped by a signal; the same command continues", file=sys.stderr)
         return STOPPED
     if options.element is None:
@@ -90,13 +95,25 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(element.state() == "finished" for element in chosen.values()) else 1
 
 
-def _run_all(elements: dict[int, Element], count: int, launch: str, deadline: float) -> bool:
+def _starter(options: argparse.Namespace, elements: list[Element]) -> Starter:
+    """How runs are started. Raises BadInput naming an option."""
+    if not options.simulate:
+        launch = launching.launcher(options.launch)
+        return lambda element: launching.command(element, launch)
+    if options.launch:
+        raise BadInput("--launch: simulated runs are started without a launcher")
+    simulating.require_room(elements, options.simulate)
+    simulating.keep(options.out, options.simulate)
+    return lambda element: simulating.command(element, options.simulate)
+
+
+def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadline: float) -> bool:
     """Run unfinished elements one after the other; a failure is reported, and the next one is run. Returns whether a
     signal stopped it.
 
     Elements are reported by their numbers among `count`, as used by --list and --run.
     """
-    how, relay = launching.launcher(launch), launching.Relay()
+    relay = launching.Relay()
     # Refuse a folder of another configuration before starting any run.
     states = {number: element.state() for number, element in elements.items()}
     with relay.listening():
@@ -108,7 +125,8 @@ def _run_all(elements: dict[int, Element], count: int, launch: str, deadline: fl
             if relay.asked:
                 return True
             print(f"{place}: {element.ranks} {'rank' if element.ranks == 1 else 'ranks'} …", flush=True)
-            fault, log = printable(launching.run(element, how, deadline, relay)), printable(str(element.log))
+            fault = printable(launching.run(element, starter(element), deadline, relay))
+            log = printable(str(element.log))
             if relay.asked and element.state() != "finished":
                 print(f"{place}: stopped: {fault} (see {log})", flush=True)
                 return True
@@ -120,7 +138,8 @@ def _outcome(element: Element) -> str:
     run = element.read()
     results = run.results if run else {}
     error = results.get("test_error")
-    return f"{results.get('seconds') or 0:.1f} s" + ("" if error is None else f", test error {error:.2%}")
+    virtual = " (virtual)" if results.get("simulated") else ""
+    return f"{results.get('seconds') or 0:.1f} s{virtual}" + ("" if error is None else f", test error {error:.2%}")
 
 
 def _write_table(elements: list[Element], targets: list[float], options: argparse.Namespace) -> None:
@@ -131,7 +150,13 @@ def _write_table(elements: list[Element], targets: list[float], options: argpars
     runs = [run for element in elements if (run := element.read())]
     header, lines = tables.cells(found)
     shown = table(note, header, lines, "results")
-    told = {"targets": targets, "test_set": options.test_set, "baseline": options.baseline, "runs": states}
+    told = {
+        "simulated": bool(options.simulate),
+        "targets": targets,
+        "test_set": options.test_set,
+        "baseline": options.baseline,
+        "runs": states,
+    }
     options.out.mkdir(parents=True, exist_ok=True)
     written = {
         "compare.md": f"{text}\n{note}\n",
@@ -150,6 +175,7 @@ def _note(states: dict[str, str], options: argparse.Namespace) -> str:
     base = f"{options.baseline} with its fewest workers" if options.baseline else "the configuration's fewest workers"
     note = f"Time: of training, until the {options.test_set} error was first that low. Speed-up: over {base}; "
     note += "efficiency: that by the ratio of workers. Mean ± standard deviation over the seeds."
+    note += f" All times are virtual: simulated on {printable(options.simulate)}." if options.simulate else ""
     left = [f"{name} ({state})" for name, state in states.items() if state != "finished"]
     return note + (f" Not in the table: {', '.join(left)}." if left else "")
 

@@ -44,17 +44,18 @@ def command(element: Element, launch: str) -> list[str]:
     return [*started, sys.executable, "-m", "mpitrain", "train", *element.words, "--continue", str(element.folder)]
 
 
-def run(element: Element, launch: str, deadline: float, relay: "Relay") -> str:
-    """Run or resume an element. Returns "" or the reason why it is not finished. Its output goes to its log."""
+def run(element: Element, words: list[str], deadline: float, relay: "Relay") -> str:
+    """Run or resume an element by a command line. Returns "" or the reason why it is not finished. Its output goes to
+    its log."""
     element.log.parent.mkdir(parents=True, exist_ok=True)
     with element.log.open("a") as log:
         began = log.tell()
-        process = _start(command(element, launch), log)
+        process = _start(words, log)
         status = relay.wait(process, deadline)
     if status is None:
         return f"no end within {deadline:.0f} s"
     if status:
-        return _last_words(element.log, began) or f"exit status {status}"
+        return last_words(element.log.read_bytes()[began:]) or f"exit status {status}"
     left = element.read()
     ranks = left.results.get("ranks") if left else None
     if ranks != element.ranks:
@@ -127,9 +128,9 @@ def _start(words: list[str], log: TextIO) -> "subprocess.Popen[bytes]":
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _last_words(log: Path, began: int) -> str:
-    """The program's message on why it ended, or else the last line of this start."""
-    lines = [line for line in log.read_bytes()[began:].decode(errors="replace").splitlines() if line.strip()]
+def last_words(output: bytes) -> str:
+    """The program's message on why it ended, or else the last line of its output."""
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
     return (own or lines or [""])[-1][:300]
 
