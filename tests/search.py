@@ -3,8 +3,9 @@
     python -m tests.search [RECORD] [--from SEED] [--to SEED] [--seconds S]
 
 Every seed is a training of the digits: an algorithm, 2 to 7 ranks, ways and order of exchange, gradients whose times
-have a heavy tail, and messages that are late. Some have a stop request to any rank at any time, some a rank that stands
-still for a while, some a rank that dies; what was interrupted is resumed, on another number of ranks. What must hold:
+have a heavy tail, updates and copies that take time, and messages that are late. Some have a stop request to any rank
+at any time, some a rank that stands still for a while, some a rank that dies; what was interrupted is resumed, on
+another number of ranks. What must hold:
 
 - It ends, on all ranks alike. Nobody waits in vain, no message is left, and a rank that has died is named.
 - Each checkpoint knows every position: trained on, or to be handed out, never both.
@@ -72,6 +73,7 @@ class Case:
     stopped: int  # the rank that is asked
     faults: tuple[tuple[int, float, float], ...]  # rank; from when until when it stands still
     resumed_on: int  # ranks
+    updates: float  # the mean time of an update, a copy, an evaluation
 
     @property
     def dies(self) -> int | None:
@@ -113,7 +115,8 @@ def case(seed: int) -> Case:
     jitter, apart = float(10 ** random.uniform(-5, -0.5)), team or bool(random.random() < 0.5)
     again = ranks if name in SYNCHRONOUS and random.random() < 0.7 else int(random.integers(2, 8))
     again += again % 2 if team else 0  # teams are of two
-    return Case(tuple(keys), ranks, apart, jitter, stop_at, int(random.integers(ranks)), tuple(faults), again)
+    asked, updates = int(random.integers(ranks)), float(10 ** random.uniform(-4, -1.5)) * (random.random() < 0.5)
+    return Case(tuple(keys), ranks, apart, jitter, stop_at, asked, tuple(faults), again, updates)
 
 
 @dataclass
@@ -137,10 +140,13 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
             requests[what.stopped].flag = True
         return 1e-4 * samples * float(random.pareto(1.2) + 0.1)
 
+    def work(rank: int, kind: str, amount: int) -> float:
+        return float(random.exponential(what.updates))
+
     nodes = [rank // 2 for rank in range(what.ranks)] if what.two_a_node else None
     network = Network(Link(1e-4, 1e8), jitter=what.jitter, seed=seed)
     stops = {rank: [(begins, until)] for rank, begins, until in what.faults}
-    job = Job[int](what.ranks, network, nodes=nodes, seconds=seconds, stops=stops)
+    job = Job[int](what.ranks, network, nodes=nodes, seconds=seconds, stops=stops, work=work)
     options = TrainOptions(
         overrides=(*COMMON, *what.keys), out=None if resume else folder, resume=folder if resume else None
     )
