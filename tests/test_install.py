@@ -1,8 +1,11 @@
 """What `pip install` puts in place."""
 
 import configparser
+import subprocess
 from importlib.resources import files
 from pathlib import Path
+
+import pytest
 
 import mpitrain
 
@@ -16,6 +19,16 @@ def test_every_package_is_listed() -> None:
     listed = set(config["options"]["packages"].split())
     there = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("mpitrain/**/__init__.py")}
     assert listed == there | {"mpitrain.jobs", "mpitrain.kernels"}
+
+
+def test_the_source_distribution_holds_every_folder() -> None:
+    """Of those that are in the repository; the packages are in it without being named."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a checkout")
+    folders = {line.partition("/")[0] for line in tracked.stdout.splitlines() if "/" in line and line[0] != "."}
+    grafted = {line.split()[1] for line in (ROOT / "MANIFEST.in").read_text().splitlines() if line.startswith("graft")}
+    assert folders == grafted | {"mpitrain", "kernels"}
 
 
 def test_every_job_file_is_package_data() -> None:
@@ -32,6 +45,11 @@ def test_every_cluster_is_package_data() -> None:
     config.read(ROOT / "setup.cfg")
     assert config["options.package_data"]["mpitrain.simulation.clusters"] == "*.toml"
     assert len(list((ROOT / "mpitrain/simulation/clusters").glob("*.toml"))) == 5
+
+
+def test_the_citation_names_this_version() -> None:
+    """setup.cfg and the site take it from the package."""
+    assert f"\nversion: {mpitrain.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_digits_are_installed() -> None:
