@@ -67,7 +67,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     gathered = transport.gather_texts(json.dumps(of_kinds), "the ranks' times")
     times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
     replicas = None
-    if session.config.algorithm.replicated:
+    if session.config.algorithm.replicated and not session.device.phantom:
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
         replicas = len(set(digests)) == 1
     reason = ""
@@ -131,6 +131,7 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
         "algorithm": name_of(session.config.algorithm),
         "ranks": ranks,
         **({"simulated": True} if session.transport.runtime.simulated else {}),
+        **({"phantom": True} if session.device.phantom else {}),
         "workers": session.workers,
         "samples": state.trained,
         "seconds": seconds,
@@ -144,7 +145,7 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
         **({"bytes_sent_within_teams": counts[3]} if session.team is not None else {}),
         "exchange": session.exchange,
         **counters.summary(),
-        "parameters_sha256": hashlib.sha256(state.little_endian()).hexdigest(),
+        "parameters_sha256": None if session.device.phantom else hashlib.sha256(state.little_endian()).hexdigest(),
         "resumed_samples": counters.trained_before,
         "resumed_seconds": before,
         "exit_reason": reason,

@@ -24,11 +24,13 @@ from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.device.paced import Paced
+from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.models.model import Model, buffered
+from mpitrain.models.phantom import Phantom
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
 from mpitrain.monitoring.measuring import Measuring
@@ -62,6 +64,7 @@ class TrainOptions:
     print_config: bool = False
     checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
     build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
+    phantom: bool = False  # simulate time and traffic alone
 
 
 def prepare(transport: Transport, config: Config, options: TrainOptions) -> tuple[Cpu, Corpus, Model]:
@@ -70,16 +73,18 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     if transport.runtime.simulated and config.run.device == "gpu":
         raise BadInput("run.device = 'gpu': simulated ranks compute on the CPU")
-    pace = transport.runtime.pace
-    device = choose(_run_of(config), transport.local_rank) if pace is None else Paced(pace)
-    corpus = transport.runtime.once("the training part", lambda: _open(transport, config))
+    if options.phantom:
+        _require_phantom(config, options)
+    pace, make = transport.runtime.pace, Phantoms if options.phantom else Paced
+    device = choose(_run_of(config), transport.local_rank) if pace is None else make(pace)
+    corpus = transport.runtime.once("the training part", lambda: _open(transport, config, device))
     torch_start.limit_threads(threads(config.run.threads, transport))
     shown = Shown(options.resume, says(transport.rank == 0), options.build)
     network = network_of(config, corpus.shape, corpus.classes, device.workspace(), shown)
     torch_start.limit_threads(threads(config.run.threads, transport))
     _require_whole_samples(config, corpus.samples)
     if transport.rank == 0 or not transport.runtime.simulated:
-        memory.require(config, network, corpus, transport.runtime.simulated)
+        memory.require(config, network, corpus, 0 if device.phantom else transport.runtime.simulated)
     wanted, there = Schedule(config, corpus.samples).most_workers, workers_of(config, transport)
     config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
     if wanted > there:
@@ -88,12 +93,28 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
     pretraining.require_fit(config.pretraining, network)
     if config.run.tensorboard:
         tensorboard.require()
+    if device.phantom:
+        network = transport.runtime.once("the network", lambda: Phantom(network, config.training.dtype))
     return device, corpus, network
 
 
-def _open(transport: Transport, config: Config) -> Corpus:
-    """The training part."""
-    return transport.alive_while(lambda: open_corpus(data_path(config), "train", **reading(config)))
+def _open(transport: Transport, config: Config, device: Cpu) -> Corpus:
+    """The training part, of which a phantom reads no sample."""
+    how = reading(config) | ({"memory_limit": 0, "normalise": "none"} if device.phantom else {})
+    return transport.alive_while(lambda: open_corpus(data_path(config), "train", **how))
+
+
+def _require_phantom(config: Config, options: TrainOptions) -> None:
+    """Raise BadInput for what depends on values that a phantom has not."""
+    if config.algorithm.protocol in ("hybrid", "peers"):
+        what = {"hybrid": "its layers are divided over the ranks", "peers": "what it sends depends on the gradients"}
+        raise BadInput(f"--phantom: {name_of(config.algorithm)}: {what[config.algorithm.protocol]}")
+    if options.resume or options.continued:
+        raise BadInput("--phantom: leaves no checkpoint to resume from")
+    if config.pretraining.method != "none":
+        raise BadInput(f"--phantom: pretraining.method = {config.pretraining.method!r}: nothing is trained")
+    if config.run.gradient_statistics:
+        raise BadInput("--phantom: run.gradient_statistics: there are no gradients")
 
 
 def _run_of(config: Config) -> Run:
@@ -168,7 +189,8 @@ def new_session(
     agree(device, transport, *cuda_aware(config.run.cuda_aware))
     training = config.training
     schedule = Schedule(config, corpus.samples)
-    state = fresh(config.algorithm, _initial(transport, config, network), Queue(corpus.samples, schedule.total))
+    initial = _initial(transport, config, network, device)
+    state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))
     team = None
     if config.run.team != 1:
         team = Team(transport, divide(config.run.team, transport.node_leaders))
@@ -190,14 +212,18 @@ def new_session(
     members = transport.members[:1] if alone else list(transport.members)
     if team is not None:
         members = [ranks[0] for ranks in team.all]
-    return Session(
+    session = Session(
         config, transport, members, network, learner, schedule, state, transport.clock, stop, device=device, team=team
     )
+    session.counters.measures = not device.phantom
+    return session
 
 
-def _initial(transport: Transport, config: Config, network: Model) -> Array:
+def _initial(transport: Transport, config: Config, network: Model, device: Cpu) -> Array:
     """The initial weights, which simulated ranks copy from the first of them."""
     dtype = np.dtype(config.training.dtype)
+    if device.phantom:
+        return device.host_zeros(network.layout.size, dtype)
     theta = transport.runtime.once("the initial weights", lambda: network.initial(config.initial_seed, dtype))
     return theta.copy() if transport.runtime.simulated else theta
 
@@ -221,13 +247,14 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
         **session.network.documents,
     }
     kept = buffered(session.network)
-    session.saver = Saver(folder / "checkpoints", session.network.layout, config.run, transport, documents, kept)
+    if not session.device.phantom:
+        session.saver = Saver(folder / "checkpoints", session.network.layout, config.run, transport, documents, kept)
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
     transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     metrics, evaluation = Metrics(folder / "metrics.jsonl", events, progress.line), None
-    if config.run.train_subset:
+    if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:
         slices, dtype = has_server(config) and session.transport.size > 1, np.dtype(config.training.dtype)
@@ -241,7 +268,8 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
             evaluation.pace = transport.runtime.pace.evaluation
     session.monitor = monitor = MasterMonitor(session, folder, metrics, progress, evaluation)
     _say_start(session, resumed is not None)
-    for line in (*doubts.of_data(session.schedule, told.class_counts, corpora), *doubts.of_resume(session, before)):
+    of_data = [] if session.device.phantom else doubts.of_data(session.schedule, told.class_counts, corpora)
+    for line in (*of_data, *doubts.of_resume(session, before)):
         monitor.warn(line)
     return monitor
 
@@ -253,7 +281,8 @@ def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samp
         checkpoint.load_state(resumed, session.state, session.network.layout)
         earlier = origin.read(resumed) or origin.read(folder)
     path, told = data_path(config), trained_on(config, earlier)
-    return told, {part: open_held_out(config, path, part, told) for part in held_out(path)}
+    parts = [] if session.device.phantom else held_out(path)
+    return told, {part: open_held_out(config, path, part, told) for part in parts}
 
 
 def _write_documents(folder: Path, documents: dict[str, str]) -> None:

@@ -220,6 +220,8 @@ def _compile(transport: Transport, corpus: Corpus, network: Model, config: Confi
     dtype = np.dtype(config.training.dtype)
 
     def once() -> None:
+        if device.phantom:
+            return
         sample = Batch(np.empty((1, *corpus.shape), dtype), np.empty(1, np.int32))
         corpus.gather(np.zeros(1, np.int64), sample)
         warm(network, dtype, device.to_device)

@@ -30,6 +30,7 @@ class Cpu:
     why = ""  #: the reason for the choice, if there is one to report
     direct = False  #: whether MPI accepts this device's arrays directly, on all ranks
     passing = ""  #: why it does or does not, if that is worth reporting
+    phantom = False  #: whether vectors have no values, and nothing is computed
     #: ops.residual.accumulate and codecs.replica.apply for vectors on the device; words are in host memory.
     emit = staticmethod(accumulate)
     emits_parts = True  #: whether that takes no longer part by part
@@ -37,6 +38,11 @@ class Cpu:
 
     def __str__(self) -> str:
         return "CPU"
+
+    @property
+    def host(self) -> "Cpu":
+        """The device of vectors that stay in host memory."""
+        return self
 
     def workspace(self) -> Workspace:
         """Buffers and array functions for a network."""
@@ -68,6 +74,10 @@ class Cpu:
     def host_like(self, vector: Array) -> Array:
         """An uninitialised host vector of the same size that can be copied quickly."""
         return np.empty_like(vector)
+
+    def host_zeros(self, size: int, dtype: np.dtype) -> Array:
+        """A host vector of zeros."""
+        return np.zeros(size, dtype)
 
     def checksum(self, vector: Array) -> int:
         """Checksum of a contiguous vector's bytes, at memory speed. On return the vector is final.

@@ -12,7 +12,7 @@ import numpy as np
 from mpitrain.data.prefetch import DEADLINE, open_loader
 from mpitrain.device.batches import Uploading
 from mpitrain.device.collectives import StagedTransport
-from mpitrain.device.cpu import Cpu
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.direct import DirectTransport
 from mpitrain.device.operations import Operations
@@ -51,6 +51,10 @@ class Gpu(Cpu):
         text = name.decode() if isinstance(name, bytes) else str(name)
         convolution = "cuDNN" if self.cudnn else f"im2col ({self._without})"
         return f"GPU {self.number} ({text}), {self.matmul} products, convolutions by {convolution}"
+
+    @property
+    def host(self) -> Cpu:
+        return CPU
 
     def workspace(self) -> Workspace:
         return GpuWorkspace(self)

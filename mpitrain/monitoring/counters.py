@@ -35,6 +35,7 @@ class Counters:
         self._extra = Extra()
         self.trained_now = 0
         self._numbered = True
+        self.measures = True  #: whether losses are those of gradients, and not of phantoms
         self._stalenesses: Counter[int] = Counter()
         self._zeros, self._cosines = Mean(), Mean()
         self._recent = Mean()  # loss since the last call of recent_loss
@@ -51,8 +52,9 @@ class Counters:
         """Add `count` samples with this sum of losses, and the seconds for which the server was `busy`."""
         self.trained_now += count
         self.busy += busy
-        self._recent.add(loss, count)
-        self.losses.add(count, loss)
+        if self.measures:
+            self._recent.add(loss, count)
+            self.losses.add(count, loss)
 
     def updated(self, staleness: int = 0, count: int = 1) -> None:
         """Add an update, or `count` updates that are not stale or whose staleness is unknown."""

@@ -25,7 +25,8 @@ class Messages(Member):
 
     def post(self, to: int, tag: int, message: bytes) -> None:
         """Send a small message and keep it until it has gone."""
-        self._in_flight = [(r, m) for r, m in self._in_flight if not r.Test()]
+        while self._in_flight and self._in_flight[0][0].Test():
+            self._in_flight.popleft()
         self._in_flight.append((self.send(to, tag, message), message))
 
     def flush(self) -> None:

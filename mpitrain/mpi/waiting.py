@@ -5,6 +5,7 @@ So signals are seen, and ranks that share a core make room for each other.
 
 import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Member:
         self.waking = WakingClock(self.clock, lambda: self.deadline / LOOKS)
         self.traffic, self.stopwatch = Traffic(), Stopwatch(self.clock)
         self.numbers = itertools.count()  # what all ranks draw alike
-        self._in_flight: list[tuple[Request, object]] = []  # messages posted, kept until they have gone
+        self._in_flight: deque[tuple[Request, object]] = deque()  # messages posted, kept until they have gone
         beating = Assured if runtime.steadfast else Heartbeats
         self.heartbeats = beating(self.comm, self.members, self.waking())  # of duplicates too
         self.yielding = 0.0

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpitrain.device.phantom import Phantom
 from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 def flat(buffer: "BufSpec") -> Array:
     """The array of a buffer, which is given alone or before what tells its type: flat, not copied, of its own type."""
     memory: Array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
+    if isinstance(memory, Phantom):
+        return memory
     array = memory if isinstance(memory, np.ndarray) else np.frombuffer(memory, dtype=np.uint8)
     if not array.flags.c_contiguous:
         raise ValueError("a buffer that is not contiguous")

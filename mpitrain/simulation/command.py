@@ -1,6 +1,7 @@
 """`mpitrain simulate`: what `train` does, on a cluster that a file describes, in one process and in virtual time."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     what = "the cluster: a file, or a paper's name, such as strom2015: docs/simulate.md"
     parser.add_argument("--cluster", required=True, metavar="FILE", help=what)
     parser.add_argument("--trace", action="store_true", help="also write trace.json: --set run.trace=true")
+    alone = "neither data nor gradients, for time and traffic alone"
+    parser.add_argument("--phantom", action="store_true", help=alone)
     parser.add_argument("--ranks", type=int, metavar="N", help="how many; default: as many as the cluster has room for")
     parser.set_defaults(run=_simulate)
 
@@ -32,7 +35,12 @@ def _simulate(options: argparse.Namespace) -> int:
     why = "simulate runs without mpirun: one process has all the ranks"
     if options.trace:
         options.set.append("run.trace=true")
-    return alone(lambda: simulate(training_options(options), find(options.cluster), options.ranks), why)
+    return alone(lambda: _simulated(options, find(options.cluster)), why)
+
+
+def _simulated(options: argparse.Namespace, cluster: Path) -> int:
+    told = replace(training_options(options), phantom=options.phantom)
+    return simulate(told, cluster, options.ranks)
 
 
 def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:

@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """An operation of one rank, which is woken when it completes, and again looks around when it has seen that."""
+    """An operation of one rank. One that has looked for its end is woken by it, and looks around again when it has seen
+    that."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake, self._seen, self.done = wake, False, False
+        self._wake, self._seen, self._awaited, self.done = wake, False, False, False
         self._error: Exception | None = None
         self._source, self._tag, self._count = MPI.PROC_NULL, MPI.ANY_TAG, 0
 
     def complete(self) -> None:
         """It has completed."""
         self.done = True
-        self._wake()
+        if self._awaited:
+            self._wake()
 
     def fail(self, error: Exception) -> None:
         """It has failed, as `Test` will say."""
@@ -41,6 +43,7 @@ class Request:
 
     def Test(self, status: MPI.Status | None = None, /) -> bool:  # named as in MPI's requests
         if not self.done:
+            self._awaited = True
             return False
         if self._error is not None:
             raise self._error

@@ -112,7 +112,7 @@ def test_ranks_share_the_cores_of_their_node() -> None:
         if transport.rank == 2:
             transport.sleep(1.0)
         assert transport.runtime.pace is not None
-        transport.runtime.pace(1)
+        transport.runtime.pace.gradient(1)
         return transport.clock() - began
 
     seconds = {0: 4.0, 1: 4.0, 2: 2.0, 3: 4.0}

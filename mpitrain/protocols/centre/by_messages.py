@@ -32,8 +32,10 @@ class Snapshots:
 
     def send(self, centre: Array, index: int = 0) -> bool:
         """Send those who asked a copy of the centre, once the copy before has left; whether anything moved."""
+        if not self.asked or (self._sends and not self._sends[-1].Test()):  # most often the last to leave
+            return False
         self._sends = [send for send in self._sends if not send.Test()]
-        if not self.asked or self._sends:
+        if self._sends:
             return False
         if self._copy is None:
             self._copy = np.empty_like(centre)
@@ -106,7 +108,7 @@ class ServingCentre(Kept):
     def __init__(
         self, transport: "Transport", workers: list[int], theta: Array, source: Source, device: Cpu = CPU
     ) -> None:
-        super().__init__(theta.size, theta.dtype, source, device if device.direct else CPU)
+        super().__init__(theta.size, theta.dtype, source, device if device.direct else device.host)
         self._transport, self._workers = device.transport(transport), workers
         self._copies = Snapshots(self._transport, self._device)
         self._pushed = dict.fromkeys(workers, 0)  # pieces of a move that have come

@@ -155,7 +155,8 @@ class MergingCentre:
         return isinstance(message, Pull)
 
     def serve(self) -> bool:
-        return self._copies.send(self._memory.theta, self._state.index)
+        theta = self._state.theta if self._device.phantom else self._memory.theta
+        return self._copies.send(theta, self._state.index)
 
     def close(self) -> None:
         """Collective, once what was sent has left."""

@@ -98,6 +98,8 @@ class MergingMaster(Master):
 
     def _answer_claims(self) -> bool:
         """Give samples to those who want some: at the start, and when their stage begins."""
+        if not self.claims:
+            return False
         waiting = [worker for worker in self.workers if worker in self.claims and not self._waits(worker)]
         greeted = [worker for worker in waiting if self._may_enter(worker)]
         for worker in greeted[:1] if self.in_order else greeted:

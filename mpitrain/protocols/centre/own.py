@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.flat import Array, block_of, blocks
+from mpitrain.flat import BLOCK, Array, block_of, blocks
 from mpitrain.protocols.centre.interface import Claimed, Source
 from mpitrain.protocols.centre.updates import Updates
 from mpitrain.protocols.messages import FromWorker, Gradient
@@ -19,7 +19,7 @@ class Kept:
     def __init__(self, size: int, dtype: np.dtype, source: Source, device: Cpu = CPU) -> None:
         self._source, self._place, self._device = source, 0, device
         self.theta = device.to_device(np.zeros(size, dtype))
-        self.pieces = list(blocks(size, block_of(self.theta)))
+        self.pieces = list(blocks(size, BLOCK if device.phantom else block_of(self.theta)))
 
     def put(self, theta: Array) -> Array:
         self._device.upload(self.theta, theta)

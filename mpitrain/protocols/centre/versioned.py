@@ -51,7 +51,7 @@ def open_memory(transport: "Transport", how: str, size: int, dtype: np.dtype, ma
     if how == "shared" and transport.size > 1:
         return SharedMemory(transport, size, dtype, master)
     if how == "one-sided" and transport.size > 1:
-        return RemoteMemory(transport, size, dtype, master)
+        return RemoteMemory(transport, size, dtype, master, device)
     return OwnMemory(transport, size, dtype, master, device)
 
 
@@ -125,11 +125,11 @@ class SharedMemory(_Versioned):
 class RemoteMemory(_Versioned):
     """Several nodes: one-sided gets. Ranks of one node read by plain loads."""
 
-    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int) -> None:
+    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
         nbytes = HEADER + size * dtype.itemsize
         self._remote = transport.remote_segments(nbytes if transport.rank == master else HEADER)
         self._lay_out(self._remote.own, dtype, self._remote, transport.traffic)
-        self._master, self.gradient, self._seen = master, np.zeros(size, dtype), np.zeros(1, np.int64)
+        self._master, self.gradient, self._seen = master, device.host_zeros(size, dtype), np.zeros(1, np.int64)
 
     def _version_seen(self) -> int:
         self._remote.read(self._master, 0, self._seen)
@@ -147,8 +147,8 @@ class OwnMemory:
 
     def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
         place = device.to_device if device.direct else CPU.to_device
-        self.theta = place(np.zeros(size if transport.rank == master else 0, dtype))
-        self.gradient = place(np.zeros(size, dtype))
+        self.theta = place(device.host_zeros(size if transport.rank == master else 0, dtype))
+        self.gradient = place(device.host_zeros(size, dtype))
 
     @contextmanager
     def writing(self, index: int) -> Iterator[None]:

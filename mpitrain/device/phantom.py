@@ -1,0 +1,126 @@
+"""A device that computes nothing: of a vector on it there is only the length. For simulations of time and traffic."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import DTypeLike
+
+from mpitrain.data.batch import Batch, Place, Samples
+from mpitrain.data.prefetch import DEADLINE
+from mpitrain.device.paced import Paced
+from mpitrain.flat import Array
+from mpitrain.rules import Rule
+
+if TYPE_CHECKING:
+    from mpitrain.mpi.communicator import Pace
+
+CHECKSUM = 1 << 63  # as long in a message as almost every checksum
+
+
+class Phantom(NDArrayOperatorsMixin):
+    """A vector of `size` elements that takes no memory. What NumPy does to it has no effect; sums of it are 0."""
+
+    ndim = 1
+
+    def __init__(self, size: int, dtype: DTypeLike) -> None:
+        self.size, self.dtype = size, np.dtype(dtype)
+        self.shape, self.itemsize = (size,), self.dtype.itemsize
+        self.nbytes = size * self.itemsize
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, part: slice) -> "Phantom":
+        return Phantom(len(range(*part.indices(self.size))), self.dtype)
+
+    def __setitem__(self, part: slice, value: object) -> None:
+        pass
+
+    def copy(self) -> "Phantom":
+        """Another one."""
+        return Phantom(self.size, self.dtype)
+
+    def get(self) -> "Phantom":
+        """Itself, in host memory."""
+        return self
+
+    def view(self, dtype: DTypeLike) -> "Phantom":
+        """The same bytes as elements of another type."""
+        return Phantom(self.nbytes // np.dtype(dtype).itemsize, dtype)
+
+    def fill(self, value: float) -> None:
+        """No effect."""
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: object, out: "tuple[Any, ...] | None" = None, **how: object
+    ) -> Any:
+        return out[0] if out else self.copy()
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: object, given: tuple[Any, ...], how: dict[str, Any]
+    ) -> Any:
+        if function in (np.empty_like, np.zeros_like):
+            return Phantom(how.get("shape", self.size), how.get("dtype") or self.dtype)
+        return None if function is np.copyto else 0.0
+
+
+class Nothing:
+    """A loader that reads no samples."""
+
+    why, room = "nothing is read", 0
+
+    def request(self, indices: Array, place: Place = None) -> None:
+        """No effect."""
+
+    def take(self) -> Batch:
+        """No samples."""
+        return Batch(np.empty(0), np.empty(0, np.int32))
+
+    def stage(self) -> None:
+        """No effect."""
+
+    def close(self) -> None:
+        """No effect."""
+
+
+class Phantoms(Paced):
+    """Rules and checks let their time pass, and do nothing."""
+
+    name, phantom = "phantom", True
+
+    def __init__(self, pace: "Pace") -> None:
+        super().__init__(pace)
+        self._pace = pace
+
+    def __str__(self) -> str:
+        return "phantom vectors"
+
+    def open_loader(self, corpus: Samples, dtype: np.dtype, deadline: float = DEADLINE) -> Nothing:
+        return Nothing()
+
+    def to_device(self, vector: Array) -> Array:
+        return Phantom(vector.size, vector.dtype)
+
+    def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
+        pass
+
+    def download(self, vector: Array, to: Array) -> None:
+        pass
+
+    def host_like(self, vector: Array) -> Array:
+        return Phantom(vector.size, vector.dtype)
+
+    def host_zeros(self, size: int, dtype: np.dtype) -> Array:
+        return Phantom(size, dtype)
+
+    def checksum(self, vector: Array) -> int:
+        self._pace.copy(vector.nbytes)
+        return CHECKSUM
+
+    def fast(self, rule: Rule) -> Rule:
+        return lambda updated, *arrays, **scalars: self._pace.update(updated.nbytes)
+
+    def compile_rules(self, dtype: np.dtype) -> None:
+        pass
