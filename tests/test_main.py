@@ -239,9 +239,12 @@ def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd", "allreduce", "asgd"])
-def test_a_diverging_training_ends_with_a_clear_line(launch: Callable[..., Any], name: str) -> None:
-    """Status 1, what to change, no rank left hanging, no traceback."""
-    ended = launch(3, "--set", f"algorithm.name={name}", "--set", "training.learning_rate=1e30", deadline=60)
+def test_a_diverging_training_ends_with_a_clear_line(launch: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    """Status 1, what to change, no rank left hanging, no traceback; the line is recorded."""
+    vast = ("--set", f"algorithm.name={name}", "--set", "training.learning_rate=1e30", "--out", "run")
+    ended = launch(3, *vast, deadline=60)
+    said = [str(record["text"]) for record in records(tmp_path / "run") if record["event"] == "failed"]
+    assert said and any(line in ended.err for line in said)
     assert ended.status == 1 and "learning_rate" in ended.err and "Traceback" not in ended.err
     if name == "asgd":
         assert "from rank" in ended.err
@@ -260,14 +263,14 @@ def test_a_training_whose_loss_explodes_but_stays_finite(launch: Callable[..., A
 
 
 def test_data_that_teach_nothing_are_said(launch: Callable[..., Any], tmp_path: Path) -> None:
-    """A minibatch that the corpus does not fill; a single class."""
+    """A minibatch that the corpus does not fill; a single class; no held-out part."""
     arrays = {"images": np.zeros((20, 8, 8, 1), np.uint8), "targets": np.full(20, 1, np.int32)}
     write_shard(tmp_path / "data" / "train-00000-of-00001.h5", "images", arrays, {"classes": 3})
     settings = ("--set", "algorithm.name=msgd", "--set", "data.path=data", "--set", "training.minibatch=500")
     ended = launch(1, *settings, *SHORT)
     assert ended.status == 0, ended.err
     said = [record["text"] for record in records(tmp_path / "run") if record["event"] == "warning"]
-    assert [line.split()[0] for line in said] == ["training.minibatch", "data.path:"]
+    assert [line.split()[0] for line in said] == ["training.minibatch", "data.path:", "data.path:"]
     assert all(f"warning: {line}" in ended.out for line in said)
 
 
@@ -351,6 +354,7 @@ def test_a_crash_on_one_rank_ends_the_job_with_its_traceback(tmp_path: Path, lau
     )
     ended = launch(3, *LONG, program=("crash.py",), deadline=60)
     assert ended.status != 0 and "rank 1:" in ended.err and "KeyError: 'lost'" in ended.err
+    assert {"event": "failed", "text": "KeyError: 'lost'", "silent": []} in records(tmp_path / "run")
 
 
 def test_a_killed_rank_ends_the_job(tmp_path: Path) -> None:
