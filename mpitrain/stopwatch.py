@@ -1,7 +1,7 @@
 """Where a rank's time goes: computing, data, communication and waiting, as the EASGD paper's supplement tables it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,13 +13,13 @@ KINDS = ("computing", "data", "communication", "waiting", "evaluation", "rest")
 
 @dataclass(frozen=True, eq=False)
 class About:
-    """What some time went to. A wait, which `sleeps` and looks in turns: for the ranks `whom` (None: all), for so many
-    bytes of theirs."""
+    """What some time went to: for a wait, the ranks `whom` (None: all), and how many bytes of theirs. What is done in
+    turns with something else, for at most `pause` seconds each, such as sleeping and looking, is one."""
 
     what: str
     whom: tuple[int, ...] | None = None
     nbytes: int | None = None
-    sleeps: bool = False
+    pause: float = 0.0
 
 
 class Listener(Protocol):
@@ -64,6 +64,10 @@ class Stopwatch:
             yield
         finally:
             self.switch(*before)
+
+    def about(self, about: About) -> AbstractContextManager[None]:
+        """Context that counts for the same kind, and says what the time goes to."""
+        return self.on(self._kind, about)
 
     def read(self) -> dict[str, float]:
         """The seconds by kind until now."""

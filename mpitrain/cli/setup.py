@@ -37,6 +37,7 @@ from mpitrain.monitoring.measuring import Measuring
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
+from mpitrain.monitoring.updates import telling
 from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.mpi.team import Team
 from mpitrain.protocols.standby import idle_ranks
@@ -187,6 +188,8 @@ def new_session(
     transport: Transport, config: Config, device: Cpu, corpus: Corpus, network: Model, stop: Stop
 ) -> Session:
     agree(device, transport, *cuda_aware(config.run.cuda_aware))
+    if config.run.trace:
+        device = telling(device, transport.stopwatch)
     training = config.training
     schedule = Schedule(config, corpus.samples)
     initial = _initial(transport, config, network, device)

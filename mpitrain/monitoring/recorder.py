@@ -42,6 +42,19 @@ class Stretch:
     about: About | None
     looking: float = 0.0
 
+    def pauses(self, between: "Stretch") -> bool:
+        """Whether it may go on after that."""
+        return self.about is not None and between.ended - between.began <= self.about.pause
+
+    def takes(self, new: "Stretch", between: "Stretch | None" = None) -> bool:
+        """Go on with what is new, if it is about the same; whether it is."""
+        if new.about is not self.about or new.kind != self.kind or not (between is None or self.pauses(between)):
+            return False
+        if between is not None and between.kind != self.kind:
+            self.looking += between.ended - between.began
+        self.ended = new.ended
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Instant:
@@ -55,7 +68,8 @@ class Instant:
 class Recorder:
     """The `Listener` of one rank, which keeps at most so many stretches of time and as many instants.
 
-    A wait sleeps and looks in turns; from its first sleep to its last it is one stretch.
+    A wait sleeps and looks in turns; from its first sleep to its last it is one stretch. So are the parts of an update,
+    block by block.
     """
 
     def __init__(self, clock: Callable[[], float], most: int) -> None:
@@ -67,19 +81,16 @@ class Recorder:
     def stretch(self, kind: str, began: float, ended: float, about: About | None) -> None:
         if ended <= began:
             return
-        last, between = self._last, self._between
-        if last is not None and last.about is about and last.kind == kind:
-            if between is not None:
-                last.looking += between.ended - between.began
-                self._between = None
-            last.ended = ended
-        elif between is not None and between.about is about and between.kind == kind:
-            between.ended = ended
-        elif last is not None and last.about is not None and last.about.sleeps and between is None:
-            self._between = Stretch(kind, began, ended, about)
-        else:
-            self.close()
-            self._last = Stretch(kind, began, ended, about)
+        new = Stretch(kind, began, ended, about)
+        while (last := self._last) is not None and not last.takes(new, self._between):
+            if self._between is None and last.pauses(new):
+                self._between = new
+                return
+            if self._between is not None and self._between.takes(new):
+                return
+            self.stretches.add(last)
+            self._last, self._between = self._between, None
+        self._last, self._between = last or new, None
 
     def instant(self, name: str, arguments: Mapping[str, int]) -> None:
         self.instants.add(Instant(name, self._clock(), arguments))

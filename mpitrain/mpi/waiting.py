@@ -199,7 +199,7 @@ class Backoff:
         stopwatch = self._member.stopwatch
         if stopwatch.listener is not None and self._about is None:
             whom = self._awaited()
-            self._about = About(self._what, None if whom is None else tuple(whom), self._nbytes, sleeps=True)
+            self._about = About(self._what, None if whom is None else tuple(whom), self._nbytes, inf)
         with stopwatch.on(self._kind, self._about):
             self._sleep()
 

@@ -83,6 +83,16 @@ def test_gradients_take_what_the_cluster_says_and_waits_the_rest(tmp_path: Path)
         assert sums_of_kinds == pytest.approx({kind: each[kind] for kind in KINDS}, abs=1e-6)
 
 
+def test_updates_take_what_the_cluster_says(tmp_path: Path) -> None:
+    """2 µs for each of 153,128 bytes: plain SGD is one rule."""
+    keys = ("--set", "algorithm.name=allreduce", "--set", "training.minibatch=32", "--set", "training.optimizer=sgd")
+    cluster = CLUSTER.replace("[within_node]", "[update]\nseconds_per_byte = 2e-6\n[within_node]")
+    events, _ = read(simulate(tmp_path, cluster, "run", "--trace", *keys))
+    for own in events.values():
+        updates = [each["dur"] for each in own if each["args"].get("what") == "an update"]
+        assert updates == pytest.approx([2 * 4 * PARAMETERS] * 23, abs=1e-3)
+
+
 def test_a_seed_gives_a_trace_to_the_byte_and_tracing_changes_nothing(tmp_path: Path) -> None:
     """Where what comes first decides: two workers of a server, whose gradients take drawn times."""
     cluster = CLUSTER.replace("ranks_per_node = 1", "ranks_per_node = 2").replace("0.25", "0.25\nspread = [0.5, 2.0]")
@@ -92,7 +102,8 @@ def test_a_seed_gives_a_trace_to_the_byte_and_tracing_changes_nothing(tmp_path: 
     plain = simulate(tmp_path, cluster, "plain", *keys)
     assert not (plain / "trace.json").exists()
     told = [json.loads((run / "summary.json").read_text()) for run in (plain, runs[0])]
-    assert {**told[0], "time": None} == {**told[1], "time": None}
+    rounded = {"seconds": pytest.approx(told[1]["seconds"]), "samples_per_second": None, "time": None}
+    assert {**told[0], "samples_per_second": None, "time": None} == {**told[1], **rounded}
     events, _ = read(runs[0])
     awaited = {(tuple(event["args"]["whom"])) for event in events[1] if event["name"] == "waiting"}
     assert awaited == {(0,)} and any(event["args"].get("bytes") for event in events[2])
