@@ -47,7 +47,7 @@ from mpitrain.protocols.centre.merged import MergedCentre
 from mpitrain.protocols.centre.versioned import OwnMemory, _Versioned
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
-from mpitrain.simulation import Job, Link, Network
+from mpitrain.simulation import Deadlock, Job, Link, Network
 from mpitrain.simulation.job import Aborted
 from mpitrain.training.gradients import Learner
 
@@ -160,7 +160,9 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
             told.ended = job.run(program)
         except Aborted as error:
             told.ended = [error.status] * what.ranks
-        except Overdue as error:  # at the start
+        except (Overdue, Deadlock) as error:  # at the start; when all others have ended
+            if isinstance(error, Deadlock) and str(error) != f"rank {what.dies} has died":
+                raise
             told.ended = [1] * what.ranks
             said.write(str(error))
     wait(told.writing, WRITING)

@@ -1,6 +1,7 @@
 """`mpitrain simulate`: what `train` does, on a cluster that a file describes, in one process and in virtual time."""
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
     from mpitrain.signals import Stop
     from mpitrain.simulation import cluster
     from mpitrain.simulation.job import Aborted, Job
+    from mpitrain.simulation.scheduler import Deadlock
 
     described = cluster.read(path)
     count = described.places if ranks is None else ranks
@@ -69,6 +71,9 @@ def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
             return max(job.run(program))
         except Aborted as error:
             return error.status
+        except Deadlock as error:
+            print(f"mpitrain: nobody can go on: {error}", file=sys.stderr)
+            return 1
 
 
 def _require_places(path: Path, ranks: int, places: int) -> None:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Deadlock(RuntimeError):
-    """All ranks that have not ended wait, and nothing is on its way to any of them."""
+    """All ranks that have not ended wait, or have died, and nothing is on its way to any of them."""
 
 
 class Late(RuntimeError):
@@ -36,6 +36,11 @@ class _Rank:
         self.waits, self.noticed, self.done = 0, False, False
         self.limit = inf
         self.describe: Callable[[], str] | None = None
+
+
+def _why(number: int, rank: _Rank) -> str:
+    """Why an unfinished rank does not go on: only one that has died could, and may not."""
+    return f"rank {number} has died" if rank.describe is None else f"rank {number} waits for {rank.describe()}"
 
 
 class Scheduler(Generic[T]):
@@ -154,8 +159,7 @@ class Scheduler(Generic[T]):
                     self.turns += 1
                     return rank
             if not self._live:
-                waiting = [(number, each.describe) for number, each in enumerate(self._ranks) if not each.done]
-                raise Deadlock("; ".join(f"rank {n} waits for {what()}" for n, what in waiting if what is not None))
+                raise Deadlock("; ".join(_why(n, each) for n, each in enumerate(self._ranks) if not each.done))
             self.now, _, live, action = heapq.heappop(self._events)
             self._live -= live
             action()
