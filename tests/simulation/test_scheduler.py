@@ -55,7 +55,7 @@ def test_ranks_that_wait_for_each_other_are_named() -> None:
 def test_a_rank_that_dies_last_is_named() -> None:
     """All others have ended, so that nobody misses it."""
     job = Job[None](3, Network(Link(1e-4, 1e8)), stops={1: [(0.5, inf)]})
-    with pytest.raises(Deadlock, match="^rank 1 has died$"):
+    with pytest.raises(Deadlock, match=r"^rank 1 has died$"):
         job.run(lambda transport: transport.sleep(float(transport.rank)))
 
 
