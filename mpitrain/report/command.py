@@ -57,10 +57,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _watch(folders: list[Path], runs: list[Run], out: Path, title: str, seconds: int) -> list[Run]:
-    """Write the page every so many seconds until all runs have a summary, or until Ctrl-C; the runs as last read."""
+    """Write the page every so many seconds until all runs have ended, or until Ctrl-C; the runs as last read."""
     print(f"{printable(str(out))}: written every {seconds} s; Ctrl-C ends this", flush=True)
     try:
-        while any(run.summary is None for run in runs):
+        while any(run.summary is None and not run.failed for run in runs):
             write_whole(out, page(runs, title, watch=seconds))
             time.sleep(seconds)
             runs = read_runs(folders)

@@ -33,6 +33,11 @@ class Run:
         return self.summary is not None and self.summary.get("exit_reason") == "finished"
 
     @property
+    def failed(self) -> bool:
+        """Whether its last session ended with an error."""
+        return _failed(self.records)
+
+    @property
     def results(self) -> Record:
         """The summary; for an unfinished run, the values of its first and last records."""
         if self.summary is not None:

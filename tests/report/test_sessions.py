@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mpitrain.__main__ import main
 from mpitrain.report.page import page
 from mpitrain.report.runs import read_run, read_runs
 from mpitrain.report.sessions import ALIVE, KILLED, Session, sessions
@@ -67,6 +68,12 @@ def test_the_report_shows_them(tmp_path: Path) -> None:
         ["4", "0 to 3", "30 s", "–", "3", WAITED],
     ]
     assert "Sessions" not in page(runs[2:], "title")
+
+
+def test_a_failed_run_is_not_watched_for_ever(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", records=FAILED)
+    assert not main(["report", str(run), "--watch", "3600"])
+    assert "data-watch" not in (run / "report.html").read_text().partition("<head>")[0]
 
 
 @pytest.mark.parametrize("silent", ["3", [None], ["x"], {"3": 3}, [True]])
