@@ -65,13 +65,13 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     if recorder is not None:
         trace.end(session, recorder)
     gathered = transport.gather_texts(json.dumps(of_kinds), "the ranks' times")
-    times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
     replicas = None
     if session.config.algorithm.replicated and not session.device.phantom:
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
         replicas = len(set(digests)) == 1
     reason = ""
     if monitor is not None:
+        times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
         monitor.finish(evaluate=not stopped)
         stopped |= session.stop.flag and not monitor.evaluated
         diverged = _divergence(monitor.last_loss, state.losses.first, session.network.classes)

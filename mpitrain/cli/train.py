@@ -126,7 +126,8 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
         return configuration.to_toml(config)
 
     text = agreed(transport, read, "the configuration")
-    return configuration.resolve(tomllib.loads(transport.broadcast(text.encode(), "the configuration").decode()))
+    told = transport.broadcast(text.encode(), "the configuration").decode()
+    return transport.runtime.once("the configuration", lambda: configuration.resolve(tomllib.loads(told)))
 
 
 def _train(

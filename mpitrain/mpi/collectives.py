@@ -124,6 +124,8 @@ class Collectives(Begun, Member):
         counts = np.zeros(self.size, dtype=np.int64)
         self.wait(self.comm.Iallgather(np.array([len(mine)], dtype=np.int64), counts), what)
         everything = bytearray(int(counts.sum()))
+        if not everything:
+            return [""] * self.size
         self.wait(self.comm.Iallgatherv([mine, MPI.BYTE], [everything, counts.tolist(), MPI.BYTE]), what)
         ends = np.cumsum(counts)
         return [everything[int(e - c) : int(e)].decode() for c, e in zip(counts, ends, strict=True)]
