@@ -1,7 +1,10 @@
 """`mpitrain simulate`: what `train` does, on a cluster that a file describes, in one process and in virtual time."""
 
 import argparse
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +69,7 @@ def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
         return train_on(transport, options, requests[transport.rank])
 
     # A signal reaches one rank, as in a real job: it tells the others. What computing costs, the cluster's file says.
-    with requests[0].listening(), threadpool_limits(1):
+    with requests[0].listening(), threadpool_limits(1), _rare_collections():
         try:
             return max(job.run(program))
         except Aborted as error:
@@ -74,6 +77,17 @@ def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
         except Deadlock as error:
             print(f"mpitrain: nobody can go on: {error}", file=sys.stderr)
             return 1
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Context in which Python looks seldom for cycles: the objects of a thousand ranks would be gone through often."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _require_places(path: Path, ranks: int, places: int) -> None:
