@@ -13,13 +13,15 @@ KINDS = ("computing", "data", "communication", "waiting", "evaluation", "rest")
 
 @dataclass(frozen=True, eq=False)
 class About:
-    """What some time went to: for a wait, the ranks `whom` (None: all), and how many bytes of theirs. What is done in
-    turns with something else, for at most `pause` seconds each, such as sleeping and looking, is one."""
+    """What some time went to: for a wait, the ranks `whom` (None: all) and so many `more`, and how many bytes of
+    theirs. What is done in turns with something else, for at most `pause` seconds each, such as sleeping and looking,
+    is one."""
 
     what: str
     whom: tuple[int, ...] | None = None
     nbytes: int | None = None
     pause: float = 0.0
+    more: int = 0
 
 
 class Listener(Protocol):

@@ -117,7 +117,9 @@ def _told(transport: "Transport", recorder: Recorder) -> list[Rank]:
 def _zeros(transport: "Transport", ranks: Sequence[Rank]) -> list[float]:
     """What each rank's clock said when the first rank began. Ranks of one node share its clock, simulated ones all."""
     clocks = [0] * len(ranks) if transport.runtime.simulated else transport.node_leaders
-    left = {clock: min(each.left for each, own in zip(ranks, clocks, strict=True) if own == clock) for clock in clocks}
+    left: dict[int, float] = {}
+    for clock, each in zip(clocks, ranks, strict=True):
+        left[clock] = min(left.get(clock, each.left), each.left)
     ahead = [left[clock] - left[clocks[0]] for clock in clocks]
     first = min(each.began - shift for each, shift in zip(ranks, ahead, strict=True))
     return [first + shift for shift in ahead]
@@ -164,6 +166,8 @@ def _stretch(each: Stretch, rank: int, zero: float) -> Record:
         arguments["what"] = each.about.what
         if each.about.whom is not None:
             arguments["whom"] = each.about.whom
+        if each.about.more:
+            arguments["more"] = each.about.more
         if each.about.nbytes is not None:
             arguments["bytes"] = each.about.nbytes
     if each.looking:

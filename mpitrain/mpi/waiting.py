@@ -21,6 +21,7 @@ from mpitrain.mpi.process import PROCESS
 from mpitrain.stopwatch import About, Listener, Stopwatch
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
+TOLD = 16  # ranks of a wait in a trace
 LOOKS = 10  # within a deadline, at least, before it is over
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy neighbour some 30 µs
 
@@ -198,8 +199,7 @@ class Backoff:
         """Sleep a little. Raises Overdue naming what is waited for, and of whom nothing has been heard."""
         stopwatch = self._member.stopwatch
         if stopwatch.listener is not None and self._about is None:
-            whom = self._awaited()
-            self._about = About(self._what, None if whom is None else tuple(whom), self._nbytes, inf)
+            self._about = self._told()
         with stopwatch.on(self._kind, self._about):
             self._sleep()
 
@@ -220,6 +220,13 @@ class Backoff:
     def _describe(self) -> str:
         whom = self._awaited()
         return self._what if whom is None else f"{named(whom)} ({self._what})"
+
+    def _told(self) -> About:
+        """What it waits for, for a trace: of many ranks the first, as a trace has many waits."""
+        whom = self._awaited()
+        if whom is None:
+            return About(self._what, None, self._nbytes, inf)
+        return About(self._what, tuple(whom[:TOLD]), self._nbytes, inf, max(len(whom) - TOLD, 0))
 
     def _awaited(self) -> Sequence[int] | None:
         return self._whom() if callable(self._whom) else self._whom
