@@ -41,7 +41,8 @@ def _said(part: Part) -> str:
     shown = "The whole of" if part.whole else "A typical part of"
     length, start = brief((part.ended - part.began) / 1e6), brief(max(part.began, 0.0) / 1e6)
     text = f"{shown} {since}, {whose}: {length} ({time}), from {start} after its start. "
-    text += "Every stretch is in trace.json, for ui.perfetto.dev."
+    text += "The whole trace is in trace.json, for ui.perfetto.dev."
+    text += " It had no room for everything: a row is empty where it left something out." if part.about.dropped else ""
     apart = part.about.clock.startswith("each node")
     return text + (" Clocks of different nodes agree only to some milliseconds." if apart else "")
 

@@ -49,6 +49,7 @@ class About(msgspec.Struct, frozen=True):
     simulated: bool = False
     clock: str = ""
     from_sample: Number = 0
+    dropped: dict[str, Number] = {}  # events of each rank that the trace had no room for
 
 
 @dataclass
