@@ -1,6 +1,7 @@
 """Some seeds of the search for faults (tests/search.py), and those that once failed."""
 
 import importlib.util
+import re
 import json
 import sys
 from dataclasses import replace
@@ -90,7 +91,7 @@ def test_it_finds_a_reader_that_does_not_look_at_the_version_again(
         return int(seen // 2)
 
     monkeypatch.setattr(_Versioned, "read", careless)
-    assert "a copy of Θ 3 is not Θ 3" in search.fault(44, tmp_path)
+    assert re.search(r"a copy of Θ (\d+) is not Θ \1", search.fault(44, tmp_path))
 
 
 def test_it_finds_a_checkpoint_that_forgets_samples(
