@@ -1,8 +1,8 @@
 """Some seeds of the search for faults (tests/search.py), and those that once failed."""
 
 import importlib.util
-import re
 import json
+import re
 import sys
 from dataclasses import replace
 from itertools import chain, count, islice
