@@ -145,7 +145,7 @@ class Messages(Member):
     def receive_into(self, source: int, tag: int, buffer: Array, what: str) -> None:
         """Wait for a message of exactly the buffer's length. Raises ValueError when it has another."""
         request, status = self.comm.Irecv([buffer, MPI.BYTE], source, tag), MPI.Status()
-        self.until(lambda: request.Test(status), what, [source])
+        self.until(lambda: request.Test(status), what, [source], yielding=self.yielding)  # over TCP: see `wait`
         if status.Get_count(MPI.BYTE) != buffer.nbytes:
             raise ValueError(f"{status.Get_count(MPI.BYTE)} bytes from rank {source}, expected {buffer.nbytes}")
         self.traffic.bytes_received += buffer.nbytes
