@@ -18,8 +18,9 @@ STOPPED=75 # the program's status when a signal ended it and its checkpoint is w
 # srun does not take --cpus-per-task from the job by itself; the program takes its threads a rank from the former.
 export SLURM_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
-# A rank that dies ends the others, as with mpirun.
-export SLURM_KILL_BAD_EXIT=1
+# A rank that dies ends the others, as with mpirun. Not at once: ranks that leave with status 75 do not leave at the same
+# instant, and a job whose last ones are killed would seem to have failed, and not go back into the queue.
+export SLURM_KILL_BAD_EXIT=0 SLURM_WAIT=20
 # Open MPI's mpirun would bind all threads of a rank to one core.
 export PRTE_MCA_hwloc_default_binding_policy=none
 
