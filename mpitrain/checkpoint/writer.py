@@ -49,7 +49,7 @@ class Saver:
         self._model = model
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last
-        self._awaited: list[int] = []  # the ranks whose pieces the thread is waiting for
+        self._awaited: dict[int, Path] = {}  # the pieces that complete the checkpoint, by rank, until all are there
         self._ended: list[tuple[Path, str]] = []
         self._copies: dict[str, Array] = {}
         self._best: FileContent | None = None  # the best model, until it is written
@@ -98,7 +98,7 @@ class Saver:
     @property
     def busy(self) -> bool:
         """Whether a checkpoint is being written."""
-        return not all(job.done() for job in self._jobs)
+        return bool(self._lacking()) or not self._joined()
 
     def begin(self, samples: int, nbytes: int) -> None:
         """Create the folder, if there is room for `nbytes` of vectors. Rank 0 calls this. Raises BadInput."""
@@ -116,10 +116,16 @@ class Saver:
     def write_own(self, samples: int, rank: int, piece: FileContent) -> None:
         """Start writing this rank's piece."""
         self._jobs.append(self._thread.submit(self._write_own, Draft(self.folder, samples), file_of(rank), piece))
+        self._joined()
 
     def commit(self, samples: int, state: FileContent, ranks: list[int]) -> None:
         """Start writing the state; the checkpoint gets its name once the pieces of `ranks` have been written, too."""
-        self._jobs.append(self._thread.submit(self._commit, Draft(self.folder, samples), state, ranks))
+        draft = Draft(self.folder, samples)
+        written = self._thread.submit(draft.write, STATE, state, self.layout)
+        self._jobs.append(written)
+        self._joined()
+        self._awaited = {rank: draft.path / file_of(rank) for rank in ranks}
+        self._jobs.append(self._thread.submit(self._complete, draft, written))
 
     def _write_own(self, draft: Draft, name: str, piece: FileContent) -> None:
         try:
@@ -128,25 +134,20 @@ class Saver:
             draft.refuse(name, str(error))
             raise
 
-    def _commit(self, draft: Draft, state: FileContent, ranks: list[int]) -> None:
+    def _complete(self, draft: Draft, written: "Future[None]") -> None:
         try:
-            draft.write(STATE, state, self.layout)
-            self._await_pieces(draft, ranks)
+            written.result()
+            draft.await_files([path.name for path in self._awaited.values()], self.deadline)
+            self._awaited = {}
             draft.commit(self.keep, self._documents)
             self._ended.append((draft.final, ""))
         except Exception as error:
+            self._awaited = {}
             draft.abandon()
             self._ended.append((draft.final, str(error)))
             raise
         self._publish()
         self._write_best()
-
-    def _await_pieces(self, draft: Draft, ranks: list[int]) -> None:
-        self._awaited = ranks
-        try:
-            draft.await_files([file_of(rank) for rank in ranks], self.deadline)
-        finally:
-            self._awaited = []
 
     def _publish(self) -> None:
         """Update the documents in the run folder from the checkpoint, once; if that fails, the next checkpoint does."""
@@ -181,7 +182,9 @@ class Saver:
 
     def outcomes(self) -> list[tuple[Path, str]]:
         """The checkpoints that were completed or failed since the last call, and other files that could not be written;
-        each with the reason if it failed."""
+        each with the reason if it failed. None while one is being written."""
+        if self.busy:
+            return []
         ended, self._ended = self._ended, []
         return ended
 
@@ -195,7 +198,20 @@ class Saver:
         if self._transport is None:
             wait(jobs)
         else:
-            self._transport.at_work(jobs, lambda: self._awaited)
+            self._transport.at_work(jobs, self._lacking)
+
+    def _joined(self) -> bool:
+        """Whether all is written. Simulated ranks wait for it: threads take no simulated time."""
+        if self._transport is None:
+            return not wait(self._jobs, 0).not_done
+        return self._transport.runtime.join(self._jobs, 0.0, alone=not self._lacking())
+
+    def _lacking(self) -> list[int]:
+        """The ranks whose pieces the thread is waiting for, once it has written its own."""
+        if not all(job.done() for job in self._jobs[:-1]):
+            return []
+        lacking = [rank for rank, path in self._awaited.items() if not path.exists()]
+        return lacking if self._awaited else []  # a checkpoint that is complete has its pieces under another name
 
     def _alive_while(self, action: Callable[[], Result]) -> Result:
         return action() if self._transport is None else self._transport.alive_while(action)

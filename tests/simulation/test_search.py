@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+import time
 from dataclasses import replace
 from itertools import chain, count, islice
 from math import inf
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mpitrain.checkpoint.draft import Draft
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
@@ -57,6 +59,23 @@ def test_every_algorithm_comes_up_and_a_seed_is_one_case(search: Any) -> None:
     """The same one each time."""
     assert search.case(7) == search.case(7) != search.case(8)
     assert sorted(chain(*PROTOCOLS.values())) == sorted(map(search.name_of, range(14)))
+
+
+@pytest.mark.parametrize("seed", [12, 27])
+def test_a_slow_disk_takes_no_simulated_time(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Threads write checkpoints; how long they take must not decide whether the next one is skipped."""
+    search.session(search.case(seed), seed, tmp_path / "fast")
+    write = Draft.write
+
+    def slowly(draft: Draft, *of: Any) -> None:
+        time.sleep(0.1)
+        write(draft, *of)
+
+    monkeypatch.setattr(Draft, "write", slowly)
+    search.session(search.case(seed), seed, tmp_path / "slow")
+    assert search.checkpoints(tmp_path / "fast") == search.checkpoints(tmp_path / "slow") != []
 
 
 @pytest.mark.parametrize("seed", [4, 12, 26, 31])
