@@ -9,7 +9,7 @@ from mpitrain.algorithms.table import Algorithm, Count, Fraction, Positive
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.optimizers import Buffers, Descent, Optimizer
-from mpitrain.rules import Fast
+from mpitrain.rules import Fast, plain
 from mpitrain.rules.block_momentum import block_move, block_step, nesterov_step
 from mpitrain.rules.sgd import look_ahead
 
@@ -60,6 +60,10 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
 
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)}
+
+    def vectors(self) -> int:
+        x = np.zeros(1, np.float32)
+        return super().vectors() + len(self.averaging(x, {"theta": x, **self.beside(x)}, 2, plain).vectors)
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "BlockRule":
         mu = 1 - 1 / ranks if self.momentum is None else self.momentum

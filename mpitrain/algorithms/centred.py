@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from mpitrain.algorithms.table import Algorithm, Count, NotNegative, Number
 from mpitrain.errors import BadInput
+from mpitrain.rules import plain
 from mpitrain.schedules.local_rate import LocalRate
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ class Centred(Algorithm, frozen=True):
     @property
     def in_order(self) -> bool:
         return self.order == "round-robin"
+
+    def vectors(self) -> int:
+        return 3  # those of a worker: θ, a gradient, what has come of Θ; the rest is the master's
 
     def check_steps(self, steps: int) -> None:
         if self.period > steps:
@@ -56,6 +62,10 @@ class Elastic(Centred, frozen=True):
     def check(self, config: "Config") -> None:
         if self.centre == "sharded" and config.run.exchange == "messages":
             raise BadInput("algorithm.centre = 'sharded': needs one-sided access; run.exchange allows messages only")
+
+    def vectors(self) -> int:
+        x = np.zeros(1, np.float32)
+        return 2 + len(self.worker(x, x, 2, plain).vectors)
 
     @property
     def period(self) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
-from mpitrain.algorithms.table import Fraction, NotNegative
+from mpitrain.algorithms.table import Algorithm, Fraction, NotNegative
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
@@ -97,6 +97,10 @@ class _InStep(Pulled, frozen=True):
 
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
         return minibatch * ranks
+
+    def vectors(self) -> int:
+        x = np.zeros(1, np.float32)
+        return Algorithm.vectors(self) + len(self.averaging(x, {}, 2, plain).vectors)
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "ElasticRule":
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)

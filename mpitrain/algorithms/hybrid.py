@@ -1,5 +1,6 @@
 """Data-parallel convolutions with model-parallel fully connected layers."""
 
+from math import ceil
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
 
     protocol = "hybrid"
     rates_biases = True
+    needs_values = "its layers are divided over the ranks"
     training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
     scheme: Literal["a", "b", "c"] = "b"  # how activations reach the fully connected layers
     group: Number = 0  # ranks that share a round of scheme c; 0: all of them
@@ -46,6 +48,9 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
 
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
         return minibatch * (ranks if self.batch == "local" else 1)
+
+    def samples_of_gradient(self, minibatch: int, ranks: int) -> int:
+        return minibatch if self.batch == "local" else ceil(minibatch / ranks)
 
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)} if self.momentum else {}

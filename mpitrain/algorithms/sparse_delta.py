@@ -22,6 +22,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     protocol = "peers"
     replicated = True
     in_teams = True
+    needs_values = "what it sends depends on the gradients"
     training: ClassVar = {"learning_rate": 0.05, "minibatch": 8}
     presets: ClassVar = {"": {}, "strom2015": {"threshold": 4.0}}
     # Table 1 and §3.3, except for the number of ranks; 166 of 1000 hours are a sixth of an epoch.

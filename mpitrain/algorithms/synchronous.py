@@ -1,5 +1,6 @@
 """SGD on one rank, with and without averaging; synchronous data parallelism."""
 
+from math import ceil
 from typing import ClassVar, Literal
 
 from mpitrain.algorithms.table import Algorithm, Amount, Average, Fraction, Share
@@ -73,6 +74,9 @@ class Allreduce(Algorithm, frozen=True, tag_field="name", tag="allreduce"):
 
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
         return minibatch * (ranks if self.batch == "local" else 1)
+
+    def samples_of_gradient(self, minibatch: int, ranks: int) -> int:
+        return minibatch if self.batch == "local" else ceil(minibatch / ranks)
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         return super().optimizer(fast) if self.chosen else with_momentum(self.momentum, self.nesterov, fast)

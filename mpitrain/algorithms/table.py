@@ -5,6 +5,7 @@ from math import prod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self, TypedDict
 
 import msgspec
+import numpy as np
 
 from mpitrain.algorithms.roles import AveragingRule, MasterRule, WorkerRule
 from mpitrain.files import Record
@@ -58,6 +59,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     additive: ClassVar[bool] = False
     #: Whether all ranks have the same parameters at the end.
     replicated: ClassVar[bool] = False
+    #: Why phantom vectors, which have no values, cannot show its time and traffic; "" if they can.
+    needs_values: ClassVar[str] = ""
     #: Whether a worker can be a team of ranks.
     in_teams: ClassVar[bool] = False
     #: Whether biases have a learning rate of their own, which stages can change by `bias_factor`.
@@ -111,6 +114,15 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
         """The samples of a step that all ranks take together if training.minibatch is `minibatch`."""
         return minibatch
+
+    def samples_of_gradient(self, minibatch: int, ranks: int) -> int:
+        """The samples of a gradient that one rank computes."""
+        return minibatch
+
+    def vectors(self) -> int:
+        """The least number of vectors of the network's size that a rank holds: θ, a gradient, what is kept beside."""
+        x = np.zeros(1, np.float32)
+        return 2 + len(self.beside(x)) + len(self.own(x))
 
     @property
     def momentum_changes(self) -> bool:

@@ -1,7 +1,7 @@
 """What a training needs of a node's memory: without room for it the kernel would kill the process, and say nothing."""
 
 import os
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
@@ -10,12 +10,14 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
 from mpitrain.models.model import Model
 from mpitrain.models.network import Network
-from mpitrain.rules import plain
 
 
 def require(config: Config, network: Model, corpus: Corpus, simulated: int) -> None:
-    """Raise BadInput for a network that does not fit: with its gradient, or on so many `simulated` ranks of this
-    process. What is counted is the least that they need."""
+    """Raise BadInput for a network that does not fit into this node's memory.
+
+    Counted is the least that a training needs: in a process, parameters and gradient; in a simulation of `simulated`
+    ranks, which share this process, all vectors and activations of every rank, and the samples once.
+    """
     itemsize, there = np.dtype(config.training.dtype).itemsize, installed()
     size = network.layout.size
     if 2 * size * itemsize > there:
@@ -25,7 +27,7 @@ def require(config: Config, network: Model, corpus: Corpus, simulated: int) -> N
         )
     if not simulated:
         return
-    count, activations = vectors(config), activations_of(config, network, simulated)
+    count, activations = config.algorithm.vectors(), activations_of(config, network, simulated)
     needed = simulated * (count * size + activations) * itemsize + corpus.held_bytes
     if needed > there:
         raise BadInput(
@@ -40,26 +42,11 @@ def installed() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def vectors(config: Config) -> int:
-    """Vectors of the network's size that a rank holds: θ, a gradient, what the algorithm keeps, a worker's copy."""
-    options, x = config.algorithm, np.zeros(1, np.float32)
-    held, own = {"theta": x, **options.beside(x), **options.own(x)}, 0
-    if options.protocol == "model-averaging":
-        own = len(options.averaging(x, held, 2, plain).vectors)
-    elif options.protocol == "centre":
-        own = len(options.worker(x, x, 2, plain).vectors) if options.additive else 1
-        held = {"theta": x}  # the rest is the master's
-    return 1 + len(held) + own
-
-
 def activations_of(config: Config, network: Model, ranks: int) -> int:
-    """Outputs of all layers for one rank's share of a minibatch; 0 for a model whose layers are not known."""
+    """Outputs of all layers for the samples of one rank's gradient; 0 for a model whose layers are not known."""
     if not isinstance(network, Network):
         return 0
-    algorithm, minibatch = config.algorithm, config.training.minibatch
-    share = ceil(algorithm.samples_of_step(minibatch, ranks) / algorithm.workers(ranks))
-    if algorithm.protocol in ("centre", "peers"):
-        share = minibatch
+    share = config.algorithm.samples_of_gradient(config.training.minibatch, ranks)
     return share * sum(prod(layer.output_shape) for layer in network.layers)
 
 

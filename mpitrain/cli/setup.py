@@ -31,7 +31,7 @@ from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.phantom import Phantom
-from mpitrain.monitoring import tensorboard
+from mpitrain.monitoring import tensorboard, trace
 from mpitrain.monitoring.evaluation import Evaluation, Subset
 from mpitrain.monitoring.measuring import Measuring
 from mpitrain.monitoring.monitor import MasterMonitor
@@ -107,9 +107,8 @@ def _open(transport: Transport, config: Config, device: Cpu) -> Corpus:
 
 def _require_phantom(config: Config, options: TrainOptions) -> None:
     """Raise BadInput for what depends on values that a phantom has not."""
-    if config.algorithm.protocol in ("hybrid", "peers"):
-        what = {"hybrid": "its layers are divided over the ranks", "peers": "what it sends depends on the gradients"}
-        raise BadInput(f"--phantom: {name_of(config.algorithm)}: {what[config.algorithm.protocol]}")
+    if config.algorithm.needs_values:
+        raise BadInput(f"--phantom: {name_of(config.algorithm)}: {config.algorithm.needs_values}")
     if options.resume or options.continued:
         raise BadInput("--phantom: leaves no checkpoint to resume from")
     if config.pretraining.method != "none":
@@ -174,7 +173,8 @@ def _clear(lease: Lease) -> None:
     try:
         if checkpoint.newest(lease.folder / "checkpoints")[0] is not None:
             raise BadInput(f"{lease.folder}: another run has left a checkpoint there meanwhile; start again")
-        for left in (lease.folder / "metrics.jsonl", lease.folder / "trace.json", *lease.folder.glob("events.out.tf*")):
+        events = lease.folder.glob("events.out.tfevents.*")
+        for left in (lease.folder / "metrics.jsonl", lease.folder / trace.NAME, *events):
             left.unlink(missing_ok=True)
     except OSError as error:
         lease.release()
