@@ -3,10 +3,9 @@
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.codecs import replica
 from mpitrain.device.cpu import Cpu
 from mpitrain.flat import Array
-from mpitrain.ops.residual import NO_LEVELS, accumulate
+from mpitrain.ops.residual import NO_LEVELS
 from mpitrain.rules import Rule
 
 if TYPE_CHECKING:
@@ -30,12 +29,12 @@ class Paced(Cpu):
         return paced
 
     def emit(self, residual: Array, gradient: Array, words: Array, **how: Any) -> int:
-        count = accumulate(residual, gradient, words, **how)
+        count = super().emit(residual, gradient, words, **how)
         self._pace.update(residual.nbytes)
         return count
 
     def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
-        replica.apply(words, step, counts, weights, levels)
+        super().apply_words(words, step, counts, weights, levels)
         self._pace.update(words.size * weights.itemsize)
 
     def checksum(self, vector: Array) -> int:

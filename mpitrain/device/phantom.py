@@ -1,7 +1,7 @@
 """A device that computes nothing: of a vector on it there is only the length. For simulations of time and traffic."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -12,9 +12,6 @@ from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.paced import Paced
 from mpitrain.flat import Array
 from mpitrain.rules import Rule
-
-if TYPE_CHECKING:
-    from mpitrain.mpi.communicator import Pace
 
 CHECKSUM = 1 << 63  # as long in a message as almost every checksum
 
@@ -89,10 +86,6 @@ class Phantoms(Paced):
     """Rules and checks let their time pass, and do nothing."""
 
     name, phantom = "phantom", True
-
-    def __init__(self, pace: "Pace") -> None:
-        super().__init__(pace)
-        self._pace = pace
 
     def __str__(self) -> str:
         return "phantom vectors"

@@ -139,6 +139,10 @@ class Runtime(Protocol):
     def steadfast(self) -> bool:
         """Whether no rank can fall silent, so that none gives heartbeats."""
 
+    @property
+    def probes(self) -> int:
+        """How often one looks for a message to find any that has come."""
+
     def once(self, what: str, make: Callable[[], T]) -> T:
         """What `make` returns. Ranks that share a process get what the first of them has made, and must not change
         it."""

@@ -17,9 +17,9 @@ LISTENING = 1.0  # seconds between two looks, at most
 PROBES = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
 
 
-def look(comm: Communicator, source: int, tag: int, status: MPI.Status) -> Matched | None:
+def look(comm: Communicator, source: int, tag: int, status: MPI.Status, probes: int = PROBES) -> Matched | None:
     """A waiting message, matched."""
-    for _ in range(getattr(comm, "probes", PROBES)):
+    for _ in range(probes):
         message = comm.Improbe(source, tag, status)
         if message is not None:
             return message

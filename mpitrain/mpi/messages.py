@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Request
-from mpitrain.mpi.heartbeats import PROBES, look
+from mpitrain.mpi.heartbeats import look
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member, overdue
 
@@ -38,7 +38,7 @@ class Messages(Member):
     def poll(self, tag: int, source: int = MPI.ANY_SOURCE, most: int = 1 << 16) -> tuple[int, bytes] | None:
         """A waiting message as (sender, bytes), or None. Raises ValueError for one longer than `most` bytes."""
         status = MPI.Status()
-        message = look(self.comm, source, tag, status)
+        message = look(self.comm, source, tag, status, self.runtime.probes)
         if message is None:
             return None
         count = status.Get_count(MPI.BYTE)
@@ -111,7 +111,7 @@ class Messages(Member):
 
     def waiting(self, tag: int) -> bool:
         """Whether any message with this tag waits."""
-        return any(self.comm.Iprobe(MPI.ANY_SOURCE, tag) for _ in range(PROBES))
+        return any(self.comm.Iprobe(MPI.ANY_SOURCE, tag) for _ in range(self.runtime.probes))
 
     def send_matched(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """Start a synchronous-mode send: the request completes once the receiver has taken the message up."""
@@ -121,7 +121,7 @@ class Messages(Member):
     def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, Request, Array] | None:
         """Start receiving a waiting message into `allot(sender, bytes)`, uint8: sender, request, that memory."""
         status = MPI.Status()
-        message = look(self.comm, MPI.ANY_SOURCE, tag, status)
+        message = look(self.comm, MPI.ANY_SOURCE, tag, status, self.runtime.probes)
         if message is None:
             return None
         count = status.Get_count(MPI.BYTE)

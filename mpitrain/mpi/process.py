@@ -22,6 +22,7 @@ from typing import TypeVar, cast
 from mpitrain.errors import BadInput, Overdue
 from mpitrain.mpi import segments
 from mpitrain.mpi.communicator import Communicator, Window
+from mpitrain.mpi.heartbeats import PROBES
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.watchdog import Blocking, Watchdog
 
@@ -37,6 +38,7 @@ class Process:
     pace = None  # computing takes its own time
     simulated = 0
     steadfast = False
+    probes = PROBES
 
     def __init__(self) -> None:
         segments.note()

@@ -72,8 +72,6 @@ class Group:
 class Communicator:
     """One rank's handle. Messages between two ranks arrive in the order in which they were sent."""
 
-    probes = 1  # that find what has come
-
     def __init__(self, group: Group, rank: int) -> None:
         self.group, self.rank, self.size = group, rank, len(group.members)
         self._fabric, self._box = group.fabric, group.boxes[rank]

@@ -106,6 +106,8 @@ class Pace:
 class Rank:
     """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
 
+    probes = 1
+
     def __init__(
         self,
         scheduler: Scheduler,
