@@ -47,8 +47,9 @@ from mpitrain.protocols.centre.merged import MergedCentre
 from mpitrain.protocols.centre.versioned import OwnMemory, _Versioned
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
-from mpitrain.simulation import Deadlock, Job, Link, Network
-from mpitrain.simulation.job import Aborted
+from mpitrain.simulation.job import Aborted, Job
+from mpitrain.simulation.network import Link, Network
+from mpitrain.simulation.scheduler import Deadlock
 from mpitrain.training.gradients import Learner
 
 CENTRES = ("asgd", "mdownpour", "adownpour", "mvadownpour", "easgd", "eamsgd", "downpour", "admm")

@@ -17,7 +17,7 @@ from mpitrain.data.shards import shard_name, write_shard
 from mpitrain.protocols.hybrid import HybridStepper
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
-from mpitrain.simulation import Job
+from mpitrain.simulation.job import Job
 from mpitrain.training.gradients import Learner
 
 RECIPES = Path(__file__).resolve().parent.parent / "jobs" / "configs"

@@ -19,7 +19,7 @@ from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
-from mpitrain.simulation import Job
+from mpitrain.simulation.job import Job
 from mpitrain.stability import maps
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner

@@ -13,7 +13,7 @@ from mpitrain.__main__ import main
 from mpitrain.errors import WireError
 from mpitrain.monitoring import trace
 from mpitrain.mpi import Transport
-from mpitrain.simulation import Job
+from mpitrain.simulation.job import Job
 from mpitrain.stopwatch import KINDS
 
 Events = dict[int, list[dict[str, Any]]]  # by rank

@@ -22,7 +22,8 @@ from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.team import Leading
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
-from mpitrain.simulation import Job, Link, Network
+from mpitrain.simulation.job import Job
+from mpitrain.simulation.network import Link, Network
 from mpitrain.training.gradients import Learner
 from mpitrain.training.teams import divide
 

@@ -11,7 +11,8 @@ import pytest
 
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
-from mpitrain.simulation import Job, Network
+from mpitrain.simulation.job import Job
+from mpitrain.simulation.network import Network
 
 RANKS, TAG = 4, 9
 On = Callable[[Callable[[Transport], Any]], None]

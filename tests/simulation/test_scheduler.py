@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mpitrain.mpi import Transport
-from mpitrain.simulation import Deadlock, Job, Link, Network
-from mpitrain.simulation.job import Aborted
-from mpitrain.simulation.scheduler import Scheduler
+from mpitrain.simulation.job import Aborted, Job
+from mpitrain.simulation.network import Link, Network
+from mpitrain.simulation.scheduler import Deadlock, Scheduler
 
 
 def test_ranks_take_turns_in_the_order_of_virtual_time() -> None:

@@ -16,7 +16,8 @@ from mpitrain.cli.train import train_on
 from mpitrain.mpi import MPI
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
-from mpitrain.simulation import Job, Link, Network
+from mpitrain.simulation.job import Job
+from mpitrain.simulation.network import Link, Network
 from mpitrain.training.gradients import Learner
 
 KEYS = ("run.threads=1", "run.progress=none", "run.device=cpu", "training.seed=5", "training.epochs=0.3")

@@ -43,7 +43,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help='launcher, such as "mpirun -n {ranks}"; default: the first one found',
     )
     parser.add_argument(
-        "--simulate", default="", metavar="FILE", help="simulate the runs on this cluster, in virtual time: simulate"
+        "--simulate", default="", metavar="FILE", help="a cluster, as for simulate: simulate the runs on it"
     )
     parser.add_argument("--deadline", type=float, default=DAY, metavar="S", help="seconds for one run; default: a day")
     parser.add_argument(

@@ -5,13 +5,13 @@ The cluster is only read there: reading it here would start MPI in the process t
 
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import write_whole
 from mpitrain.report.comparison.launching import last_words
 from mpitrain.report.comparison.matrix import Element
+from mpitrain.simulation.clusters import find
 
 KEPT = "cluster.toml"  # in the comparison's folder: that of all its runs
 DEADLINE = 120.0  # seconds to read a configuration and a cluster
@@ -58,7 +58,5 @@ def _words(element: Element, cluster: str) -> list[str]:
 
 
 def _read(cluster: str) -> str:
-    named = files("mpitrain") / "simulation" / "clusters" / f"{cluster}.toml"
-    path = named if "/" not in cluster and named.is_file() else Path(cluster)
     with naming(cluster), naming(f"{cluster}: not TOML", ValueError):
-        return path.read_text(encoding="utf-8")
+        return find(cluster, "--simulate").read_text(encoding="utf-8")

@@ -12,11 +12,12 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def find(word: str) -> Path:
-    """The file of a name, or the one at a path. Raises BadInput for a word that is neither a name nor like a path."""
+def find(word: str, option: str = "--cluster") -> Path:
+    """The file of a name, or the one at a path. Raises BadInput naming the option for a word that is neither a name nor
+    like a path."""
     if word in names():
         return FOLDER / f"{word}.toml"
     path = Path(word)
     if "/" not in word and not path.suffix and not path.exists():
-        raise BadInput(f"--cluster {word}: neither a file nor one of {', '.join(names())}")
+        raise BadInput(f"{option} {word}: neither a file nor one of {', '.join(names())}")
     return path
