@@ -35,7 +35,12 @@ class Small:
     own: int  # parameters of the small network
 
     def write(self, path: Path, faster: float = 1.0) -> Path:
-        """The cluster's file, with links between nodes so many times as fast."""
+        """Write the paper's cluster as a file for the small network, so that its times have the paper's proportions.
+
+        Links are slower by the ratio of the numbers of parameters: a message of all parameters takes as long as the
+        paper's. Links between nodes are then `faster` by that factor. A gradient of the small minibatch takes as long
+        as one of the paper's.
+        """
         of = cluster.read(find(self.paper))
         ratio, gradient = self.own / self.parameters, of.gradient
         slower = [

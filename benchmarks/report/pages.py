@@ -43,7 +43,7 @@ return performance.now() - began; })()"""
 
 
 def our_page(folder: Path, runs: int, records: int) -> str:
-    """The report of so many runs with so many records each, of every kind of plot."""
+    """The report of invented runs: `runs` runs with `records` records each, whose metrics fill every kind of plot."""
     fields = {"density": 0.001, "threshold": 0.5, "residual_norm": 7.0, "bytes_per_minibatch": 400.0}
     fields |= {"compression_ratio": 300.0, "bits_per_element": 12.0, "bytes_exchanged": 10**9, "staleness_mean": 1.5}
     folders = []
