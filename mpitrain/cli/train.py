@@ -7,6 +7,7 @@ and all exit with status 2.
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -77,8 +78,14 @@ def configured(
         return 0
     transport.deadline = config.run.deadline
     # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
-    with threadpool_limits(threads(config.run.threads, transport)), np.errstate(over="ignore", invalid="ignore"):
+    with _limits(transport, config), np.errstate(over="ignore", invalid="ignore"):
         return _train(transport, config, options, stop, told)
+
+
+def _limits(transport: Transport, config: Config) -> AbstractContextManager[object]:
+    """Context in which libraries use a rank's threads. Those of simulated ranks would undo each other's limits."""
+    simulated = transport.runtime.simulated
+    return nullcontext() if simulated else threadpool_limits(threads(config.run.threads, transport))
 
 
 def _started_or_resumed(transport: Transport, options: TrainOptions) -> TrainOptions:
@@ -188,10 +195,10 @@ def _require_same_data(transport: Transport, corpus: Corpus) -> None:
     shape = " x ".join(map(str, corpus.shape))
     mine = f"{corpus.samples:,} samples of {shape} in {corpus.classes} classes"
     of_targets = xxhash.xxh3_64_hexdigest(np.ascontiguousarray(corpus.targets).tobytes())
-    texts = [text.split("\n") for text in transport.gather_texts(f"{mine}\n{of_targets}", "the data")]
+    texts = transport.gather_texts(f"{mine}\n{of_targets}", "the data")
     odd = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
     if odd is not None:
-        found, first = texts[odd][0], texts[0][0]
+        found, first = texts[odd].split("\n")[0], texts[0].split("\n")[0]
         same = ", others than rank 0" if found == first else f", rank 0 {first}"
         raise BadInput(f"data.path: rank {odd} has {found}{same}")
 

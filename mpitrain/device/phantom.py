@@ -13,6 +13,7 @@ from mpitrain.device.paced import Paced
 from mpitrain.flat import Array
 from mpitrain.rules import Rule
 
+NO_SAMPLES = Batch(np.empty(0), np.empty(0, np.int32))
 CHECKSUM = 1 << 63  # as long in a message as almost every checksum
 
 
@@ -73,7 +74,7 @@ class Nothing:
 
     def take(self) -> Batch:
         """No samples."""
-        return Batch(np.empty(0), np.empty(0, np.int32))
+        return NO_SAMPLES
 
     def stage(self) -> None:
         """No effect."""

@@ -48,9 +48,9 @@ def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
     except BadInput as error:
         fault = printable(str(error)) or "bad input"
     faults = transport.gather_texts(fault, what)
-    first = next((rank for rank, text in enumerate(faults) if text), None)
-    if first is None:
+    if not any(faults):
         return result  # type: ignore[return-value]
+    first = next(rank for rank, text in enumerate(faults) if text)
     known = BadInput(faults[first])
     known.agreed, known.spoken_here = True, transport.rank == first
     raise known

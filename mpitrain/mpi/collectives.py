@@ -1,6 +1,8 @@
 """What all ranks do together."""
 
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -127,5 +129,11 @@ class Collectives(Begun, Member):
         if not everything:
             return [""] * self.size
         self.wait(self.comm.Iallgatherv([mine, MPI.BYTE], [everything, counts.tolist(), MPI.BYTE]), what)
-        ends = np.cumsum(counts)
-        return [everything[int(e - c) : int(e)].decode() for c, e in zip(counts, ends, strict=True)]
+        return list(_texts(bytes(everything), counts.tobytes()))
+
+
+@lru_cache(maxsize=1)  # all simulated ranks get the same
+def _texts(everything: bytes, counts: bytes) -> tuple[str, ...]:
+    """The texts that follow one another, of so many bytes each (int64)."""
+    sizes = np.frombuffer(counts, np.int64).tolist()
+    return tuple(everything[end - size : end].decode() for size, end in zip(sizes, accumulate(sizes), strict=True))

@@ -26,11 +26,11 @@ class Work:
     def minibatches(self) -> Iterator["Work"]:
         """The minibatches in order; the last one may be smaller."""
         for start in range(self.start, self.start + self.count, self.minibatch):
-            yield replace(self, start=start, count=min(self.minibatch, self.start + self.count - start))
+            yield Work(self.epoch, start, min(self.minibatch, self.start + self.count - start), self.minibatch)
 
     def rest(self, used: int) -> "Work":
         """The remaining range after the first `used` samples."""
-        return replace(self, start=self.start + used, count=self.count - used)
+        return Work(self.epoch, self.start + used, self.count - used, self.minibatch)
 
     def share(self, part: int, parts: int) -> "Work":
         """One of `parts` shares whose sizes differ by at most one."""
@@ -84,7 +84,7 @@ class Queue:
             before -= work.count
             if used < work.count:
                 left.append(work.rest(used))
-        return replace(self, position=self.position_at(place), returned=left)
+        return Queue(self.samples, self.total, self.position_at(place), left)
 
     def take(
         self, schedule: Schedule, place: int, minibatches: int, worker: int = 0, group: int = 0

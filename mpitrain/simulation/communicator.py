@@ -1,6 +1,7 @@
 """A communicator of simulated ranks, with the calls of `mpitrain.mpi.communicator`."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ class Fabric:
 
     def waker(self, rank: int) -> Callable[[], None]:
         """What wakes a rank of the job."""
-        return lambda: self.scheduler.wake(rank)
+        return partial(self.scheduler.wake, rank)
 
 
 class Group:

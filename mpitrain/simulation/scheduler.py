@@ -33,8 +33,10 @@ class _Rank:
     def __init__(self) -> None:
         self.turn = threading.Lock()
         self.turn.acquire()
-        self.waits, self.noticed, self.done = 0, False, False
+        self.noticed, self.done = False, False
         self.limit = inf
+        self.ends = (0.0, 0)  # when its patience with what it waits for does, and the number of that event
+        self.alarm: tuple[float, int] | None = None  # the same of the event that looks after it, which is no later
         self.describe: Callable[[], str] | None = None
 
 
@@ -91,10 +93,13 @@ class Scheduler(Generic[T]):
             raise self._failure
         return [results[rank] for rank in range(len(programs))]
 
-    def at(self, time: float, action: Callable[[], None], live: bool = True) -> None:
-        """Have `action` happen at a time; it may not wait. If it is not `live`, nobody depends on it."""
-        live = live or bool(self._stops)
-        heapq.heappush(self._events, (max(time, self.now), next(self._numbers), live, action))
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Have `action` happen at a time; it may not wait."""
+        self._push(max(time, self.now), next(self._numbers), True, action)
+
+    def _push(self, time: float, number: int, live: bool, action: Callable[[], None]) -> None:
+        """The same; of several at one time the lower number comes first. If it is not `live`, nobody depends on it."""
+        heapq.heappush(self._events, (time, number, live, action))
         self._live += live
 
     def sleep(self, rank: int, seconds: float) -> None:
@@ -115,8 +120,9 @@ class Scheduler(Generic[T]):
             return
         if self.now >= mine.limit:
             raise Late(describe())
-        mine.waits, mine.describe = next(self._numbers), describe
-        self.at(min(self.now + patience, mine.limit), self._impatience(rank, mine.waits), live=False)
+        mine.ends, mine.describe = (min(self.now + patience, mine.limit), next(self._numbers)), describe
+        if mine.alarm is None or mine.ends < mine.alarm:
+            self._set_alarm(rank)
         self.suspend(rank)
 
     def limit(self, rank: int, until: float) -> None:
@@ -132,13 +138,22 @@ class Scheduler(Generic[T]):
             mine.describe = None
             self._ready.append(rank)
 
-    def _impatience(self, rank: int, waits: int) -> Callable[[], None]:
-        def end() -> None:
-            mine = self._ranks[rank]
-            if mine.waits == waits and mine.describe is not None:
-                self.wake(rank)
+    def _set_alarm(self, rank: int) -> None:
+        """Have an event when a rank's patience ends. Few waits last so long: the next one keeps it, and it sets the
+        alarm anew if it is too early by then."""
+        mine = self._ranks[rank]
+        alarm = mine.alarm = mine.ends
 
-        return end
+        def ring() -> None:
+            if mine.alarm != alarm:
+                return
+            mine.alarm = None
+            if mine.describe is not None and mine.ends == alarm:
+                self.wake(rank)
+            elif mine.describe is not None:
+                self._set_alarm(rank)
+
+        self._push(*alarm, bool(self._stops), ring)
 
     def suspend(self, rank: int) -> None:
         """The running rank stands still until `resume`; what concerns it meanwhile it sees then."""
@@ -155,7 +170,7 @@ class Scheduler(Generic[T]):
         while True:
             while self._ready:
                 rank = self._ready.popleft()
-                if not self._stands_still(rank):
+                if not (self._stops and self._stands_still(rank)):
                     self.turns += 1
                     return rank
             if not self._live:

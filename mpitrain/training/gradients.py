@@ -91,7 +91,8 @@ class Learner:
         rank would have drawn.
         """
         batch = self.load(work)
-        rng = stream(self.seed, "dropout", *((whole or work).epoch, (whole or work).start))
+        first = whole or work
+        rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
         ready = on_ready if scale == 1.0 else self._scaled(out, scale, on_ready)
         share = None if whole is None else (work.start - whole.start, whole.count)
         with self.stopwatch.on("computing"):

@@ -24,6 +24,26 @@ def test_ranks_take_turns_in_the_order_of_virtual_time() -> None:
     assert seen == [(2.0, 1), (3.0, 0), (4.0, 1), (6.0, 0), (6.0, 1), (8.0, 1), (9.0, 0)]
 
 
+def test_patience_is_that_of_each_wait() -> None:
+    """Of 10 s from 0, of which it is woken at 4; of 10 from then on; of 1; of 20, woken at 16; of 1; of 30, where the
+    alarm of the wait before last would ring at 35."""
+    scheduler, seen = Scheduler[None](2), list[float]()
+
+    def waits() -> None:
+        for patience in (10.0, 10.0, 1.0, 20.0, 1.0, 30.0):
+            scheduler.park(0, patience, lambda: "the other")
+            seen.append(scheduler.now)
+
+    def wakes() -> None:
+        for seconds in (4.0, 12.0, 40.0):
+            scheduler.sleep(1, seconds)
+            if scheduler.now < 20.0:
+                scheduler.wake(0)
+
+    scheduler.run([waits, wakes])
+    assert seen == [4.0, 14.0, 15.0, 16.0, 17.0, 47.0]
+
+
 def test_a_message_takes_latency_and_bytes_over_bandwidth() -> None:
     """1000 bytes at 1e6 bytes/s, 0.5 ms later; the sender goes on at once."""
 

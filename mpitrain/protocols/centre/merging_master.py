@@ -156,11 +156,16 @@ class MergingMaster(Master):
         over = queue.exhausted and not (self.assigned and self.options.computes_on)
         if over or self.session.stop.flag:
             return False
-        return queue.exhausted or worker not in self._active()
+        return queue.exhausted or not self._is_active(worker)
 
     def _active(self) -> list[int]:
         """The workers of this stage."""
         return self.workers[: self.session.schedule.at(self.state.queue.position).workers]
+
+    def _is_active(self, worker: int) -> bool:
+        """Whether a worker is one of this stage."""
+        active = self.session.schedule.at(self.state.queue.position).workers
+        return active is None or self.numbers[worker] < active
 
     def _may_enter(self, worker: int) -> bool:
         """In round-robin order the workers enter one by one, each once its forerunner has Θ."""
