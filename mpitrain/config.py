@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 import tomli_w
+from msgspec.structs import replace
 
 from mpitrain.algorithms import ALGORITHMS, AnyAlgorithm, defaults_of
 from mpitrain.algorithms.table import (
@@ -144,6 +145,9 @@ class Run(Section, frozen=True):
     trace: bool = False
     """Also write `trace.json`, what every rank did when, for ui.perfetto.dev and the report
     ([guide](simulate.md#a-trace-of-every-rank))."""
+    record_order: bool = False
+    """Also write `order/`, the order of every rank's events, which `mpitrain simulate --replay` repeats to the bit
+    ([guide](simulate.md#a-recorded-run-to-the-bit)); vectors then travel by messages."""
 
 
 class Stage(Section, frozen=True, kw_only=True):
@@ -259,9 +263,23 @@ def resolve(table: Record) -> Config:
     if config.run.team != 1 and not config.algorithm.in_teams:
         able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.in_teams)
         raise BadInput(f"run.team = {config.run.team}: workers of this algorithm are single ranks; teams train {able}")
+    if config.run.record_order:
+        config = replace(config, run=_recorded(config.run))
     config.algorithm.check(config)
     config.algorithm.check_settings(config, Schedule(config, 1).all)
     return config
+
+
+def _recorded(run: Run) -> Run:
+    """[run] of a training whose order of events is recorded. Raises BadInput where that is in more than messages."""
+    if run.exchange not in ("auto", "messages"):
+        raise BadInput(
+            f"run.record_order: of run.exchange = {run.exchange!r} the order is in accesses to memory; only that of "
+            "messages is recorded"
+        )
+    if run.device == "gpu":
+        raise BadInput("run.record_order: run.device = 'gpu': a replay computes on the CPU, where bits differ")
+    return replace(run, exchange="messages", device="cpu")
 
 
 def to_toml(config: Config) -> str:

@@ -38,8 +38,9 @@ from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
 from mpitrain.monitoring.updates import telling
-from mpitrain.mpi import Transport, cuda_aware, library
+from mpitrain.mpi import Transport, cuda_aware, library, order
 from mpitrain.mpi.team import Team
+from mpitrain.mpi.witness import Witness
 from mpitrain.protocols.standby import idle_ranks
 from mpitrain.protocols.team import Leading
 from mpitrain.sampling.queue import Queue
@@ -66,6 +67,7 @@ class TrainOptions:
     checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
     build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
     phantom: bool = False  # simulate time and traffic alone
+    whole: Config | None = None  # the configuration, instead of a file and overrides
 
 
 def prepare(transport: Transport, config: Config, options: TrainOptions) -> tuple[Cpu, Corpus, Model]:
@@ -174,7 +176,8 @@ def _clear(lease: Lease) -> None:
         if checkpoint.newest(lease.folder / "checkpoints")[0] is not None:
             raise BadInput(f"{lease.folder}: another run has left a checkpoint there meanwhile; start again")
         events = lease.folder.glob("events.out.tfevents.*")
-        for left in (lease.folder / "metrics.jsonl", lease.folder / trace.NAME, *events):
+        orders = (lease.folder / order.FOLDER).glob("*")
+        for left in (lease.folder / "metrics.jsonl", lease.folder / trace.NAME, *events, *orders):
             left.unlink(missing_ok=True)
     except OSError as error:
         lease.release()
@@ -185,7 +188,13 @@ def _clear(lease: Lease) -> None:
 
 
 def new_session(
-    transport: Transport, config: Config, device: Cpu, corpus: Corpus, network: Model, stop: Stop
+    transport: Transport,
+    config: Config,
+    device: Cpu,
+    corpus: Corpus,
+    network: Model,
+    stop: Stop,
+    witness: Witness | None = None,
 ) -> Session:
     agree(device, transport, *cuda_aware(config.run.cuda_aware))
     if config.run.trace:
@@ -215,8 +224,20 @@ def new_session(
     members = transport.members[:1] if alone else list(transport.members)
     if team is not None:
         members = [ranks[0] for ranks in team.all]
+    clock = transport.clock if witness is None else lambda: witness.clock(transport.clock())
     session = Session(
-        config, transport, members, network, learner, schedule, state, transport.clock, stop, device=device, team=team
+        config,
+        transport,
+        members,
+        network,
+        learner,
+        schedule,
+        state,
+        clock,
+        stop,
+        device=device,
+        team=team,
+        witness=witness or Witness(),
     )
     session.counters.measures = not device.phantom
     return session
@@ -274,6 +295,10 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
     of_data = [] if session.device.phantom else doubts.of_data(session.schedule, told.class_counts, corpora)
     for line in (*of_data, *doubts.of_resume(session, before)):
         monitor.warn(line)
+    if config.run.record_order and resumed is not None:
+        monitor.warn(
+            "run.record_order: only from its start a training can be replayed: no more of this one is recorded"
+        )
     return monitor
 
 
@@ -325,8 +350,8 @@ def some(count: int, noun: str) -> str:
 
 def threads(told: int, transport: Transport) -> int:
     """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else the node's cores divided by its ranks.
-    Simulated ranks have one."""
-    if transport.runtime.simulated:
-        return 1
+    Simulated ranks have one, or as many as those whose training they replay."""
+    if transport.runtime.threads:
+        return transport.runtime.threads
     asked = told or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
     return asked or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)

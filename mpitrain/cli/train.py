@@ -22,6 +22,7 @@ from mpitrain import config as configuration
 from mpitrain.checkpoint import coordination, origin
 from mpitrain.cli.explain import explained
 from mpitrain.cli.finish import failures_recorded, finish
+from mpitrain.cli.order import parameters, witness_of
 from mpitrain.cli.pretraining import pretrain
 from mpitrain.cli.setup import TrainOptions, furnish, new_session, prepare, run_folder, threads
 from mpitrain.config import Config
@@ -35,6 +36,7 @@ from mpitrain.models.warm import warm
 from mpitrain.monitoring import trace
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
+from mpitrain.mpi.witnessed import WitnessedStop, WitnessedTransport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
@@ -127,7 +129,7 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
         run, found, path = options.resume, options.checkpoint, options.config
         if run is not None and found is not None:
             path = checkpoint.document(run, found, checkpoint.CONFIG)
-        config = configuration.load(path, list(options.overrides), run is not None)
+        config = options.whole or configuration.load(path, list(options.overrides), run is not None)
         if run is not None and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
             config = at_home(config, run)
         return configuration.to_toml(config)
@@ -164,7 +166,10 @@ def _train_in(
     """Train in the run folder, which is None on all ranks but the first."""
     device, corpus, network = parts
     _compile(transport, corpus, network, config, device)
-    session = new_session(transport, config, device, corpus, network, stop)
+    witness = witness_of(transport, config, options, folder)
+    if witness is not None:
+        transport, stop = WitnessedTransport(transport, witness), WitnessedStop(stop, witness)
+    session = new_session(transport, config, device, corpus, network, stop, witness)
     agreed(transport, lambda: _require_same_model(session), "the model")
     monitor = agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")
     coordination.share(session)
@@ -187,7 +192,9 @@ def _train_in(
                 dismiss(session, idle_ranks(session), Over())
         stopped = np.array([int(stop.flag)])
         transport.sum(stopped, "the end")
-        return finish(session, monitor, bool(stopped[0]), recorder)
+        status = finish(session, monitor, bool(stopped[0]), recorder)
+        session.witness.end(status, lambda: parameters(session))
+        return status
 
 
 def _require_same_data(transport: Transport, corpus: Corpus) -> None:

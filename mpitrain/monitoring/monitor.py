@@ -154,7 +154,8 @@ class MasterMonitor(Monitor):
         if saver is None:
             return False
         self._tell_of_checkpoints(saver)
-        return self.cadence.checkpoint_due(self.counters.trained_all + coming) and not saver.busy
+        due = self.cadence.checkpoint_due(self.counters.trained_all + coming)
+        return due and self.session.witness.happened(lambda: not saver.busy)
 
     def checkpoint(self, save: Callable[[], None]) -> None:
         began, state, saver = self.session.clock(), self._counted(), self.session.saver

@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from mpitrain.mpi.witness import Witness
+
 if TYPE_CHECKING:
     from mpi4py import MPI
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace, TargetSpec
@@ -142,6 +144,14 @@ class Runtime(Protocol):
     @property
     def probes(self) -> int:
         """How often one looks for a message to find any that has come."""
+
+    @property
+    def threads(self) -> int:
+        """How many compute for a rank; 0: as the configuration and the machine say."""
+
+    @property
+    def witness(self) -> Witness | None:
+        """What answers where a recorded training is replayed."""
 
     def once(self, what: str, make: Callable[[], T]) -> T:
         """What `make` returns. Ranks that share a process get what the first of them has made, and must not change

@@ -39,6 +39,8 @@ class Process:
     simulated = 0
     steadfast = False
     probes = PROBES
+    threads = 0
+    witness = None
 
     def __init__(self) -> None:
         segments.note()

@@ -59,7 +59,7 @@ class HybridStepper(Together):
         penalty = network.l2, network.l2 if network.l2_biases else 0.0
         self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, *penalty, session.device)
         self.shared = SharedPart(network)
-        self.transfers = Transfers(transport, session.clock, options.overlap)
+        self.transfers = Transfers(transport, session.transport.clock, options.overlap)
         self.exchange = Exchange(
             *(transport, self.transfers, self.part, self.parts, self.shared.activations), network.workspace.another()
         )

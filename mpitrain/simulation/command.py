@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mpitrain.cli.arguments import add_training_arguments, training_options
 from mpitrain.errors import BadInput
+from mpitrain.simulation.replaying import replay
 
 if TYPE_CHECKING:
     from mpitrain.cli.setup import TrainOptions
@@ -24,7 +25,10 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser = commands.add_parser("simulate", help="train on a cluster that a file describes, in virtual time")
     add_training_arguments(parser)
     what = "the cluster: a file, or a paper's name, such as strom2015: docs/simulate.md"
-    parser.add_argument("--cluster", required=True, metavar="FILE", help=what)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--cluster", metavar="FILE", help=what)
+    again = "a run of run.record_order = true: repeat its training to the bit, event by event"
+    where.add_argument("--replay", type=Path, metavar="RUN", help=again)
     parser.add_argument("--trace", action="store_true", help="also write trace.json: --set run.trace=true")
     alone = "neither data nor gradients, for time and traffic alone"
     parser.add_argument("--phantom", action="store_true", help=alone)
@@ -39,6 +43,8 @@ def _simulate(options: argparse.Namespace) -> int:
     why = "simulate runs without mpirun: one process has all the ranks"
     if options.trace:
         options.set.append("run.trace=true")
+    if options.replay is not None:
+        return alone(lambda: replay(options), why)
     return alone(lambda: _simulated(options, find(options.cluster)), why)
 
 

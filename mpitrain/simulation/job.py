@@ -12,6 +12,7 @@ from typing import Generic, TypeVar, cast
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
 from mpitrain.mpi.watchdog import outlasted
+from mpitrain.mpi.witness import Witness
 from mpitrain.simulation.communicator import Communicator, Fabric, Group
 from mpitrain.simulation.cores import Cores
 from mpitrain.simulation.network import Network, Wires
@@ -51,21 +52,25 @@ class Job(Generic[T]):
         nodes = [0] * ranks if nodes is None else nodes
         self.scheduler, self._seconds, self._work = Scheduler[T](ranks, stops), seconds, work
         shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}
-        self._cores = [shared[node] for node in nodes]
+        self.cores = [shared[node] for node in nodes]
         self._fabric = Fabric(self.scheduler, Wires(network or Network(), nodes), nodes)
         self._world, self._ranks, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
-        self._shared: dict[str, object] = {}  # what the ranks make once
+        self.shared: dict[str, object] = {}  # what the ranks make once
         self._steadfast = not stops  # what waits for ever is found to be a deadlock
 
     def run(self, program: Callable[[Transport], T]) -> list[T]:
         """What the program returns on each rank. Raises what it raises on any; Deadlock if all wait for each other."""
 
         def on(rank: int) -> Callable[[], T]:
-            pace = Pace(self._cores[rank], rank, partial(self._seconds, rank), partial(self._work, rank))
-            runtime = Rank(self.scheduler, rank, self._ranks, pace, self._shared, self._steadfast)
+            runtime = self.runtime(rank)
             return lambda: program(Transport(Communicator(self._world, rank), self._deadline, runtime))
 
         return self.scheduler.run([on(rank) for rank in range(self._ranks)])
+
+    def runtime(self, rank: int) -> "Rank":
+        """What a rank runs in."""
+        pace = Pace(self.cores[rank], rank, partial(self._seconds, rank), partial(self._work, rank))
+        return Rank(self.scheduler, rank, self._ranks, pace, self.shared, self._steadfast)
 
     def left(self) -> list[str]:
         """Messages that nobody has taken, receives that nothing came for, collectives that were not joined by all."""
@@ -107,6 +112,8 @@ class Rank:
     """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
 
     probes = 1
+    threads = 1
+    witness: Witness | None = None
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.models.model import Model
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.monitor import Monitor
+from mpitrain.mpi.witness import Witness
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
@@ -53,6 +54,7 @@ class Session:
     monitor: Monitor = field(default_factory=Monitor)
     exchange: str = "none"  # how vectors travel
     team: "Team | None" = None
+    witness: Witness = field(default_factory=Witness)  # of what decides and does not follow from the input
 
     def __post_init__(self) -> None:
         self.counters = Counters(self.state)

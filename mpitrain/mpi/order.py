@@ -1,0 +1,202 @@
+"""The file of one rank's order of events, `run.record_order`: what its course depended on beside its own computing.
+
+A file is MAGIC and frames: kind, length, checksum, content. The checksum's seed is the frame's number, so that none can
+be missing, repeated or misplaced. The first frame is a `Header`, the last one an `End`, both in JSON; those between
+hold events. An event is one integer, in seven bits a byte with the lowest first (LEB128): its value times KINDS, plus
+its kind.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from enum import IntEnum
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypeVar
+
+import msgspec
+import xxhash
+
+from mpitrain.errors import BadInput, naming
+
+FOLDER = "order"
+MAGIC = b"mpitrain order 1\n"
+FRAME = struct.Struct("<BIQ")
+FULL = 1 << 16  # bytes of events in a frame
+LONGEST = 1 << 24  # bytes of a frame, at most
+KINDS = 8
+MOST = 1 << 63  # no event is greater
+TAGS = 1 << 12  # a message's event is its source times this, plus its tag
+
+
+class Kind(IntEnum):
+    """What a rank has met with."""
+
+    NOTHING = 0  # so many looks in a row, for messages and for the ends of requests, have found nothing
+    HAPPENED = 1  # what it has looked at has happened
+    MESSAGE = 2  # a look has taken a message
+    CONTENT = 3  # the checksum of what has come
+    CLOCK = 4  # microseconds since its last reading of the clock
+    STOP = 5  # at this one of its looks for a stop request there was one
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was recorded: on all ranks alike, but for `rank`."""
+
+    run: str  # drawn anew for each recording
+    rank: int
+    ranks: int
+    nodes: list[int]  # for each rank, the first rank of its node
+    threads: int  # of each rank
+    probes: int  # see `Runtime.probes`
+    by: str  # program, libraries and machine
+    config: str  # TOML
+
+
+class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a training has come to."""
+
+    events: int
+    reason: int  # exit status
+    parameters: str  # SHA-256, as in summary.json
+
+
+class Event(NamedTuple):
+    """One event, and its number."""
+
+    number: int
+    kind: Kind
+    value: int
+
+
+Document = TypeVar("Document", Header, End)
+_HEADER, _EVENTS, _END = range(3)
+
+
+def file_of(run: Path, rank: int) -> Path:
+    """Where the events of a rank are in a run folder."""
+    return run / FOLDER / f"rank-{rank:05d}"
+
+
+class Writer:
+    """Writes a file, frame by frame. Raises BadInput naming it when that fails."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._path, self._frames, self._events = path, 0, 0
+        self._pending, self._nothing = bytearray(), 0
+        with _writing(path):
+            path.parent.mkdir(exist_ok=True)
+            self._file: BinaryIO = path.open("xb")
+            self._file.write(MAGIC)
+        self._frame(_HEADER, msgspec.json.encode(header))
+
+    def nothing(self) -> None:
+        """One more look has found nothing."""
+        self._nothing += 1
+
+    def event(self, kind: Kind, value: int = 0) -> None:
+        """Something has happened."""
+        if self._nothing:
+            self._put(Kind.NOTHING, self._nothing)
+            self._nothing = 0
+        self._put(kind, value)
+        if len(self._pending) >= FULL:
+            self._flush()
+
+    def close(self, status: int, parameters: str) -> None:
+        """The end; the file is on the disk."""
+        if self._nothing:
+            self._put(Kind.NOTHING, self._nothing)
+        self._flush()
+        self._frame(_END, msgspec.json.encode(End(self._events, status, parameters)))
+        with _writing(self._path):
+            self._file.close()
+
+    def _put(self, kind: Kind, value: int) -> None:
+        self._events += 1
+        number, pending = value * KINDS + kind, self._pending
+        while number >= 0x80:
+            pending.append(number & 0x7F | 0x80)
+            number >>= 7
+        pending.append(number)
+
+    def _flush(self) -> None:
+        self._frame(_EVENTS, self._pending)
+        self._pending.clear()
+
+    def _frame(self, kind: int, content: bytes | bytearray) -> None:
+        head = FRAME.pack(kind, len(content), _checksum(content, kind, self._frames))
+        self._frames += 1
+        with _writing(self._path):
+            self._file.write(head + content)
+            self._file.flush()
+
+
+class Order:
+    """A file that has been read whole. Raises BadInput naming it where it is damaged, or ends early."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with naming(path):
+            content = path.read_bytes()
+        kinds, frames = [], []
+        for kind, frame in _frames(path, content):
+            kinds.append(kind)
+            frames.append(frame)
+        if kinds[:1] != [_HEADER]:
+            raise BadInput(f"{path}: no record of the order of events")
+        self.header = self._decoded(frames[0], Header)
+        self._events = b"".join(frame for kind, frame in zip(kinds, frames, strict=True) if kind == _EVENTS)
+        count = sum(byte < 0x80 for byte in self._events)
+        if kinds[-1] != _END:
+            raise BadInput(f"{path}: ends after {count:,} events, without the training's end: the run did not finish")
+        self.end = self._decoded(frames[-1], End)
+        if count != self.end.events or kinds.count(_HEADER) + kinds.count(_END) != 2:
+            raise BadInput(f"{path}: is damaged: it holds {count:,} events, and {self.end.events:,} were written")
+
+    def events(self) -> Iterator[Event]:
+        """One after another. Raises BadInput for one that is none."""
+        kinds = [Kind(kind) for kind in range(len(Kind))]
+        number, shift, count = 0, 0, 0
+        for byte in self._events:
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                if number >= MOST or number % KINDS >= len(kinds):
+                    raise BadInput(f"{self.path}: event {count} is none")
+                yield Event(count, kinds[number % KINDS], number // KINDS)
+                number, shift, count = 0, 0, count + 1
+
+    def _decoded(self, content: bytes, kind: type[Document]) -> Document:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            raise BadInput(f"{self.path}: is damaged: {error}") from error
+
+
+def _writing(path: Path) -> AbstractContextManager[None]:
+    """Turn errors into BadInput naming the file."""
+    return naming(f"{path}: cannot be written")
+
+
+def _frames(path: Path, content: bytes) -> Iterator[tuple[int, bytes]]:
+    """The kinds and contents of a file's whole frames; a last one that is cut off is left out."""
+    if content[: len(MAGIC)] != MAGIC:
+        raise BadInput(f"{path}: no record of the order of events")
+    at, number = len(MAGIC), 0
+    while at + FRAME.size <= len(content):
+        kind, length, checksum = FRAME.unpack_from(content, at)
+        frame = content[at + FRAME.size : at + FRAME.size + length]
+        if kind > _END or length > LONGEST:
+            raise BadInput(f"{path}: is damaged: frame {number} has no right beginning")
+        if len(frame) < length:
+            return
+        if _checksum(frame, kind, number) != checksum:
+            raise BadInput(f"{path}: is damaged: frame {number} does not match its checksum")
+        yield kind, frame
+        at, number = at + FRAME.size + length, number + 1
+        if kind == _END and at < len(content):
+            raise BadInput(f"{path}: is damaged: more follows its end")
+
+
+def _checksum(content: bytes | bytearray, kind: int, number: int) -> int:
+    return int(xxhash.xxh3_64_intdigest(bytes(content), number * KINDS + kind))

@@ -1,0 +1,89 @@
+"""Recording the order of a rank's events in the run folder, `run.record_order`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+import xxhash
+
+from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi.order import TAGS, Header, Kind, Writer, file_of
+from mpitrain.mpi.witness import Witness
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec
+
+    from mpitrain.flat import Array
+    from mpitrain.mpi.transport import Transport
+
+T = TypeVar("T")
+FINE = 1e6  # of a second: the clock's readings that decide something are whole microseconds
+
+
+def recorder(transport: "Transport", folder: Path | None, threads: int, by: str, config: str) -> "Recorder":
+    """What records in the run folder, which the first rank knows. Collective; raises BadInput naming a file."""
+    what = "the record of the order of events"
+    mine = "" if folder is None else f"{uuid4().hex}\n{folder.absolute()}"
+    run, where = transport.broadcast(mine.encode(), what).decode().split("\n", 1)
+
+    def opened() -> Writer:
+        path = file_of(Path(where), transport.rank)
+        nodes, probes = transport.node_leaders, transport.runtime.probes
+        return Writer(path, Header(run, transport.rank, transport.size, nodes, threads, probes, by, config))
+
+    return Recorder(agreed(transport, opened, what))
+
+
+def checksum(received: "BufSpec") -> int:
+    """Of what has come, in 32 bits."""
+    memory: Array = received[0] if isinstance(received, (list, tuple)) else received
+    return int(xxhash.xxh3_64_intdigest(memory)) & 0xFFFFFFFF
+
+
+class Recorder(Witness):
+    """Writes down what is seen. The clock is read in whole microseconds, so that it can be written down."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer: Writer | None = writer
+        self._read, self._looks = 0, 0
+
+    def message(self, find: Callable[[int], T | None], source: int, tag: int, sender: Callable[[], int]) -> T | None:
+        found = find(source)
+        if self._writer is not None:
+            if found is None:
+                self._writer.nothing()
+            else:
+                self._writer.event(Kind.MESSAGE, sender() * TAGS + tag)
+        return found
+
+    def happened(self, test: Callable[[], bool]) -> bool:
+        done = test()
+        if self._writer is not None:
+            if done:
+                self._writer.event(Kind.HAPPENED)
+            else:
+                self._writer.nothing()
+        return done
+
+    def content(self, received: "BufSpec") -> None:
+        if self._writer is not None:
+            self._writer.event(Kind.CONTENT, checksum(received))
+
+    def clock(self, reading: float) -> float:
+        if self._writer is None:
+            return reading
+        before, self._read = self._read, max(int(reading * FINE), self._read)
+        self._writer.event(Kind.CLOCK, self._read - before)
+        return self._read / FINE
+
+    def stopped(self, asked: bool) -> bool:
+        self._looks += 1
+        if asked and self._writer is not None:
+            self._writer.event(Kind.STOP, self._looks)
+        return asked
+
+    def end(self, status: int, parameters: Callable[[], str]) -> None:
+        if self._writer is not None:
+            self._writer.close(status, parameters())
+        self._writer = None

@@ -1,0 +1,140 @@
+"""A rank whose looks, tests and stop requests have a witness, which records them or answers instead.
+
+Whatever else a rank does follows from its input. `Transport.wait` waits for the end of one request and decides nothing,
+nor do heartbeats and collectives: they are not witnessed, but for barriers, before whose end ranks do other things.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mpitrain.mpi.communicator import Communicator, Matched, Receive, Request
+from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.transport import Transport
+from mpitrain.mpi.witness import Witness
+from mpitrain.signals import Stop
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
+
+
+class WitnessedTransport(Transport):
+    """A transport whose looks and tests have a witness."""
+
+    def __init__(self, transport: Transport, witness: Witness) -> None:
+        vars(self).update(vars(transport))
+        self.comm = WitnessedCommunicator(transport.comm, witness)
+
+    def wait(
+        self,
+        request: Request,
+        what: str,
+        yielding: float = 0.0,
+        whom: Sequence[int] | None = None,
+        nbytes: int | None = None,
+    ) -> None:
+        plain = request.plain if isinstance(request, WitnessedRequest) else request
+        super().wait(plain, what, yielding, whom, nbytes)
+
+
+class WitnessedStop(Stop):
+    """A stop request that has a witness."""
+
+    def __init__(self, stop: Stop, witness: Witness) -> None:
+        self._stop, self._witness, self._seen = stop, witness, False
+
+    @property
+    def flag(self) -> bool:
+        if not self._seen:
+            self._seen = self._witness.stopped(self._stop.flag)
+        return self._seen
+
+    @flag.setter
+    def flag(self, value: bool) -> None:
+        self._seen = value
+
+
+class WitnessedRequest:
+    """A message's way, or a barrier. `memory`: where what is received lies."""
+
+    def __init__(self, plain: Receive | Request, witness: Witness, memory: "BufSpec | None" = None) -> None:
+        self.plain, self._witness, self._memory = plain, witness, memory
+
+    def Test(self, status: MPI.Status | None = None, /) -> bool:  # named as in MPI's requests
+        told = () if status is None else (status,)
+        done = self._witness.happened(lambda: self.plain.Test(*told))
+        if done and self._memory is not None:
+            self._witness.content(self._memory)
+            self._memory = None
+        return done
+
+
+class WitnessedMessage:
+    """A message that a look has taken."""
+
+    def __init__(self, plain: Matched, witness: Witness) -> None:
+        self._plain, self._witness = plain, witness
+
+    def Recv(self, buffer: "BufSpec", /) -> None:
+        self._plain.Recv(buffer)
+        self._witness.content(buffer)
+
+    def Irecv(self, buffer: "BufSpec", /) -> Request:
+        return WitnessedRequest(self._plain.Irecv(buffer), self._witness, buffer)
+
+
+class WitnessedCommunicator:
+    """A communicator whose looks and tests have a witness; one that is made of it has none."""
+
+    def __init__(self, plain: Communicator, witness: Witness) -> None:
+        self.plain, self._witness = plain, witness
+        self.rank, self.size = plain.rank, plain.size
+
+    def Isend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
+        return WitnessedRequest(self.plain.Isend(buffer, to, tag), self._witness)
+
+    def Issend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
+        return WitnessedRequest(self.plain.Issend(buffer, to, tag), self._witness)
+
+    def Irecv(self, buffer: "BufSpec", source: int, tag: int, /) -> Receive:
+        return WitnessedRequest(self.plain.Irecv(buffer, source, tag), self._witness)
+
+    def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, /) -> bool:
+        if tag == MPI.ANY_TAG:  # only to enter MPI
+            return self.plain.Iprobe()
+        return self._witness.happened(lambda: self.plain.Iprobe(source, tag))
+
+    def Improbe(self, source: int, tag: int, status: MPI.Status, /) -> Matched | None:
+        found = self._witness.message(
+            lambda source: self.plain.Improbe(source, tag, status), source, tag, lambda: status.source
+        )
+        return None if found is None else WitnessedMessage(found, self._witness)
+
+    def Ibarrier(self) -> Request:
+        return WitnessedRequest(self.plain.Ibarrier(), self._witness)
+
+    def Ibcast(self, buffer: "BufSpec", root: int, /) -> Request:
+        return self.plain.Ibcast(buffer, root)
+
+    def Ireduce(self, send: "BufSpec | InPlace", receive: "BufSpec | None", operation: MPI.Op, root: int, /) -> Request:
+        return self.plain.Ireduce(send, receive, operation, root)
+
+    def Iallreduce(self, send: "BufSpec | InPlace", receive: "BufSpec", operation: MPI.Op = MPI.SUM, /) -> Request:
+        return self.plain.Iallreduce(send, receive, operation)
+
+    def Ireduce_scatter(self, send: "BufSpec", receive: "BufSpec", counts: Sequence[int], /) -> Request:
+        return self.plain.Ireduce_scatter(send, receive, counts)
+
+    def Iallgather(self, send: "BufSpec", receive: "BufSpecB", /) -> Request:
+        return self.plain.Iallgather(send, receive)
+
+    def Iallgatherv(self, send: "BufSpec | InPlace", receive: "BufSpecV", /) -> Request:
+        return self.plain.Iallgatherv(send, receive)
+
+    def Split(self, color: int, /) -> Communicator:
+        return self.plain.Split(color)
+
+    def Split_type(self, kind: int, /) -> Communicator:
+        return self.plain.Split_type(kind)
+
+    def Idup(self) -> tuple[Communicator, Request]:
+        return self.plain.Idup()

@@ -1,0 +1,180 @@
+"""A recorded training on simulated ranks, each of which sees what it saw then, in the same order.
+
+What was not seen at a look is not seen, though it may have come; what was seen is waited for. So each rank computes
+what it computed then, whatever the simulated network does, and virtual time says nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
+
+from mpitrain.errors import BadInput, TrainingFailed
+from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.order import TAGS, Event, Kind, Order, file_of
+from mpitrain.mpi.recording import FINE, checksum
+from mpitrain.mpi.tags import Tag
+from mpitrain.mpi.witness import Witness
+from mpitrain.simulation.job import Job, Pace, Rank
+from mpitrain.simulation.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec
+
+T = TypeVar("T")
+PATIENCE = 60.0  # seconds of virtual time between two looks for what is to come
+MEANS = {
+    Kind.NOTHING: "a look that found nothing",
+    Kind.HAPPENED: "something that had happened",
+    Kind.MESSAGE: "a message",
+    Kind.CONTENT: "what came",
+    Kind.CLOCK: "a reading of the clock",
+    Kind.STOP: "a stop request",
+}
+
+
+class Replayer(Witness):
+    """Answers as a record does. Raises TrainingFailed naming rank and event where the training asks another thing."""
+
+    def __init__(self, order: Order, scheduler: Scheduler) -> None:
+        self._order, self._scheduler, self.rank = order, scheduler, order.header.rank
+        self._events, self._now = order.events(), Event(-1, Kind.NOTHING, 0)
+        self._next: Event | None = next(self._events, None)
+        self._nothing = 0  # looks that are still to find nothing
+        self._read, self._looks, self._sender = 0, 0, MPI.PROC_NULL
+        self._over = False
+        self.answered = False  # since the last pause
+        self.parameters = ""  # that the first rank has come to
+
+    def message(self, find: Callable[[int], T | None], source: int, tag: int, sender: Callable[[], int]) -> T | None:
+        if self._over:
+            return find(source)
+        if self._found_nothing():
+            return None
+        seen, its_tag = divmod(self._take(Kind.MESSAGE, f"looks for a message ({_named(tag)})"), TAGS)
+        if its_tag != tag or source not in (seen, MPI.ANY_SOURCE):
+            raise self._differs(
+                f"looks for one of {_whom(source)} ({_named(tag)})", f" of rank {seen} ({_named(its_tag)})"
+            )
+        while (found := find(seen)) is None:
+            self._park(f"a message of rank {seen} ({_named(tag)})")
+        self._sender = seen
+        return found
+
+    def happened(self, test: Callable[[], bool]) -> bool:
+        if self._over:
+            return test()
+        if self._found_nothing():
+            return False
+        self._take(Kind.HAPPENED, "tests whether something has happened")
+        while not test():
+            self._park("what had happened then")
+        return True
+
+    def content(self, received: "BufSpec") -> None:
+        if not self._over and self._take(Kind.CONTENT, "has received something") != checksum(received):
+            raise self._differs(f"gets something else from {_whom(self._sender)}")
+
+    def clock(self, reading: float) -> float:
+        if self._over:
+            return reading
+        self._read += self._take(Kind.CLOCK, "looks at the clock")
+        return self._read / FINE
+
+    def stopped(self, asked: bool) -> bool:
+        self._looks += 1
+        if self._over:
+            return asked
+        if self._nothing or self._next is None or self._next[1:] != (Kind.STOP, self._looks):
+            return False
+        self._take(Kind.STOP, "looks for a stop request")
+        return True
+
+    def end(self, status: int, parameters: Callable[[], str]) -> None:
+        if self._next is not None or self._nothing:
+            left = self._order.end.events - (self._now.number + 1)
+            raise TrainingFailed(f"rank {self.rank}: its training ends {left:,} events before {self._order.path} does")
+        self.parameters, self._over = parameters(), True
+
+    def _found_nothing(self) -> bool:
+        """Whether a look or a test is one of those that found nothing."""
+        self.answered = True
+        if not self._nothing and self._next is not None and self._next.kind is Kind.NOTHING:
+            self._nothing = self._take(Kind.NOTHING, "looks")
+        if not self._nothing:
+            return False
+        self._nothing -= 1
+        return True
+
+    def _take(self, kind: Kind, does: str) -> int:
+        """The value of the next event, which must be of this kind."""
+        if self._nothing:
+            raise self._differs(does)
+        if self._next is None:
+            count = self._order.end.events
+            raise TrainingFailed(f"rank {self.rank}: {does} after all {count:,} events of {self._order.path}")
+        self._now, self._next = self._next, next(self._events, None)
+        if self._now.kind is not kind:
+            raise self._differs(does)
+        return self._now.value
+
+    def _differs(self, does: str, which: str = "") -> TrainingFailed:
+        return TrainingFailed(
+            f"rank {self.rank}: {self._order.path}, event {self._now.number:,}: the record has "
+            f"{MEANS[self._now.kind]}{which} where this rank {does}"
+        )
+
+    def _park(self, what: str) -> None:
+        number, path = self._now.number, self._order.path
+        self._scheduler.park(self.rank, PATIENCE, lambda: f"{what}: event {number:,} of {path}")
+
+
+class ReplayingRank(Rank):
+    """A rank whose waits only look on, as the one did that was recorded, until what it sees is to be waited for."""
+
+    def __init__(self, order: Order, scheduler: Scheduler, pace: Pace, shared: dict[str, object]) -> None:
+        header = order.header
+        super().__init__(scheduler, header.rank, header.ranks, pace, shared, steadfast=True)
+        self.witness: Replayer = Replayer(order, scheduler)
+        self.probes, self.threads = header.probes, header.threads
+
+    def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None:
+        if not self.witness.answered:
+            super().pause(nap, patience, describe)
+        self.witness.answered = False
+
+
+class Replay(Job[int]):
+    """The ranks of a recorded run."""
+
+    def __init__(self, orders: Sequence[Order]) -> None:
+        header = orders[0].header
+        super().__init__(header.ranks, nodes=header.nodes)
+        self._orders, self.ranks = orders, list[ReplayingRank]()
+
+    def runtime(self, rank: int) -> Rank:
+        pace = Pace(self.cores[rank], rank, lambda samples: 0.0, lambda kind, amount: 0.0)
+        runtime = ReplayingRank(self._orders[rank], self.scheduler, pace, self.shared)
+        self.ranks.append(runtime)
+        return runtime
+
+
+def read(run: Path) -> list[Order]:
+    """The record of every rank of a run. Raises BadInput naming a file that is none, is damaged, or is of another."""
+    first = Order(file_of(run, 0))
+    orders = [first, *(Order(file_of(run, rank)) for rank in range(1, first.header.ranks))]
+    for rank, order in enumerate(orders):
+        if replace(order.header, rank=0) != replace(first.header, rank=0) or order.header.rank != rank:
+            raise BadInput(f"{order.path}: is not of the run of {first.path}")
+    if len(first.header.nodes) != first.header.ranks:
+        raise BadInput(f"{first.path}: is damaged: it has nodes for {len(first.header.nodes)} of {len(orders)} ranks")
+    return orders
+
+
+def _named(tag: int) -> str:
+    return Tag(tag).name if tag in set(Tag) else f"tag {tag}"
+
+
+def _whom(source: int) -> str:
+    return "any rank" if source == MPI.ANY_SOURCE else f"rank {source}"
