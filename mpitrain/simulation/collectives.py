@@ -1,17 +1,23 @@
-"""Nonblocking collectives of simulated ranks: each ends for all of them once the last has come, and the messages' time.
+"""Nonblocking collectives of simulated ranks: their messages begin when the last has come.
 
 Sums are added in the order of MPICH's recursive doubling: ranks beyond the greatest power of two are first added to a
 neighbour, then pairs of neighbours, then pairs of pairs. So their bits are those of MPICH on as many ranks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI
+from mpitrain.simulation import rounds
+from mpitrain.simulation.course import Steps, steps_of
 from mpitrain.simulation.messages import Request
+from mpitrain.simulation.rounds import Round
+
+KEPT = 32  # collectives whose steps are remembered: of a thousand ranks, some megabytes each
 
 
 def ufunc(operation: MPI.Op) -> np.ufunc:
@@ -31,35 +37,52 @@ class Part:
     request: Request
 
 
+@dataclass(frozen=True)
+class Operation:
+    """What a collective does. `carry_out` gets all parts, by rank; `rounds` says what is sent, given `arguments`, the
+    nodes of the ranks, and the bytes of the greatest part."""
+
+    name: str
+    carry_out: Callable[[list[Part]], None]
+    rounds: Callable[..., Iterator[Round]]
+    arguments: tuple[int | tuple[int, ...], ...] = ()
+
+
+@lru_cache(maxsize=KEPT)
+def _steps(what: Callable[..., Iterator[Round]], *arguments: object, nodes: tuple[int, ...], nbytes: int) -> Steps:
+    return steps_of(what(*arguments, nodes, nbytes), len(nodes))
+
+
 @dataclass
 class Collective:
-    """One collective of a communicator: a call of each of its ranks. `carry_out` gets all parts, by rank."""
+    """One collective of a communicator: a call of each of its ranks."""
 
-    kind: str
+    operation: Operation
     size: int
-    carry_out: Callable[[list[Part]], None]
     parts: dict[int, Part] = field(default_factory=dict)
 
-    def join(self, rank: int, kind: str, part: Part) -> bool:
+    def join(self, rank: int, operation: Operation, part: Part) -> bool:
         """A rank has come; whether it is the last. Raises RuntimeError if it has called another collective."""
-        if kind != self.kind:
-            raise RuntimeError(f"rank {rank} calls {kind} where others have called {self.kind}")
+        if operation.name != self.operation.name:
+            raise RuntimeError(f"rank {rank} calls {operation.name} where others have called {self.operation.name}")
         self.parts[rank] = part
         return len(self.parts) == self.size
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the greatest part moves."""
-        return max(
+    def steps(self, nodes: tuple[int, ...]) -> Steps:
+        """What each rank sends and takes."""
+        nbytes = max(
             max(part.give.nbytes if part.give is not None else 0, sum(each.nbytes for each in part.take))
             for part in self.parts.values()
         )
+        return _steps(self.operation.rounds, *self.operation.arguments, nodes=nodes, nbytes=nbytes)
 
-    def end(self) -> None:
-        """Give the ranks their results."""
-        self.carry_out([self.parts[rank] for rank in range(self.size)])
-        for part in self.parts.values():
-            part.request.complete()
+    def carry_out(self) -> None:
+        """Put the ranks' results where they will be looked for when the messages are there."""
+        self.operation.carry_out([self.parts[rank] for rank in range(self.size)])
+
+    def end(self, rank: int) -> None:
+        """It has ended for one."""
+        self.parts[rank].request.complete()
 
 
 def reduced(terms: Sequence[Array], operation: MPI.Op) -> Array:
@@ -73,11 +96,12 @@ def reduced(terms: Sequence[Array], operation: MPI.Op) -> Array:
     return level[0]
 
 
-def barrier(parts: list[Part]) -> None:
+def barrier(name: str = "Ibarrier") -> Operation:
     """Nothing is moved."""
+    return Operation(name, lambda parts: None, rounds.barrier)
 
 
-def broadcast(root: int) -> Callable[[list[Part]], None]:
+def broadcast(root: int) -> Operation:
     """The root's array to all."""
 
     def carry_out(parts: list[Part]) -> None:
@@ -85,11 +109,21 @@ def broadcast(root: int) -> Callable[[list[Part]], None]:
             if rank != root:
                 np.copyto(part.take[0], parts[root].take[0])
 
-    return carry_out
+    return Operation("Ibcast", carry_out, rounds.broadcast, (root,))
 
 
-def reduce(operation: MPI.Op) -> Callable[[list[Part]], None]:
-    """The terms combined, for those that take the result; one that gives None gives what it has where it takes."""
+def reduce(root: int, operation: MPI.Op) -> Operation:
+    """The terms combined, for the root."""
+    return Operation("Ireduce", _combine(operation), rounds.reduce, (root,))
+
+
+def allreduce(operation: MPI.Op) -> Operation:
+    """The terms combined, for all."""
+    return Operation("Iallreduce", _combine(operation), rounds.allreduce)
+
+
+def _combine(operation: MPI.Op) -> Callable[[list[Part]], None]:
+    """For those that take the result; one that gives None gives what it has where it takes."""
 
     def carry_out(parts: list[Part]) -> None:
         result = reduced([part.take[0] if part.give is None else part.give for part in parts], operation)
@@ -100,7 +134,7 @@ def reduce(operation: MPI.Op) -> Callable[[list[Part]], None]:
     return carry_out
 
 
-def reduce_scatter(counts: Sequence[int]) -> Callable[[list[Part]], None]:
+def reduce_scatter(counts: Sequence[int]) -> Operation:
     """The sum of the terms, to each rank its piece."""
 
     def carry_out(parts: list[Part]) -> None:
@@ -108,10 +142,10 @@ def reduce_scatter(counts: Sequence[int]) -> Callable[[list[Part]], None]:
         for part, piece in zip(parts, np.split(result, np.cumsum(counts)[:-1]), strict=True):
             np.copyto(part.take[0], piece)
 
-    return carry_out
+    return Operation("Ireduce_scatter", carry_out, rounds.reduce_scatter, (tuple(counts),))
 
 
-def gather(counts: Sequence[int]) -> Callable[[list[Part]], None]:
+def gather(name: str, counts: Sequence[int]) -> Operation:
     """Each rank's piece, so many elements, to all; one that gives None has its own in place."""
 
     def carry_out(parts: list[Part]) -> None:
@@ -124,4 +158,4 @@ def gather(counts: Sequence[int]) -> Callable[[list[Part]], None]:
         for part in parts:
             np.copyto(part.take[0], whole)
 
-    return carry_out
+    return Operation(name, carry_out, rounds.gather, (tuple(counts),))

@@ -11,7 +11,8 @@ from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI
 from mpitrain.simulation import collectives
 from mpitrain.simulation.buffers import counted, flat, given, raw
-from mpitrain.simulation.collectives import Collective, Part
+from mpitrain.simulation.collectives import Collective, Operation, Part
+from mpitrain.simulation.course import Course, Steps
 from mpitrain.simulation.messages import Mailbox, Matched, Message, Request
 from mpitrain.simulation.network import Wires
 from mpitrain.simulation.scheduler import Scheduler
@@ -29,9 +30,14 @@ class Fabric:
 
     def send(self, nbytes: int, source: int, target: int, action: Callable[[], None], not_before: float = 0.0) -> float:
         """Have `action` happen when so many bytes of one rank are with the other; when that is."""
-        time = max(self.wires.arrival(self.scheduler.now, nbytes, source, target), not_before)
+        _, arrival = self.wires.passage(self.scheduler.now, nbytes, source, target)
+        time = max(arrival + self.wires.jitter(), not_before)
         self.scheduler.at(time, action)
         return time
+
+    def begin(self, members: Sequence[int], steps: Steps, ended: Callable[[int], None]) -> None:
+        """Have ranks of the job go through a collective's steps; `ended` is told each one's place when it has."""
+        Course(self.scheduler, self.wires, members, steps, ended)
 
     def waker(self, rank: int) -> Callable[[], None]:
         """What wakes a rank of the job."""
@@ -43,6 +49,7 @@ class Group:
 
     def __init__(self, fabric: Fabric, members: Sequence[int]) -> None:
         self.fabric, self.members = fabric, members
+        self._nodes = tuple(fabric.nodes[member] for member in members)
         self.boxes = [Mailbox(fabric.waker(member)) for member in members]
         self.collectives: dict[int, Collective] = {}
         self.arrivals: dict[tuple[int, int], float] = {}  # of the last message between two ranks
@@ -51,13 +58,13 @@ class Group:
         self.looking: set[int] = set()  # ranks that have looked at a window since one of them last changed
         fabric.groups.append(self)
 
-    def join(self, rank: int, number: int, kind: str, carry_out: Callable[[list[Part]], None], part: Part) -> None:
+    def join(self, rank: int, number: int, operation: Operation, part: Part) -> None:
         """A rank calls its collective `number`."""
-        collective = self.collectives.setdefault(number, Collective(kind, len(self.members), carry_out))
-        if collective.join(rank, kind, part):
+        collective = self.collectives.setdefault(number, Collective(operation, len(self.members)))
+        if collective.join(rank, operation, part):
             del self.collectives[number]
-            seconds = self.fabric.wires.collective(kind, collective.nbytes, self.members)
-            self.fabric.scheduler.at(self.fabric.scheduler.now + seconds, collective.end)
+            collective.carry_out()
+            self.fabric.begin(self.members, collective.steps(self._nodes), collective.end)
 
     def made(self, number: int, key: object, members: Sequence[int]) -> "Group":
         """The group that the ranks' call `number` makes of those with one key."""
@@ -117,28 +124,28 @@ class Communicator:
     # ---- of all ranks
 
     def Ibarrier(self) -> Request:
-        return self._join("Ibarrier", collectives.barrier, None, [])
+        return self._join(collectives.barrier(), None, [])
 
     def Ibcast(self, buffer: "BufSpec", root: int, /) -> Request:
-        return self._join("Ibcast", collectives.broadcast(root), None, [raw(buffer)])
+        return self._join(collectives.broadcast(root), None, [raw(buffer)])
 
     def Ireduce(self, send: "BufSpec | InPlace", receive: "BufSpec | None", operation: MPI.Op, root: int, /) -> Request:
         take = [flat(receive)] if self.rank == root and receive is not None else []
-        return self._join("Ireduce", collectives.reduce(operation), given(send), take)
+        return self._join(collectives.reduce(root, operation), given(send), take)
 
     def Iallreduce(self, send: "BufSpec | InPlace", receive: "BufSpec", operation: MPI.Op = MPI.SUM, /) -> Request:
-        return self._join("Iallreduce", collectives.reduce(operation), given(send), [flat(receive)])
+        return self._join(collectives.allreduce(operation), given(send), [flat(receive)])
 
     def Ireduce_scatter(self, send: "BufSpec", receive: "BufSpec", counts: Sequence[int], /) -> Request:
-        return self._join("Ireduce_scatter", collectives.reduce_scatter(counts), flat(send), [flat(receive)])
+        return self._join(collectives.reduce_scatter(counts), flat(send), [flat(receive)])
 
     def Iallgather(self, send: "BufSpec", receive: "BufSpecB", /) -> Request:
         own = flat(send)
-        return self._join("Iallgather", collectives.gather([own.size] * self.size), own, [flat(receive)])
+        return self._join(collectives.gather("Iallgather", [own.size] * self.size), own, [flat(receive)])
 
     def Iallgatherv(self, send: "BufSpec | InPlace", receive: "BufSpecV", /) -> Request:
         memory, counts = counted(receive)
-        return self._join("Iallgatherv", collectives.gather(counts), given(send), [memory])
+        return self._join(collectives.gather("Iallgatherv", counts), given(send), [memory])
 
     def Split(self, color: int, /) -> "Communicator":
         """Those of each colour, which all ranks have to tell first."""
@@ -162,7 +169,7 @@ class Communicator:
     def Idup(self) -> "tuple[Communicator, Request]":
         number = next(self._numbers)
         duplicate = Communicator(self.group.made(number, None, self.group.members), self.rank)
-        return duplicate, self._join_as(number, "Idup", collectives.barrier, None, [])
+        return duplicate, self._join_as(number, collectives.barrier("Idup"), None, [])
 
     # ---- for windows
 
@@ -189,14 +196,10 @@ class Communicator:
             self.group.boxes[rank].wake()
         self.group.looking = {self.rank}
 
-    def _join(
-        self, kind: str, carry_out: Callable[[list[Part]], None], give: Array | None, take: Sequence[Array]
-    ) -> Request:
-        return self._join_as(next(self._numbers), kind, carry_out, give, take)
+    def _join(self, operation: Operation, give: Array | None, take: Sequence[Array]) -> Request:
+        return self._join_as(next(self._numbers), operation, give, take)
 
-    def _join_as(
-        self, number: int, kind: str, carry_out: Callable[[list[Part]], None], give: Array | None, take: Sequence[Array]
-    ) -> Request:
+    def _join_as(self, number: int, operation: Operation, give: Array | None, take: Sequence[Array]) -> Request:
         request = Request(self._box.wake)
-        self.group.join(self.rank, number, kind, carry_out, Part(give, take, request))
+        self.group.join(self.rank, number, operation, Part(give, take, request))
         return request

@@ -80,7 +80,7 @@ class Job(Generic[T]):
             for rank, box in enumerate(group.boxes)
             for what in box.open
         ]
-        return boxes + [each.kind for group in self._fabric.groups for each in group.collectives.values()]
+        return boxes + [each.operation.name for group in self._fabric.groups for each in group.collectives.values()]
 
 
 class Pace:

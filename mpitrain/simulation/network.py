@@ -2,23 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log2
 
 import numpy as np
 
 from mpitrain.mpi.links import Link
-
-#: Bytes that a rank sends in a collective of n ranks, as a multiple of those of its array, by the algorithms that need
-#: least: pipelined trees, recursive halving and doubling, rings (Thakur, Rabenseifner & Gropp 2005).
-VOLUME = {
-    "Iallreduce": 2.0,
-    "Ibcast": 1.0,
-    "Ireduce": 1.0,
-    "Ireduce_scatter": 1.0,
-    "Iallgather": 1.0,
-    "Iallgatherv": 1.0,
-}
-
 
 USUAL = Link()
 
@@ -26,7 +13,8 @@ USUAL = Link()
 @dataclass(frozen=True)
 class Network:
     """The links between two nodes and within one, by default the same; `message` seconds that each message costs
-    besides. `jitter` is the mean of an exponentially distributed delay of every message, drawn from `seed`."""
+    besides. `jitter` is the mean of an exponentially distributed delay of every message between two ranks, and of every
+    rank's part in a collective, drawn from `seed`."""
 
     between: Link = USUAL
     within: Link | None = None
@@ -48,28 +36,17 @@ class Wires:
         self._random = np.random.Generator(np.random.Philox(network.seed))
         self._sends, self._takes = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)  # until then
 
-    def arrival(self, now: float, nbytes: int, source: int, target: int) -> float:
-        """When so many bytes, sent now by one rank, are with the other."""
+    def passage(self, now: float, nbytes: int, source: int, target: int) -> tuple[float, float]:
+        """When so many bytes, sent at a time by one rank, have left it, and when they are with the other."""
         here, there = self._nodes[source], self._nodes[target]
         link = self._network.link(here == there)
-        takes, late = nbytes / link.bandwidth, link.latency + self._network.message + self._jitter()
+        takes, late = nbytes / link.bandwidth, link.latency + self._network.message
         if here == there:
-            return now + late + takes
-        sent = max(now, self._sends[here]) + takes
-        self._sends[here] = sent
-        arrived = max(sent + late, self._takes[there] + takes)
-        self._takes[there] = arrived
-        return arrived
+            return now + takes, now + late + takes
+        left = self._sends[here] = max(now, self._sends[here]) + takes
+        arrived = self._takes[there] = max(left + late, self._takes[there] + takes)
+        return left, arrived
 
-    def collective(self, kind: str, nbytes: int, ranks: Sequence[int]) -> float:
-        """Seconds of a collective that all ranks have joined, whose greatest array has so many bytes: the rounds of a
-        tree, and the bytes over the slowest link. The cards are not taken for busy."""
-        if len(ranks) == 1:
-            return 0.0
-        link = self._network.link(len({self._nodes[rank] for rank in ranks}) == 1)
-        rounds = ceil(log2(len(ranks))) * (link.latency + self._network.message)
-        moved = VOLUME.get(kind, 0.0) * nbytes * (len(ranks) - 1) / len(ranks)
-        return rounds + moved / link.bandwidth + self._jitter()
-
-    def _jitter(self) -> float:
+    def jitter(self) -> float:
+        """Seconds by which something is late."""
         return float(self._random.exponential(self._network.jitter)) if self._network.jitter else 0.0
