@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,26 @@ def cupy(request: pytest.FixtureRequest) -> Any:
     if request.config.getoption("--device") == "gpu":
         return pytest.importorskip("cupy", reason="CuPy is not installed")
     return request.getfixturevalue("stand_in")
+
+
+@pytest.fixture
+def gpu(cupy: Any) -> Iterator[Any]:
+    """The device: the true one with `--device gpu`, else the stand-in over host memory."""
+    from mpitrain.device.gpu import Gpu
+
+    device = Gpu(cupy, 0)
+    yield device
+    device.compute.__exit__()
+
+
+@pytest.fixture
+def torch_gpu(cupy: Any, gpu: Any) -> Iterator[Any]:
+    """The device for modules of PyTorch's: with the stand-in, whose streams PyTorch heeds."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+    with cupy.torch_cuda.standing_in(torch) if cupy.__version__ == "0.fake" else nullcontext():
+        if not torch.cuda.is_available():
+            pytest.skip("this PyTorch has no CUDA")
+        yield gpu
 
 
 @dataclass(frozen=True)

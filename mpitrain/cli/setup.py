@@ -9,7 +9,6 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
 
 from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
@@ -19,7 +18,7 @@ from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.cli import doubts, memory
-from mpitrain.config import Config, Run
+from mpitrain.config import Config
 from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
@@ -79,11 +78,11 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
     if options.phantom:
         _require_phantom(config, options)
     pace, make = transport.runtime.pace, Phantoms if options.phantom else Paced
-    device = choose(_run_of(config), transport.local_rank) if pace is None else make(pace)
+    device = choose(config.run, transport.local_rank, unfit=lambda: _unfit(config)) if pace is None else make(pace)
     corpus = transport.runtime.once("the training part", lambda: _open(transport, config, device))
     torch_start.limit_threads(threads(config.run.threads, transport))
     shown = Shown(options.resume, says(transport.rank == 0), options.build)
-    network = network_of(config, corpus.shape, corpus.classes, device.workspace(), shown)
+    network = network_of(config, corpus.shape, corpus.classes, device, shown)
     torch_start.limit_threads(threads(config.run.threads, transport))
     _require_whole_samples(config, corpus.samples)
     if transport.rank == 0 or not transport.runtime.simulated:
@@ -119,13 +118,11 @@ def _require_phantom(config: Config, options: TrainOptions) -> None:
         raise BadInput("--phantom: run.gradient_statistics: there are no gradients")
 
 
-def _run_of(config: Config) -> Run:
-    """[run] with the device on which the model can compute."""
+def _unfit(config: Config) -> str:
+    """Why the model cannot be computed on a GPU; "" if it can."""
     if not config.by_torch:
-        return config.run
-    if config.run.device == "gpu":
-        raise BadInput("run.device = 'gpu': model.import and model.backend = 'torch' compute on the CPU")
-    return replace(config.run, device="cpu")
+        return ""
+    return torch_start.without_cuda("model.import" if config.model.import_ else "model.backend = 'torch'")
 
 
 def _require_whole_samples(config: Config, samples: int) -> None:
@@ -284,7 +281,7 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
         slices, dtype = has_server(config) and session.transport.size > 1, np.dtype(config.training.dtype)
         measuring = None
         if kept is not None and kept.measures:
-            measuring = Measuring(kept, session.learner.corpus, config.training.seed, dtype)
+            measuring = Measuring(kept, session.learner.corpus, config.training.seed, dtype, session.device)
         evaluation = Evaluation(
             session.network, corpora, dtype, session.clock, slices, device=session.device, measuring=measuring
         )

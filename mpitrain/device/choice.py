@@ -1,7 +1,7 @@
 """Choose the device of a rank, from `run.device`, its number on the node, and the installed software."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.device.cpu import CPU, Cpu
@@ -17,14 +17,21 @@ LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK",
 MISSING, TOOLKIT = "CuPy is not installed", "CuPy finds no CUDA toolkit"
 
 
-def choose(run: "Run", local_rank: int, environment: Mapping[str, str] = os.environ) -> Cpu:
-    """The device of `run.device`; `local_rank`, from MPI, is used if the launcher does not set one.
+def choose(
+    run: "Run",
+    local_rank: int,
+    environment: Mapping[str, str] = os.environ,
+    unfit: Callable[[], str] = lambda: "",
+) -> Cpu:
+    """The device of `run.device`; `local_rank`, from MPI, is used if the launcher does not set one. `unfit` says why no
+    GPU can compute what is to be computed; "" if one can.
 
     Raises BadInput if a GPU is required and there is none.
     """
     if run.device == "cpu":
         return CPU
     cupy, why = _cupy()
+    why = why or unfit()
     if why:
         if run.device == "gpu":
             hint = "; pip install '.[cuda12]' or '.[cuda13]'" if why.startswith((MISSING, TOOLKIT)) else ""

@@ -20,6 +20,7 @@ from mpitrain.rules import Rule
 
 if TYPE_CHECKING:
     from mpitrain.data.batch import Samples
+    from mpitrain.models.torch_place import Place
     from mpitrain.mpi import Transport
 
 
@@ -47,6 +48,12 @@ class Cpu:
     def workspace(self) -> Workspace:
         """Buffers and array functions for a network."""
         return Workspace()
+
+    def place(self) -> "Place":
+        """Where a module of PyTorch's computes."""
+        from mpitrain.models.torch_place import HOST
+
+        return HOST
 
     def open_loader(self, corpus: "Samples", dtype: np.dtype, deadline: float = DEADLINE) -> Loader:
         """Minibatches on the device, copied ahead of use."""

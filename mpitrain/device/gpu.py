@@ -24,6 +24,7 @@ from mpitrain.models.workspace import Workspace
 from mpitrain.rules import Rule
 
 if TYPE_CHECKING:
+    from mpitrain.models.torch_place import Place
     from mpitrain.mpi import Transport
 
 CHUNK = 1 << 20  # elements staged at a time: 4 MiB, while 1 MiB suffices for the full speed of the bus
@@ -42,15 +43,15 @@ class Gpu(Cpu):
         self.compute.__enter__()  # not `use`, whose effect ends with any `with` block, even in CuPy's own functions
         self.ops = Operations(cupy, matmul)
         self.emit, self.apply_words = self.ops.emit, self.ops.apply_words
-        self.cudnn, self._without = CudnnProducts.found(cupy, matmul)
+        self.cudnn, without = CudnnProducts.found(cupy, matmul)
+        self._convolutions = "cuDNN" if self.cudnn else f"im2col ({without})"
         self._chunks: dict[np.dtype, list[tuple[Array, Event]]] = {}
         self._checksum = cupy.empty(1, np.uint64)
 
     def __str__(self) -> str:
         name = self.cupy.cuda.runtime.getDeviceProperties(self.number)["name"]
         text = name.decode() if isinstance(name, bytes) else str(name)
-        convolution = "cuDNN" if self.cudnn else f"im2col ({self._without})"
-        return f"GPU {self.number} ({text}), {self.matmul} products, convolutions by {convolution}"
+        return f"GPU {self.number} ({text}), {self.matmul} products, convolutions by {self._convolutions}"
 
     @property
     def host(self) -> Cpu:
@@ -58,6 +59,12 @@ class Gpu(Cpu):
 
     def workspace(self) -> Workspace:
         return GpuWorkspace(self)
+
+    def place(self) -> "Place":
+        from mpitrain.device.gpu_place import GpuPlace
+
+        self._convolutions = "PyTorch"
+        return GpuPlace(self)
 
     def open_loader(self, corpus: Any, dtype: np.dtype, deadline: float = DEADLINE) -> "Uploading":
         return Uploading(self, open_loader(corpus, dtype, deadline=deadline, empty=self.pinned))

@@ -18,6 +18,9 @@ class Event(Protocol):
 class Stream(Protocol):
     """Work that runs in order. Entered as a context, it takes the kernels that are launched."""
 
+    @property
+    def ptr(self) -> int: ...
+
     def __enter__(self) -> "Stream": ...
 
     def __exit__(

@@ -12,6 +12,7 @@ import torch
 
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.models.model import Consumer, Ready
+from mpitrain.models.torch_place import HOST, Place
 
 #: Least elements of a part that is reported, so that biases and scales are not messages of their own, and of a
 #: parameter whose gradient is looked after at once: a hook costs more than the copy of a small one.
@@ -33,10 +34,12 @@ class Binding:
     more dimensions, with `l2_biases` over all.
 
     Parts of the vector are reported last ones first, each once: a part that is final early waits for those after it.
+    The parameters and the vectors lie in one `place`.
     """
 
-    def __init__(self, parameters: Sequence[Named], l2: float, l2_biases: bool = False) -> None:
+    def __init__(self, parameters: Sequence[Named], l2: float, l2_biases: bool = False, place: Place = HOST) -> None:
         self._parameters, self._l2, self._l2_biases = [p for _, p in parameters], l2, l2_biases
+        self._place = place
         shapes = [(name, tuple(p.shape)) for name, p in parameters]
         self.layout = Layout([Parameter(n, shape, ("constant", 0.0), decay=len(shape) > 1) for n, shape in shapes])
         self._parts = [(part, pieces(self.layout, numbers)) for part, numbers in parts(self.layout)]
@@ -46,7 +49,7 @@ class Binding:
         self._on_ready: Ready | None = None
         for p in self._parameters:
             if p.numel() >= PART:
-                p.register_post_accumulate_grad_hook(lambda p: self._report())
+                p.register_post_accumulate_grad_hook(place.hook(self._report))
 
     def bind(self, vector: Array) -> None:
         """Let the module compute with the parameters in `vector`."""
@@ -96,7 +99,7 @@ class Binding:
             return consumer(piece.place)
         self._parameters[first].grad = None
         self._decay(first, gradient, gradient)
-        return consumer.use(piece.place, gradient.view(-1).numpy())
+        return consumer.use(piece.place, self._place.array(gradient.view(-1)))
 
     def _write(self, piece: Piece) -> None:
         """Copy gradients to their places."""
@@ -120,7 +123,7 @@ class Binding:
         return True
 
     def _views(self, vector: Array) -> list[torch.Tensor]:
-        return list(self.layout.views(torch.from_numpy(vector)).values())
+        return list(self.layout.views(self._place.tensor(vector)).values())
 
 
 def parts(layout: Layout, least: int = PART) -> list[tuple[slice, list[int]]]:

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput, first_line
+from mpitrain.flat import on_host
 from mpitrain.models.torch_binding import Named
 from mpitrain.rng import stream
 
@@ -83,7 +84,7 @@ def examine(model: "TorchModel") -> None:
         if not isinstance(outputs, torch.Tensor) or outputs.shape != (2, model.classes):
             found = f"of shape {list(outputs.shape)}" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
             raise BadInput(f"{model.name}: the outputs for 2 samples are {found}, not [2, {model.classes}] (classes)")
-        loss = model.loss(outputs, torch.from_numpy(batch.targets).long())
+        loss = model.loss(outputs, model.targets(batch))
         if not isinstance(loss, torch.Tensor) or loss.shape != () or not loss.requires_grad:
             raise BadInput(f"{model.name}: the loss is no scalar tensor with a gradient")
     statistics = model.statistics.names()
@@ -101,7 +102,7 @@ def may_step_early(model: "TorchModel") -> bool:
     Tried out: were they still read, NaN in their place would reach the gradients of others. So it does where a layer
     uses a detached parameter, for example.
     """
-    batch, vector = _batch(model), model.current()
+    batch, vector = _batch(model), model.place.put(model.current())
     plain, poisoned = np.empty_like(vector), np.empty_like(vector)
 
     def spoil(part: slice) -> None:
@@ -110,13 +111,14 @@ def may_step_early(model: "TorchModel") -> bool:
     with blaming(model.name, "cannot be trained"):
         model.loss_and_gradient(vector, plain, batch, stream(0, "dropout"))
         model.loss_and_gradient(vector, poisoned, batch, stream(0, "dropout"), spoil)
-    return bool(np.array_equal(np.isnan(plain), np.isnan(poisoned)))
+    return bool(np.array_equal(*(np.isnan(on_host(gradient)) for gradient in (plain, poisoned))))
 
 
 def _batch(model: "TorchModel") -> Batch:
     draw = stream(0, "examination")
     inputs = draw.standard_normal((2, *model.input_shape)).astype(model.current().dtype)
-    return Batch(inputs, np.arange(2, dtype=np.int32) % model.classes)
+    batch = Batch(inputs, np.arange(2, dtype=np.int32) % model.classes)
+    return Batch(*map(model.place.put, batch))
 
 
 def _require_plain(module: torch.nn.Module, name: str) -> None:

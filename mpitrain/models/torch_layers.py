@@ -22,12 +22,13 @@ from mpitrain.models.network import Network
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.pooling import MaxPool
 from mpitrain.models.torch_module import TorchModel
+from mpitrain.models.torch_place import HOST, Place
 
 
 class TorchNetwork(TorchModel):
-    """`network` computed by PyTorch, with `bf16` under autocast. PyTorch draws its dropout."""
+    """`network` computed by PyTorch in `place`, with `bf16` under autocast. PyTorch draws its dropout."""
 
-    def __init__(self, network: Network, bf16: bool = False) -> None:
+    def __init__(self, network: Network, bf16: bool = False, place: Place = HOST) -> None:
         super().__init__(
             lambda seed: Layers(network),
             network.input_shape,
@@ -37,6 +38,7 @@ class TorchNetwork(TorchModel):
             l2=network.l2,
             l2_biases=network.l2_biases,
             bf16=bf16,
+            place=place,
         )
         self._network, self.layout = network, network.layout
 

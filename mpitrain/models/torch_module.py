@@ -1,8 +1,8 @@
-"""Any torch.nn.Module as a model, on the CPU."""
+"""Any torch.nn.Module as a model."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Literal, SupportsFloat
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ from torch.nn import functional
 
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array
+from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_examination as examination
 from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.models.torch_binding import Binding
+from mpitrain.models.torch_place import HOST, Place
 from mpitrain.models.torch_start import keep_memory
 from mpitrain.models.torch_statistics import Statistics
 
@@ -31,7 +32,8 @@ class TorchModel:
 
     `input_shape` is that of one example as corpora have it: frames [window, dims] reach the module as they are, images
     [h, w, c] as [n, c, h, w] in channels-last memory. Parameters that need no gradient are constants: `make(seed)`
-    makes them, and no algorithm changes them. Raises BadInput naming the module's part that cannot be trained.
+    makes them, and no algorithm changes them. The module, its vectors and its minibatches lie in `place`. Raises
+    BadInput naming the module's part that cannot be trained.
     """
 
     def __init__(
@@ -47,20 +49,22 @@ class TorchModel:
         l2_biases: bool = False,
         seed: int = 1,
         bf16: bool = False,
+        place: Place = HOST,
     ) -> None:
         keep_memory()
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
         self.documents: Mapping[str, str] = {}
         self.output: Literal["softmax", "logistic"] = output
         self.loss = loss or LOSSES[output]
-        self._make, self._seed, self._bf16 = make, seed, bf16
+        self._make, self._seed, self._bf16, self.place = make, seed, bf16, place
         self._dtype = np.dtype(np.float32)
-        self.module = self._made(seed).float()
-        self._binding = Binding(examination.trained(self.module), l2, l2_biases)
+        with place.computing():
+            self.module = self._made(seed).float().to(place.device)
+        self._binding = Binding(examination.trained(self.module), l2, l2_biases, place)
         self.layout = self._binding.layout  # as the module registers them
         self.statistics = Statistics(self.module, self._forward)
         self._training = self._early = True
-        with examination.drawing(seed):
+        with examination.drawing(seed), place.computing():
             examination.examine(self)
         self._early = examination.may_step_early(self)
 
@@ -95,44 +99,47 @@ class TorchModel:
         on_ready: Ready | None = None,
         *,
         share: tuple[int, int] | None = None,
-    ) -> float:
+    ) -> SupportsFloat:
         """Mean loss of the minibatch, without the l2 term; the mean gradient, with it, overwrites `gradients`.
 
         PyTorch's generator is seeded by `rng` and the place of the first sample in `share`.
         """
-        self._bind(parameters, training=True)
-        if rng is not None:
-            key = int(rng.integers(1 << 32)) + (share[0] if share else 0) * MIX
-            torch.default_generator.manual_seed(key % (1 << 32))
-        with self._autocast():
-            loss = self.loss(*self._paired(self.inputs(batch.inputs), self._targets(batch)))
-        self._binding.backward(loss.backward, gradients, on_ready if self._early else None)
-        if on_ready is not None and not self._early:
-            on_ready(slice(0, self.layout.size))
-        return loss.item()
+        with self.place.computing():
+            self._bind(parameters, training=True)
+            if rng is not None:
+                key = int(rng.integers(1 << 32)) + (share[0] if share else 0) * MIX
+                self.place.seed(key % (1 << 32))
+            with self._autocast():
+                loss = self.loss(*self._paired(self.inputs(batch.inputs), self.targets(batch)))
+            self._binding.backward(loss.backward, gradients, on_ready if self._early else None)
+            if on_ready is not None and not self._early:
+                on_ready(slice(0, self.layout.size))
+            return self.place.number(loss)
 
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
         """Summed loss, and the number of examples whose largest output is not the target's."""
         outputs = self.outputs(parameters, batch.inputs)
         errors = int((outputs.argmax(axis=1) != batch.targets).sum())
-        with torch.no_grad():
-            mean = self.loss(torch.from_numpy(outputs), self._targets(batch))
-        return mean.item() * len(batch.targets), errors
+        with self.place.computing(), torch.no_grad():
+            mean = self.loss(self.place.tensor(outputs), self.targets(batch))
+            return mean.item() * len(batch.targets), errors
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:
         """The module's outputs [n, classes], with the statistics that belong to the parameters if they are known."""
-        self._bind(parameters, training=False)
-        with torch.no_grad(), self._autocast():
-            return self._forward(inputs).to(DTYPES[self._dtype.name]).numpy()
+        with self.place.computing(), torch.no_grad():
+            self._bind(parameters, training=False)
+            with self._autocast():
+                return self.place.array(self._forward(inputs).to(DTYPES[self._dtype.name]))
 
     def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
         """Take the minibatch `number` of `count` of training data into the statistics of normalisation; after the last
         one they belong to these parameters."""
-        self._bind(parameters, training=False)
-        if number == 0:
-            self.statistics.begin()
-        with self._autocast():
-            self.statistics.observe(inputs)
+        with self.place.computing():
+            self._bind(parameters, training=False)
+            if number == 0:
+                self.statistics.begin()
+            with self._autocast():
+                self.statistics.observe(inputs)
         if number == count - 1:
             self.statistics.belong_to(parameters)
 
@@ -141,34 +148,35 @@ class TorchModel:
         statistics of normalisation where they belong to them."""
         names = self._constants() | (self.statistics.names() if self.measured(parameters) else set())
         state = self.module.state_dict()
-        return {name: state[name].numpy().copy() for name in sorted(names)}
+        return {name: self.place.copied(state[name]) for name in sorted(names)}
 
     def restore(self, kept: Mapping[str, Array], parameters: Array) -> None:
         """Take back what `kept` has given for these parameters. Raises BadInput naming what does not fit."""
-        self._convert(parameters.dtype)
-        state = self.module.state_dict()
-        for name, array in kept.items():
-            if name not in state or state[name].numel() != array.size:
-                raise BadInput(f"{self.name}: has no {name} of {array.size} elements, which the checkpoint holds")
-            state[name].copy_(torch.from_numpy(array).reshape(state[name].shape))
+        with self.place.computing():
+            self._convert(parameters.dtype)
+            state = self.module.state_dict()
+            for name, array in kept.items():
+                if name not in state or state[name].numel() != array.size:
+                    raise BadInput(f"{self.name}: has no {name} of {array.size} elements, which the checkpoint holds")
+                state[name].copy_(torch.from_numpy(array).reshape(state[name].shape))
         if self.statistics.names() <= kept.keys():
             self.statistics.belong_to(parameters)
 
     def standalone(self, parameters: Array) -> torch.nn.Module:
-        """A module of its own with these parameters and what belongs to them, in evaluation mode."""
+        """A module of its own, on the CPU, with these parameters and what belongs to them, in evaluation mode."""
         module = self._made(self._seed).to(DTYPES[parameters.dtype.name])
-        state, views = module.state_dict(), self.layout.views(np.asarray(parameters))
+        state, views = module.state_dict(), self.layout.views(np.asarray(on_host(parameters)))
         for name, array in {**views, **self.kept(parameters)}.items():
             state[name].copy_(torch.from_numpy(array))
         return module.eval()
 
     def current(self) -> Array:
-        """A copy of the parameters that the module has now."""
-        return np.concatenate([p.detach().numpy().ravel() for _, p in examination.trained(self.module)])
+        """A copy of the parameters that the module has now, in host memory."""
+        return np.concatenate([self.place.copied(p).ravel() for _, p in examination.trained(self.module)])
 
     def _made(self, seed: int) -> torch.nn.Module:
         with examination.drawing(seed):
-            example = self.inputs(np.zeros((2, *self.input_shape), np.float32))
+            example = self._seen(torch.zeros(2, *self.input_shape))
             return examination.made(self._make, seed, self.name, example)
 
     def _bind(self, parameters: Array, training: bool) -> None:
@@ -200,15 +208,18 @@ class TorchModel:
 
     def inputs(self, inputs: Array) -> torch.Tensor:
         """The array [n, *input_shape] as the module gets it; it shares the memory."""
-        x = torch.from_numpy(inputs.reshape(len(inputs), *self.input_shape))
-        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+        return self._seen(self.place.tensor(inputs.reshape(len(inputs), *self.input_shape)))
+
+    def targets(self, batch: Batch) -> torch.Tensor:
+        """The minibatch's targets as the loss gets them."""
+        return self.place.tensor(batch.targets).long()
 
     @staticmethod
-    def _targets(batch: Batch) -> torch.Tensor:
-        return torch.from_numpy(batch.targets).long()
+    def _seen(x: torch.Tensor) -> torch.Tensor:
+        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast("cpu", dtype=torch.bfloat16) if self._bf16 else nullcontext()
+        return self.place.bf16() if self._bf16 else nullcontext()
 
 
 def standalone(model: Model, parameters: Array) -> torch.nn.Module:

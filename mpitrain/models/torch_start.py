@@ -21,6 +21,15 @@ def require(key: str) -> None:
         raise BadInput(f"{key}: PyTorch: {first_line(error)}") from error
 
 
+def without_cuda(key: str) -> str:
+    """Why PyTorch computes on no GPU, "" if it does. Raises BadInput naming the key that needs PyTorch."""
+    require(key)
+    torch = sys.modules["torch"]
+    if torch.version.cuda is None:
+        return f"this PyTorch has no CUDA ({torch.__version__})"
+    return "" if torch.cuda.is_available() else f"this PyTorch finds no GPU ({torch.__version__})"
+
+
 def limit_threads(count: int) -> None:
     """Let PyTorch compute with so many threads, if it is loaded: it heeds no limit set before that."""
     if "torch" in sys.modules:

@@ -13,7 +13,7 @@ import torch
 import xxhash
 from torch.nn.modules.batchnorm import _NormBase
 
-from mpitrain.flat import Array
+from mpitrain.flat import Array, on_host
 
 
 class Statistics:
@@ -67,4 +67,4 @@ class Statistics:
 
 
 def _digest(parameters: Array) -> str:
-    return xxhash.xxh3_128_hexdigest(parameters.tobytes())
+    return xxhash.xxh3_128_hexdigest(on_host(parameters).tobytes())

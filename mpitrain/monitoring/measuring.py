@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mpitrain.data.batch import Batch, Samples
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array
 from mpitrain.models.model import Buffered
 from mpitrain.rng import stream
@@ -13,11 +14,11 @@ SLICE = 32  # samples of a minibatch, whose moments are averaged
 
 
 class Measuring:
-    """Measures on a fixed choice of the samples of `corpus`, the training part."""
+    """Measures on a fixed choice of the samples of `corpus`, the training part, on the model's device."""
 
-    def __init__(self, model: Buffered, corpus: Samples, seed: int, dtype: DTypeLike) -> None:
+    def __init__(self, model: Buffered, corpus: Samples, seed: int, dtype: DTypeLike, device: Cpu = CPU) -> None:
         chosen = stream(seed, "statistics").permutation(corpus.samples)[:SAMPLES]
-        self._model, self._corpus = model, corpus
+        self._model, self._corpus, self._device = model, corpus, device
         self._slices = [np.sort(part) for part in _slices(chosen)]
         self._batch = Batch(np.empty((SLICE + 1, *corpus.shape), dtype), np.empty(SLICE + 1, np.int32))
         self._done = 0
@@ -35,7 +36,8 @@ class Measuring:
         """Measure one slice."""
         part = self._slices[self._done]
         batch = self._corpus.gather(part, Batch(*(buffer[: len(part)] for buffer in self._batch)))
-        self._model.measure(parameters, batch.inputs, self._done, len(self._slices))
+        inputs = self._device.to_device(batch.inputs)
+        self._model.measure(parameters, inputs, self._done, len(self._slices))
         self._done += 1
 
     def run(self, parameters: Array) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import msgspec
 
 from mpitrain.checkpoint.documents import checksum
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput
 from mpitrain.models import torch_start
 from mpitrain.training import user_code
@@ -67,9 +68,10 @@ def imported(
     options: ImportOptions,
     shape: tuple[int, ...],
     classes: int,
+    device: Cpu = CPU,
     shown: Shown = Shown(),
 ) -> "TorchModel":
-    """The model for inputs of this shape, [window, dims] or [h, w, c]. Raises BadInput naming the key."""
+    """The model on this device, for inputs of this shape, [window, dims] or [h, w, c]. Raises BadInput naming a key."""
     torch_start.require("model.import")
     from mpitrain.models.torch_module import TorchModel
 
@@ -98,6 +100,7 @@ def imported(
         l2_biases=options.l2_biases,
         seed=options.seed,
         bf16=options.bf16,
+        place=device.place(),
     )
     model.documents = _documents(options, model, seen, found)
     return model

@@ -13,11 +13,11 @@ from mpitrain.config import Config
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
+from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput
 from mpitrain.models import build, presets, torch_start
 from mpitrain.models.model import Model
 from mpitrain.models.presets import Design
-from mpitrain.models.workspace import Workspace
 from mpitrain.training.imported import ImportOptions, Shown, imported
 
 
@@ -130,13 +130,10 @@ def network_of(
     config: Config,
     shape: tuple[int, ...],
     classes: int,
-    workspace: Workspace | None = None,
+    device: Cpu = CPU,
     shown: Shown = Shown(),  # noqa: B008
 ) -> Model:
-    """The network for inputs of this shape, on the CPU unless `workspace` is another device's.
-
-    Raises BadInput naming the key that does not fit.
-    """
+    """The network for inputs of this shape, on this device. Raises BadInput naming the key that does not fit."""
     model = config.model
     if model.import_:
         options = ImportOptions(
@@ -149,11 +146,11 @@ def network_of(
             config.initial_seed,
             config.run.matmul == "bf16",
         )
-        return imported(options, shape, classes, shown)
-    network = build.network(design_of(config), shape, classes, workspace)
+        return imported(options, shape, classes, device, shown)
+    network = build.network(design_of(config), shape, classes, device.workspace())
     if not config.by_torch:
         return network
     torch_start.require("model.backend = 'torch'")
     from mpitrain.models.torch_layers import TorchNetwork
 
-    return TorchNetwork(network, config.run.matmul == "bf16")
+    return TorchNetwork(network, config.run.matmul == "bf16", device.place())

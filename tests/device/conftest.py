@@ -1,19 +1,8 @@
-"""A GPU for the tests: the true one with `--device gpu`, else the stand-in over host memory."""
+"""What the tests of the device know of it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from mpitrain.device.gpu import Gpu
-
-
-@pytest.fixture
-def gpu(cupy: Any) -> Iterator[Gpu]:
-    """The device."""
-    device = Gpu(cupy, 0)
-    yield device
-    device.compute.__exit__()
 
 
 @pytest.fixture

@@ -54,9 +54,12 @@ class Noise:
         return out
 
 
-def trained(session_of: Any, transport: Transport, name: str, device: Cpu, *settings: str) -> dict[str, np.ndarray]:
+def trained(
+    session_of: Any, transport: Transport, name: str, device: Cpu, *settings: str, network: Any = None
+) -> dict[str, np.ndarray]:
     """The state's vectors after a few updates, in an order that repeats."""
-    network = build("digits-cnn", (8, 8, 1), 10, width=0.125, dropout=0.25, l2=1e-3, workspace=device.workspace())
+    if network is None:
+        network = build("digits-cnn", (8, 8, 1), 10, width=0.125, dropout=0.25, l2=1e-3, workspace=device.workspace())
     kind = ALGORITHMS[name]
     order = ("algorithm.order=round-robin",) if "order" in kind.__struct_fields__ and "sync" not in name else ()
     common = (f"algorithm.name={name}", "training.dtype=float32", "training.minibatch=6", "training.epochs=1")

@@ -65,10 +65,10 @@ import mpitrain
 from mpitrain.data.digits import embedded
 with h5py.File(embedded() / "test-00000-of-00001.h5") as file:
     images, targets = file["images"][:], file["targets"][:]
-for name in sys.argv[2:]:
+for name in sys.argv[3:]:
     for kind in ("residual", "tied"):
         table = {"algorithm.name": name, "training.epochs": 0.3 * int(sys.argv[1]), "model.import": f"net.py:{kind}",
-                 "run": {"threads": 1, "progress": "none"}}
+                 "run": {"threads": 1, "progress": "none", "device": sys.argv[2]}}
         told = mpitrain.train(table, out=f"{name}-{kind}")
         loaded = mpitrain.load(told["run_folder"])
         assert loaded.run.network.module.__class__.__name__.lower() == kind
@@ -97,10 +97,10 @@ def folder(tmp_path: Path) -> Path:
     ids=["alone", "two", "three"],
 )
 def test_every_algorithm_trains_both(
-    launch: Callable[..., Any], folder: Path, ranks: int, names: tuple[str, ...]
+    launch: Callable[..., Any], folder: Path, ranks: int, names: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     (folder / "every.py").write_text(EVERY)
-    ended = launch(ranks, str(ranks), *names, deadline=400, program=("every.py",))
+    ended = launch(ranks, str(ranks), request.config.getoption("--device"), *names, deadline=400, program=("every.py",))
     assert ended.status == 0, ended.err
     assert len(ended.out.splitlines()) == 2 * len(names) * ranks, ended.out
 
@@ -237,6 +237,27 @@ def test_without_pytorch_one_line_says_so(folder: Path, monkeypatch: Any) -> Non
     assert ended.stderr == (
         "mpitrain: model.import: needs PyTorch, which is not installed (the extra mpitrain[torch])\n"
     )
+
+
+def test_a_gpu_that_pytorch_cannot_use(
+    folder: Path, monkeypatch: Any, capfd: pytest.CaptureFixture[str], stand_in: Any
+) -> None:
+    """Is an error where one was asked for, and otherwise the reason why the CPU was chosen."""
+    from mpitrain.__main__ import main
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setitem(sys.modules, "cupy", stand_in)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    words = ["--set", "model.import=net.py:tied", "--set", "training.epochs=0.1", "--set", "algorithm.name=sgd"]
+    why = f"this PyTorch has no CUDA ({torch.__version__})"
+    assert main([*words, "--set", "run.device=gpu", "--out", "refused"]) == 2
+    assert capfd.readouterr().err == f"mpitrain: run.device = 'gpu': {why}\n" and not (folder / "refused").exists()
+    assert main([*words, "--out", "run"]) == 0
+    assert f"CPU ({why})" in capfd.readouterr().out.splitlines()[0]
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main([*words, "--set", "run.device=gpu", "--out", "refused"]) == 2
+    assert "this PyTorch finds no GPU" in capfd.readouterr().err
 
 
 def test_python_trains_a_module_and_loads_it(folder: Path, monkeypatch: Any) -> None:

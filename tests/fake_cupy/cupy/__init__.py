@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cuda
+from . import cuda, torch_cuda
 from .arrays import inside, ndarray, outside
 from .raw import Order, RawKernel, RawModule
 
@@ -44,6 +44,11 @@ def asnumpy(value: Any, stream: Any = None, out: Any = None) -> np.ndarray:
     return value.get(stream, out=out) if isinstance(value, ndarray) else np.asarray(value)
 
 
+def from_dlpack(tensor: Any) -> ndarray:
+    """An array in the memory of a tensor."""
+    return ndarray(host=np.from_dlpack(tensor))
+
+
 def get_array_module(*arrays: Any) -> Any:
     """This module if one of the arrays is a fake, else NumPy."""
     import sys
@@ -62,3 +67,7 @@ def _on_the_device(function: Any) -> Any:
 def __getattr__(name: str) -> Any:
     value = getattr(np, name)
     return _on_the_device(value) if callable(value) and not isinstance(value, type) else value
+
+
+if __name__ == "cupy":  # and not under another name, beside the true one
+    torch_cuda.stand_in_for_good()

@@ -16,6 +16,14 @@ VIEWS = ("reshape", "ravel", "transpose", "swapaxes", "view")
 MAKING = ("empty_like", "shape", "size", "ndim")
 
 
+_exported: dict[int, int] = {}  # where memory that others share begins and ends
+
+
+def shared(address: int) -> bool:
+    """Whether an array of this address was shared by DLPack."""
+    return any(begin <= address < end for begin, end in _exported.items())
+
+
 class MemoryPointer:
     """Where an array begins."""
 
@@ -70,6 +78,14 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         strides = None if self._host.flags.c_contiguous else self._host.strides
         data = self._host.ctypes.data, False
         return {"shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": strides, "version": 3}
+
+    def __dlpack_device__(self) -> Any:
+        return self._host.__dlpack_device__()
+
+    def __dlpack__(self, **settings: Any) -> Any:
+        """Of host memory, for which DLPack orders nothing: a reader finds what is there."""
+        _exported[self._host.ctypes.data] = self._host.ctypes.data + self._host.nbytes
+        return self._host.__dlpack__(**settings)
 
     @property
     def data(self) -> MemoryPointer:
