@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mpitrain.__main__ import main
+
 RANKS = 4
 TWOHOSTS = Path(__file__).resolve().parent.parent / "benchmarks" / "twohosts" / "twohosts.py"
 
@@ -104,3 +106,14 @@ def test_what_cannot_cross_nodes_is_bad_input(on_two_nodes: Callable[..., Any], 
     ended = on_two_nodes("--set", "algorithm.name=easgd", "--set", key, "--out", "run")
     lines = [each for each in ended.err.splitlines() if each.startswith("mpitrain: ")]
     assert ended.status == 2 and len(lines) == 1 and lines[0].startswith(f"mpitrain: {line}"), ended
+
+
+def test_a_run_on_two_nodes_is_replayed(on_two_nodes: Callable[..., Any], tmp_path: Path) -> None:
+    """To the bit, with teams of the nodes that it had, in one process on this one."""
+    keys = ("algorithm.name=sparse-delta", "run.team=node", "training.epochs=1", "run.record_order=true")
+    ended = on_two_nodes(*(word for key in keys for word in ("--set", key)), "--out", "run")
+    assert ended.status == 0, ended.err
+    assert main(["simulate", "--replay", str(tmp_path / "run"), "--out", str(tmp_path / "again")]) == 0
+    run, again = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("run", "again"))
+    assert run["parameters_sha256"] == again["parameters_sha256"]
+    assert run["bytes_sent_within_teams"] == again["bytes_sent_within_teams"]

@@ -116,6 +116,8 @@ def _require_phantom(config: Config, options: TrainOptions) -> None:
         raise BadInput(f"--phantom: pretraining.method = {config.pretraining.method!r}: nothing is trained")
     if config.run.gradient_statistics:
         raise BadInput("--phantom: run.gradient_statistics: there are no gradients")
+    if config.run.record_order:
+        raise BadInput("--phantom: run.record_order: there is nothing to repeat to the bit")
 
 
 def _unfit(config: Config) -> str:

@@ -1,5 +1,6 @@
 """Recording the order of a rank's events in the run folder, `run.record_order`."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -7,6 +8,7 @@ from uuid import uuid4
 
 import xxhash
 
+from mpitrain.errors import BadInput
 from mpitrain.mpi.agreement import agreed
 from mpitrain.mpi.order import TAGS, Header, Kind, Writer, file_of
 from mpitrain.mpi.witness import Witness
@@ -42,7 +44,10 @@ def checksum(received: "BufSpec") -> int:
 
 
 class Recorder(Witness):
-    """Writes down what is seen. The clock is read in whole microseconds, so that it can be written down."""
+    """Writes down what is seen. The clock is read in whole microseconds, so that it can be written down.
+
+    Where the file cannot be written any more, the training goes on without.
+    """
 
     def __init__(self, writer: Writer) -> None:
         self._writer: Writer | None = writer
@@ -50,40 +55,54 @@ class Recorder(Witness):
 
     def message(self, find: Callable[[int], T | None], source: int, tag: int, sender: Callable[[], int]) -> T | None:
         found = find(source)
-        if self._writer is not None:
-            if found is None:
-                self._writer.nothing()
-            else:
-                self._writer.event(Kind.MESSAGE, sender() * TAGS + tag)
+        if found is None:
+            self._nothing()
+        else:
+            self._event(Kind.MESSAGE, sender() * TAGS + tag)
         return found
 
     def happened(self, test: Callable[[], bool]) -> bool:
         done = test()
-        if self._writer is not None:
-            if done:
-                self._writer.event(Kind.HAPPENED)
-            else:
-                self._writer.nothing()
+        if done:
+            self._event(Kind.HAPPENED)
+        else:
+            self._nothing()
         return done
 
     def content(self, received: "BufSpec") -> None:
-        if self._writer is not None:
-            self._writer.event(Kind.CONTENT, checksum(received))
+        self._event(Kind.CONTENT, checksum(received))
 
     def clock(self, reading: float) -> float:
-        if self._writer is None:
-            return reading
         before, self._read = self._read, max(int(reading * FINE), self._read)
-        self._writer.event(Kind.CLOCK, self._read - before)
+        self._event(Kind.CLOCK, self._read - before)
         return self._read / FINE
 
     def stopped(self, asked: bool) -> bool:
         self._looks += 1
-        if asked and self._writer is not None:
-            self._writer.event(Kind.STOP, self._looks)
+        if asked:
+            self._event(Kind.STOP, self._looks)
         return asked
 
     def end(self, status: int, parameters: Callable[[], str]) -> None:
         if self._writer is not None:
-            self._writer.close(status, parameters())
+            try:
+                self._writer.close(status, parameters())
+            except BadInput as error:
+                self._go_on(error)
         self._writer = None
+
+    def _nothing(self) -> None:
+        if self._writer is not None:
+            self._writer.nothing()
+
+    def _event(self, kind: Kind, value: int = 0) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.event(kind, value)
+            except BadInput as error:
+                self._go_on(error)
+
+    def _go_on(self, error: BadInput) -> None:
+        self._writer = None
+        line = f"{error}; the training goes on without the record of its events"
+        print(f"mpitrain: {line}", file=sys.stderr, flush=True)

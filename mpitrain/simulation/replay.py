@@ -162,6 +162,8 @@ class Replay(Job[int]):
 
 def read(run: Path) -> list[Order]:
     """The record of every rank of a run. Raises BadInput naming a file that is none, is damaged, or is of another."""
+    if run.is_dir() and not file_of(run, 0).parent.exists():
+        raise BadInput(f"{run}: is not recorded: run.record_order = true was not set")
     first = Order(file_of(run, 0))
     orders = [first, *(Order(file_of(run, rank)) for rank in range(1, first.header.ranks))]
     for rank, order in enumerate(orders):

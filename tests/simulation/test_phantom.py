@@ -88,6 +88,7 @@ def test_nothing_is_claimed_of_what_was_not_computed(tmp_path: Path, capsys: pyt
         (["--set", "algorithm.name=hybrid"], "--phantom: hybrid: its layers are divided over the ranks"),
         (["--continue", "somewhere"], "--phantom: leaves no checkpoint to resume from"),
         (["--set", "run.gradient_statistics=true"], "--phantom: run.gradient_statistics: there are no gradients"),
+        (["--set", "run.record_order=true"], "--phantom: run.record_order: there is nothing to repeat to the bit"),
     ],
 )
 def test_what_needs_values_is_refused(

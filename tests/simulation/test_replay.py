@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import chdir
 from itertools import pairwise
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from mpitrain.cli.train import train_on
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.mpi.order import MAGIC, TAGS, Event, Header, Kind, Order, Writer, file_of
+from mpitrain.mpi.recording import Recorder
 from mpitrain.mpi.tags import Tag
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Job
@@ -139,6 +140,20 @@ def test_a_file_that_is_not_as_it_was_written_is_refused(tmp_path: Path) -> None
         path.write_bytes(each)
         with pytest.raises(BadInput, match=r"rank-00000: "):
             Order(path)
+
+
+def test_a_full_disk_ends_the_record_and_not_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line names the file; what is seen stays what it is."""
+    writer = Writer(file_of(tmp_path, 1), HEADER)
+    with Path("/dev/full").open("wb", buffering=0) as writer._file:
+        recorder = Recorder(writer)
+        readings = [recorder.clock(1e9 * number) for number in range(20_000)]
+        assert readings == [1e9 * number for number in range(20_000)]
+        assert recorder.happened(lambda: True) and not recorder.happened(lambda: False)
+        recorder.end(0, lambda: "")
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert re.search(r"rank-00001: cannot be written: No space left on device; the training goes on without", err)
 
 
 # ---- again
@@ -300,6 +315,8 @@ def test_a_file_that_is_missing_cut_off_or_of_another_run_is_named(
         writer.event(kind, value)
     writer.close(0, "")
     refused(recorded, capsys, r"rank-00002: is not of the run of .*rank-00000")
+    rmtree(path.parent)
+    refused(recorded, capsys, r"run: is not recorded: run\.record_order = true was not set")
 
 
 @pytest.mark.parametrize(
