@@ -22,7 +22,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     protocol = "peers"
     replicated = True
     in_teams = True
-    needs_values = "what it sends depends on the gradients"
+    sparse = True
     training: ClassVar = {"learning_rate": 0.05, "minibatch": 8}
     presets: ClassVar = {"": {}, "strom2015": {"threshold": 4.0}}
     # Table 1 and §3.3, except for the number of ranks; 166 of 1000 hours are a sixth of an epoch.
@@ -63,12 +63,16 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
         """η per sample."""
         return learning_rate if config.training.rate_per == "sample" else learning_rate / minibatch
 
+    @property
+    def density(self) -> float:
+        return self.target_density
+
     def workers(self, ranks: int) -> int:
         return ranks
 
     def beside(self, theta: Array) -> Buffers:
         """The weights as integer multiples of UNIT. Rounds θ to these multiples, in place."""
-        counts = np.empty(theta.size, np.int32)
+        counts = np.empty_like(theta, dtype=np.int32)
         round_weights(theta, counts)
         return {"counts": counts}
 

@@ -61,6 +61,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     replicated: ClassVar[bool] = False
     #: Why phantom vectors, which have no values, cannot show its time and traffic; "" if they can.
     needs_values: ClassVar[str] = ""
+    #: Whether it sends single entries, of which phantom vectors must be told how many.
+    sparse: ClassVar[bool] = False
     #: Whether a worker can be a team of ranks.
     in_teams: ClassVar[bool] = False
     #: Whether biases have a learning rate of their own, which stages can change by `bias_factor`.
@@ -106,6 +108,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def warnings(self, eta: float, workers: int) -> list[tuple[str, dict[str, float]]]:
         """Warnings that the training may not converge at learning rate `eta` with these workers, with their numbers."""
         return []
+
+    @property
+    def density(self) -> float:
+        """The share of entries that it aims to send of each gradient, where it is sparse; 0: whatever comes."""
+        return 0.0
 
     def workers(self, ranks: int) -> int:
         """The number of ranks that compute gradients."""

@@ -66,6 +66,7 @@ class TrainOptions:
     checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
     build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
     phantom: bool = False  # simulate time and traffic alone
+    density: float = 0.0  # of a phantom: entries sent of each gradient, by its length
     whole: Config | None = None  # the configuration, instead of a file and overrides
 
 
@@ -77,7 +78,10 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
         raise BadInput("run.device = 'gpu': simulated ranks compute on the CPU")
     if options.phantom:
         _require_phantom(config, options)
-    pace, make = transport.runtime.pace, Phantoms if options.phantom else Paced
+    elif options.density:
+        raise BadInput("--density: only with --phantom: gradients show what they send")
+    density = options.density or config.algorithm.density
+    pace, make = transport.runtime.pace, partial(Phantoms, density=density) if options.phantom else Paced
     device = choose(config.run, transport.local_rank, unfit=lambda: _unfit(config)) if pace is None else make(pace)
     corpus = transport.runtime.once("the training part", lambda: _open(transport, config, device))
     torch_start.limit_threads(threads(config.run.threads, transport))
@@ -110,6 +114,11 @@ def _require_phantom(config: Config, options: TrainOptions) -> None:
     """Raise BadInput for what depends on values that a phantom has not."""
     if config.algorithm.needs_values:
         raise BadInput(f"--phantom: {name_of(config.algorithm)}: {config.algorithm.needs_values}")
+    if config.algorithm.sparse and not (options.density or config.algorithm.density):
+        why = "what it sends depends on the gradients; --density says how much that is"
+        raise BadInput(f"--phantom: {name_of(config.algorithm)}: {why}")
+    if options.density and not config.algorithm.sparse:
+        raise BadInput(f"--density: {name_of(config.algorithm)} sends whole vectors")
     if options.resume or options.continued:
         raise BadInput("--phantom: leaves no checkpoint to resume from")
     if config.pretraining.method != "none":

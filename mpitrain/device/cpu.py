@@ -82,6 +82,10 @@ class Cpu:
         """An uninitialised host vector of the same size that can be copied quickly."""
         return np.empty_like(vector)
 
+    def host_words(self, size: int) -> Array:
+        """Uninitialised host memory for emitted words, or their levels, that can be copied quickly."""
+        return self.host_like(np.empty(size, np.uint32))
+
     def host_zeros(self, size: int, dtype: np.dtype) -> Array:
         """A host vector of zeros."""
         return np.zeros(size, dtype)

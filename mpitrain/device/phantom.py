@@ -1,7 +1,9 @@
 """A device that computes nothing: of a vector on it there is only the length. For simulations of time and traffic."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -11,7 +13,12 @@ from mpitrain.data.batch import Batch, Place, Samples
 from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.paced import Paced
 from mpitrain.flat import Array
+from mpitrain.ops.residual import NO_LEVELS
+from mpitrain.rng import stream
 from mpitrain.rules import Rule
+
+if TYPE_CHECKING:
+    from mpitrain.mpi.communicator import Pace
 
 NO_SAMPLES = Batch(np.empty(0), np.empty(0, np.int32))
 CHECKSUM = 1 << 63  # as long in a message as almost every checksum
@@ -83,10 +90,25 @@ class Nothing:
         """No effect."""
 
 
+@lru_cache(maxsize=256)
+def some_words(count: int, size: int) -> Array:
+    """Words uint32 [count] of entries of a vector of `size` elements, ascending: every subset is as likely. Read-only.
+
+    Gaps as of entries that have nothing to do with each other, since by them a code of gaps has its length."""
+    indices = stream(0, "phantom", count, size).choice(size, count, replace=False, shuffle=False)
+    words = np.sort(indices).astype(np.uint32)
+    words.flags.writeable = False
+    return words
+
+
 class Phantoms(Paced):
-    """Rules and checks let their time pass, and do nothing."""
+    """Rules and checks let their time pass, and do nothing. Of each gradient, entries are emitted by `density`."""
 
     name, phantom = "phantom", True
+
+    def __init__(self, pace: "Pace", density: float = 0.0) -> None:
+        super().__init__(pace)
+        self._density, self._seen, self._emitted = density, 0, 0  # elements of gradients, and entries of them
 
     def __str__(self) -> str:
         return "phantom vectors"
@@ -108,6 +130,27 @@ class Phantoms(Paced):
 
     def host_zeros(self, size: int, dtype: np.dtype) -> Array:
         return Phantom(size, dtype)
+
+    def host_words(self, size: int) -> Array:
+        return np.empty(size, np.uint32)  # which are in the messages
+
+    def emit(self, residual: Array, gradient: Array, words: Array, **how: Any) -> int:
+        """So many entries that in all there are `density` for each element seen, rounded. What an infinite threshold
+        holds back comes next time, as it does from a residual."""
+        self._seen += gradient.size
+        count = 0
+        if how["threshold"] < inf:
+            count = min(round(self._density * self._seen) - self._emitted, gradient.size)
+        self._emitted += count
+        words[:count] = some_words(count, gradient.size)
+        words[:count] += np.uint32(how["first"])
+        if how["levels"].size:
+            how["levels"][:count] = 1
+        self._pace.update(residual.nbytes)
+        return count
+
+    def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
+        self._pace.update(words.size * weights.itemsize)
 
     def checksum(self, vector: Array) -> int:
         self._pace.copy(vector.nbytes)

@@ -97,7 +97,7 @@ def round_weights(weights: Array, counts: Array) -> None:
     """
     for block in blocks(counts.size):
         units = np.rint(np.multiply(weights[block], 1 / UNIT, dtype=np.float64))
-        if not bool((np.abs(units) <= COUNT_MAX).all()):
+        if not np.max(np.abs(units)) <= COUNT_MAX:  # nor if one is not a number
             raise BadInput("initial weights: an element is not finite or beyond ±32, which integer weights cannot hold")
         counts[block] = units
     restore_weights(counts, weights)

@@ -32,6 +32,8 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--trace", action="store_true", help="also write trace.json: --set run.trace=true")
     alone = "neither data nor gradients, for time and traffic alone"
     parser.add_argument("--phantom", action="store_true", help=alone)
+    entries = "entries that a phantom of sparse-delta sends per weight and minibatch; default: its target_density"
+    parser.add_argument("--density", type=float, metavar="D", help=entries)
     parser.add_argument("--ranks", type=int, metavar="N", help="how many; default: as many as the cluster has room for")
     parser.set_defaults(run=_simulate)
 
@@ -49,7 +51,9 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _simulated(options: argparse.Namespace, cluster: Path) -> int:
-    told = replace(training_options(options), phantom=options.phantom)
+    if options.density is not None and not 0 < options.density <= 1:
+        raise BadInput(f"--density {options.density:g}: above 0 and at most 1")
+    told = replace(training_options(options), phantom=options.phantom, density=options.density or 0.0)
     return simulate(told, cluster, options.ranks)
 
 

@@ -26,8 +26,9 @@ class Compression:
         self.options = options
         self.residual = session.state.local["residual"]
         self._numbers.setdefault("threshold", options.threshold)
-        self._words = session.device.host_like(np.empty(self.residual.size, dtype=np.uint32))
-        self._levels = session.device.host_like(self._words) if options.bits > 1 else NO_LEVELS
+        self._words = session.device.host_words(self.residual.size)
+        self._levels = session.device.host_words(self.residual.size) if options.bits > 1 else NO_LEVELS
+        self._phantom = session.device.phantom
         self._since_last = 0
         greatest = rule.greatest_level(options.bits)
         self._emit = partial(session.device.emit, greatest=greatest)
@@ -114,7 +115,7 @@ class Compression:
 
     def _adapt(self, count: int) -> None:
         target = self.options.target_density
-        if target:
+        if target and not self._phantom:
             density = count / self.residual.size / self._since_last
             least = rule.least_threshold(self._rate)
             self._numbers["threshold"] = rule.adapted(self._numbers["threshold"], density, target, least=least)

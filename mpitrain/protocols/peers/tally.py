@@ -56,7 +56,7 @@ class Tally(Extra):
         return {
             "density": elements / (self._length * minibatches),
             "threshold": now.threshold,
-            "residual_norm": now.residual,
+            "residual_norm": now.residual if self._counters.measures else None,
             "bytes_per_minibatch": nbytes / minibatches,
             "compression_ratio": dense / nbytes if nbytes else None,
             "bits_per_element": 8 * nbytes / elements if elements else None,
