@@ -5,7 +5,7 @@
 #   benchmarks/gpu/run.sh --try [OUT.json]  at sizes that show only that the scripts work
 #
 # Each part has a deadline, writes down each result at once, and goes on without the others; exit status 1 when one
-# failed or a kernel was wrong, 2 when there is no GPU or no place for OUT.json.
+# failed, or a kernel or the order of a module's was wrong, 2 when there is no GPU or no place for OUT.json.
 set -uo pipefail
 [ "${1:-}" = --try ] && { try=yes; shift; }
 out=$(realpath -- "${1:-gpu.json}") && touch "$out" || { echo "run.sh: cannot write '${1:-gpu.json}'" >&2; exit 2; }
@@ -29,10 +29,11 @@ part() { # NAME SECONDS OPTION...
     echo "$name $status $((SECONDS - began))" >> "$parts/ended"
 }
 
-# 465 s in all; sharing.py's runs have their own limits, which fit into its.
+# 475 s in all; sharing.py's runs have their own limits, which fit into its.
 part kernels 130 ${try:+--elements 5000 --repeats 1}
 part steps 90 ${try:+--width 0.02 --minibatch 2 --repeats 1 strom2015-dnn zhang2013-dnn}
-part sharing 245 ${try:+--samples 1536 --width 0.05 --ranks 1 2 --deadline 24}
+part modules 45 ${try:+--minibatch 2 --side 64 --repeats 1 resnet}
+part sharing 210 ${try:+--samples 1536 --width 0.05 --ranks 1 2 --deadline 20}
 
 python - "$out" "$parts" <<'PYTHON' || failed=1
 import json, pathlib, sys

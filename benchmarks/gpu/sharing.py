@@ -1,6 +1,6 @@
 """How many samples a second do ranks that share one GPU train?
 
-    python benchmarks/gpu/sharing.py [--ranks 1 2 4] [--samples 40000] [--deadline 18] [--json FILE]
+    python benchmarks/gpu/sharing.py [--ranks 1 2 4] [--samples 40000] [--deadline 15] [--json FILE]
 
 Each algorithm trains the embedded digits, on a wider network than the default, and on every count of ranks for the same
 number of samples. Ranks are started by the mpirun beside this Python; a run has a deadline and failing leaves a gap.
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ALGORITHMS = ("asgd", "easgd", "sparse-delta", "hybrid")
-DEADLINE, GRACE = 18.0, 2.0  # seconds a run, and to end it: twelve runs take 240 s at the most, of run.sh's 245
+DEADLINE, GRACE = 15.0, 2.0  # seconds a run, and to end it: twelve runs take 204 s at the most, of run.sh's 210
 SAMPLES = 1438  # of the digits' training part
 
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -20,6 +21,8 @@ import numpy as np
 from mpitrain.config import Run
 from mpitrain.data.batch import Batch
 from mpitrain.device import choose
+from mpitrain.errors import BadInput
+from mpitrain.models import torch_start
 from mpitrain.models.build import build
 from mpitrain.rng import stream
 from mpitrain.rules.sgd import classical
@@ -69,17 +72,19 @@ def torch_layers(nn: Any, preset: str, classes: int) -> Any:
     return nn.Sequential(*hidden, nn.Linear(sizes[-1], classes))
 
 
-def torch_step(preset: str, batch: Batch, classes: int, matmul: str) -> Step | None:
+def torch_step(device: Any, preset: str, batch: Batch, classes: int) -> Step | None:
     """PyTorch's step, or None where there is none that sees a GPU."""
     try:
-        import torch
-    except ImportError:
+        if torch_start.without_cuda("steps.py"):
+            return None
+    except BadInput:
         return None
-    if not torch.cuda.is_available():
-        return None
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = matmul != "float32"
-    module = torch_layers(torch.nn, preset, classes).cuda()
-    inputs, targets = torch.from_numpy(batch.inputs).cuda(), torch.from_numpy(batch.targets).long().cuda()
+    import torch
+
+    place = device.place()
+    module = torch_layers(torch.nn, preset, classes).to(place.device)
+    inputs, targets = (torch.from_numpy(part).to(place.device) for part in batch)
+    targets = targets.long()
     if inputs.ndim == 4:
         module, inputs = module.to(memory_format=torch.channels_last), inputs.permute(0, 3, 1, 2)
     cross_entropy = torch.nn.CrossEntropyLoss()
@@ -87,7 +92,7 @@ def torch_step(preset: str, batch: Batch, classes: int, matmul: str) -> Step | N
 
     def step() -> float:
         optimiser.zero_grad()
-        with torch.autocast("cuda", torch.bfloat16, enabled=matmul == "bf16"):
+        with place.bf16() if device.matmul == "bf16" else nullcontext():
             loss = cross_entropy(module(inputs), targets)
         loss.backward()
         optimiser.step()
@@ -128,7 +133,7 @@ def main() -> None:
         inputs = rng.standard_normal((count, *shape), np.float32)
         batch = Batch(inputs, rng.integers(0, classes, count).astype(np.int32))
         parameters, ours = our_step(device, preset, batch, classes, options.width)
-        theirs = torch_step(preset, batch, classes, options.matmul)
+        theirs = torch_step(device, preset, batch, classes)
         steps = {"mpitrain": ours} | ({"torch": theirs} if theirs else {})
         seconds = compare(steps, options.repeats)
         ratio = seconds["torch"] / seconds["mpitrain"] if theirs else None
