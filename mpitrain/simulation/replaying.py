@@ -27,6 +27,7 @@ def replay(options: argparse.Namespace) -> int:
         (options.resume, "--resume"),
         (options.continued, "--continue"),
         (options.phantom, "--phantom"),
+        (options.density, "--density"),
     ):
         if given:
             raise BadInput(f"--replay {run}: repeats the recorded training from its start: {name} does not fit")

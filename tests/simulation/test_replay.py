@@ -280,6 +280,7 @@ def test_a_record_of_fewer_or_more_events_does_not_fit(recorded: Path, capsys: p
         (("--set", "algorithm.name=easgd"), r"--set algorithm\.name: a replay"),
         (("--set", "run.recrd=true"), r"recrd"),
         (("--phantom",), r"--phantom does not fit"),
+        (("--density", "0.1"), r"--density does not fit"),
         (("keys.toml",), r"a configuration does not fit"),
     ],
 )
