@@ -17,7 +17,7 @@ from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, first_
 from mpitrain.files import Record, write_whole
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.monitoring.progress import loss_text
+from mpitrain.monitoring.progress import loss_text, seconds_text
 from mpitrain.monitoring.recorder import Recorder
 from mpitrain.monitoring.records import append, errors, summary_text
 from mpitrain.mpi import Traffic
@@ -172,10 +172,11 @@ def _closing_rows(
         exchanged += f", and {2 * within / 1e6:,.1f} MB within teams"
     rows = [
         ("algorithm", f"{name_of(algorithm)}, {some(session.workers, 'worker')}"),
-        ("samples", f"{session.state.trained:,} in {seconds:.1f} s{rate}"),
+        ("samples", f"{session.state.trained:,} in {seconds_text(seconds)} s{rate}"),
         ("updates", f"{counters.updates:,}{since}{stale}"),
         ("exchanged", exchanged),
         ("time", shares_text(times[has_server(session.config) and len(times) > 1 :])),
-        ("train loss", loss_text(monitor.last_loss)),
     ]
+    if monitor.last_loss is not None:
+        rows.append(("train loss", loss_text(monitor.last_loss)))
     return rows + [(f"{name} error", f"{share:.2%}") for name, share in errors(fields).items()]

@@ -41,7 +41,7 @@ class Progress:
     def evaluated(self, epoch: float, seconds: float, loss: float | None, results: dict[str, float]) -> None:
         """Print the results of an evaluation."""
         wrong = "  ".join(f"{part} error {share:.2%}" for part, share in errors(results).items())
-        self.line(f"epoch {epoch:6.2f}  {seconds:7.1f} s  train loss {loss_text(loss)}  {wrong}")
+        self.line(f"epoch {epoch:6.2f}  {seconds_text(seconds):>7} s  train loss {loss_text(loss)}  {wrong}")
 
     def close(self) -> None:
         """End the live line."""
@@ -58,6 +58,11 @@ class Progress:
             table.add_row(name, value)
         self.console.print(table)
         self.console.print(folder, soft_wrap=True, markup=False)
+
+
+def seconds_text(seconds: float) -> str:
+    """Format a number of seconds: tenths from one on, two significant digits below, as in short simulations."""
+    return f"{seconds:.1f}" if seconds >= 1 else f"{seconds:.2g}"
 
 
 def loss_text(loss: float | None, digits: int = 4) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mpitrain.monitoring.progress import seconds_text
+
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
 
@@ -40,3 +42,8 @@ def test_plain_lines_elsewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mpitrain", "--set", "training.epochs=2", "--out", "run"]
     out = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout
     assert b"epoch   2.00" in out and b"\x1b" not in out
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.0, "0"), (0.0384, "0.038"), (1.26, "1.3"), (61.04, "61.0")])
+def test_short_simulations_do_not_end_after_no_seconds(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text

@@ -14,7 +14,7 @@ from mpitrain.files import write_whole
 from mpitrain.report.comparison import launching, simulating
 from mpitrain.report.comparison import table as tables
 from mpitrain.report.comparison.matrix import Element, matrix
-from mpitrain.report.html import table
+from mpitrain.report.html import duration, table
 from mpitrain.report.page import page, section
 from mpitrain.signals import STOPPED
 
@@ -139,7 +139,7 @@ def _outcome(element: Element) -> str:
     results = run.results if run else {}
     error = results.get("test_error")
     virtual = " (virtual)" if results.get("simulated") else ""
-    return f"{results.get('seconds') or 0:.1f} s{virtual}" + ("" if error is None else f", test error {error:.2%}")
+    return f"{duration(results.get('seconds') or 0)}{virtual}" + ("" if error is None else f", test error {error:.2%}")
 
 
 def _write_table(elements: list[Element], targets: list[float], options: argparse.Namespace) -> None:
