@@ -53,7 +53,7 @@ def test_a_run_cut_twice_ends_with_the_bits_of_an_uninterrupted_one(
     job = cluster.submit("allreduce", *BITS, options=("--ntasks=2", "--signal=B:USR1@1"), **gate.variables)
     for cut in (1, 2):
         until(lambda cut=cut: gate.reached(cut), f"start {cut} of {job}")
-        cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=1")
+        cluster.command("scontrol", "update", f"jobid={job.number}", "endtime=now+5")
         job.requeued(cut, seconds=200)
         cluster.command("scontrol", "update", f"jobid={job.number}", "timelimit=10")
     job.ended()
