@@ -61,6 +61,37 @@ SAMPLES, EPOCHS = 1438, 2  # of the digits; of a training
 COMMON = ("run.progress=none", "run.device=cpu", "run.threads=1", "run.checkpoint_every=0", f"training.epochs={EPOCHS}")
 SMALL = 'model.layers=[{kind="fully-connected", units=8}, {kind="relu"}, {kind="fully-connected"}]'
 
+#: The first seed that draws more keys.
+MORE = 14_000
+STAGES = "stages=[{{at=0.3, minibatch=24, learning_rate=0.01}}, {{at=1.2, minibatch=10{}}}]"
+WATCHED = ("run.evaluate_every=0.3", "run.trace=true", "run.train_subset=100", "training.dtype=float64")
+OF_CENTRES = ("algorithm.start=different", "algorithm.rate_decay=0.1", "algorithm.plateau=5")
+#: By algorithm, what else can be set.
+KEYS = {
+    "asgd": ("algorithm.preset=chan2014", "algorithm.minibatches=3", "algorithm.until_free=true"),
+    "easgd": (*OF_CENTRES, "algorithm.centre=sharded", "algorithm.optimizer={name='adamw'}"),
+    "eamsgd": (*OF_CENTRES, "algorithm.centre=sharded"),
+    "downpour": (*OF_CENTRES[1:], "algorithm.centre=sharded"),
+    "admm": (*OF_CENTRES, "algorithm.delta=0.5"),
+    "mdownpour": (),
+    "adownpour": ("algorithm.tau=3",),
+    "mvadownpour": ("algorithm.tau=3",),
+    "allreduce": ("algorithm.batch=global", "algorithm.bucket_mb=0.001", "algorithm.optimizer={name='adamw'}"),
+    "hybrid": ("algorithm.scheme=a", "algorithm.scheme=c", "algorithm.fc_batch=sub", "algorithm.overlap=false"),
+    "easgd-sync": ("algorithm.start=different", "algorithm.plateau=5"),
+    "eamsgd-sync": ("algorithm.start=different", "algorithm.rate_decay=0.1"),
+    "block-momentum": ("algorithm.preset=bmuf", "algorithm.preset=diloco", "algorithm.preset=slowmo"),
+    "sparse-delta": (
+        "algorithm.synchronous=true",
+        "algorithm.target_density=0.01",
+        "algorithm.window=1",
+        "algorithm.patience=0",
+        "algorithm.bits=4",
+        "algorithm.codec=auto",
+        "algorithm.check_every=0.05",
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -116,8 +147,26 @@ def case(seed: int) -> Case:
     jitter, apart = float(10 ** random.uniform(-5, -0.5)), team or bool(random.random() < 0.5)
     again = ranks if name in SYNCHRONOUS and random.random() < 0.7 else int(random.integers(2, 8))
     again += again % 2 if team else 0  # teams are of two
+    if seed >= MORE:
+        keys += more(name, seed, min(ranks, again) // (2 if team else 1), sharded="run.exchange=messages" not in keys)
     asked, updates = int(random.integers(ranks)), float(10 ** random.uniform(-4, -1.5)) * (random.random() < 0.5)
     return Case(tuple(keys), ranks, apart, jitter, stop_at, asked, tuple(faults), again, updates)
+
+
+def more(name: str, seed: int, ranks: int, sharded: bool) -> list[str]:
+    """Further keys that these ranks can train with; `sharded`: also those of a centre in windows.
+
+    Other random numbers than the case's choose them, so that the first seeds stay what they were.
+    """
+    random, workers = np.random.default_rng((seed, MORE)), ""
+    if name == "sparse-delta" or (name in CENTRES and name != "admm"):
+        workers = f", workers={int(random.integers(max(ranks - (name in CENTRES), 1))) + 1}"
+    choices = [*WATCHED, *KEYS[name], STAGES.format(workers)]
+    if not sharded:
+        choices = [key for key in choices if key != "algorithm.centre=sharded"]
+    chosen = random.choice(choices, int(random.integers(1, 4)), replace=False)
+    taken = dict(key.split("=", 1) for key in chosen)
+    return [f"{key}={value}" for key, value in taken.items()]
 
 
 @dataclass
@@ -304,7 +353,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("record", type=Path, nargs="?")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED")
-    parser.add_argument("--to", type=int, default=14_000, dest="last", metavar="SEED")
+    parser.add_argument("--to", type=int, default=28_000, dest="last", metavar="SEED")
     parser.add_argument("--seconds", type=float, default=inf, metavar="S")
     options = parser.parse_args()
     lines = options.record.read_text().splitlines() if options.record and options.record.exists() else []
