@@ -61,6 +61,14 @@ def test_every_algorithm_comes_up_and_a_seed_is_one_case(search: Any) -> None:
     assert sorted(chain(*PROTOCOLS.values())) == sorted(map(search.name_of, range(14)))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_peer_that_is_a_round_ahead_does_not_fill_the_inbox(search: Any, tmp_path: Path, seed: int) -> None:
+    """With a window of one message and messages that are late, the one that was waited for once found no room."""
+    keys = ("algorithm.name=sparse-delta", "algorithm.order=round-robin", "algorithm.window=1", search.SMALL)
+    what = search.Case((*keys, "training.minibatch=32"), 3, False, 5e-3, inf, 0, (), 3, 0.0)
+    assert search.session(what, seed, tmp_path / "run").ended == [0, 0, 0]
+
+
 @pytest.mark.parametrize("seed", [12, 27])
 def test_a_slow_disk_takes_no_simulated_time(
     search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -13,6 +13,10 @@ from mpitrain.protocols.peers.rounds import END
 from mpitrain.protocols.peers.tally import Tally
 from mpitrain.training.context import Session
 
+#: Messages of a peer that wait here where a round's are applied by rank: that of the round, and that of the next one.
+#: Less room would be filled by peers that are ahead, and keep out the message that is waited for.
+AHEAD = 2
+
 
 class Exchange:
     """Replica, mail and messages of one rank. `at_once`: messages are applied when they come, else when asked for."""
@@ -26,7 +30,8 @@ class Exchange:
         self.replica = Replica(state, session.members, transport.rank, session.device, options.bits)
         most = capacity(state.theta.size, options.bits)
         self.outbox = Outbox(transport, Tag.DELTA, self.peers, options.window, most)
-        self.inbox = Inbox(transport, Tag.DELTA, self.peers, options.window * len(self.peers), most)
+        room = options.window if at_once else max(options.window, AHEAD)
+        self.inbox = Inbox(transport, Tag.DELTA, self.peers, room * len(self.peers), most)
         self.tally = Tally(session.counters, state.theta.size, state.theta.itemsize)
         self._told: list[tuple[Any, bytes]] = []
         self.reached = 0  # the round that the master has told of
