@@ -1,7 +1,6 @@
 """`mpitrain simulate --phantom`: the messages and times of a run with gradients, and nothing claimed of errors."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +152,7 @@ def test_nothing_is_claimed_of_what_was_not_computed(tmp_path: Path, capsys: pyt
     assert all(each.get("train_loss") is None for each in records)
     assert not (tmp_path / "run" / "checkpoints").exists()
     closing = capsys.readouterr().out
-    assert re.search(r"train loss\s+–", closing) and "error" not in closing
+    assert "loss" not in closing and "error" not in closing
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.html")]) == 0
     assert "Test error" not in (tmp_path / "report.html").read_text()
 
