@@ -137,9 +137,10 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
 def _outcome(element: Element) -> str:
     run = element.read()
     results = run.results if run else {}
-    error = results.get("test_error")
+    error, seconds = results.get("test_error"), results.get("seconds")
+    took = duration(seconds if isinstance(seconds, float) else 0.0)
     virtual = " (virtual)" if results.get("simulated") else ""
-    return f"{duration(results.get('seconds') or 0)}{virtual}" + ("" if error is None else f", test error {error:.2%}")
+    return took + virtual + ("" if error is None else f", test error {error:.2%}")
 
 
 def _write_table(elements: list[Element], targets: list[float], options: argparse.Namespace) -> None:
