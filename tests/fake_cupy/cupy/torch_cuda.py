@@ -67,11 +67,16 @@ def _modes() -> type:
     return InOrder
 
 
+def _available() -> bool:
+    """To all but PyTorch's own modules, which would ask more of it, when they export a network for example."""
+    return not str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.")
+
+
 @contextmanager
 def standing_in(torch: ModuleType) -> Iterator[None]:
     """Let this PyTorch have CUDA, of which `torch.cuda` has no more than is needed."""
     generators = (torch.default_generator,) * runtime.getDeviceCount()
-    found = {"is_available": lambda: True, "ExternalStream": ExternalStream, "stream": _modes()}
+    found = {"is_available": _available, "ExternalStream": ExternalStream, "stream": _modes()}
     with (
         patch.multiple(torch.cuda, default_generators=generators, **found),
         patch.object(torch.version, "cuda", "13.0"),
