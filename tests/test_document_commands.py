@@ -266,7 +266,7 @@ def test_of_networks_runs_and_models(launch: Callable[..., Any], tmp_path: Path)
     wanted = [each for page in pages for each in shortened(page, {"runs/*": "runs/first"})]
     wanted += [Command([*each.words, "--list"], 0) for each in shortened("docs/compare.md", {})]
     for each in wanted:
-        if each.words[0] == "simulate":
+        if each.words[0] == "simulate" and "--replay" not in each.words:
             each.words.extend(["--set", "training.epochs=8", "--set", "run.evaluate_every=0"])
     wanted += shortened("docs/trained.md", {})
     run_all(launch, tmp_path, [*wanted, Command(["export", "RUN", "--format", "npz"], 0)])
