@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mpitrain.flat import Array
     from mpitrain.mpi.transport import Transport
 
-YIELDING = 1e-3  # seconds without sleeps in a collective, which all ranks of a team reach at about the same time
-
 
 class Team(Begun):
     """This rank's team: collectives among its ranks, in which the leader is rank 0.
@@ -37,7 +35,7 @@ class Team(Begun):
     def wait(self, request: Request, what: str) -> None:
         """Wait for a request that needs the team. Raises Overdue naming those of its ranks that are silent."""
         others = [rank for rank in self.ranks if rank != self._transport.rank]
-        self._transport.wait(request, what, YIELDING, others)
+        self._transport.wait(request, what, others)
 
     def post(self, tag: int, message: bytes) -> None:
         """Send a small message to each follower."""

@@ -28,12 +28,11 @@ class WitnessedTransport(Transport):
         self,
         request: Request,
         what: str,
-        yielding: float = 0.0,
         whom: Sequence[int] | None = None,
         nbytes: int | None = None,
     ) -> None:
         plain = request.plain if isinstance(request, WitnessedRequest) else request
-        super().wait(plain, what, yielding, whom, nbytes)
+        super().wait(plain, what, whom, nbytes)
 
 
 class WitnessedStop(Stop):

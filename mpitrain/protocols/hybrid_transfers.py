@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
 
-#: Seconds of a wait before the rank sleeps: a round is a chain of short waits.
-YIELDING = 2e-3
-
 
 @dataclass(eq=False)
 class Transfer:
@@ -68,7 +65,7 @@ class Transfers:
         if transfer is None or transfer.done:
             return
         began = self._clock()
-        self._transport.wait(transfer.request, f"the other ranks' {transfer.kind.replace('_', ' ')}", YIELDING)
+        self._transport.wait(transfer.request, f"the other ranks' {transfer.kind.replace('_', ' ')}")
         self.waited += self._clock() - began
         self._close(transfer)
 

@@ -17,7 +17,6 @@ from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
 
 PIECE = 1 << 20  # elements of one sum over the ranks
-YIELDING = 1e-3  # seconds without sleeps at the end of a step, which all ranks reach at about the same time
 
 
 def run(session: Session) -> None:
@@ -88,7 +87,7 @@ class AveragingStepper(Together):
         if exchange:
             self._end_exchange()
         self._small[:] = loss, share.count, self.session.stop.flag, self.session.monitor.save_due()
-        self.transport.wait(self.transport.start_sum(self._small), "the other ranks' losses", yielding=YIELDING)
+        self.transport.wait(self.transport.start_sum(self._small), "the other ranks' losses")
         self.t += 1
         self.since += 0 if exchange and not worker.overlaps else 1
         mean = float(self._small[0] / self._small[1])

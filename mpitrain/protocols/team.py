@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.mpi.team import YIELDING, Team
+from mpitrain.mpi.team import Team
 from mpitrain.protocols.messages import TO_FIRST, TO_TEAM, Attend, Gone, Over, Share, pack
 from mpitrain.protocols.standby import await_order, dismissed
 from mpitrain.sampling.queue import Work
@@ -106,7 +106,8 @@ def follow(session: Session, attend: Callable[[Session], None]) -> None:
     assert team is not None
     part, gradient = Part(learner, team), np.empty_like(session.state.theta)
     while not isinstance(
-        order := await_order(session, TO_TEAM, team.leader, "its leader's orders", yielding=YIELDING), Over
+        order := await_order(session, TO_TEAM, team.leader, "its leader's orders", yielding=transport.yielding),
+        Over,
     ):
         if isinstance(order, Share):
             learner.expect(part.of(work) for work in (order.work, order.following) if work is not None)
