@@ -35,9 +35,9 @@ class Exchange:
         self.tally = Tally(session.counters, state.theta.size, state.theta.itemsize)
         self._told: list[tuple[Any, bytes]] = []
         self.reached = 0  # the round that the master has told of
-        self.meeting, self.called = 0, -1  # the next meeting, the last one that somebody called
+        self.meeting, self.requested = 0, -1  # numbers: of the next meeting, of the last one that was asked for
         self.there: dict[int, int] = {}  # the meeting to which each peer has come
-        self.called = False  # whether the sender of a message of this round called for a meeting
+        self.round_requests = False  # whether a message of this round, or its sender, asks for a meeting
 
     # ---- out
 
@@ -78,7 +78,7 @@ class Exchange:
         message = self.inbox.take(peer)
         if message is None:
             return False
-        self.called |= self.replica.read(message, peer)
+        self.round_requests |= self.replica.read(message, peer)
         self.inbox.done(peer)
         return True
 
@@ -111,6 +111,6 @@ class Exchange:
             case Meeting(number, reason):
                 self.there[sender] = number
                 if reason != "done":
-                    self.called = max(self.called, number)
+                    self.requested = max(self.requested, number)
                 elif sender == self.master:
                     self.reached = END

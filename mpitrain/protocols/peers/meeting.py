@@ -70,7 +70,7 @@ class Meetings:
             return "stop"
         if self._save_wanted:
             return "save"
-        if self._exchange.called >= self._exchange.meeting:
+        if self._exchange.requested >= self._exchange.meeting:
             return "called"
         return "done" if done else None
 

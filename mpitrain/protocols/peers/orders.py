@@ -95,9 +95,9 @@ def _round(peer: Peer, now: Round) -> bool:
     exchange, entries, has_work = peer.exchange, peer.compression.nothing, peer.number < len(now.works)
     if has_work:
         entries = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
-    exchange.called = peer.meetings.reason() is not None
+    exchange.round_requests = peer.meetings.reason() is not None
     await_window(peer)
-    peer.send(entries, exchange.called, has_work)
+    peer.send(entries, exchange.round_requests, has_work)
     for member in exchange.peers:
         exchange.until(
             lambda: exchange.take_from(member),  # noqa: B023
@@ -105,7 +105,7 @@ def _round(peer: Peer, now: Round) -> bool:
             lambda: [member],  # noqa: B023
             any_sign=False,
         )
-    return exchange.called
+    return exchange.round_requests
 
 
 def await_window(peer: Peer) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+
+from mpitrain.protocols.peers.meeting import Meetings
 
 PEERS = ("--set", "algorithm.name=sparse-delta")
 QUIET = ("--set", "run.evaluate_every=0")
@@ -39,6 +42,29 @@ def test_the_digits_are_learnt_by_the_defaults(
     last = [record for record in records if "density" in record and record["event"] == "train"][-1]
     keys = {"density", "threshold", "residual_norm", "bytes_per_minibatch", "compression_ratio", "bits_per_element"}
     assert keys <= set(told) and keys <= set(last)
+
+
+@pytest.mark.parametrize("order", ["free", "round-robin"])
+@pytest.mark.parametrize("every", [0, 400])
+def test_peers_meet_only_when_somebody_asks(
+    simulated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: str, every: int
+) -> None:
+    """At the end, and for each checkpoint before it."""
+    met: Counter[int] = Counter()
+    plain = Meetings.meet
+
+    def meet(meetings: Meetings, *arguments: Any) -> bool:
+        met[meetings._peer.number] += 1
+        return plain(meetings, *arguments)
+
+    monkeypatch.setattr(Meetings, "meet", meet)
+    keys = (f"algorithm.order={order}", "training.epochs=2", "run.checkpoint_every=0", f"run.checkpoint_samples={every}")
+    ended = simulated(3, *PEERS, *QUIET, *(word for key in keys for word in ("--set", key)), "--out", "run")
+    assert ended.status == 0, ended.err
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    saved = sum(record["event"] == "checkpoint" for record in records)  # the last one is written after the meeting
+    assert saved > 1 if every else saved == 1
+    assert met == dict.fromkeys(range(3), saved)
 
 
 def test_a_resumed_round_robin_run_ends_with_the_bits_of_an_uninterrupted_one(
