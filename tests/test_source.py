@@ -1,0 +1,83 @@
+"""What no linter sees in the source: one name for a number and for a truth value."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted(path for room in ("mpitrain", "kernels") for path in (ROOT / room).rglob("*.py"))
+
+
+def kind(value: ast.expr) -> str:
+    """What an expression is, as far as its form tells: "bool", "number" or ""."""
+    match value:
+        case ast.Constant(bool()) | ast.Compare() | ast.UnaryOp(ast.Not()):
+            return "bool"
+        case ast.Constant(int() | float()):
+            return "number"
+        case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
+            return kind(operand)
+        case ast.BoolOp(values=values) if len(kinds := {kind(each) for each in values}) == 1:
+            return kinds.pop()
+        case ast.IfExp(body=body, orelse=other) if kind(body) == kind(other):
+            return kind(body)
+    return ""
+
+
+def assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, str]]:
+    """The names that an assignment gives a value, with its kind."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for each, its in zip(target.elts, value.elts, strict=False):
+            yield from assigned(each, its)
+    elif isinstance(target, ast.Name | ast.Attribute) and kind(value):
+        yield ast.unparse(target), kind(value)
+
+
+def bound(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names that a statement gives a value, with its kind. What is added is counted, a truth value too."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from assigned(target, value)
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield from assigned(target, value)
+        case ast.AugAssign(target=target, op=ast.BitOr() | ast.BitAnd(), value=value):
+            yield from assigned(target, value)
+
+
+def of_two_kinds(tree: ast.AST) -> list[str]:
+    """The attributes of a class, and the variables of a function, that are once a number and once a truth value."""
+    found = []
+    for scope in ast.walk(tree):
+        if not isinstance(scope, ast.ClassDef | ast.FunctionDef):
+            continue
+        kinds: dict[str, set[str]] = {}
+        for name, its in (each for node in ast.walk(scope) for each in bound(node)):
+            if isinstance(scope, ast.FunctionDef) or name.startswith("self."):
+                kinds.setdefault(name, set()).add(its)
+        found += [f"{scope.name}: {name}" for name, of_it in kinds.items() if len(of_it) > 1]
+    return found
+
+
+def test_no_name_is_a_number_and_a_truth_value() -> None:
+    """bool is an int, so that no type checker objects, and False >= 0 holds."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}" for path in FILES for name in of_two_kinds(ast.parse(path.read_text()))
+    ]
+    assert len(FILES) > 100 and found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("class A:\n def f(self):\n  self.a, self.b = 0, -1\n def g(self):\n  self.b = False", ["A: self.b"]),
+        ("class A:\n def f(self):\n  self.b = -1\n def g(self, x):\n  self.b |= x > 0", ["A: self.b"]),
+        ("def f(x):\n a = x < 1\n a = 1 if x else 2", ["f: a"]),
+        ("def f(x):\n a = 1.0\n b = not x\n return a, b", []),
+    ],
+)
+def test_such_a_name_is_found(source: str, expected: list[str]) -> None:
+    """In a class, in a function."""
+    assert of_two_kinds(ast.parse(source)) == expected
