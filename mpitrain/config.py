@@ -136,7 +136,7 @@ class Run(Section, frozen=True):
     deadline: Amount = 300.0
     """Seconds to wait for a rank that sends no heartbeat; it is then named, and the job ends."""
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"  # how vectors travel; auto: as measured
-    nonfinite_limit: Count = 10  # number of consecutive gradients with non-finite values that ends a server's run
+    nonfinite_limit: Count = 10  # how many gradients of one worker in a row may not be finite; then a server's run ends
     gradient_statistics: bool = False
     """Record the fraction of exact zeros in a minibatch's gradient and the cosine between the sums that workers send
     (Chan & Lane §3.4); costs a pass over each gradient."""

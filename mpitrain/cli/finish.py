@@ -15,6 +15,7 @@ from mpitrain.checkpoint import coordination
 from mpitrain.cli.setup import has_server, some
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, first_line, printable
 from mpitrain.files import Record, write_whole
+from mpitrain.flat import on_host
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text, seconds_text
@@ -27,7 +28,7 @@ from mpitrain.stopwatch import shares_text
 from mpitrain.training.context import Session
 
 DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of the first loss has diverged
-STATUS = {"finished": 0, "diverged": 1, "stopped": STOPPED}
+STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED}
 
 
 @contextmanager
@@ -74,8 +75,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
         monitor.finish(evaluate=not stopped)
         stopped |= session.stop.flag and not monitor.evaluated
-        diverged = _divergence(monitor.last_loss, state.losses.first, session.network.classes)
-        reason = "stopped" if stopped else "diverged" if diverged else "finished"
+        reason, why = _ending(session, monitor, stopped)
         fields = _summary(session, monitor, seconds, counts.tolist(), reason)
         if replicas is not None:
             fields["replicas_identical"] = replicas
@@ -89,19 +89,32 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         else:
             monitor.progress.line("nothing was left to train: the run folder is unchanged")
         monitor.progress.close()
-        left = "--resume continues" if session.saver else "it left no checkpoint"
-        why = {"finished": "", "stopped": f"by a signal; {left}", "diverged": diverged}[reason]
         rows = _closing_rows(session, monitor, fields, seconds, counts.tolist(), times)
         if why:
-            rows.append((reason, why.removeprefix("diverged: ")))
+            rows.append((reason, why))
         monitor.progress.table(rows, str(monitor.folder))
-        if reason == "diverged":
-            print(f"mpitrain: {diverged}; a smaller training.learning_rate may help", file=sys.stderr, flush=True)
+        if STATUS[reason] == 1:
+            print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
     else:
         coordination.together(session, [], last=True)
     if recorder is not None:
         trace.write(session, recorder, monitor)
     return STATUS[transport.broadcast(reason.encode(), "the end").decode()]
+
+
+def _ending(session: Session, monitor: MasterMonitor, stopped: bool) -> tuple[str, str]:
+    """How the training ended: a key of STATUS, and the reason unless it is "finished"."""
+    state = session.state
+    if stopped:
+        return "stopped", f"by a signal; {'--resume continues' if session.saver else 'it left no checkpoint'}"
+    diverged = _divergence(monitor.last_loss, state.losses.first, session.network.classes)
+    if not diverged and not session.device.phantom and not np.isfinite(on_host(state.model)).all():
+        diverged = "the final parameters are not finite"
+    if diverged:
+        return "diverged", f"{diverged}; a smaller training.learning_rate may help"
+    if state.trained < state.queue.total:
+        return "incomplete", f"only {state.trained:,} of {state.queue.total:,} samples were trained on"
+    return "finished", ""
 
 
 def _divergence(last: float | None, first: float | None, classes: int) -> str:
@@ -112,7 +125,7 @@ def _divergence(last: float | None, first: float | None, classes: int) -> str:
     least = max(first if first is not None and isfinite(first) else 0.0, log(classes))
     if last is None or last <= DIVERGED * least:
         return ""
-    return f"diverged: the last epoch's loss is {last:.3g}, the first minibatch's was {least:.3g}"
+    return f"the last epoch's loss is {last:.3g}, the first minibatch's was {least:.3g}"
 
 
 def _said_before(fields: Record, path: Path) -> Record | None:
@@ -177,6 +190,8 @@ def _closing_rows(
         ("exchanged", exchanged),
         ("time", shares_text(times[has_server(session.config) and len(times) > 1 :])),
     ]
+    if counters.refusals:
+        rows.append(("refused", f"{some(counters.refusals, 'gradient')} with elements that are not finite"))
     if monitor.last_loss is not None:
         rows.append(("train loss", loss_text(monitor.last_loss)))
     return rows + [(f"{name} error", f"{share:.2%}") for name, share in errors(fields).items()]

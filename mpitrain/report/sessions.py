@@ -7,7 +7,7 @@ from itertools import pairwise
 from mpitrain.files import Record
 from mpitrain.report.values import finite
 
-ENDS = {"finished": "finished", "stopped": "stopped by a signal", "diverged": "diverged"}
+ENDS = {"finished": "finished", "stopped": "stopped by a signal", "diverged": "diverged", "incomplete": "incomplete"}
 KILLED, ALIVE = "killed, left no record", "still running, or killed"
 
 

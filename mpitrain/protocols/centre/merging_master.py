@@ -82,9 +82,9 @@ class MergingMaster(Master):
             with self.merging.writing(self.state.index + 1):
                 self.updates.apply(gradient, told, worker)
                 self.merging.show()
-        given = self.assigned.pop(worker)
-        self._take_back(worker, given.rest(told.work.count))
-        self.counters.trained(*(told.work.count, told.loss) if accepted else (0, 0.0), self.session.clock() - began)
+        samples, loss = (told.work.count, told.loss) if accepted else (0, 0.0)
+        self._take_back(worker, self.assigned.pop(worker).rest(samples))
+        self.counters.trained(samples, loss, self.session.clock() - began)
         self._answer_claim(worker)
         return True
 
@@ -163,9 +163,9 @@ class MergingMaster(Master):
         return self.workers[: self.session.schedule.at(self.state.queue.position).workers]
 
     def _is_active(self, worker: int) -> bool:
-        """Whether a worker is one of this stage."""
-        active = self.session.schedule.at(self.state.queue.position).workers
-        return active is None or self.numbers[worker] < active
+        """Whether a worker is one of this stage, or must do what is left because all of those have finished."""
+        active = self._active()
+        return worker in active or self.finished.issuperset(active)
 
     def _may_enter(self, worker: int) -> bool:
         """In round-robin order the workers enter one by one, each once its forerunner has Θ."""

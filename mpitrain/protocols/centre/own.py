@@ -91,10 +91,12 @@ class OwnMerged:
 
     def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
         assert told is not None and self._given is not None
+        trained = 0
         if self._updates.accepts(d, told, 0):
             self._updates.apply(d, told, 0)
-            self._session.counters.trained(told.work.count, told.loss)
-        self._session.state.queue.give_back(self._given.rest(told.work.count))
+            trained = told.work.count
+            self._session.counters.trained(trained, told.loss)
+        self._session.state.queue.give_back(self._given.rest(trained))
         self._after_update()
 
     def asked_for(self, ready: bool) -> bool:

@@ -1,5 +1,7 @@
 """What a master does with the gradients that it merges: which it takes, and what becomes of them. No messages."""
 
+from collections import Counter
+
 import numpy as np
 
 from mpitrain.algorithms.roles import Merge
@@ -17,27 +19,31 @@ class Updates:
         self.options, self.schedule = session.config.algorithm, session.schedule
         self.rule = self.options.master(session.device.fast)
         self.limit = session.config.run.nonfinite_limit
-        self._refused_in_a_row = 0
+        self._refused_in_a_row: Counter[int] = Counter()  # by worker: others' gradients may be fine all the while
         self._previous = np.empty_like(self.state.theta) if session.config.run.gradient_statistics else None
         self._previous_from = -1
         self._scratch = scratch_for(self.state.theta)
 
     def accepts(self, gradient: Array, told: Gradient, worker: int) -> bool:
-        """Whether the gradient is finite. Counts and names a worker whose gradient is not; raises TrainingFailed
-        when that persists."""
+        """Whether the gradient is finite. If not, its samples have not been trained on, and go back to the queue.
+
+        Counts and names a worker whose gradient is not; raises TrainingFailed when that persists for one worker.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             square = float(np.dot(gradient, gradient))  # one pass at memory speed; overflow alone is no verdict
         if np.isfinite(square) or np.isfinite(gradient).all():
-            self._refused_in_a_row = 0
+            self._refused_in_a_row[worker] = 0
             return True
-        self._refused_in_a_row += 1
+        self._refused_in_a_row[worker] += 1
         self.counters.refused()
-        self.monitor.progress.line(f"rank {worker}: its gradient from update {told.index} is not finite; rejected")
+        samples = f"samples {told.work.start} to {told.work.start + told.work.count} of epoch {told.work.epoch}"
+        line = f"rank {worker}: its gradient from update {told.index} over {samples} is not finite"
+        self.monitor.progress.line(f"{line}; it is refused, and its samples are handed out again")
         self.monitor.write("refused", worker=worker, index=told.index, loss=told.loss)
-        if self._refused_in_a_row >= self.limit:
+        if self._refused_in_a_row[worker] >= self.limit:
             raise TrainingFailed(
-                f"{self.limit} gradients in a row were not finite, the last from rank {worker} at update "
-                f"{self.state.index}; a smaller training.learning_rate may help (run.nonfinite_limit)"
+                f"{line}, nor were the {self.limit - 1} before it (run.nonfinite_limit); "
+                "a smaller training.learning_rate may help"
             )
         return False
 

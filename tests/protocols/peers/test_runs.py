@@ -58,7 +58,12 @@ def test_peers_meet_only_when_somebody_asks(
         return plain(meetings, *arguments)
 
     monkeypatch.setattr(Meetings, "meet", meet)
-    keys = (f"algorithm.order={order}", "training.epochs=2", "run.checkpoint_every=0", f"run.checkpoint_samples={every}")
+    keys = (
+        f"algorithm.order={order}",
+        "training.epochs=2",
+        "run.checkpoint_every=0",
+        f"run.checkpoint_samples={every}",
+    )
     ended = simulated(3, *PEERS, *QUIET, *(word for key in keys for word in ("--set", key)), "--out", "run")
     assert ended.status == 0, ended.err
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
