@@ -64,11 +64,10 @@ class Sums:
     def step(self, work: Work, share: Work, eta: float) -> tuple[float, bool]:
         """Sum the shares' gradients and update; the minibatch's mean loss, and whether a rank was asked to stop."""
         learner, ranks = self.session.learner, len(self.session.members)
-        per_sample = learner.per_sample
-        # A rank's mean counts by its share; where all shares are equal one factor at the end does.
-        equal = work.count % ranks == 0
-        scale = share.count / work.count if not (per_sample or equal) else learner.scale(share)
-        eta *= 1.0 if per_sample or not equal else 1.0 / ranks
+        # A rank's mean counts by its share; where all shares are equal, the update divides their sum while it is in
+        # cache. Each optimizer gets the minibatch's gradient: not all are linear in it.
+        equal = not learner.per_sample and work.count % ranks == 0
+        scale = learner.scale(share) if learner.per_sample or equal else share.count / work.count
         # With fewer samples than ranks some have none: they take one with weight 0, for the same buckets as the others.
         mine = share if share.count else replace(share, start=work.start, count=1)
         at, ready = self.update.at, self._buckets.add
@@ -77,7 +76,7 @@ class Sums:
         small = self.transport.start_sum(self._small)
         for request, part in self._buckets.drain():
             self.transport.wait(request, "the other ranks' gradients")
-            self.update(part, self.gradient[part], eta)
+            self.update(part, self.gradient[part], eta, 1.0 / ranks if equal else 1.0)
         self.transport.wait(small, "the other ranks' losses")
         return float(self._small[0] / self._small[1]), bool(self._small[2])
 
@@ -93,10 +92,12 @@ class Rule:
         #: Where the gradient is taken.
         self.at = self._local.at
 
-    def __call__(self, part: slice, gradient: Array, eta: float) -> None:
-        """Update a part whose `gradient` is final and whose parameters backward no longer needs."""
+    def __call__(self, part: slice, gradient: Array, eta: float, scale: float = 1.0) -> None:
+        """Update a part by `scale` times its `gradient`, which is final; backward no longer needs these parameters."""
         t = self.state.index
         for b, g in block_pairs(part, gradient):
+            if scale != 1.0:
+                np.multiply(g, scale, out=g)  # the same object: else CuPy makes a copy first
             if self._average is not None:  # which takes in θ_t just before update t + 1
                 scratch = self._scratch[: b.stop - b.start]
                 self._average(self.state.beside["average"][b], self.state.theta[b], scratch, t)
