@@ -1,4 +1,4 @@
-"""Some seeds of the search for faults (tests/search.py), and those that once failed."""
+"""Some seeds of the search for faults (tests/search), and those that once failed."""
 
 import importlib.util
 import json
@@ -21,12 +21,12 @@ from mpitrain.protocols.centre.master import Master
 from mpitrain.protocols.centre.versioned import _Versioned
 from mpitrain.protocols.messages import Finish
 
-SEARCH = Path(__file__).resolve().parents[1] / "search.py"
+SEARCH = Path(__file__).resolve().parents[1] / "search"
 
 
 @pytest.fixture(scope="module")
 def search() -> Any:
-    """tests/search.py, which is no package's."""
+    """tests/search, a package that lies in none."""
     specification = importlib.util.spec_from_file_location("search", SEARCH)
     assert specification is not None and specification.loader is not None
     module = sys.modules["search"] = importlib.util.module_from_spec(specification)

@@ -11,7 +11,10 @@ another number of ranks. What must hold:
 - Each checkpoint knows every position: trained on, or to be handed out, never both.
 - Each sample of an epoch is trained on once, in one session or the next.
 - A copy of Θ is whole: that of one version, never of two. Replicas are identical.
-- A synchronous training that was stopped and resumed on as many ranks ends with the parameters of one that was not.
+- Whatever comes when, nothing that a rank gives is lost or counted twice (`conserved.py`).
+- Where the order of everything is fixed, a training ends with the parameters that plain NumPy comes to, one thing
+  after another (`sequential.py`), also after a stop and a resume on as many ranks. In single precision, a synchronous
+  one that was stopped and resumed ends with the parameters of one that was not.
 
 A seed that fails is printed, and fails again in the same way whenever it is run. RECORD gets a line for each seed; the
 next start goes on behind its last one.
@@ -52,7 +55,11 @@ from mpitrain.simulation.network import Link, Network
 from mpitrain.simulation.scheduler import Deadlock
 from mpitrain.training.gradients import Learner
 
-CENTRES = ("asgd", "mdownpour", "adownpour", "mvadownpour", "easgd", "eamsgd", "downpour", "admm")
+from .conserved import Ledger, keeping
+from .sequential import Piece, Start, expected
+
+SERVERS = ("asgd", "mdownpour", "adownpour", "mvadownpour")
+CENTRES = (*SERVERS, "easgd", "eamsgd", "downpour", "admm")
 SYNCHRONOUS = ("allreduce", "hybrid", "easgd-sync", "eamsgd-sync")
 NAMES = (*CENTRES, *SYNCHRONOUS, "sparse-delta", "block-momentum")
 LOCAL_STEPS = ("easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "block-momentum")
@@ -61,8 +68,8 @@ SAMPLES, EPOCHS = 1438, 2  # of the digits; of a training
 COMMON = ("run.progress=none", "run.device=cpu", "run.threads=1", "run.checkpoint_every=0", f"training.epochs={EPOCHS}")
 SMALL = 'model.layers=[{kind="fully-connected", units=8}, {kind="relu"}, {kind="fully-connected"}]'
 
-#: The first seed that draws more keys.
-MORE = 14_000
+#: The first seed that draws more keys, and the first one that computes in double precision and mostly in a fixed order.
+MORE, EXACT = 14_000, 28_000
 STAGES = "stages=[{{at=0.3, minibatch=24, learning_rate=0.01}}, {{at=1.2, minibatch=10{}}}]"
 WATCHED = ("run.evaluate_every=0.3", "run.trace=true", "run.train_subset=100", "training.dtype=float64")
 OF_CENTRES = ("algorithm.start=different", "algorithm.rate_decay=0.1", "algorithm.plateau=5")
@@ -150,6 +157,8 @@ def case(seed: int) -> Case:
     if seed >= MORE:  # where messages are late, one-sided access does not seem to be served
         sharded = "run.exchange=messages" not in keys and jitter < 1e-3
         keys += more(name, seed, min(ranks, again) // (2 if team else 1), sharded)
+    if seed >= EXACT:
+        keys, again = exact(name, seed, keys, ranks, again)
     asked, updates = int(random.integers(ranks)), float(10 ** random.uniform(-4, -1.5)) * (random.random() < 0.5)
     return Case(tuple(keys), ranks, apart, jitter, stop_at, asked, tuple(faults), again, updates)
 
@@ -170,6 +179,39 @@ def more(name: str, seed: int, ranks: int, sharded: bool) -> list[str]:
     return [f"{key}={value}" for key, value in taken.items()]
 
 
+#: By algorithm, what else the seeds from EXACT on can set.
+OPTIMIZERS = tuple(f"training.optimizer={name}" for name in ("adamw", "momentum", "nesterov"))
+PER_SAMPLE = "training.rate_per=sample training.learning_rate=0.001"
+FURTHER = {
+    "easgd": OPTIMIZERS,
+    "easgd-sync": OPTIMIZERS,
+    "allreduce": (*OPTIMIZERS, PER_SAMPLE),
+    "block-momentum": (*OPTIMIZERS, "algorithm.buffers=reset", "algorithm.buffers=averaged"),
+    "asgd": ("algorithm.momentum=0.5", "algorithm.gradient_decay=0.8", PER_SAMPLE),
+    "sparse-delta": ("algorithm.clip=2", PER_SAMPLE),
+}
+
+
+def exact(name: str, seed: int, keys: list[str], ranks: int, again: int) -> tuple[list[str], int]:
+    """The keys of a training that can mostly be compared with a sequential one, and the ranks of its resume.
+
+    In stages, workers come and go.
+    """
+    random = np.random.default_rng((seed, EXACT))
+    taken = dict(key.split("=", 1) for key in keys)
+    if name in (*CENTRES, "sparse-delta") and random.random() < 0.6:
+        taken["algorithm.order"] = "round-robin"
+    if name in FURTHER and random.random() < 0.5:
+        taken |= dict(key.split("=", 1) for key in str(random.choice(FURTHER[name])).split())
+    if name in (*CENTRES, "sparse-delta") and name != "admm" and random.random() < 0.4:
+        most = max((min(ranks, again) // (2 if "run.team" in taken else 1)) - (name in CENTRES), 1)
+        first, second, third = (int(random.integers(most)) + 1 for _ in range(3))
+        stages = f"{{at=0, workers={first}}}, {{at=0.4, minibatch=24, workers={second}}}, {{at=1.1, workers={third}}}"
+        taken["stages"] = f"[{stages}]"
+    taken["training.dtype"] = "float64"
+    return [f"{key}={value}" for key, value in taken.items()], ranks if random.random() < 0.6 else again
+
+
 @dataclass
 class Session:
     """What one start of the program did."""
@@ -180,6 +222,7 @@ class Session:
     loaded: Counter[int] = field(default_factory=Counter)  # positions
     torn: list[str] = field(default_factory=list)  # copies of Θ that are of no version
     writing: list[Future[Any]] = field(default_factory=list)  # of checkpoints; a process would end with its rank
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Session:
@@ -206,7 +249,7 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
         return train_on(transport, options, requests[transport.rank])
 
     told, said = Session([], "", []), io.StringIO()
-    with watching(told), threadpool_limits(1), contextlib.redirect_stderr(said):
+    with watching(told), keeping(told.ledger), threadpool_limits(1), contextlib.redirect_stderr(said):
         try:
             told.ended = job.run(program)
         except Aborted as error:
@@ -283,11 +326,15 @@ def fault(seed: int, folder: Path) -> str:
         wrong = _wrong(what, run, first)
         kept = checkpoints(run)
         unfinished = first.ended[0] and kept and kept[-1][0]["position"] < EPOCHS * SAMPLES
+        if not wrong and not first.ended[0]:
+            wrong = _elsewhere(what, run)
         if wrong or not unfinished:
             return "; ".join(wrong)
-        again = replace(what, ranks=what.resumed_on, stop_at=inf, faults=())
+        again, begun = replace(what, ranks=what.resumed_on, stop_at=inf, faults=()), start_of(run)
         second = session(again, seed, run, resume=True)
-        wrong = _wrong(again, run, second) + _lost(what, kept[-1], first, second)
+        wrong = _wrong(again, run, second) + _lost(what, kept[-1], first, second) + _forgotten(begun, second)
+        if not wrong and what.ranks == what.resumed_on:
+            wrong = _elsewhere(what, run, begun)
         if not wrong and _comparable(what, first):
             session(replace(what, stop_at=inf, faults=()), seed, folder / "whole")
             wrong = [] if _parameters(run) == _parameters(folder / "whole") else ["resumed, it ends elsewhere"]
@@ -312,7 +359,11 @@ def _wrong(what: Case, run: Path, told: Session) -> list[str]:
         f"rank {what.dies} is not named: {told.said!r}": not died or _names(told.said, what.dies),
         f"checkpoints {states}": all(_whole(numbers, left) for numbers, left in states),
     }
-    return [text for text, holds in right.items() if not holds] + told.torn[:1]
+    return (
+        [text for text, holds in right.items() if not holds]
+        + told.torn[:1]
+        + ([] if died else told.ledger.at_the_end())
+    )
 
 
 def _names(said: str, rank: int | None) -> bool:
@@ -340,9 +391,56 @@ def _lost(what: Case, state: tuple[dict[str, int], Counter[int]], first: Session
     return wrong
 
 
+def _forgotten(begun: Start, second: Session) -> list[str]:
+    """Whether peers that go on hold other residuals in all than those that stopped."""
+    held = [book.residual for book in second.ledger.books]
+    if not held or np.allclose(sum(held), begun.vectors["residual"], rtol=0, atol=1e-4):
+        return []
+    return ["the residuals of a resumed run are not those of the checkpoint"]
+
+
+def start_of(run: Path) -> Start:
+    """What the newest checkpoint holds, with the sum of the ranks' residuals: where a server goes on."""
+    newest = sorted(run.glob("checkpoints/[0-9]*/state.h5"))[-1]
+    residual: Any = 0
+    for piece in newest.parent.glob("rank-*.h5"):
+        with h5py.File(piece) as file:
+            residual = residual + file["residual"][:].astype(float) if "residual" in file else residual
+    with h5py.File(newest) as file:
+        numbers, ranges = json.loads(file.attrs["numbers"]), file["ranges"][:]
+        vectors = {name: vector[:] for name, vector in file.items() if name != "ranges"}
+    begins = [epoch * SAMPLES + start for epoch, start, *_ in ranges]
+    again = sorted(Piece(begin, begin + count) for begin, (_, _, count, *_) in zip(begins, ranges, strict=True))
+    vectors["residual"] = residual
+    return Start(vectors, *(numbers[name] for name in ("index", "trained", "position")), again)
+
+
+def _elsewhere(what: Case, run: Path, begun: Start | None = None) -> list[str]:
+    """Which vectors of the last checkpoint are not those of a sequential training, if the order was fixed.
+
+    A server's workers begin anew when it is resumed, from the checkpoint `begun`; others go on as if uninterrupted.
+    """
+    keys = dict(key.split("=", 1) for key in what.keys)
+    name = keys["algorithm.name"]
+    alone = what.ranks - (name in CENTRES) == 1  # one worker has no order to heed
+    fixed = keys.get("algorithm.order") == "round-robin" or keys.get("algorithm.synchronous") == "true"
+    if keys.get("training.dtype") != "float64" or not (fixed or name not in (*CENTRES, "sparse-delta") or alone):
+        return []
+    if alone and not fixed and (keys.get("algorithm.until_free") or keys.get("algorithm.preset") == "chan2014"):
+        return []  # which computes on as long as the master does
+    want = expected((*COMMON, *what.keys), what.ranks, begun if name in SERVERS else None)
+    found = start_of(run).vectors
+    return [
+        f"{name} is not what a sequential training comes to"
+        for name, vector in want.items()
+        if name in found and not np.linalg.norm(found[name] - vector) <= 1e-9 * max(np.linalg.norm(vector), 1e-9)
+    ]
+
+
 def _comparable(what: Case, first: Session) -> bool:
-    """Whether a training that was resumed must end as one that was not interrupted."""
-    return any(f"algorithm.name={name}" in what.keys for name in SYNCHRONOUS) and what.resumed_on == what.ranks
+    """Whether a training in single precision that was resumed must end as one that was not interrupted."""
+    synchronous = any(f"algorithm.name={name}" in what.keys for name in SYNCHRONOUS)
+    return synchronous and "training.dtype=float64" not in what.keys and what.resumed_on == what.ranks
 
 
 def _parameters(run: Path) -> str:
@@ -354,7 +452,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("record", type=Path, nargs="?")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED")
-    parser.add_argument("--to", type=int, default=28_000, dest="last", metavar="SEED")
+    parser.add_argument("--to", type=int, default=42_000, dest="last", metavar="SEED")
     parser.add_argument("--seconds", type=float, default=inf, metavar="S")
     options = parser.parse_args()
     lines = options.record.read_text().splitlines() if options.record and options.record.exists() else []
@@ -374,7 +472,3 @@ def main() -> None:
         of_it = [each["wrong"] for each in done if each["algorithm"] == name]
         print(f"{name}: {len(of_it)} seeds, {sum(map(bool, of_it))} failed")
     print(f"go on with --from {seed}")
-
-
-if __name__ == "__main__":
-    main()

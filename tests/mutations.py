@@ -1,0 +1,501 @@
+"""Faults put into the program one by one: which of them the search for faults finds, and which the tests.
+
+    python -m tests.mutations [NAME...] [--seeds N] [--record FILE]
+
+Each mutation is a text of a file and what replaces it, in a copy of the source. First some seeds of the algorithms that
+it concerns are searched (`tests/search`), then, if nothing was found, the tests of its room. Exit status 1 when more
+than a tenth were not found.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("mpitrain", "kernels", "jobs", "tests", "setup.cfg", "pyproject.toml")
+SEARCHING = """
+import sys, tempfile, time
+from pathlib import Path
+from tests import search
+names, seeds = sys.argv[1].split(), int(sys.argv[2])
+tried = 0
+for seed in range(search.EXACT, search.EXACT + 100_000):
+    if search.name_of(seed) not in names or tried == seeds:
+        continue
+    tried += 1
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        wrong = search.fault(seed, Path(folder))
+    if wrong:
+        print(f"seed {seed}, the {tried}th: {wrong[:200]}")
+        sys.exit(1)
+    if tried == seeds:
+        break
+"""
+SEARCH_DEADLINE, SUITE_DEADLINE = 600, 900  # seconds
+
+SERVERS = "asgd mdownpour adownpour mvadownpour"
+ELASTIC = "easgd eamsgd downpour admm"
+AVERAGING = "easgd-sync eamsgd-sync block-momentum"
+
+
+class Mutation(NamedTuple):
+    """`old` becomes `new` in a file of mpitrain/, where it stands once; `names` are the algorithms to search."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    names: str
+    tests: str = "tests/protocols"
+
+
+CENTRE, PEERS = "protocols/centre", "protocols/peers"
+MUTATIONS = [
+    # ---- a centre that only adds
+    Mutation(
+        "the last push is dropped",
+        f"{CENTRE}/adding_worker.py",
+        "        if not self.stopping and self.t:\n            self._push_pending()\n",
+        "",
+        ELASTIC,
+    ),
+    Mutation(
+        "a delta is added twice",
+        f"{CENTRE}/adding_worker.py",
+        "            if d is not None:\n                centre.push(piece, d)\n",
+        "            if d is not None:\n                centre.push(piece, d)\n                centre.push(piece, d)\n",
+        ELASTIC,
+    ),
+    Mutation(
+        "began is not reset at a restart",
+        f"{CENTRE}/adding_worker.py",
+        "            self.began = self.t\n",
+        "            pass\n",
+        "easgd",
+    ),
+    Mutation(
+        "pushes are not completed at a checkpoint",
+        f"{CENTRE}/adding_worker.py",
+        "        self.centre.complete()\n        if not self._done:\n",
+        "        if not self._done:\n",
+        ELASTIC,
+    ),
+    Mutation(
+        "a turn ends before its push is complete",
+        f"{CENTRE}/adding_worker.py",
+        "            self.centre.complete()\n            self._pass_token(0)\n",
+        "            self._pass_token(0)\n",
+        ELASTIC,
+    ),
+    Mutation(
+        "turns are not restored",
+        f"{CENTRE}/adding_worker.py",
+        'self.t, self.turns, self.began = numbers["t"], numbers["turns"], numbers.get("began", 0)',
+        'self.t, self.turns, self.began = numbers["t"], 0, numbers.get("began", 0)',
+        ELASTIC,
+    ),
+    Mutation(
+        "a worker's clock is not restored",
+        f"{CENTRE}/adding_worker.py",
+        'self.t, self.turns, self.began = numbers["t"], numbers["turns"]',
+        'self.t, self.turns, self.began = 0, numbers["turns"]',
+        ELASTIC,
+    ),
+    Mutation(
+        "a worker's own rate is not restored",
+        f"{CENTRE}/adding_worker.py",
+        '        self.rate.restore(numbers["rate"])\n',
+        "",
+        ELASTIC,
+    ),
+    Mutation(
+        "a worker's rest of a period is not restored",
+        f"{CENTRE}/adding_worker.py",
+        'self.rest = [Work(*row) for row in numbers["rest"]]',
+        "self.rest = []",
+        ELASTIC,
+    ),
+    Mutation(
+        "an idle worker does not restart at the centre",
+        f"{CENTRE}/adding_worker.py",
+        "            self._idle = True\n",
+        "            self._idle = False\n",
+        ELASTIC,
+    ),
+    Mutation(
+        "a move is given up at every step",
+        f"{CENTRE}/adding_worker.py",
+        "        self._first = False\n        self.t += 1\n",
+        "        self.t += 1\n",
+        "easgd eamsgd",
+    ),
+    Mutation(
+        "a move is changed while it travels",
+        f"{CENTRE}/adding_worker.py",
+        "        centre, rule = self.centre, self.rule\n        centre.settle()\n",
+        "        centre, rule = self.centre, self.rule\n",
+        ELASTIC,
+    ),
+    Mutation(
+        "two workers may claim the same samples",
+        f"{CENTRE}/windows.py",
+        "            if seen == place:\n",
+        "            if True:\n",
+        ELASTIC,
+    ),
+    Mutation(
+        "a copy of x̃ is sent before the one before has left",
+        f"{CENTRE}/by_messages.py",
+        "        if not self.asked or (self._sends and not self._sends[-1].Test()):  # most often the last to leave\n"
+        "            return False\n"
+        "        self._sends = [send for send in self._sends if not send.Test()]\n"
+        "        if self._sends:\n"
+        "            return False\n",
+        "        if not self.asked:\n            return False\n",
+        f"{ELASTIC} {SERVERS}",
+    ),
+    Mutation(
+        "moves are taken for those of other pieces",
+        f"{CENTRE}/by_messages.py",
+        "self._pushed[sender] = (self._pushed[sender] + 1) % len(self.pieces)",
+        "self._pushed[sender] = 0",
+        ELASTIC,
+    ),
+    # ---- a server
+    Mutation(
+        "workers take no own steps",
+        f"{CENTRE}/merging_worker.py",
+        "partial(self._step, target, total, None if last else eta)",
+        "partial(self._step, target, total, None)",
+        SERVERS,
+    ),
+    Mutation(
+        "the last gradient replaces the sum",
+        f"{CENTRE}/merging_worker.py",
+        "                np.add(s, g[b], out=s)",
+        "                np.copyto(s, g[b])",
+        SERVERS,
+    ),
+    Mutation(
+        "Θ may lack the worker's own update",
+        f"{CENTRE}/merged.py",
+        "            if index is not None and index >= self._at_least:\n",
+        "            if index is not None:\n",
+        SERVERS,
+    ),
+    Mutation(
+        "unused samples are not taken back",
+        f"{CENTRE}/merging_master.py",
+        "            self.state.queue.give_back(rest)\n",
+        "            pass\n",
+        SERVERS,
+    ),
+    Mutation(
+        "turns skip a worker",
+        f"{CENTRE}/merging_master.py",
+        "                    self._next = (self._next + step + 1) % len(self.workers)",
+        "                    self._next = (self._next + step + 2) % len(self.workers)",
+        SERVERS,
+    ),
+    Mutation(
+        "a gradient is merged before all have read Θ",
+        f"{CENTRE}/merging_master.py",
+        "        if not self.gradients or self.pulling is not None or (self.in_order and self._missing()):",
+        "        if not self.gradients or (self.in_order and self._missing()):",
+        SERVERS,
+    ),
+    Mutation(
+        "the rate is that of the start",
+        f"{CENTRE}/updates.py",
+        "now = self.state, self.schedule.at(self.counters.trained_all)",
+        "now = self.state, self.schedule.at(0)",
+        SERVERS,
+    ),
+    Mutation(
+        "staleness is off by one",
+        f"{CENTRE}/updates.py",
+        "stale, vectors = state.index - told.index, state.vectors()",
+        "stale, vectors = state.index - told.index + 1, state.vectors()",
+        SERVERS,
+    ),
+    Mutation(
+        "workers' samples are not in a checkpoint",
+        f"{CENTRE}/merging_master.py",
+        "[*self.assigned.values(), *self.stocks.values()]",
+        "[*self.stocks.values()]",
+        SERVERS,
+    ),
+    # ---- the queue and the stages
+    Mutation(
+        "a position is off by one",
+        "sampling/queue.py",
+        "        return self.position + max(place - sum(work.count for work in self.returned), 0)",
+        "        return self.position + max(place - sum(work.count for work in self.returned) + 1, 0)",
+        f"{ELASTIC} sparse-delta",
+        "tests/sampling",
+    ),
+    Mutation(
+        "what is left of a returned range is all of it",
+        "sampling/queue.py",
+        "                left.append(work.rest(used))",
+        "                left.append(work)",
+        f"{ELASTIC} {SERVERS}",
+        "tests/sampling",
+    ),
+    Mutation(
+        "rests of one sample are dropped",
+        "sampling/queue.py",
+        "        if work.count > 0:\n            self.returned.append(work)",
+        "        if work.count > 1:\n            self.returned.append(work)",
+        SERVERS,
+        "tests/sampling",
+    ),
+    Mutation(
+        "minibatches cross the begin of a stage",
+        "sampling/queue.py",
+        "min(most, self.samples - start, self.total - position, limit or most)",
+        "min(most, self.samples - start, self.total - position)",
+        f"{SERVERS} allreduce",
+        "tests/sampling",
+    ),
+    Mutation(
+        "a stage begins one sample late",
+        "schedules/stages.py",
+        "in reversed(self._begins) if position <= served)",
+        "in reversed(self._begins) if position < max(served, 1))",
+        f"{SERVERS} {ELASTIC}",
+        "tests/schedules",
+    ),
+    # ---- peers
+    Mutation(
+        "a barrier is left out",
+        f"{PEERS}/meeting.py",
+        "        exchange.until(lambda: bool(barrier.Test()), coming)\n",
+        "",
+        "sparse-delta",
+    ),
+    Mutation(
+        "messages that have come are left unapplied",
+        f"{PEERS}/meeting.py",
+        "        exchange.receive()\n"
+        '        exchange.until(lambda: not exchange.inbox.held, "the last messages to arrive")\n',
+        "",
+        "sparse-delta",
+    ),
+    Mutation(
+        "the round of a stop is handed out again",
+        f"{PEERS}/rounds.py",
+        "strict=False) if reached <= place]",
+        "strict=False) if reached <= place + 1]",
+        "sparse-delta",
+    ),
+    Mutation(
+        "the residual's sign",
+        "ops/residual.py",
+        "                value += threshold if negative else -threshold",
+        "                value -= threshold if negative else -threshold",
+        "sparse-delta",
+        "tests/ops",
+    ),
+    Mutation(
+        "an adapted threshold is not restored",
+        f"{PEERS}/compression.py",
+        'self._numbers.setdefault("threshold", options.threshold)',
+        'self._numbers["threshold"] = options.threshold',
+        "sparse-delta",
+    ),
+    Mutation(
+        "a resumed peer forgets the residuals of others",
+        "rules/sparse_delta.py",
+        "        for residual in residuals:\n            total += residual[block]",
+        "        for residual in residuals[:ranks]:\n            total += residual[block]",
+        "sparse-delta",
+        "tests/rules",
+    ),
+    Mutation(
+        "minibatches without emission do not count",
+        f"{PEERS}/compression.py",
+        "        self._since_last += 1\n",
+        "        self._since_last = 1\n",
+        "sparse-delta",
+    ),
+    Mutation(
+        "own entries are not applied",
+        f"{PEERS}/exchange.py",
+        "        self.replica.apply_own(entries, step)\n",
+        "",
+        "sparse-delta",
+    ),
+    # ---- steps together
+    Mutation(
+        "a bucket is used before it is summed",
+        "protocols/synchronous.py",
+        '            self.transport.wait(request, "the other ranks\' gradients")\n',
+        "",
+        "allreduce",
+    ),
+    Mutation(
+        "uneven shares count alike",
+        "protocols/synchronous.py",
+        "else share.count / work.count",
+        "else 1.0 / ranks",
+        "allreduce",
+    ),
+    Mutation(
+        "steps since an average are not restored",
+        "protocols/model_averaging.py",
+        'self.t, self.since = numbers["t"], numbers.get("since", 0)',
+        'self.t, self.since = numbers["t"], 0',
+        AVERAGING,
+    ),
+    Mutation(
+        "the last average keeps its whole momentum",
+        "algorithms/block_momentum.py",
+        "        self._mu *= steps / self._options.tau\n",
+        "        return\n",
+        "block-momentum",
+        "tests/algorithms",
+    ),
+    Mutation(
+        "momentum is kept at a restart",
+        "optimizers/descent.py",
+        "            np.copyto(self.buffers[name][part], buffer)\n",
+        "            pass\n",
+        "eamsgd easgd block-momentum",
+        "tests/optimizers",
+    ),
+    Mutation(
+        "the mean loss that lowers the rate is one rank's",
+        "protocols/model_averaging.py",
+        "        self.rate.observe(mean)\n",
+        "        self.rate.observe(loss / max(share.count, 1))\n",
+        AVERAGING,
+    ),
+    Mutation(
+        "a sum over ranks is used too early",
+        "protocols/model_averaging.py",
+        '                self.transport.wait(request, "the other ranks\' parameters")\n',
+        "                pass\n",
+        AVERAGING,
+    ),
+    Mutation(
+        "convolutions count a rank's share",
+        "protocols/hybrid.py",
+        "        self._batch = work.count\n",
+        "        self._batch = share.count\n",
+        "hybrid",
+    ),
+    Mutation(
+        "biases take the weights' rate",
+        "protocols/hybrid_update.py",
+        "self._step(block, rate * self.options.bias_rate * bias_scale, decay_of_biases)",
+        "self._step(block, rate * bias_scale, decay_of_biases)",
+        "hybrid",
+    ),
+    # ---- checkpoints
+    Mutation(
+        "the updates' number is not restored",
+        "checkpoint/state.py",
+        'self.index, self.trained, self.seconds = numbers["index"], numbers["trained"]',
+        'self.index, self.trained, self.seconds = 0, numbers["trained"]',
+        f"{SERVERS} allreduce {AVERAGING}",
+        "tests/checkpoint",
+    ),
+    Mutation(
+        "where an optimizer began is not restored",
+        "checkpoint/state.py",
+        'self.began = numbers.get("began", 0)',
+        'self.began = numbers["index"]',
+        "allreduce",
+        "tests/checkpoint",
+    ),
+    Mutation(
+        "vectors are not copied before they are written",
+        "checkpoint/writer.py",
+        '            out[name] = self._copies.setdefault(f"{owner}/{name}", np.empty_like(host))\n'
+        "            np.copyto(out[name], host)\n",
+        "            out[name] = host\n",
+        f"{ELASTIC} {SERVERS} sparse-delta allreduce",
+        "tests/checkpoint",
+    ),
+    Mutation(
+        "ranges to hand out again are lost at a resume",
+        "cli/train.py",
+        "    state.queue.returned = msgspec.json.decode(",
+        "    state.queue.returned = [] and msgspec.json.decode(",
+        f"{SERVERS} {ELASTIC}",
+        "tests/checkpoint",
+    ),
+]
+
+
+def main() -> int:
+    """Try the mutations that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a part of a mutation's name")
+    parser.add_argument("--seeds", type=int, default=60, help="of the search, for each mutation")
+    parser.add_argument("--record", type=Path, help="append a line of JSON for each mutation; go on behind them")
+    options = parser.parse_args()
+    chosen = [each for each in MUTATIONS if not options.names or any(name in each.name for name in options.names)]
+    record = options.record
+    found = [json.loads(line) for line in record.read_text().splitlines()] if record and record.exists() else []
+    before = {each["name"] for each in found}
+    for mutation in chosen:
+        if mutation.name in before:
+            continue
+        found.append({"name": mutation.name, "by": tried(mutation, options.seeds)})
+        print(f"{mutation.name}: {found[-1]['by'] or 'NOT FOUND'}", flush=True)
+        if record:
+            with record.open("a") as file:
+                file.write(json.dumps(found[-1]) + "\n")
+    missed = [each["name"] for each in found if not each["by"]]
+    print(f"{len(found) - len(missed)} of {len(found)} found; not found: {', '.join(missed) or 'none'}")
+    return int(10 * len(missed) > len(found))
+
+
+def tried(mutation: Mutation, seeds: int) -> str:
+    """What finds a mutation; "" if nothing does."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        tree = Path(folder)
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, tree / name, **({"ignore": LEFT_OUT} if copy is shutil.copytree else {}))
+        path = tree / "mpitrain" / mutation.path
+        text = path.read_text()
+        if text.count(mutation.old) != 1:
+            raise SystemExit(f"{mutation.name}: {mutation.path} has its text {text.count(mutation.old)} times")
+        path.write_text(text.replace(mutation.old, mutation.new))
+        began = time.monotonic()
+        searched = run(tree, ["-c", SEARCHING, mutation.names, str(seeds)], SEARCH_DEADLINE)
+        if searched is not None:
+            return f"search, {time.monotonic() - began:.0f} s: {searched}"
+        tested = run(tree, ["-m", "pytest", "-q", "-x", "-n", "2", mutation.tests], SUITE_DEADLINE)
+        return "" if tested is None else f"{mutation.tests}: {tested}"
+
+
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.nbi", "*.nbc")
+
+
+def run(tree: Path, arguments: list[str], deadline: float) -> str | None:
+    """The last telling line of a Python program that failed; None if it did not."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(tree)}
+    command = [sys.executable, *arguments]
+    try:
+        ended = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=deadline)
+    except subprocess.TimeoutExpired:
+        return f"no end within {deadline} s"
+    if ended.returncode == 0:
+        return None
+    lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.startswith(("seed ", "FAILED", "E  "))]
+    return (lines or (ended.stdout + ended.stderr).splitlines() or ["status"])[-1][:160]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""`python -m tests.search`."""
+
+from . import main
+
+main()
