@@ -200,12 +200,12 @@ class Kernels(Launcher):
             self.column_sums(sums, out)
 
     def max_pool(self, x: Array, size: int, stride: int, out: Array, place: Array) -> None:
-        """out [n, h', w', c] ← the maximum of each window of x [n, h, w, c]; `place` uint8 ← its position in it."""
-        self._images("pooling", "max_pool", out, (x, out, place), x.shape[1:], out.shape[1:3], size, stride)
+        """out [n, h', w', c] ← the maximum of each window of x [n, h, w, c]; `place` ← its position in it."""
+        self._images(_pooling(place), "max_pool", out, (x, out, place), x.shape[1:], out.shape[1:3], size, stride)
 
     def max_unpool(self, dy: Array, place: Array, size: int, stride: int, out: Array) -> None:
         """out [n, h, w, c] ← 0 plus each dy [n, h', w', c] at the place of its maximum."""
-        self._images("pooling", "max_unpool", out, (dy, place, out), out.shape[1:], dy.shape[1:3], size, stride)
+        self._images(_pooling(place), "max_unpool", out, (dy, place, out), out.shape[1:], dy.shape[1:3], size, stride)
 
     def gather_patches(self, x: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
         """out [n, h', w', kh·kw·c] ← the patch of x [n, h, w, c] under each output pixel, 0 outside the image."""
@@ -279,6 +279,11 @@ class Kernels(Launcher):
         if x.size:
             blocks = -(-(numbers[1] % 8 + x.size) // (8 * THREADS))
             self.launch("dropout", "dropout", x.dtype, (blocks,), (THREADS,), x, y, scale, *numbers, 1 / (1 - rate))
+
+
+def _pooling(place: Array) -> str:
+    """The file of the kernels for positions of this type."""
+    return "pooling" if place.itemsize == 1 else "wide_pooling"
 
 
 def _draw(rng: np.random.Generator, count: int) -> tuple[int, Array]:

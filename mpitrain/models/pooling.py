@@ -37,4 +37,9 @@ class MaxPool(Layer):
 
     def places(self, n: int) -> Array:
         """The buffer [n, *output_shape] with the position of each maximum in its window."""
-        return self.workspace.array(f"{self.name}.place", (n, *self.output_shape), np.dtype(np.uint8))
+        return self.workspace.array(f"{self.name}.place", (n, *self.output_shape), place_type(self.size))
+
+
+def place_type(size: int) -> np.dtype:
+    """The type of a position in a window of side `size`: a byte where that is enough."""
+    return np.dtype(np.uint8 if size <= 16 else np.int32)

@@ -10,24 +10,27 @@ from mpitrain.flat import Array
 def max_pool(x: Array, size: int, stride: int, out: Array, place: Array) -> None:
     """out [n, h', w', c] = the maximum of each window of x [n, h, w, c].
 
-    `place` (uint8, the shape of out) = its position in the window, row by row.
+    `place` (integers up to size² − 1, the shape of out) = its position in the window, row by row.
     The first of equal values is taken; NaN is larger than every number.
     """
     n, rows, columns, channels = out.shape
+    found = np.empty(channels, np.int32)  # as wide as a float32, so that the loop over channels works on whole vectors
     for i in range(n):
         for row in range(rows):
             for column in range(columns):
-                best, where = out[i, row, column], place[i, row, column]
+                best = out[i, row, column]
                 corner = x[i, row * stride, column * stride]
                 for c in range(channels):
                     best[c] = corner[c]
-                    where[c] = 0
+                    found[c] = 0
                 for k in range(1, size * size):
                     pixel = x[i, row * stride + k // size, column * stride + k % size]
                     for c in range(channels):
                         wins = (pixel[c] > best[c]) | (pixel[c] != pixel[c])
                         best[c] = pixel[c] if wins else best[c]
-                        where[c] = np.uint8(k) if wins else where[c]
+                        found[c] = np.int32(k) if wins else found[c]
+                for c in range(channels):
+                    place[i, row, column, c] = found[c]
 
 
 @njit(cache=True, nogil=True)

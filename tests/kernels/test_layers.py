@@ -12,6 +12,7 @@ from mpitrain.kernels.launch import CHUNK, HALF_MAX, Kernels
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.losses import LOSSES
 from mpitrain.models.normalisation import LocalResponseNorm
+from mpitrain.models.pooling import place_type
 from mpitrain.models.workspace import Workspace
 from mpitrain.rng import stream
 
@@ -101,13 +102,17 @@ def test_a_bias_over_more_elements_than_are_numbered(stand_in: Any) -> None:
 POOLS = [((2, 4, 6, 3), 2, 2), ((1, 7, 9, 5), 3, 2), ((2, 5, 5, 1), 3, 1), ((1, 8, 7, 2), 2, 3), ((1, 3, 3, 4), 3, 3)]
 
 
-@pytest.mark.parametrize(("shape", "size", "stride"), [*POOLS, ((3, 24, 24, 9), 2, 2), ((0, 4, 4, 2), 2, 2)])
+#: Windows of 256 pixels, whose places fit into a byte, and of more.
+LARGE = [((1, 17, 16, 3), 16, 1), ((1, 18, 17, 3), 17, 1), ((2, 30, 27, 2), 24, 3)]
+
+
+@pytest.mark.parametrize(("shape", "size", "stride"), [*POOLS, *LARGE, ((3, 24, 24, 9), 2, 2), ((0, 4, 4, 2), 2, 2)])
 def test_max_pool(compare: Callable[..., list[Any]], shape: tuple[int, ...], size: int, stride: int) -> None:
     """To the bit, forward and backward; equal numbers, −0 and NaN as on the CPU."""
     x = np.round(2 * normal(*shape)) / 2  # many are equal
     x.reshape(-1)[::29] = np.nan
     out = np.zeros((shape[0], *((side - size) // stride + 1 for side in shape[1:3]), shape[3]), np.float32)
-    place = np.zeros(out.shape, np.uint8)
+    place = np.zeros(out.shape, place_type(size))
     _, _, _, out, place = compare("max_pool", x, size, stride, out, place)
     theirs, their_place = np.zeros_like(out), np.zeros_like(place)
     ops.max_pool(x, size, stride, theirs, their_place)

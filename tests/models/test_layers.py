@@ -27,6 +27,9 @@ LAYERS = [
     (MaxPool(2), (5, 4, 3)),
     (MaxPool(3, 2), (7, 8, 2)),
     (MaxPool(2, 3), (5, 6, 2)),
+    (MaxPool(16), (16, 17, 2)),
+    (MaxPool(17), (17, 18, 2)),
+    (MaxPool(24, 3), (27, 24, 1)),
     (LocalResponseNorm(), (2, 2, 7)),
     (LocalResponseNorm(3, 0.7, 0.5, 1.0), (2, 3, 5)),
     (Convolution(3, 3), (5, 4, 2)),
@@ -35,6 +38,7 @@ LAYERS = [
     (Convolution(2, 5, stride=4, pad=2), (11, 9, 1)),
     (Convolution(3, 2, pool=MaxPool(2)), (6, 5, 2)),
     (Convolution(2, 3, pad=1, pool=MaxPool(3, 2)), (7, 7, 2)),
+    (Convolution(1, 2, pool=MaxPool(20)), (21, 22, 1)),
 ]
 
 
@@ -103,6 +107,17 @@ def test_max_pool_by_hand() -> None:
     np.testing.assert_array_equal(run(pool, x, np.empty(0))[0, :, :, 0], [[5, 8], [7, 8]])
     dx = pool.backward({}, {}, np.array([1.0, 10, 100, 1000]).reshape(1, 2, 2, 1))
     np.testing.assert_array_equal(dx[0, :, :, 0], [[0, 1, 0], [0, 0, 1010], [100, 0, 0]])
+
+
+@pytest.mark.parametrize(("size", "bytes_each"), [(1, 1), (16, 1), (17, 4), (300, 4)])
+def test_the_place_of_any_maximum_fits(size: int, bytes_each: int) -> None:
+    """The last pixel of a window is its maximum, and small windows store no more than a byte."""
+    pool = MaxPool(size)
+    x = np.zeros((1, size, size, 1))
+    x[0, -1, -1, 0] = 1
+    run(pool, x, np.empty(0))
+    assert pool.places(1).itemsize == bytes_each
+    np.testing.assert_array_equal(pool.backward({}, {}, np.full((1, 1, 1, 1), 5.0)), 5 * x)
 
 
 def test_pooling_drops_what_no_whole_window_covers() -> None:
