@@ -24,6 +24,8 @@ ROWS = 8
 class Kernels(Launcher):
     """The functions for one device. Those with names of mpitrain.ops are used by a `Workspace`."""
 
+    LRN_HALF_MAX = HALF_MAX
+
     # Sparse deltas
 
     def accumulate(

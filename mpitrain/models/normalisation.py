@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.models.layer import Layer, Shape, Views
+from mpitrain.models.layer import DoesNotFit, Layer, Shape, Views
 
 
 class LocalResponseNorm(Layer):
@@ -21,6 +21,9 @@ class LocalResponseNorm(Layer):
 
     def prepare(self, input_shape: Shape) -> Shape:
         self.require_image(input_shape)
+        most = self.workspace.ops.LRN_HALF_MAX
+        if min(self.half, input_shape[2] - 1) > most:
+            raise DoesNotFit(self.name, "size", f"a window has at most {2 * most + 1} channels on this device")
         return input_shape
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:

@@ -15,6 +15,6 @@ from mpitrain.ops.elementwise import (
     sigmoid,
     sigmoid_backward,
 )
-from mpitrain.ops.normalisation import channel_window_sum, lrn_backward, lrn_forward
+from mpitrain.ops.normalisation import LRN_HALF_MAX, channel_window_sum, lrn_backward, lrn_forward
 from mpitrain.ops.patches import add_patches, gather_patches
 from mpitrain.ops.pooling import max_pool, max_unpool

@@ -1,10 +1,15 @@
 """Local response normalisation (mpitrain.models.normalisation), and the sums over neighbouring channels in it."""
 
+import sys
+
 import numpy as np
 from numba import njit
 
 from mpitrain.flat import Array
 from mpitrain.ops.elementwise import add_scaled
+
+#: The most channels of a window on either side; another device may allow fewer.
+LRN_HALF_MAX = sys.maxsize
 
 
 @njit(cache=True, nogil=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mpitrain import ops
+from mpitrain.errors import BadInput
 from mpitrain.kernels import launch, reference
 from mpitrain.kernels.launch import CHUNK, HALF_MAX, Kernels
 from mpitrain.models.dropout import Dropout
@@ -170,6 +171,14 @@ def test_a_window_wider_than_the_kernels(xp: Any, kernels: Kernels) -> None:
     x = xp.zeros((1, 100), np.float32)
     with pytest.raises(ValueError, match="at most 32"):
         kernels.lrn_forward(x, x, x, half=HALF_MAX + 1, scale=1, power=1, offset=1)
+
+
+def test_a_layer_with_such_a_window_is_refused_when_the_network_is_built(xp: Any, kernels: Kernels) -> None:
+    """Unless there are fewer channels than that."""
+    workspace, layer = Workspace(xp, kernels), LocalResponseNorm(2 * HALF_MAX + 3)
+    assert layer.connect((1, 1, HALF_MAX + 1), "norm1", workspace) == (1, 1, HALF_MAX + 1)
+    with pytest.raises(BadInput, match="norm1: a window has at most 65 channels on this device"):
+        layer.connect((1, 1, 100), "norm1", workspace)
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 7, 8, 13])
