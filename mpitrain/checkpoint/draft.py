@@ -157,7 +157,8 @@ def _fill(file: h5py.File, piece: FileContent, layout: Layout) -> None:
             stored[part] = vector[part]
     for name, array in piece.kept.items():
         flat = array.reshape(-1)
-        file.create_dataset(f"{KEPT}/{name}", data=flat, fletcher32=True, chunks=(max(min(flat.size, CHUNK), 1),))
+        chunk = max(min(flat.size, CHUNK), 1)  # larger than an array of no element, which `maxshape` allows
+        file.create_dataset(f"{KEPT}/{name}", data=flat, fletcher32=True, chunks=(chunk,), maxshape=(None,))
 
 
 def _delete(checkpoint: Path) -> None:

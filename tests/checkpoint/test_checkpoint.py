@@ -48,6 +48,24 @@ def save(folder: Path, state: State, keep: int = 9) -> Path:
     return draft.commit(keep)
 
 
+def test_what_a_model_keeps_comes_back_in_its_type(tmp_path: Path) -> None:
+    """Also complex numbers, and an array of no element."""
+    kept = {
+        "a.turn": np.array([1 + 2j, -3j], np.complex64),
+        "a.none": np.zeros((0, 3), np.float32),
+        "marks": np.array([True, False]),
+        "count": np.array(7),
+    }
+    draft = checkpoint.Draft(tmp_path, 1)
+    draft.begin(1000)
+    draft.write("state.h5", checkpoint.FileContent({}, {}, kept=kept), LAYOUT)
+    found = checkpoint.load_kept(draft.commit())
+    assert found.keys() == kept.keys()
+    for name, array in kept.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array.reshape(-1))
+
+
 def test_vectors_that_a_checkpoint_lacks_begin_where_it_was_made(tmp_path: Path) -> None:
     """An optimizer counts its steps from there; a resume of what it then saves keeps that place."""
     path = save(tmp_path / "first", filled(1, 36))
