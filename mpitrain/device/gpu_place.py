@@ -48,7 +48,7 @@ class GpuPlace(Place):
 
     def copied(self, tensor: torch.Tensor) -> Array:
         with self.computing():
-            return self.array(tensor.detach()).get()
+            return self.array(tensor.detach().resolve_conj().resolve_neg()).get()
 
     def number(self, tensor: torch.Tensor) -> SupportsFloat:
         value: SupportsFloat = self.array(tensor.detach().double())  # of any type, such as bfloat16, which CuPy lacks

@@ -1,7 +1,9 @@
 """Examine a user's module before it is trained: what cannot be trained is refused, by name."""
 
+import pickle
 import random
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput, first_line
 from mpitrain.flat import on_host
+from mpitrain.models import torch_state
 from mpitrain.models.torch_binding import Named
 from mpitrain.rng import stream
 
@@ -68,6 +71,16 @@ def made(make: Callable[[int], object], seed: int, name: str, example: torch.Ten
     return module
 
 
+def require_repeated(module: torch.nn.Module, again: torch.nn.Module, name: str) -> None:
+    """Raise BadInput naming a buffer that no checkpoint holds and that is not the same when the module is made again,
+    as it is for other ranks, evaluations and exports."""
+    held, others = torch_state.held(module), dict(again.named_buffers())
+    for each, buffer in module.named_buffers():
+        values = [None if b is None else torch_state.numbers(b).tobytes() for b in (buffer, others.get(each))]
+        if each not in held and values[0] != values[1]:
+            raise BadInput(f"{name}: the buffer {each} is not persistent, and built with other values each time")
+
+
 def trained(module: torch.nn.Module, all_names: bool = False) -> list[Named]:
     """The parameters that need a gradient; one that several layers share is there once, by its first name, unless
     `all_names` are wanted."""
@@ -75,25 +88,71 @@ def trained(module: torch.nn.Module, all_names: bool = False) -> list[Named]:
 
 
 def examine(model: "TorchModel") -> None:
-    """Raise BadInput unless the module's outputs fit the classes and its loss has a gradient, or if a buffer changes
-    while it trains that is not a statistic of normalisation."""
+    """Raise BadInput unless the module's outputs fit the classes in training and in evaluation and its loss has a
+    gradient, or if it changes a buffer that is not a statistic of normalisation."""
     module, batch = model.module, _batch(model)
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with blaming(model.name, "cannot be trained"):
+        before = _state(model)
         outputs = module(model.inputs(batch.inputs))
-        if not isinstance(outputs, torch.Tensor) or outputs.shape != (2, model.classes):
-            found = f"of shape {list(outputs.shape)}" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-            raise BadInput(f"{model.name}: the outputs for 2 samples are {found}, not [2, {model.classes}] (classes)")
+        _require_outputs(model, outputs)
         loss = model.loss(outputs, model.targets(batch))
         if not isinstance(loss, torch.Tensor) or loss.shape != () or not loss.requires_grad:
             raise BadInput(f"{model.name}: the loss is no scalar tensor with a gradient")
+    _require_unchanged(model, before, "training")
+    with blaming(model.name, "cannot be evaluated"):
+        model.switch(training=False)
+        with torch.no_grad():
+            _require_outputs(model, module(model.inputs(batch.inputs)))
+        model.evaluate(model.place.put(model.current()), batch)
+    _require_unchanged(model, before, "evaluation")
+
+
+def _require_outputs(model: "TorchModel", outputs: object) -> None:
+    found = type(outputs).__name__
+    if isinstance(outputs, torch.Tensor):
+        if outputs.shape == (2, model.classes) and outputs.is_floating_point():
+            return
+        found = f"of shape {list(outputs.shape)}"
+        found += "" if outputs.is_floating_point() else f" and type {str(outputs.dtype).removeprefix('torch.')}"
+    mode = "" if model.module.training else " in evaluation mode"
+    raise BadInput(
+        f"{model.name}: the outputs for 2 samples{mode} are {found}, not [2, {model.classes}] (classes) of floats"
+    )
+
+
+def _state(model: "TorchModel") -> dict[str, bytes]:
+    """Buffers that are no statistics, and what layers call extra state, by name."""
     statistics = model.statistics.names()
-    for name, buffer in module.named_buffers():
-        if name not in statistics and not torch.equal(before[name], buffer):
+    buffers = {name: buffer for name, buffer in model.module.named_buffers() if name not in statistics}
+    return {
+        **{f"buffer {name}": model.place.copied(buffer).tobytes() for name, buffer in buffers.items()},
+        **{f"extra state {name}": pickle.dumps(value) for name, value in torch_state.extra(model.module).items()},
+    }
+
+
+def _require_unchanged(model: "TorchModel", before: dict[str, bytes], when: str) -> None:
+    for name, value in _state(model).items():
+        if before.get(name) != value:
             raise BadInput(
-                f"{model.name}: the buffer {name} changes in training and is not a statistic of normalisation: "
+                f"{model.name}: the {name} changes in {when} and is not a statistic of normalisation: "
                 "which value belongs to averaged parameters is unknown"
             )
+
+
+def in_pairs(model: "TorchModel") -> set[bool]:
+    """Whether the module cannot take one sample alone, which has no variance: in training (True), in evaluation."""
+    batch = _batch(model)
+    found = set()
+    for training in (False, True):
+        model.switch(training)
+        try:
+            with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+                outputs = model.module(model.inputs(batch.inputs[:1]))
+            if not outputs.isfinite().all():
+                found.add(training)
+        except Exception:
+            found.add(training)
+    return found
 
 
 def may_step_early(model: "TorchModel") -> bool:
@@ -116,7 +175,7 @@ def may_step_early(model: "TorchModel") -> bool:
 
 def _batch(model: "TorchModel") -> Batch:
     draw = stream(0, "examination")
-    inputs = draw.standard_normal((2, *model.input_shape)).astype(model.current().dtype)
+    inputs = draw.standard_normal((2, *model.input_shape)).astype(np.float32)
     batch = Batch(inputs, np.arange(2, dtype=np.int32) % model.classes)
     return Batch(*map(model.place.put, batch))
 
@@ -128,11 +187,23 @@ def _require_plain(module: torch.nn.Module, name: str) -> None:
     for each, tensor in {**parameters, **buffers}.items():
         if tensor.device.type != "cpu":
             raise BadInput(f"{name}: {each} lies on {tensor.device}; a module is built on the CPU")
-        if tensor.dtype is torch.bfloat16 or (each in parameters and tensor.dtype not in FLOATS):
+        if each in parameters and tensor.dtype not in FLOATS:
             raise BadInput(f"{name}: {each} is {str(tensor.dtype).removeprefix('torch.')}, not float32")
+        try:
+            torch_state.numbers(tensor)
+        except (TypeError, RuntimeError):
+            kind = f"{tensor.layout} of {tensor.dtype}".replace("torch.", "")
+            raise BadInput(f"{name}: {each} is {kind}, which NumPy's arrays cannot hold") from None
     if len(dtypes := {p.dtype for p in parameters.values()}) > 1:
         odd = next(each for each, p in parameters.items() if p.dtype is torch.float64)
         raise BadInput(f"{name}: {odd} is float64, others are float32: one dtype is trained ({len(dtypes)} found)")
+    trained_places = {p.untyped_storage().data_ptr(): each for each, p in parameters.items() if p.requires_grad}
+    for each, buffer in buffers.items():
+        if buffer.numel() and (other := trained_places.get(buffer.untyped_storage().data_ptr())):
+            raise BadInput(
+                f"{name}: the buffer {each} lies in the memory of the parameter {other}, and would not follow it; "
+                "compute it in forward"
+            )
     for each, p in parameters.items():
         if p.numel() and (other := places.setdefault(p.untyped_storage().data_ptr(), each)) != each:
             raise BadInput(

@@ -1,5 +1,6 @@
 """Any torch.nn.Module as a model."""
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, SupportsFloat
@@ -13,6 +14,7 @@ from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_examination as examination
+from mpitrain.models import torch_state
 from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.models.torch_binding import Binding
 from mpitrain.models.torch_place import HOST, Place
@@ -59,14 +61,16 @@ class TorchModel:
         self._make, self._seed, self._bf16, self.place = make, seed, bf16, place
         self._dtype = np.dtype(np.float32)
         with place.computing():
-            self.module = self._made(seed).float().to(place.device)
+            self.module = torch_state.cast(self._own(seed), torch.float32).to(place.device)
         self._binding = Binding(examination.trained(self.module), l2, l2_biases, place)
         self.layout = self._binding.layout  # as the module registers them
-        self.statistics = Statistics(self.module, self._forward)
+        self.statistics = Statistics(self.module, self._observed)
         self._training = self._early = True
+        self._in_pairs: set[bool] = set()
         with examination.drawing(seed), place.computing():
             examination.examine(self)
-        self._early = examination.may_step_early(self)
+            self._in_pairs = examination.in_pairs(self)
+            self._early = examination.may_step_early(self)
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -110,7 +114,7 @@ class TorchModel:
                 key = int(rng.integers(1 << 32)) + (share[0] if share else 0) * MIX
                 self.place.seed(key % (1 << 32))
             with self._autocast():
-                loss = self.loss(*self._paired(self.inputs(batch.inputs), self.targets(batch)))
+                loss = self.loss(self._outputs(self.inputs(batch.inputs), True), self.targets(batch))
             self._binding.backward(loss.backward, gradients, on_ready if self._early else None)
             if on_ready is not None and not self._early:
                 on_ready(slice(0, self.layout.size))
@@ -129,7 +133,8 @@ class TorchModel:
         with self.place.computing(), torch.no_grad():
             self._bind(parameters, training=False)
             with self._autocast():
-                return self.place.array(self._forward(inputs).to(DTYPES[self._dtype.name]))
+                outputs = self._outputs(self.inputs(inputs), False)
+                return self.place.array(outputs.to(DTYPES[self._dtype.name]))
 
     def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
         """Take the minibatch `number` of `count` of training data into the statistics of normalisation; after the last
@@ -147,32 +152,50 @@ class TorchModel:
         """What the module needs beside these parameters, by its names in the module's state_dict: constants, and the
         statistics of normalisation where they belong to them."""
         names = self._constants() | (self.statistics.names() if self.measured(parameters) else set())
-        state = self.module.state_dict()
-        return {name: self.place.copied(state[name]) for name in sorted(names)}
+        state = torch_state.held(self.module)
+        return {name: self.place.copied(state[name]) for name in sorted(names & state.keys())}
 
     def restore(self, kept: Mapping[str, Array], parameters: Array) -> None:
         """Take back what `kept` has given for these parameters. Raises BadInput naming what does not fit."""
         with self.place.computing():
             self._convert(parameters.dtype)
-            state = self.module.state_dict()
+            state = torch_state.held(self.module)
             for name, array in kept.items():
-                if name not in state or state[name].numel() != array.size:
-                    raise BadInput(f"{self.name}: has no {name} of {array.size} elements, which the checkpoint holds")
-                state[name].copy_(torch.from_numpy(array).reshape(state[name].shape))
+                if name not in state or not torch_state.of_one_kind(state[name], array):
+                    found = f"{array.size} elements of {array.dtype}"
+                    raise BadInput(f"{self.name}: has no {name} of {found}, which the checkpoint holds")
+                torch_state.fill(state[name], array)
         if self.statistics.names() <= kept.keys():
             self.statistics.belong_to(parameters)
 
     def standalone(self, parameters: Array) -> torch.nn.Module:
         """A module of its own, on the CPU, with these parameters and what belongs to them, in evaluation mode."""
-        module = self._made(self._seed).to(DTYPES[parameters.dtype.name])
-        state, views = module.state_dict(), self.layout.views(np.asarray(on_host(parameters)))
+        module = torch_state.cast(self._made(self._seed), DTYPES[parameters.dtype.name])
+        state = {**torch_state.held(module), **dict(examination.trained(module))}
+        views = self.layout.views(np.asarray(on_host(parameters)))
         for name, array in {**views, **self.kept(parameters)}.items():
-            state[name].copy_(torch.from_numpy(array))
+            torch_state.fill(state[name], array)
         return module.eval()
 
     def current(self) -> Array:
         """A copy of the parameters that the module has now, in host memory."""
         return np.concatenate([self.place.copied(p).ravel() for _, p in examination.trained(self.module)])
+
+    def switch(self, training: bool) -> None:
+        """Let the module train or evaluate."""
+        if training != self._training:
+            self.module.train(training)
+            self._training = training
+
+    def _own(self, seed: int) -> torch.nn.Module:
+        """The module to train. If what is made next has the same tensors in it, all modules are copies."""
+        module, again, make = self._made(seed), self._made(seed), self._make
+        if not torch_state.share(module, again):
+            examination.require_repeated(module, again, self.name)
+            return module
+        self._make = lambda seed: copy.deepcopy(make(seed))
+        with examination.blaming(self.name, "returns the same tensors each time, which cannot be copied"):
+            return copy.deepcopy(module)
 
     def _made(self, seed: int) -> torch.nn.Module:
         with examination.drawing(seed):
@@ -182,29 +205,29 @@ class TorchModel:
     def _bind(self, parameters: Array, training: bool) -> None:
         self._convert(parameters.dtype)
         self._binding.bind(parameters)
-        if training != self._training:
-            self.module.train(training)
-            self._training = training
+        self.switch(training)
 
-    def _paired(self, x: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs and targets. One sample alone, which has no variance, is normalised with a copy of itself."""
-        if len(x) == 1 and self.statistics:
-            x, targets = torch.cat([x, x]), torch.cat([targets, targets])
-        return self.module(x), targets
+    def _outputs(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        """The module's outputs. One sample that it cannot take alone is computed, and normalised, with a copy of
+        itself."""
+        if len(x) == 1 and training in self._in_pairs:
+            return self.module(torch.cat([x, x]))[:1]
+        outputs: torch.Tensor = self.module(x)
+        return outputs
 
     def _constants(self) -> set[str]:
         """The names, as in state_dict, of parameters that need no gradient and of buffers that are no statistics."""
         trained = {name for name, _ in examination.trained(self.module, all_names=True)}
-        return set(self.module.state_dict()) - trained - self.statistics.names()
+        return torch_state.held(self.module).keys() - trained - self.statistics.names()
 
     def _convert(self, dtype: np.dtype) -> None:
         if dtype != self._dtype:
-            self.module.to(DTYPES[dtype.name])
+            torch_state.cast(self.module, DTYPES[dtype.name])
             self._dtype = dtype
 
-    def _forward(self, inputs: Array) -> torch.Tensor:
-        outputs: torch.Tensor = self.module(self.inputs(inputs))
-        return outputs
+    def _observed(self, inputs: Array) -> torch.Tensor:
+        """The outputs while layers that normalise are in training, and the others in evaluation."""
+        return self._outputs(self.inputs(inputs), True)
 
     def inputs(self, inputs: Array) -> torch.Tensor:
         """The array [n, *input_shape] as the module gets it; it shares the memory."""

@@ -7,6 +7,7 @@ from typing import SupportsFloat
 import torch
 
 from mpitrain.flat import Array
+from mpitrain.models import torch_state
 
 Hook = Callable[[], None]
 
@@ -34,7 +35,7 @@ class Place:
 
     def copied(self, tensor: torch.Tensor) -> Array:
         """A copy of a tensor in host memory."""
-        return tensor.detach().numpy().copy()
+        return torch_state.numbers(tensor).copy()
 
     def number(self, tensor: torch.Tensor) -> SupportsFloat:
         """A tensor of one element as a number, or as an array that waits only when it is asked for its value."""

@@ -23,37 +23,39 @@ class Statistics:
     """
 
     def __init__(self, module: torch.nn.Module, forward: Callable[[Array], torch.Tensor]) -> None:
-        module.train()
-        norms = {name: m for name, m in module.named_modules() if isinstance(m, _NormBase)}
-        self._norms = {name: m for name, m in norms.items() if m.training and m.running_mean is not None}
+        self._module = module.train()
+        norms = [m for m in module.modules() if isinstance(m, _NormBase)]
+        self._norms = [m for m in norms if m.training and m.running_mean is not None]
         self._forward, self._observed, self._digest = forward, 0, ""
-        for norm in self._norms.values():
+        for norm in self._norms:
             norm.momentum = 0.0  # training changes nothing
 
     def __bool__(self) -> bool:
         return bool(self._norms)
 
     def names(self) -> set[str]:
-        """The buffers that hold them, as in the module's state_dict."""
-        return {f"{name}.{key}" for name, norm in self._norms.items() for key, _ in norm.named_buffers()}
+        """The buffers that hold them, by all their names in the module's state_dict."""
+        norms = set(self._norms)
+        every = [(name, m) for name, m in self._module.named_modules(remove_duplicate=False) if m in norms]
+        return {".".join(filter(None, (name, key))) for name, norm in every for key, _ in norm.named_buffers()}
 
     def begin(self) -> None:
         """Forget what was measured."""
         self._observed, self._digest = 0, ""
-        for norm in self._norms.values():
+        for norm in self._norms:
             norm.reset_running_stats()
 
     def observe(self, inputs: Array) -> None:
         """Take in the moments of another minibatch; the module is in evaluation mode, with the parameters bound."""
         self._observed += 1
-        for norm in self._norms.values():
+        for norm in self._norms:
             norm.momentum = 1.0 / self._observed  # the mean of all minibatches so far
             norm.train()
         try:
             with torch.no_grad():
                 self._forward(inputs)
         finally:
-            for norm in self._norms.values():
+            for norm in self._norms:
                 norm.momentum = 0.0
                 norm.eval()
 

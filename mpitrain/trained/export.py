@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain import __version__
 from mpitrain import config as configuration
-from mpitrain.errors import BadInput, TrainingFailed, library
+from mpitrain.errors import BadInput, TrainingFailed, first_line, library
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
 from mpitrain.trained.model import TrainedModel, load
@@ -62,26 +62,37 @@ def metadata(model: TrainedModel) -> dict[str, str]:
     }
 
 
-def named(model: TrainedModel) -> dict[str, Array]:
+def named(model: TrainedModel) -> tuple[dict[str, Array], str]:
     """The parameters by name, little-endian float32; concatenated they have the SHA-256 in the run's summary. Of a
-    PyTorch module, all that its state_dict holds."""
-    if "layers" not in model.network.capabilities:
-        from mpitrain.models.torch_module import standalone
+    PyTorch module, all that its state_dict holds, and the end of a message that names what in it is no tensor."""
+    if "layers" in model.network.capabilities:
+        return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4")), ""
+    import torch
 
-        module = standalone(model.network, model.parameters).float()
-        return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
-    return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4"))
+    from mpitrain.models import torch_state
+    from mpitrain.models.torch_module import standalone
+
+    state = torch_state.cast(standalone(model.network, model.parameters), torch.float32).state_dict()
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    left = sorted(state.keys() - tensors.keys())
+    said = f"; without {', '.join(left)}, which is no tensor" if left else ""
+    return {name: torch_state.numbers(tensor) for name, tensor in tensors.items()}, said
 
 
 def _npz(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:
     buffer = io.BytesIO()
-    np.savez(buffer, metadata=np.array(json.dumps(metadata(model))), **named(model))
-    return buffer.getvalue(), ""
+    arrays, said = named(model)
+    np.savez(buffer, metadata=np.array(json.dumps(metadata(model))), **arrays)
+    return buffer.getvalue(), said
 
 
 def _safetensors(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:
     safetensors = library("safetensors.numpy", "--format safetensors needs safetensors (npz does not)", "safetensors")
-    return safetensors.save(named(model), metadata(model)), ""
+    arrays, said = named(model)
+    try:
+        return safetensors.save(arrays, metadata(model)), said
+    except Exception as error:  # older ones have no complex numbers
+        raise BadInput(f"--format safetensors: {first_line(error)} (npz holds it)") from error
 
 
 def _onnx(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:

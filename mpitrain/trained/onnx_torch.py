@@ -10,6 +10,7 @@ import torch
 from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, first_line, library
 from mpitrain.flat import Array
+from mpitrain.models import torch_state
 from mpitrain.models.torch_module import standalone
 from mpitrain.trained.model import TrainedModel
 from mpitrain.trained.onnx_graph import GraphOptions
@@ -27,7 +28,7 @@ class Whole(torch.nn.Module):
 
     def __init__(self, model: TrainedModel, options: GraphOptions) -> None:
         super().__init__()
-        self.module = standalone(model.network, model.parameters).float()
+        self.module = torch_state.cast(standalone(model.network, model.parameters), torch.float32)
         self.kind, self.output = options.kind, model.output
         self.images, self.crop = model.origin.kind == "images", 0
         priors = np.zeros(1) if options.log_priors is None else options.log_priors

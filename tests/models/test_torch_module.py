@@ -1,6 +1,7 @@
 """PyTorch modules as models, against PyTorch itself; test_model.py has what they share with other models."""
 
 import ctypes
+import itertools
 import resource
 from collections.abc import Callable
 
@@ -196,6 +197,242 @@ def test_bf16_products_and_float32_gradients() -> None:
     assert rough.dtype == np.float32 and 1e-6 < np.abs(rough - fine).max() < 0.05
 
 
+class Turning(nn.Module):
+    """Rotary positions: pairs of features are multiplied by complex constants, one of them conjugate by a mark."""
+
+    def __init__(self, classes: int = 3, kind: "torch.dtype" = torch.complex64) -> None:
+        super().__init__()
+        turn = torch.polar(torch.ones(2), torch.rand(2) * 3).to(kind)
+        self.register_buffer("turn", turn)
+        self.register_buffer("back", torch.polar(torch.ones(2), torch.rand(2) * 3).conj(), persistent=False)
+        self.last = nn.Linear(4, classes)
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        pairs = torch.view_as_complex(x.reshape(-1, 2, 2)) * self.turn * self.back
+        return self.last(torch.view_as_real(pairs).flatten(1))
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_complex_constants_keep_their_imaginary_parts(dtype: type, kind: "torch.dtype") -> None:
+    """In either precision, and where they go: outside, into a checkpoint, and back into another module."""
+    model = TorchModel(lambda seed: Turning(kind=kind), (2, 2), 3)
+    theta, batch = model.initial(1, dtype), batches((2, 2), 1, classes=3)[0]
+    inputs = batch.inputs.astype(dtype)
+    found = model.outputs(theta, inputs).copy()
+    assert found.dtype == dtype
+    alone, precision = model.standalone(theta), torch.from_numpy(theta).dtype.to_complex()
+    assert (alone.turn.dtype, alone.back.dtype) == (precision, precision)
+    pairs = inputs[..., 0] + 1j * inputs[..., 1]
+    turned = pairs * alone.turn.numpy() * alone.back.resolve_conj().numpy()
+    views, close = model.layout.views(theta), {"rtol": 1e-5, "atol": 1e-6}
+    features = np.stack([turned.real, turned.imag], -1).reshape(6, 4)
+    np.testing.assert_allclose(found, features @ views["last.weight"].T + views["last.bias"], **close)
+    np.testing.assert_allclose(alone(torch.from_numpy(inputs)).detach().numpy(), found, **close)
+    kept = model.kept(theta)
+    assert kept.keys() == {"turn"} and kept["turn"].dtype == np.result_type(dtype, np.complex64)
+    kept["turn"] = kept["turn"] * 1j
+    other = TorchModel(lambda seed: Turning(kind=kind), (2, 2), 3)
+    other.restore(kept, theta)
+    np.testing.assert_allclose(other.kept(theta)["turn"], alone.turn.numpy() * 1j, **close)
+    with pytest.raises(BadInput, match=r"has no turn of 2 elements of float64, which the checkpoint holds"):
+        other.restore({"turn": np.ones(2)}, theta)
+
+
+class Holding(nn.Linear):
+    """Constants of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        marks = torch.rand(3) < 0.5
+        for name, tensor in {
+            "integers": torch.randperm(5),
+            "bytes": torch.randint(200, (3,), dtype=torch.uint8),
+            "marks": marks,
+            "again": marks,
+            "scalar": torch.rand(()),
+            "undefined": torch.tensor([float("nan"), float("-inf"), float(torch.rand(()))]),
+            "empty": torch.zeros(0, 2),
+            "expanded": torch.rand(1).expand(3),
+            "short": torch.rand(2).half(),
+        }.items():
+            self.register_buffer(name, tensor)
+        self.register_buffer("hidden", torch.rand(2), persistent=False)
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        return super().forward(x.flatten(1)) + torch.where(self.again, self.scalar, self.expanded)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_constants_of_all_kinds(dtype: type) -> None:
+    model, other = (TorchModel(lambda seed: Holding(), (2, 2), 3, seed=seed) for seed in (1, 2))
+    theta, inputs = model.initial(1, dtype), batches((2, 2), 1)[0].inputs.astype(dtype)
+    kept = model.kept(theta)
+    built = model.standalone(theta)
+    assert kept.keys() == {name for name, _ in Holding().named_buffers(remove_duplicate=False)} - {"hidden"}
+    for name, array in kept.items():
+        assert array.dtype.kind == {"integers": "i", "bytes": "u", "marks": "b", "again": "b"}.get(name, "f")
+        np.testing.assert_array_equal(array, getattr(built, name).numpy())
+    assert not np.array_equal(other.outputs(theta, inputs), model.outputs(theta, inputs))
+    other.restore({name: array.reshape(-1) for name, array in kept.items()}, theta)
+    np.testing.assert_array_equal(other.outputs(theta, inputs), model.outputs(theta, inputs))
+
+
+class Extra(nn.Linear):
+    """A layer that adds to its state_dict what is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.steps, self.count = {"seen": 2}, False
+
+    def get_extra_state(self) -> object:
+        return dict(self.steps)
+
+    def set_extra_state(self, state: object) -> None:
+        raise AssertionError("nothing has been saved")
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        self.steps["seen"] += self.count
+        return super().forward(x.flatten(1))
+
+
+def test_extra_state_is_as_the_module_was_built() -> None:
+    model = TorchModel(lambda seed: Extra(), (2, 2), 3)
+    theta = model.initial(1)
+    assert not model.kept(theta) and not model.capabilities
+    assert model.standalone(theta).state_dict()["_extra_state"] == {"seen": 2}
+
+    def counting() -> nn.Module:
+        module = Extra()
+        module.count = True
+        return module
+
+    with pytest.raises(BadInput, match="the extra state _extra_state changes in training"):
+        TorchModel(lambda seed: counting(), (2, 2), 3)
+
+
+class ByHand(nn.Linear):
+    """It normalises by the minibatch without a layer of PyTorch's: one sample alone gives NaN."""
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        x = x.flatten(1)
+        return super().forward((x - x.mean(0)) / (x.var(0) + 1e-5).sqrt())
+
+
+NORMALISING = {
+    "tracked": lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+    "untracked": lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)),
+    "by hand": lambda: ByHand(4, 3),
+}
+
+
+@pytest.mark.parametrize("kind", NORMALISING)
+def test_one_sample_alone_is_normalised_with_itself(kind: str) -> None:
+    """In the last minibatch, as a share of one, as all there is to measure, and in evaluation."""
+    model = TorchModel(lambda seed: NORMALISING[kind](), (2, 2), 3)
+    theta, two = model.initial(1, np.float64), batches((2, 2), 1, n=2, classes=3)[0]
+    one, twice = Batch(two.inputs[:1], two.targets[:1]), Batch(*(each[[0, 0]] for each in two))
+    found, expected = np.full_like(theta, np.nan), np.empty_like(theta)
+    losses = [model.loss_and_gradient(theta, out, b) for out, b in ((found, one), (expected, twice))]
+    assert losses[0] == pytest.approx(losses[1]) and np.isfinite(found).all()
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    if model.measures:
+        model.measure(theta, one.inputs, 0, 1)
+        assert model.kept(theta)["1.running_mean"] == pytest.approx(one.inputs.ravel())
+        assert not model.kept(theta)["1.running_var"].any()
+    alone = model.outputs(theta, one.inputs).copy()
+    assert alone.shape == (1, 3)
+    np.testing.assert_allclose(alone, model.outputs(theta, twice.inputs)[:1], atol=1e-12)
+    assert np.isfinite(model.evaluate(theta, one)[0])
+
+
+def test_a_module_that_takes_one_sample_computes_it_once() -> None:
+    seen: list[int] = []
+
+    class Telling(nn.Linear):
+        def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+            seen.append(len(x))
+            return super().forward(x.flatten(1))
+
+    model = TorchModel(lambda seed: Telling(4, 3), (2, 2), 3)
+    theta, batch = model.initial(1, np.float64), batches((2, 2), 1, n=1, classes=3)[0]
+    seen.clear()
+    model.loss_and_gradient(theta, np.empty_like(theta), batch)
+    model.outputs(theta, batch.inputs)
+    assert seen == [1, 1]
+
+
+def test_a_norm_with_two_names_has_statistics_by_both() -> None:
+    def make() -> nn.Module:
+        norm = nn.BatchNorm1d(4)
+        return nn.Sequential(nn.Flatten(), norm, nn.Linear(4, 4), norm, nn.Linear(4, 3))
+
+    model = TorchModel(lambda seed: make(), (2, 2), 3)
+    theta, batch = model.initial(1, np.float64), batches((2, 2), 1, classes=3)[0]
+    assert not model.kept(theta)
+    model.measure(theta, batch.inputs, 0, 1)
+    kept = model.kept(theta)
+    assert len(kept) == 6 and (kept["1.running_var"] == kept["3.running_var"]).all()
+
+
+def test_a_module_that_is_always_the_same_is_copied() -> None:
+    """Or where a part of it is. The caller's stays as it was, and training does not change the initial weights."""
+    part = nn.Linear(4, 4)
+    whole = nn.Sequential(nn.Flatten(), part, nn.BatchNorm1d(4), nn.Linear(4, 3))
+    before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+    first = part.weight.detach().clone()
+    for make in (lambda: whole, lambda: nn.Sequential(nn.Flatten(), part, nn.Linear(4, 3))):
+        model = TorchModel(lambda seed, make=make: make(), (2, 2), 3)
+        theta, batch = model.initial(1, np.float64), batches((2, 2), 1, classes=3)[0]
+        gradient, start = np.empty_like(theta), theta.copy()
+        model.loss_and_gradient(theta, gradient, batch)
+        theta -= gradient
+        np.testing.assert_array_equal(model.initial(1, np.float64), start)
+        np.testing.assert_array_equal(model.standalone(theta)[1].weight.detach(), model.layout.views(theta)["1.weight"])
+        assert torch.equal(part.weight, first)
+    assert whole[2].momentum == 0.1 and all(torch.equal(before[n], t) for n, t in whole.state_dict().items())
+
+
+def test_a_module_that_is_always_the_same_and_cannot_be_copied() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    module.file = open(__file__)  # noqa: SIM115
+    with module.file, pytest.raises(BadInput, match="returns the same tensors each time, which cannot be copied: Type"):
+        TorchModel(lambda seed: module, (2, 2), 3)
+
+
+class InOneMode(nn.Linear):
+    """It fails, or gives something else, in evaluation alone."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(4, 3)
+        self._how = how
+        self.register_buffer("evaluated", torch.zeros(1))
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        y = super().forward(x.flatten(1))
+        if self.training:
+            return y
+        if self._how == "counts":
+            self.evaluated += 1
+        return self.missing(y) if self._how == "fails" else y[:, :2] if self._how == "cuts" else y
+
+
+class Alias(nn.Linear):
+    """A buffer in the memory of a weight, which is elsewhere once the weights lie in one vector."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.register_buffer("alias", self.weight.detach())
+
+
+class Holder(nn.Linear):
+    """A buffer, such as one that NumPy's arrays cannot hold, or one that depends on more than the seed."""
+
+    def __init__(self, tensor: "torch.Tensor", persistent: bool = True) -> None:
+        super().__init__(4, 3)
+        self.register_buffer("held", tensor, persistent=persistent)
+
+
 class Counting(nn.Linear):
     """A buffer changes in training."""
 
@@ -208,6 +445,11 @@ class Counting(nn.Linear):
         return super().forward(x.flatten(1))
 
 
+class Rounded(nn.Module):
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        return x.long()
+
+
 def shared_memory() -> nn.Module:
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 3))
     module[2].weight.data = module[1].weight.data[:3]
@@ -218,7 +460,7 @@ def failing() -> nn.Module:
     raise KeyError("depth")
 
 
-FLAT = nn.Flatten()
+FLAT, COUNT = nn.Flatten(), itertools.count()
 REFUSED: dict[str, Callable[[], object]] = {
     "outputs for 2 samples are of shape [2, 5], not [2, 3] (classes)": lambda: nn.Sequential(FLAT, nn.Linear(4, 5)),
     "the buffer seen changes in training": Counting,
@@ -230,6 +472,14 @@ REFUSED: dict[str, Callable[[], object]] = {
     "has no parameter to train": lambda: nn.Sequential(FLAT),
     "returned int, not a torch.nn.Module": lambda: 3,
     "cannot be built: KeyError: 'depth' (": failing,
+    "cannot be evaluated: AttributeError: 'InOneMode' object has no attribute 'missing'": lambda: InOneMode("fails"),
+    "for 2 samples in evaluation mode are of shape [2, 2], not [2, 3]": lambda: InOneMode("cuts"),
+    "the buffer evaluated changes in evaluation": lambda: InOneMode("counts"),
+    "the buffer alias lies in the memory of the parameter weight": Alias,
+    "held is sparse_coo of float32, which": lambda: Holder(torch.eye(3).to_sparse()),
+    "held is strided of bfloat16, which": lambda: Holder(torch.ones(3).bfloat16()),
+    "the buffer held is not persistent, and built with other values": lambda: Holder(torch.tensor(next(COUNT)), False),
+    "are of shape [2, 3] and type int64": lambda: nn.Sequential(FLAT, nn.Linear(4, 3), Rounded()),
     "cannot be trained: RuntimeError: mat1 and mat2": lambda: nn.Sequential(FLAT, nn.Linear(5, 3)),
 }
 

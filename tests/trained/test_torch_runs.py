@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import ALGORITHMS
+from mpitrain.data.batch import Batch
+
+from .conftest import make_images
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
 
@@ -39,6 +42,32 @@ def tied(input_shape, classes):
 
 def smoothed(outputs, targets):
     return functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+class Turning(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 24), nn.Linear(24, classes)
+        self.register_buffer("turn", torch.polar(torch.ones(12), torch.rand(12) * 3))
+        self.register_buffer("order", torch.randperm(24))
+        self.register_buffer("none", torch.zeros(0))
+    def get_extra_state(self):
+        return {"version": 1}
+    def set_extra_state(self, state):
+        raise AssertionError("a file has no such state")
+    def forward(self, x):
+        pairs = torch.view_as_complex(functional.relu(self.first(x.flatten(1))).unflatten(1, (12, 2)))
+        return self.last(torch.view_as_real(pairs * self.turn).flatten(1)[:, self.order])
+
+def turning(input_shape, classes):
+    return Turning(classes)
+
+class Mixed(nn.Linear):
+    def forward(self, x):
+        return torch.linalg.solve(self.weight, super().forward(x).T).T
+
+def normalised(input_shape, classes, track):
+    norm = nn.BatchNorm1d(64, track_running_stats=track)
+    return nn.Sequential(nn.Flatten(), Mixed(64, 64), norm, nn.Linear(64, classes))
 """
 
 PARTS = """
@@ -138,24 +167,72 @@ def test_the_run_folder_is_all_that_is_needed(folder: Path, monkeypatch: Any) ->
     assert edited.returncode == 2 and "640/model/net.py: does not match its checksum" in edited.stderr
 
 
-def test_export(folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """safetensors that the module's load_state_dict takes; ONNX from pixels, which onnxruntime checks."""
+@pytest.mark.parametrize("kind", ["residual", "turning"])
+def test_export(folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    """safetensors that the module's load_state_dict takes; ONNX from pixels, which onnxruntime checks. Outside, the
+    module has the outputs, and makes the errors, of the run."""
     safetensors = pytest.importorskip("safetensors.torch")
     pytest.importorskip("onnxscript")
     import mpitrain
     from mpitrain.__main__ import main
 
     monkeypatch.chdir(folder)
-    table = {"model.import": "net.py:residual", "training.epochs": 0.2, "algorithm.name": "sgd"}
-    mpitrain.train({**table, "run": {"threads": 1, "progress": "none"}}, out="run")
+    table = {"model.import": f"net.py:{kind}", "training.epochs": 0.2, "algorithm.name": "sgd"}
+    told = mpitrain.train({**table, "run": {"threads": 1, "progress": "none"}}, out="run")
     assert main(["export", "run", "--format", "safetensors"]) == 0 == main(["export", "run", "--format", "onnx"])
     said = capsys.readouterr().out
     assert "onnxruntime differs by at most" in said and "on 359 samples of test" in said
+    assert said.count("; without _extra_state, which is no tensor") == (kind == "turning")
     trained = mpitrain.load("run")
-    again = type(trained.module())(1, 10, 4).eval()
-    again.load_state_dict(safetensors.load_file("run/model.safetensors"))
-    x = torch.rand(3, 1, 8, 8)
-    assert torch.equal(again(x), trained.module()(x))
+    again = type(trained.module())(*((1, 10, 4) if kind == "residual" else (10,))).eval()
+    again.load_state_dict(safetensors.load_file("run/model.safetensors"), strict=kind == "residual")
+    images, targets, expected = inside(trained)
+    for module in (again, trained.module()):
+        outputs = module(images).detach().numpy()
+        np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+        assert (outputs.argmax(1) != targets).mean() == pytest.approx(told["test_error"], abs=1e-9)
+
+
+def inside(trained: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The test part as a module gets it, its targets, and the outputs that the run's own network has for it."""
+    run, corpus = trained.run, trained.run.open(None, "test")
+    room = Batch(np.empty((corpus.samples, *corpus.shape), run.parameters.dtype), np.empty(corpus.samples, np.int32))
+    batch = corpus.gather(np.arange(corpus.samples), room)
+    outputs = run.network.outputs(run.parameters, batch.inputs).copy()
+    return torch.from_numpy(batch.inputs).permute(0, 3, 1, 2), batch.targets, outputs
+
+
+def test_complex_constants_in_float64(folder: Path, monkeypatch: Any) -> None:
+    """They are what they are in float32, in the run and outside."""
+    import mpitrain
+
+    monkeypatch.chdir(folder)
+    table = {"model.import": "net.py:turning", "training.epochs": 0.3, "algorithm.name": "sgd"}
+    errors = []
+    for dtype in ("float32", "float64"):
+        run = {"threads": 1, "progress": "none"}
+        told = mpitrain.train({**table, "training.dtype": dtype, "run": run}, out=dtype)
+        trained = mpitrain.load(dtype)
+        images, _, expected = inside(trained)
+        np.testing.assert_allclose(trained.module()(images).detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+        errors.append(told["test_loss"])
+    assert errors[1] == pytest.approx(errors[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("track", [True, False])
+def test_normalisation_of_one_sample(folder: Path, monkeypatch: Any, track: bool) -> None:
+    """In the last minibatch, or where there is no other to measure. No weights but the initial ones are needed before
+    the training: with zeros, some modules cannot compute."""
+    import mpitrain
+
+    monkeypatch.chdir(folder)
+    make_images(folder / "single", (8, 8, 1), samples=1)
+    model = {"import": "net.py:normalised", "options": {"track": track}}
+    table = {"algorithm.name": "sgd", "model": model, "run": {"threads": 1, "progress": "none"}}
+    for place, samples, minibatch in (("", 1438, 479), ("single", 1, 1)):
+        settings = {"training.epochs": 1, "training.minibatch": minibatch, "data.path": place}
+        told = mpitrain.train({**table, **settings}, out=f"run{samples}")
+        assert (told["samples"], told["exit_reason"]) == (samples, "finished") and np.isfinite(told["test_loss"])
 
 
 def test_a_preset_goes_on_with_the_other_backend(folder: Path, monkeypatch: Any) -> None:
