@@ -4,6 +4,10 @@ Every draw is a pure function of (seed, purpose, key): a run with another number
 same numbers for the same minibatch.
 """
 
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from zlib import crc32
 
@@ -30,3 +34,19 @@ def uniforms(seed: int, purpose: str, key: tuple[int, ...], start: int, out: Arr
     blocks = out.shape[1] // 4  # Philox makes four numbers from each value of its counter
     generator = np.random.Philox(key=_philox_key(seed, purpose, key), counter=start * blocks)
     np.random.Generator(generator).random(out=out)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leave a caller's own draws as they would have been: Python's, NumPy's old generator and PyTorch's on the CPU
+    go on after the context where they were before it."""
+    torch = sys.modules.get("torch")
+    drawn = None if torch is None else torch.get_rng_state()
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(drawn)

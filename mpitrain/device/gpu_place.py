@@ -5,7 +5,7 @@ so that a copy in another stream waits for both kinds by the same events (gpu.py
 gives only to later kernels of that stream; what CuPy frees likewise.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, SupportsFloat
 
@@ -63,7 +63,7 @@ class GpuPlace(Place):
 
         return ready
 
-    def seed(self, key: int) -> None:
+    def seed(self, keys: Sequence[int]) -> None:
         """On the CPU, too, where a module may decide which of its layers to skip, for example."""
-        super().seed(key)
-        torch.cuda.default_generators[self._gpu.number].manual_seed(key)
+        super().seed(keys)
+        torch.cuda.default_generators[self._gpu.number].manual_seed(keys[0])

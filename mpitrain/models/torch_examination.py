@@ -1,7 +1,6 @@
 """Examine a user's module before it is trained: what cannot be trained is refused, by name."""
 
 import pickle
-import random
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,7 +16,8 @@ from mpitrain.errors import BadInput, first_line
 from mpitrain.flat import on_host
 from mpitrain.models import torch_state
 from mpitrain.models.torch_binding import Named
-from mpitrain.rng import stream
+from mpitrain.models.torch_place import HOST
+from mpitrain.rng import stream, undisturbed
 
 if TYPE_CHECKING:
     from mpitrain.models.torch_module import TorchModel
@@ -27,18 +27,10 @@ FLOATS = (torch.float32, torch.float64)
 
 @contextmanager
 def drawing(seed: int) -> Iterator[None]:
-    """Seed the generators that a module's constructor may draw from: PyTorch's, NumPy's old one and Python's."""
-    key = int(stream(seed, "initial").integers(1 << 32))
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key)
-        np.random.seed(key)  # noqa: NPY002
-        random.seed(key)
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_state)  # noqa: NPY002
-            random.setstate(python_state)
+    """Seed the generators that a module's constructor may draw from; afterwards they go on where they were."""
+    with undisturbed():
+        HOST.seed([int(stream(seed, "initial").integers(1 << 32))] * 3)
+        yield
 
 
 @contextmanager

@@ -20,12 +20,15 @@ from mpitrain.models.torch_binding import Binding
 from mpitrain.models.torch_place import HOST, Place
 from mpitrain.models.torch_start import keep_memory
 from mpitrain.models.torch_statistics import Statistics
+from mpitrain.rng import stream
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Make = Callable[[int], object]
 
 MIX = 2654435761  # an odd number: shares of one minibatch have different seeds, of which PyTorch takes 32 bits
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+#: Seeds what a module draws while it is evaluated, the same numbers every time.
+EVALUATION: list[int] = stream(0, "evaluation").integers(1 << 32, size=3).tolist()
 
 
 class TorchModel:
@@ -106,13 +109,13 @@ class TorchModel:
     ) -> SupportsFloat:
         """Mean loss of the minibatch, without the l2 term; the mean gradient, with it, overwrites `gradients`.
 
-        PyTorch's generator is seeded by `rng` and the place of the first sample in `share`.
+        What the module may draw from is seeded by `rng` and the place of the first sample in `share`.
         """
         with self.place.computing():
             self._bind(parameters, training=True)
             if rng is not None:
-                key = int(rng.integers(1 << 32)) + (share[0] if share else 0) * MIX
-                self.place.seed(key % (1 << 32))
+                own = (share[0] if share else 0) * MIX
+                self.place.seed([(int(rng.integers(1 << 32)) + own) % (1 << 32) for _ in range(3)])
             with self._autocast():
                 loss = self.loss(self._outputs(self.inputs(batch.inputs), True), self.targets(batch))
             self._binding.backward(loss.backward, gradients, on_ready if self._early else None)
@@ -206,6 +209,8 @@ class TorchModel:
         self._convert(parameters.dtype)
         self._binding.bind(parameters)
         self.switch(training)
+        if not training:
+            self.place.seed(EVALUATION)
 
     def _outputs(self, x: torch.Tensor, training: bool) -> torch.Tensor:
         """The module's outputs. One sample that it cannot take alone is computed, and normalised, with a copy of

@@ -1,9 +1,11 @@
 """Where a module of PyTorch's computes, and how its tensors share memory with the arrays of the rest of the program."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import SupportsFloat
 
+import numpy as np
 import torch
 
 from mpitrain.flat import Array
@@ -45,9 +47,12 @@ class Place:
         """What autograd calls when a gradient is final, for `report` to look after it."""
         return lambda parameter: report()
 
-    def seed(self, key: int) -> None:
-        """Seed what a module draws from while it trains."""
-        torch.default_generator.manual_seed(key)
+    def seed(self, keys: Sequence[int]) -> None:
+        """Seed what a module may draw from: PyTorch's generator, NumPy's old one and Python's, with 32 bits each."""
+        for_torch, for_numpy, for_python = keys
+        torch.default_generator.manual_seed(for_torch)
+        np.random.seed(for_numpy)  # noqa: NPY002
+        random.seed(for_python)
 
     def bf16(self) -> AbstractContextManager[object]:
         """Within this context matrix products are of bfloat16."""

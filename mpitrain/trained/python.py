@@ -19,6 +19,7 @@ from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
 from mpitrain.mpi.agreement import ending_together
+from mpitrain.rng import undisturbed
 from mpitrain.signals import Stop
 from mpitrain.trained import model as trained
 from mpitrain.trained import posteriors
@@ -78,7 +79,7 @@ def train(
         found.append(transport.broadcast(_summary(folders), "the summary").decode())
         return status
 
-    with stop.listening():
+    with stop.listening(), undisturbed():
         status = ending_together(transport, action)
     if refused:
         raise refused[0]
@@ -154,7 +155,8 @@ class Trained:
         rows = np.empty((len(prepared), network.classes), np.float32)
         for start in range(0, len(prepared), TOGETHER):
             part = prepared[start : start + TOGETHER]
-            z = network.outputs(parameters, part)
+            with undisturbed():
+                z = network.outputs(parameters, part)
             rows[start : start + len(part)] = posteriors.convert(z, self.run.output, output, None)
         return rows
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import random
 import resource
 from collections.abc import Callable
 
@@ -149,8 +150,21 @@ def test_parameters_that_backward_still_reads_are_reported_at_its_end() -> None:
     np.testing.assert_array_equal(gradient, expected)
 
 
-def test_draws_depend_on_the_minibatch_and_the_share() -> None:
-    model = TorchModel(lambda seed: Tied(20, 7, dropout=0.5), (4, 5), 7)
+class Drawing(nn.Module):
+    """It draws from all three generators that have no owner, in training and in evaluation; `only` from one."""
+
+    def __init__(self, only: str = "") -> None:
+        super().__init__()
+        self.last, self._only = nn.Linear(20, 7), only
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        draws = {"torch": torch.rand(()).item(), "numpy": np.random.rand(), "python": random.random()}  # noqa: NPY002
+        return self.last(x.flatten(1)) * sum(draw for name, draw in draws.items() if self._only in name)
+
+
+@pytest.mark.parametrize("only", ["dropout", "torch", "numpy", "python"])
+def test_draws_depend_on_the_minibatch_and_the_share(only: str) -> None:
+    model = TorchModel(lambda seed: Tied(20, 7, dropout=0.5) if only == "dropout" else Drawing(only), (4, 5), 7)
     theta, batch = model.initial(1, np.float64), batches((4, 5), 1)[0]
 
     def loss(start: int, share: tuple[int, int] | None = None) -> float:
@@ -158,10 +172,19 @@ def test_draws_depend_on_the_minibatch_and_the_share() -> None:
         return model.loss_and_gradient(theta, gradient, batch, stream(1, "dropout", 0, start), share=share)
 
     first = loss(0)
-    torch.rand(3)  # whatever else draws
+    torch.rand(3), np.random.rand(3), random.random()  # whatever else draws  # noqa: NPY002
     assert loss(0) == first == loss(0, (0, 12)) and first != loss(6) and first != loss(0, (6, 12))
     losses = {model.evaluate(theta, batch)[0] for _ in range(2)}
     assert len(losses) == 1
+
+
+def test_the_generators_draw_different_numbers() -> None:
+    """Though NumPy's and PyTorch's are the same one, and PyTorch's is seeded as it was before others were."""
+    model = TorchModel(lambda seed: Drawing(), (4, 5), 7)
+    theta, batch = model.initial(1, np.float64), batches((4, 5), 1)[0]
+    model.loss_and_gradient(theta, np.empty_like(theta), batch, stream(1, "dropout", 3))
+    raw = {int(np.random.get_state()[1][0]), int(torch.get_rng_state()[24:28].numpy().view("<u4")[0])}  # noqa: NPY002
+    assert len(raw) == 2 and torch.initial_seed() == int(stream(1, "dropout", 3).integers(1 << 32))
 
 
 def test_statistics_are_those_of_the_evaluated_weights() -> None:

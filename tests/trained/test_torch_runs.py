@@ -1,6 +1,7 @@
 """PyTorch modules through whole runs: every algorithm, the run folder, and what is done with it."""
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from .conftest import make_images
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
 
 NET = """
+import random
+import numpy
 import torch
 from parts import Residual
 from torch import nn
@@ -60,6 +63,17 @@ class Turning(nn.Module):
 
 def turning(input_shape, classes):
     return Turning(classes)
+
+class Drawing(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.last = nn.Linear(64, classes)
+    def forward(self, x):
+        kept = torch.rand(64) + numpy.random.rand() + random.random() > 0.8
+        return self.last(x.flatten(1) * kept)
+
+def drawing(input_shape, classes):
+    return Drawing(classes)
 
 class Mixed(nn.Linear):
     def forward(self, x):
@@ -217,6 +231,41 @@ def test_complex_constants_in_float64(folder: Path, monkeypatch: Any) -> None:
         np.testing.assert_allclose(trained.module()(images).detach().numpy(), expected, rtol=1e-4, atol=1e-5)
         errors.append(told["test_loss"])
     assert errors[1] == pytest.approx(errors[0], rel=1e-4)
+
+
+def test_a_module_that_draws_everywhere_repeats_to_the_bit(folder: Path, monkeypatch: Any) -> None:
+    """From PyTorch, NumPy and Python: in a run, after a resume, and for predictions. A caller's own draws go on."""
+    import mpitrain
+
+    monkeypatch.chdir(folder)
+    table = {"algorithm.name": "sgd", "model.import": "net.py:drawing", "run": {"threads": 1, "progress": "none"}}
+
+    def trained(samples: int, **where: str) -> dict[str, Any]:
+        return mpitrain.train({**table, "training.epochs": samples / 1438}, **where)
+
+    def draws() -> tuple[float, ...]:
+        return torch.rand(()).item(), np.random.rand(), random.random()  # noqa: NPY002
+
+    def seed() -> None:
+        for generator in (torch, np.random, random):
+            getattr(generator, "manual_seed" if generator is torch else "seed")(7)
+
+    seed()
+    expected, again = draws(), draws()
+    seed()
+    runs = [trained(640, out="once")]
+    assert draws() == expected
+    runs.append(trained(640, out="twice"))
+    trained(320, out="resumed")
+    draws()
+    runs.append(trained(640, resume="resumed"))
+    assert len({(run["parameters_sha256"], run["test_loss"], run["samples"]) for run in runs}) == 1
+    images = np.random.default_rng(1).integers(0, 17, (3, 8, 8, 1)).astype(np.uint8)
+    seed()
+    draws()
+    predicted = mpitrain.load("once").predict(images)
+    assert draws() == again
+    np.testing.assert_array_equal(mpitrain.load("twice").predict(images), predicted)
 
 
 @pytest.mark.parametrize("track", [True, False])
