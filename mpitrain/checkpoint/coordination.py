@@ -12,6 +12,7 @@ During training, a checkpoint that cannot be written causes a warning, and the n
 last one must be written.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ def share(session: "Session") -> None:
     """Tell all ranks where checkpoints are written and which one the run resumes from. Collective."""
     saver, resumed = session.saver, session.resumed
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
-    folder, found = session.transport.broadcast("\n".join(paths).encode(), "the run folder").decode().split("\n")
+    told = session.transport.broadcast(os.fsencode("\0".join(paths)), "the run folder")
+    folder, found = os.fsdecode(told).split("\0")
     if folder and saver is None:
         session.saver = Saver(Path(folder), session.network.layout, session.config.run, session.transport)
     session.resumed = Path(found) if found else None

@@ -91,10 +91,18 @@ def of_part(path: Path, part: str = "train") -> Origin:
         classes,
         np.sum(counts, axis=0).tolist(),
         **statistics,
-        folder=str(path.absolute()),
+        folder=_in_utf_8(path.absolute()),
         class_names=class_names(attributes),
         preparation=preparation(attributes),
     )
+
+
+def _in_utf_8(path: Path) -> str | None:
+    """A path as JSON can hold it; None for one of other bytes, which only a relative data.path then leads to."""
+    try:
+        return str(path).encode().decode()
+    except UnicodeEncodeError:
+        return None
 
 
 def text(origin: Origin) -> str:

@@ -1,5 +1,6 @@
 """Recording the order of a rank's events in the run folder, `run.record_order`."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ def recorder(transport: "Transport", folder: Path | None, threads: int, by: str,
     """What records in the run folder, which the first rank knows. Collective; raises BadInput naming a file."""
     what = "the record of the order of events"
     mine = "" if folder is None else f"{uuid4().hex}\n{folder.absolute()}"
-    run, where = transport.broadcast(mine.encode(), what).decode().split("\n", 1)
+    run, where = os.fsdecode(transport.broadcast(os.fsencode(mine), what)).split("\n", 1)
 
     def opened() -> Writer:
         path = file_of(Path(where), transport.rank)

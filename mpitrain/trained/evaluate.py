@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import Evaluation, Share
 from mpitrain.mpi import Transport, abort_on_exception
@@ -48,7 +48,7 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
         results = evaluation.run(model.parameters)
     if transport.rank == 0:
         samples = {part: corpus.samples for part, corpus in corpora.items()}
-        data = str(options.data or model.config.data.path or "embedded digits")
+        data = printable(str(options.data or model.config.data.path or "embedded digits"))
         if options.json:
             print(json.dumps({**model.described(), "data": data, "samples": samples, **results}))
         else:
@@ -68,7 +68,7 @@ def open_parts(model: TrainedModel, path: Path | None, names: list[str] | None) 
 
 def _print(model: TrainedModel, data: str, samples: dict[str, int], results: dict[str, float]) -> None:
     epochs = model.samples / sum(model.origin.class_counts)
-    print(f"{model.run}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {data}")
+    print(f"{printable(str(model.run))}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {data}")
     table = Table("part", box=None, pad_edge=False)
     for heading in ("samples", "loss", "error"):
         table.add_column(heading, justify="right")

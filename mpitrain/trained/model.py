@@ -16,7 +16,7 @@ from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.origin import Origin
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
 from mpitrain.models import model as models
 from mpitrain.models.model import Buffered, buffered
@@ -59,7 +59,7 @@ class TrainedModel:
     def described(self) -> dict[str, str | int]:
         """A description that identifies this model, for files made with it."""
         named: dict[str, str | int] = {
-            "run": str(self.run),
+            "run": printable(str(self.run)),
             "checkpoint": self.checkpoint.name,
             "trained_samples": self.samples,
         }

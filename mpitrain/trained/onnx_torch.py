@@ -81,9 +81,9 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
                 dynamo=True,
                 verbose=False,
             )
+        assert program is not None
+        made = program.model_proto  # holds the paths of the sources, which may not be UTF-8
     except Exception as error:
         raise BadInput(f"--format onnx: torch.onnx: {type(error).__name__}: {first_line(error)}") from error
-    assert program is not None
-    made = program.model_proto
     onnx.set_model_props(made, metadata)
     return bytes(made.SerializeToString())

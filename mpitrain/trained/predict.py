@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.described import class_names
+from mpitrain.errors import printable
 from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import TOGETHER
@@ -57,7 +58,8 @@ def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) ->
     """The content of the file in addition to the rows."""
     offsets = np.arange(corpus.samples + 1) if corpus.utterances is None else corpus.utterances
     keys = corpus.keys or numbered(corpus.part, len(offsets) - 1)
-    about = {**model.described(), "data": str(Path(options.data)), "part": corpus.part, "output": options.output}
+    data = printable(str(Path(options.data)))
+    about = {**model.described(), "data": data, "part": corpus.part, "output": options.output}
     names = model.origin.class_names or class_names(corpus.attributes)
     kind, offsets = options.output.replace("-", "_"), offsets.astype(np.int64)
     return Content(kind, corpus.classes, corpus.targets, offsets, keys, about, names)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tomli_w
 
 from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import configured, first_deadline
@@ -111,12 +112,17 @@ def _overrides(table: Mapping[str, object], prefix: str = "") -> list[str]:
 def _toml(value: object) -> str:
     """A value as TOML on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_quoted(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, np.generic):
         value = value.item()
-    return json.dumps(str(value) if isinstance(value, Path) else value)
+    return _quoted(str(value)) if isinstance(value, str | Path) else json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """A text as TOML, whose escapes differ from JSON's."""
+    return tomli_w.dumps({"text": text}).removeprefix("text = ").rstrip("\n")
 
 
 def _function(model: Given) -> Given:

@@ -173,7 +173,7 @@ def _ark(path: Path, content: Content) -> Iterator[Writer]:
     with (
         replacing(path, path.with_suffix(".scp"), *table) as temporary,
         temporary[0].open("wb") as rows,
-        temporary[1].open("w", encoding="utf-8") as index,
+        temporary[1].open("w", encoding="utf-8", errors="surrogateescape") as index,
     ):
         for symbols in temporary[2:]:  # as in Kaldi's symbol tables, each line holds a name and its number
             lines = (f"{name} {number}\n" for number, name in enumerate(content.class_names or ()))
