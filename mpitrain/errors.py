@@ -41,7 +41,7 @@ class WireError(RuntimeError):
     """A message that violates the protocol; the line names its sender."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 

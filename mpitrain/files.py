@@ -1,6 +1,7 @@
-"""Files that are complete whenever they exist, even after a crash."""
+"""Files that are complete whenever they exist, even after a crash; and files of others, which may be anything."""
 
 import os
+import stat
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from mpitrain.errors import naming
 
 #: A JSON or TOML object to write.
 Record = dict[str, object]
+LARGEST = 1 << 30  # bytes of a file that is read whole
 
 
 def write_durably(path: Path, content: str | bytes) -> None:
@@ -31,6 +33,29 @@ def write_whole(path: Path, content: str | bytes) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, content)
+
+
+def regular_size(path: Path) -> int:
+    """The size of a regular file, to which `path` may be a link. Raises OSError for anything else: a pipe would be
+    waited for, a device may never end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("not a regular file")
+    return found.st_size
+
+
+def read_whole(path: Path, most: int = LARGEST) -> bytes:
+    """The content of a regular file of at most `most` bytes. Raises OSError."""
+    size = regular_size(path)
+    if size > most:
+        raise OSError(f"larger than {most >> 20:,} MiB")
+    with path.open("rb") as file:
+        return file.read(size)
+
+
+def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
+    """The same as text in UTF-8, with the ends of lines as \\n. Raises OSError, or ValueError for other text."""
+    return read_whole(path, most).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def sync(folder: Path) -> None:

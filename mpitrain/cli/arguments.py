@@ -26,7 +26,20 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="--resume DIR where it holds a whole checkpoint, else start in it: for jobs that are requeued",
     )
+    add_code_arguments(parser)
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
+
+
+def add_code_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which code of the user's own is executed on account of a run folder."""
+    parser.add_argument(
+        "--trust", action="store_true", help="execute the code that a run folder names, though another user owns it"
+    )
+    parser.add_argument(
+        "--new-code",
+        action="store_true",
+        help="execute the files of model.import and model.loss as they are now, not as the run was trained with them",
+    )
 
 
 def training_options(options: argparse.Namespace) -> "TrainOptions":
@@ -35,11 +48,16 @@ def training_options(options: argparse.Namespace) -> "TrainOptions":
 
     if options.resume and options.config:
         raise BadInput("--resume takes the configuration of the run; change it by --set")
+    for name in ("trust", "new_code"):
+        if getattr(options, name) and not (options.resume or options.continued):
+            raise BadInput(f"--{name.replace('_', '-')}: only where a run goes on: with --resume or --continue")
     return TrainOptions(
         options.config,
         tuple(options.set),
         options.out,
         options.resume,
         options.continued,
-        options.print_config,
+        print_config=options.print_config,
+        trust=options.trust,
+        new_code=options.new_code,
     )

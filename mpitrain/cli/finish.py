@@ -14,7 +14,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import coordination
 from mpitrain.cli.setup import has_server, some
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, first_line, printable
-from mpitrain.files import Record, write_whole
+from mpitrain.files import Record, read_text, write_whole
 from mpitrain.flat import on_host
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
@@ -25,6 +25,7 @@ from mpitrain.mpi import Traffic
 from mpitrain.mpi.agreement import others_see
 from mpitrain.signals import STOPPED
 from mpitrain.stopwatch import shares_text
+from mpitrain.training import run_code
 from mpitrain.training.context import Session
 
 DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of the first loss has diverged
@@ -81,7 +82,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
             fields["replicas_identical"] = replicas
         fields["time"] = times
         path = monitor.folder / "summary.json"
-        said = None if session.counters.trained_now else _said_before(fields, path)
+        said = _said_before(fields, path) if not session.counters.trained_now and _same_code(session) else None
         monitor.checkpoint(lambda: coordination.together(session, [], last=True, needed=said is None))
         monitor.write("end", **(said or fields))
         if said is None:
@@ -135,6 +136,16 @@ def _said_before(fields: Record, path: Path) -> Record | None:
     except (OSError, ValueError):
         return None
     return before if all(before.get(key) == fields[key] for key in ("exit_reason", "parameters_sha256")) else None
+
+
+def _same_code(session: Session) -> bool:
+    """Whether the checkpoint that was resumed holds the code of the network."""
+    resumed, documents = session.resumed, session.network.documents
+    names = [name for name in documents if Path(name).is_relative_to(run_code.FOLDER)]
+    try:
+        return resumed is None or all(read_text(resumed / name) == documents[name] for name in names)
+    except (OSError, ValueError):
+        return False
 
 
 def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str) -> Record:

@@ -1,7 +1,7 @@
 """Set up a training: data, network, run folder and session; on a resume, restore the checkpoint."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -48,9 +48,9 @@ from mpitrain.signals import Stop
 from mpitrain.training import pretraining
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
-from mpitrain.training.imported import Shown
-from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, says, trained_on
+from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
 from mpitrain.training.teams import divide, workers_of
+from mpitrain.training.user_code import Code
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,9 @@ class TrainOptions:
     out: Path | None = None
     resume: Path | None = None
     continued: Path | None = None  # --continue: resume if there is an intact checkpoint, otherwise start
+    replayed: Path | None = None  # the run folder whose record is replayed
+    trust: bool = False  # execute the code that a resumed or replayed run folder of another user names
+    new_code: bool = False  # execute the user's files as they are now, not as a resumed run was trained with them
     print_config: bool = False
     checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
     build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
@@ -70,8 +73,10 @@ class TrainOptions:
     whole: Config | None = None  # the configuration, instead of a file and overrides
 
 
-def prepare(transport: Transport, config: Config, options: TrainOptions) -> tuple[Cpu, Corpus, Model]:
-    """Build everything that depends on the user's files and keys and needs no communication."""
+def prepare(
+    transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code]
+) -> tuple[Cpu, Corpus, Model]:
+    """Build everything that depends on the user's files and keys and needs no communication; the network of `code`."""
     if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     if transport.runtime.simulated and config.run.device == "gpu":
@@ -85,8 +90,7 @@ def prepare(transport: Transport, config: Config, options: TrainOptions) -> tupl
     device = choose(config.run, transport.local_rank, unfit=lambda: _unfit(config)) if pace is None else make(pace)
     corpus = transport.runtime.once("the training part", lambda: _open(transport, config, device))
     torch_start.limit_threads(threads(config.run.threads, transport))
-    shown = Shown(options.resume, says(transport.rank == 0), options.build)
-    network = network_of(config, corpus.shape, corpus.classes, device, shown)
+    network = network_of(config, corpus.shape, corpus.classes, device, code, options.build)
     torch_start.limit_threads(threads(config.run.threads, transport))
     _require_whole_samples(config, corpus.samples)
     if transport.rank == 0 or not transport.runtime.simulated:

@@ -34,7 +34,7 @@ from mpitrain.flat import on_host
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.warm import warm
 from mpitrain.monitoring import trace
-from mpitrain.mpi import Transport
+from mpitrain.mpi import Transport, order
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.witnessed import WitnessedStop, WitnessedTransport
 from mpitrain.protocols import PROTOCOLS
@@ -43,7 +43,10 @@ from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session
-from mpitrain.training.inputs import at_home
+from mpitrain.training.inputs import at_home, code_of, say
+from mpitrain.training.run_code import RunFolder
+from mpitrain.training.shared_code import shared
+from mpitrain.training.user_code import Code
 
 
 def train(options: TrainOptions) -> int:
@@ -139,10 +142,26 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
     return transport.runtime.once("the configuration", lambda: configuration.resolve(tomllib.loads(told)))
 
 
+def shared_code(transport: Transport, config: Config, options: TrainOptions) -> dict[str, Code]:
+    """The user's own code, which rank 0 reads. If a run folder names it, the user is told before a rank executes it."""
+
+    def choose() -> dict[str, Code]:
+        run, replayed, allowed = options.resume, options.replayed, (options.trust, options.new_code)
+        named = None
+        if replayed is not None:
+            named = RunFolder(replayed, order.file_of(replayed, 0), replayed, *allowed)
+        elif run is not None and options.checkpoint is not None:
+            named = RunFolder.at(run, options.checkpoint, *allowed)
+        return code_of(config, options.build, named, say)
+
+    return shared(transport, choose) if config.model.import_ else {}
+
+
 def _train(
     transport: Transport, config: Config, options: TrainOptions, stop: Stop, told: Callable[[Path], None]
 ) -> int:
-    parts = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
+    code = shared_code(transport, config, options)
+    parts = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
     agreed(transport, lambda: _require_same_data(transport, parts[1]), "the data")
     wait = transport.heartbeat
     lease = agreed(transport, lambda: None if transport.rank else run_folder(config, options, wait), "the run folder")

@@ -44,7 +44,7 @@ def _calibrate(transport: "Transport", path: Path, file: Path | None, overrides:
     from threadpoolctl import threadpool_limits
 
     from mpitrain.cli.setup import TrainOptions, prepare, threads
-    from mpitrain.cli.train import shared_config
+    from mpitrain.cli.train import shared_code, shared_config
     from mpitrain.files import write_whole
     from mpitrain.mpi.agreement import agreed
 
@@ -55,7 +55,8 @@ def _calibrate(transport: "Transport", path: Path, file: Path | None, overrides:
     agreed(transport, free, "the file")
     options = TrainOptions(file, tuple(overrides))
     config = shared_config(transport, options)
-    _, corpus, network = agreed(transport, lambda: prepare(transport, config, options), "the preparation")
+    code = shared_code(transport, config, options)
+    _, corpus, network = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
     hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
     cores = min(map(int, transport.gather_texts(str(len(os.sched_getaffinity(0))), "the ranks' cores")))
     number = threads(config.run.threads, transport)

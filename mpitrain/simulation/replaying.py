@@ -63,7 +63,14 @@ def _replay(orders: list[Order], config: "Config", options: argparse.Namespace) 
     from mpitrain.simulation.scheduler import Deadlock
 
     job = Replay(orders)
-    told = TrainOptions(out=options.out, whole=config, print_config=options.print_config)
+    told = TrainOptions(
+        out=options.out,
+        replayed=options.replay,
+        trust=options.trust,
+        new_code=options.new_code,
+        print_config=options.print_config,
+        whole=config,
+    )
 
     def program(transport: "Transport") -> int:
         return train_on(transport, told, Stop())
@@ -76,7 +83,9 @@ def _replay(orders: list[Order], config: "Config", options: argparse.Namespace) 
         except Deadlock as error:
             print(f"mpitrain: what is recorded never comes: {error}", file=sys.stderr)
             return 1
-    return status if options.print_config else _compared(orders, status, job.ranks[0].witness.parameters)
+    if options.print_config or status == 2:  # bad input, which has been said
+        return status
+    return _compared(orders, status, job.ranks[0].witness.parameters)
 
 
 def _compared(orders: list[Order], status: int, parameters: str) -> int:

@@ -6,6 +6,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TypeAlias
 
+from mpitrain.cli.arguments import add_code_arguments
+
 KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -24,6 +26,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", metavar="NAME", help="a folder in RUN/checkpoints, such as best; default: the newest"
     )
+    add_code_arguments(parser)
 
 
 def _add_evaluate(commands: Subparsers) -> None:

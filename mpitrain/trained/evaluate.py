@@ -16,7 +16,7 @@ from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import Evaluation, Share
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
-from mpitrain.trained.model import TrainedModel, load
+from mpitrain.trained.model import TrainedModel, built, find_together
 from mpitrain.training import inputs
 
 
@@ -29,9 +29,10 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     def prepare() -> tuple[TrainedModel, dict[str, Corpus]]:
-        model = load(options.run_folder, options.checkpoint, quiet=transport.rank > 0)
+        model = built(stored, code)
         return model, open_parts(model, options.data, options.part)
 
+    stored, code = find_together(transport, options)
     model, corpora = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline
     shares = {part: Share(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}

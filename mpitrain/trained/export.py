@@ -25,7 +25,7 @@ def export(options: argparse.Namespace) -> int:
         raise BadInput(f"--format {options.format}: unknown; known: {', '.join(WRITERS)}")
     if options.format != "onnx":
         _require_plain(options)
-    model = load(options.run_folder, options.checkpoint, exact=True)
+    model = load(options.run_folder, options.checkpoint, exact=True, trust=options.trust, new_code=options.new_code)
     path = options.out or options.run_folder / f"model.{options.format}"
     if path.is_dir():
         raise BadInput(f"{path}: is a folder")

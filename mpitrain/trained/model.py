@@ -1,8 +1,9 @@
 """A trained network, read from its run folder."""
 
+import argparse
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ from mpitrain.flat import Array
 from mpitrain.models import model as models
 from mpitrain.models.model import Buffered, buffered
 from mpitrain.monitoring.measuring import Measuring
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import agreed
 from mpitrain.training import inputs
-from mpitrain.training.imported import Shown
+from mpitrain.training.run_code import RunFolder
+from mpitrain.training.shared_code import shared
+from mpitrain.training.user_code import Code
 
 
 @dataclass(frozen=True)
@@ -66,19 +71,19 @@ class TrainedModel:
         return {**named, "parameters_sha256": self.sha256}
 
 
-def load(
-    run: Path,
-    name: str | None = None,
-    quiet: bool = False,
-    build: Callable[..., object] | None = None,
-    exact: bool = False,
-) -> TrainedModel:
-    """The model of a run's newest intact checkpoint, or of the one called `name`; "best": with the smallest held-out
-    error.
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint of a run, and its configuration; nothing that they name has been executed."""
 
-    `build`: what makes the module of a run that was given one in Python. `exact`: compute products in float32, whatever
-    run.matmul says. Newer ones that are torn are reported on
-    standard error unless `quiet`. Raises BadInput naming folder or file.
+    run: Path
+    checkpoint: Path
+    config: Config
+
+
+def find(run: Path, name: str | None = None, quiet: bool = False) -> Stored:
+    """A run's newest intact checkpoint, or the one called `name`; "best": with the smallest held-out error.
+
+    Newer ones that are torn are reported on standard error unless `quiet`. Raises BadInput naming folder or file.
     """
     if not run.is_dir():
         raise BadInput(f"{run}: no such run folder")
@@ -88,11 +93,49 @@ def load(
     for line in () if quiet else skipped:
         print(f"mpitrain: {line}", file=sys.stderr)
     checkpoint.require_intact(run, found)
-    config = configuration.load(checkpoint.document(run, found, checkpoint.CONFIG), [])
+    return Stored(run, found, configuration.load(checkpoint.document(run, found, checkpoint.CONFIG), []))
+
+
+def load(
+    run: Path,
+    name: str | None = None,
+    build: Callable[..., object] | None = None,
+    exact: bool = False,
+    trust: bool = False,
+    new_code: bool = False,
+) -> TrainedModel:
+    """The model of the checkpoint that `find` finds.
+
+    `build`: what makes the module of a run that was given one in Python. `exact`: compute products in float32, whatever
+    run.matmul says. `trust` and `new_code`: as in `RunFolder`. Raises BadInput naming folder or file.
+    """
+    stored = find(run, name)
+    folder = RunFolder.at(run, stored.checkpoint, trust, new_code)
+    return built(stored, inputs.code_of(stored.config, build, folder, inputs.say), build, exact)
+
+
+def find_together(transport: Transport, options: argparse.Namespace) -> tuple[Stored, dict[str, Code]]:
+    """The checkpoint that a command's options name, and the code of its network, on all ranks. Collective."""
+    run, quiet = options.run_folder, transport.rank > 0
+    stored = agreed(transport, lambda: find(run, options.checkpoint, quiet), "the run")
+    if not stored.config.model.import_:
+        return stored, {}
+    folder = RunFolder.at(run, stored.checkpoint, options.trust, options.new_code)
+    return stored, shared(transport, lambda: inputs.code_of(stored.config, None, folder, inputs.say))
+
+
+def built(
+    stored: Stored,
+    code: Mapping[str, Code],
+    build: Callable[..., object] | None = None,
+    exact: bool = False,
+) -> TrainedModel:
+    """The model of a checkpoint, of which `code` is executed. Raises BadInput."""
+    run, found, config = stored.run, stored.checkpoint, stored.config
     trained_on = origin.read(found) or origin.read(run) or origin.of_part(inputs.data_path(config))
-    shape, say = inputs.seen_shape(config, trained_on), inputs.says(not quiet)
+    shape = inputs.seen_shape(config, trained_on)
     as_built = replace(config, run=replace(config.run, matmul="float32")) if exact else config
-    network = inputs.network_of(as_built, shape, trained_on.classes, shown=Shown(run, say, build))
+    network = inputs.network_of(as_built, shape, trained_on.classes, code=code, given=build)
     dtype = np.dtype(config.training.dtype)
     parameters, samples = checkpoint.load_model(found, config.algorithm, network.layout, dtype)
     model = TrainedModel(run, config, trained_on, network, parameters, found, samples)

@@ -15,7 +15,7 @@ from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
-from mpitrain.trained.model import TrainedModel, load
+from mpitrain.trained.model import TrainedModel, built, find_together
 from mpitrain.trained.pieces import follow, lead, pieces
 from mpitrain.trained.posteriors import computing, priors_of
 from mpitrain.trained.writers import Content, open_writer, require_known
@@ -31,12 +31,13 @@ def predict(options: argparse.Namespace) -> int:
 
 def _predict(transport: Transport, options: argparse.Namespace) -> int:
     def prepare() -> tuple[TrainedModel, Corpus, Array | None]:
-        require_known(options.out)
-        model = load(options.run_folder, options.checkpoint, quiet=transport.rank > 0)
+        model = built(stored, code)
         part = options.part or next(iter(held_out(options.data)), "train")
         corpus = model.open(options.data, part, memory_limit=0)  # read once, sequentially
         return model, corpus, priors_of(model, options)
 
+    agreed(transport, lambda: require_known(options.out), "the file to write")
+    stored, code = find_together(transport, options)
     model, corpus, priors = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline
     compute = computing(model, corpus, options.output, priors)

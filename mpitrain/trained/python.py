@@ -24,7 +24,7 @@ from mpitrain.rng import undisturbed
 from mpitrain.signals import Stop
 from mpitrain.trained import model as trained
 from mpitrain.trained import posteriors
-from mpitrain.training.imported import GIVEN
+from mpitrain.training.run_code import GIVEN
 
 if TYPE_CHECKING:
     import torch
@@ -38,15 +38,20 @@ def train(
     *,
     out: str | Path | None = None,
     resume: str | Path | None = None,
+    trust: bool = False,
+    new_code: bool = False,
 ) -> dict[str, Any]:
     """Train as `python -m mpitrain` does, and return the summary, as in summary.json, with the `run_folder`.
 
     `config` is a TOML file or a table such as `{"algorithm": {"name": "easgd"}, "training.epochs": 2}`. `model` is a
     torch.nn.Module, or a function `build(input_shape, classes, **options)` that makes one, instead of `model.import`.
-    `out` and `resume` are run folders, as on the command line. Under mpirun all ranks call this together, and all get
-    the summary. Without it, as in a notebook, it is one rank. Raises BadInput for input that cannot be used, naming key
-    or file, on all ranks; a program that does not catch it ends with that line and status 2. Raises TrainingFailed
-    where the training failed.
+    `out` and `resume` are run folders, as on the command line, and so are `trust` and `new_code`: a run is resumed with
+    the code that it was trained with, or with `new_code` with the files that it names as they are now; standard error
+    says which are executed; what another user's folder names is executed only with `trust`.
+
+    Under mpirun all ranks call this together, and all get the summary. Without it, as in a notebook, it is one rank.
+    Raises BadInput for input that cannot be used, naming key or file, on all ranks; a program that does not catch it
+    ends with that line and status 2. Raises TrainingFailed where the training failed.
     """
     path = Path(config) if isinstance(config, str | Path) else None
     overrides = tuple(_overrides(config)) if isinstance(config, Mapping) else ()
@@ -57,6 +62,8 @@ def train(
         overrides,
         out=None if out is None else Path(out),
         resume=None if resume is None else Path(resume),
+        trust=trust,
+        new_code=new_code,
         build=None if model is None else _function(model),
     )
     transport = Transport(deadline=first_deadline(overrides))
@@ -201,11 +208,20 @@ class Trained:
         return np.ascontiguousarray((inputs.astype(dtype) - mean) * scale)
 
 
-def load(run: str | Path, checkpoint: str | None = None, model: Given | None = None) -> Trained:
+def load(
+    run: str | Path,
+    checkpoint: str | None = None,
+    model: Given | None = None,
+    *,
+    trust: bool = False,
+    new_code: bool = False,
+) -> Trained:
     """The trained model of a run folder: of its newest checkpoint, or of the one named, such as "best".
 
-    `model` is what `train` was given, if that was a module or a function that a run folder cannot name. Raises BadInput
-    naming folder or file.
+    `model` is what `train` was given, if that was a module or a function that a run folder cannot name. A network of
+    the user's own is code, of which is said on standard error what is executed: that which the run was trained with, or
+    with `new_code` the files that it names as they are now. Code that another user's folder names is executed only with
+    `trust`. Raises BadInput naming folder or file.
     """
     build = None if model is None else _function(model)
-    return Trained(trained.load(Path(run), checkpoint, build=build))
+    return Trained(trained.load(Path(run), checkpoint, build, trust=trust, new_code=new_code))

@@ -1,7 +1,7 @@
 """Which data and which network a configuration names; the same for a training and for what is done with its result."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.models import build, presets, torch_start
 from mpitrain.models.model import Model
 from mpitrain.models.presets import Design
-from mpitrain.training.imported import ImportOptions, Shown, imported
+from mpitrain.training.imported import ImportOptions, imported
+from mpitrain.training.run_code import RunFolder, choose
+from mpitrain.training.user_code import Code
 
 
 def data_path(config: Config) -> Path:
@@ -95,9 +97,9 @@ def trained_on(config: Config, earlier: Origin | None) -> Origin:
     return earlier.continued(found)
 
 
-def says(first: bool) -> Callable[[str], None]:
-    """Tells the user something on standard error, on the first rank."""
-    return lambda line: print(f"mpitrain: {line}", file=sys.stderr, flush=True) if first else None
+def say(line: str) -> None:
+    """Tell the user something on standard error."""
+    print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def seen_shape(config: Config, known: Origin) -> tuple[int, ...]:
@@ -106,6 +108,21 @@ def seen_shape(config: Config, known: Origin) -> tuple[int, ...]:
         context = config.data.context
         return (sum((context[0], context[-1])) + 1 if context else 1, *known.shape)
     return Augmentation(config.data.crop).shape(tuple(known.shape))
+
+
+def code_of(
+    config: Config,
+    given: Callable[..., object] | None = None,
+    run: RunFolder | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Code]:
+    """The user's own code that the configuration, or the run folder that it is of, names; nothing has been executed.
+
+    `given` stands for `model.import`. Raises BadInput naming the key, or a folder that is not to be trusted.
+    """
+    specs = {} if given is not None else {"model.import": config.model.import_}
+    specs["model.loss"] = config.model.loss
+    return choose({key: spec for key, spec in specs.items() if spec}, run, say)
 
 
 def design_of(config: Config) -> Design:
@@ -131,9 +148,11 @@ def network_of(
     shape: tuple[int, ...],
     classes: int,
     device: Cpu = CPU,
-    shown: Shown = Shown(),  # noqa: B008
+    code: Mapping[str, Code] | None = None,
+    given: Callable[..., object] | None = None,
 ) -> Model:
-    """The network for inputs of this shape, on this device. Raises BadInput naming the key that does not fit."""
+    """The network for inputs of this shape, on this device. `code` is by default what the keys name; `given` builds the
+    module instead of `model.import`. Raises BadInput naming the key that does not fit."""
     model = config.model
     if model.import_:
         options = ImportOptions(
@@ -146,7 +165,7 @@ def network_of(
             config.initial_seed,
             config.run.matmul == "bf16",
         )
-        return imported(options, shape, classes, device, shown)
+        return imported(options, shape, classes, device, code_of(config, given) if code is None else code, given)
     network = build.network(design_of(config), shape, classes, device.workspace())
     if not config.by_torch:
         return network

@@ -12,6 +12,7 @@ from mpitrain import config as configuration
 from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.state import fresh
 from mpitrain.data.shards import write_shard
+from mpitrain.files import write_whole
 from mpitrain.sampling.queue import Queue
 from mpitrain.training import inputs
 
@@ -27,7 +28,9 @@ def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np
     draft = checkpoint.Draft(run / "checkpoints", samples)
     draft.begin(0)
     draft.write("state.h5", checkpoint.FileContent(state.vectors(), state.numbers()), network.layout)
-    draft.commit(3)
+    draft.commit(3, network.documents)
+    for name, text in network.documents.items():
+        write_whole(run / name, text)
     (run / "config.toml").write_text(configuration.to_toml(config))
     (run / origin.NAME).write_text(origin.text(told))
     return theta

@@ -1,0 +1,177 @@
+"""Which code the network of a run folder is built of, and whether it may be executed.
+
+A run folder, and each of its checkpoints, keeps the user's files that the network was built of: their texts in
+`model/import/` and `model/loss/`, their checksums in model.json. A run goes on, and is evaluated, with the code that it
+was trained with: the files that the configuration names as long as they are the same, and otherwise its own copies.
+What is executed on account of a run folder is said before. The folder of another user needs the caller's trust.
+"""
+
+import os
+import pwd
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from mpitrain.checkpoint import CONFIG, document
+from mpitrain.errors import BadInput, naming, reason
+from mpitrain.files import read_whole
+from mpitrain.training import sources, user_code
+from mpitrain.training.sources import Sources
+from mpitrain.training.user_code import Code
+
+NAME = "model.json"
+FOLDER = "model"  # with the texts
+GIVEN = "python:model"  # stands for a module that train was given, which no name leads to
+LARGEST = 1 << 24  # bytes of a model.json
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """model.json: what the module was built of. `files` are the checksums of the texts, per key."""
+
+    spec: str = msgspec.field(name="import")
+    loss: str
+    options: dict[str, object]
+    input_shape: list[int]
+    classes: int
+    parameters: list[tuple[str, list[int]]]
+    files: dict[str, dict[str, str]]
+    torch: str
+
+    def sums(self, key: str, spec: str) -> dict[str, str]:
+        """The checksums for a key; none if it named something else."""
+        named = {"model.import": self.spec, "model.loss": self.loss}
+        return self.files.get(key, {}) if named.get(key) == spec else {}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder that names code: in the file `config`. The code that it keeps is in `kept`, a checkpoint or the run
+    folder. `trust`: execute it whoever owns it. `new_code`: take the files that it names as they are now."""
+
+    path: Path
+    config: Path
+    kept: Path
+    trust: bool = False
+    new_code: bool = False
+
+    @classmethod
+    def at(cls, run: Path, checkpoint: Path, trust: bool = False, new_code: bool = False) -> "RunFolder":
+        """That of a checkpoint; an older version kept the code in the run folder alone."""
+        kept = document(run, checkpoint, NAME).parent
+        return cls(run, document(run, checkpoint, CONFIG), kept, trust, new_code)
+
+
+def choose(specs: Mapping[str, str], run: RunFolder | None, say: Callable[[str], None]) -> dict[str, Code]:
+    """The code of each key, not yet executed; if a run folder names it, `say` tells the user what will be.
+
+    Raises BadInput naming the key, a copy that was changed, or a folder of another user.
+    """
+    for key, spec in specs.items():
+        if spec == GIVEN:
+            raise BadInput(f"{key} = {spec!r}: the run was given its module in Python; give it to load or train again")
+        user_code.parsed(key, spec)
+    if run is None:
+        return {key: user_code.read(key, spec) for key, spec in specs.items()}
+    if not run.trust:
+        _require_own(run, specs)
+    kept, chosen = read(run.kept), {}
+    for key, spec in specs.items():
+        chosen[key], why = _chosen(key, spec, run, {} if kept is None else kept.sums(key, spec))
+        say(f"{chosen[key].name}: executing {user_code.place(chosen[key])}{why}")
+    return chosen
+
+
+def _chosen(key: str, spec: str, run: RunFolder, sums: dict[str, str]) -> tuple[Code, str]:
+    """The code of a key, and why it is this one."""
+    if not sums or run.new_code or not user_code.is_file(spec):
+        code = user_code.read(key, spec)
+        changed = _first_difference(code.sources, sums) if sums else None
+        known = "--new-code" if run.new_code else "a module is imported as it is"
+        return code, "" if changed is None else f"; {changed} is not what the run was trained with ({known})"
+    try:
+        named = user_code.read(key, spec)
+        changed = _first_difference(named.sources, sums)
+        why = f"{changed} is not what the run was trained with"
+        if changed is None:
+            return named, ""
+        why += "; --new-code takes it as it is now"
+    except BadInput:
+        why = f"{spec.rpartition(':')[0]} cannot be read here"
+    return Code(key, spec, _copy(key, spec, run, sums)), f", the run's copy: {why}"
+
+
+def _first_difference(found: Sources | None, sums: dict[str, str]) -> Path | None:
+    """The first file that is not the one with its checksum; None if all are."""
+    if found is None:
+        return None
+    own = found.sums()
+    return next((found.folder / name for name in sorted({*own, *sums}) if own.get(name) != sums.get(name)), None)
+
+
+def _copy(key: str, spec: str, run: RunFolder, sums: dict[str, str]) -> Sources:
+    """The run's copy of the files with these checksums. Raises BadInput naming one that was changed."""
+    own = run.kept / FOLDER / folder_of(key)
+    folder = own if own.is_dir() else own.parent  # an older version had one folder for all keys
+    for name in sums:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise BadInput(f"{run.kept / NAME}: {name!r} is not in {folder}")
+    first = Path(spec.rpartition(":")[0]).name
+    copy = Sources(os.fsencode(folder.absolute()), first, {name: sources.text(folder / name) for name in sums})
+    changed = _first_difference(copy, sums)
+    if changed is not None or first not in sums:
+        raise BadInput(f"{changed or folder / first}: does not match its checksum in {run.kept / NAME}")
+    return copy
+
+
+def folder_of(key: str) -> str:
+    """The folder in FOLDER with the texts of a key's files."""
+    return key.rpartition(".")[2]
+
+
+def read(folder: Path) -> Kept | None:
+    """The record in a run folder or a checkpoint, None where there is none. Raises BadInput naming the file."""
+    path = folder / NAME
+    try:
+        return msgspec.json.decode(read_whole(path, LARGEST), type=Kept)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: {reason(error)}") from error
+
+
+def _require_own(run: RunFolder, specs: Mapping[str, str]) -> None:
+    """Raise BadInput if another user owns the folder, or a file of it that names code or is executed."""
+    inside = os.path.realpath(run.path)
+    named = (Path(os.path.realpath(spec.rpartition(":")[0])) for spec in specs.values() if user_code.is_file(spec))
+    own = (path for path in named if path.is_relative_to(inside))
+    for path in chain((run.path, run.config, run.kept, run.kept / NAME), own, _below(run.kept / FOLDER)):
+        owner = _owner(path)
+        if owner is not None and owner != os.geteuid():
+            code = ", ".join(f"{key} = {spec!r}" for key, spec in specs.items())
+            raise BadInput(
+                f"{path}: belongs to {_user(owner)}; the code that {run.path} names, {code}, is executed only with "
+                "--trust (in Python trust=True)"
+            )
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    with naming(folder):
+        yield from folder.rglob("*")
+
+
+def _owner(path: Path) -> int | None:
+    """The number of the user who owns a file; None if there is no such file."""
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
