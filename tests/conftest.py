@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--instants", type=int, default=16, help="trainings ended by a signal at a random instant")
     parser.addoption("--lost", default="some", help="`all`: lose a rank in every phase of every algorithm")
     parser.addoption("--mutations", type=int, default=20, help="spoilt files of each format")
-    parser.addoption("--seeds", type=int, default=20, help="of the search for faults, for each protocol")
+    parser.addoption("--seeds", type=int, default=12, help="of the search for faults, for each protocol, twice")
     parser.addoption("--kills", type=int, default=100, help="SIGKILLs at random instants of writing checkpoints")
 
 

@@ -27,7 +27,7 @@ SEARCH = Path(__file__).resolve().parents[1] / "search"
 @pytest.fixture(scope="module")
 def search() -> Any:
     """tests/search, a package that lies in none."""
-    specification = importlib.util.spec_from_file_location("search", SEARCH)
+    specification = importlib.util.spec_from_file_location("search", SEARCH / "__init__.py")
     assert specification is not None and specification.loader is not None
     module = sys.modules["search"] = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
@@ -45,13 +45,18 @@ PROTOCOLS = {
 }
 
 
+@pytest.mark.parametrize("first", ["0", "EXACT"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_nothing_goes_wrong_whatever_comes_when(
-    search: Any, tmp_path: Path, pytestconfig: pytest.Config, protocol: str
+    search: Any, tmp_path: Path, pytestconfig: pytest.Config, protocol: str, first: str
 ) -> None:
-    """The first seeds of its algorithms: late messages, stop requests, ranks that freeze or die, resumes."""
-    seeds = (seed for seed in count() if search.name_of(seed) in PROTOCOLS[protocol])
-    for seed in islice(seeds, pytestconfig.getoption("--seeds")):
+    """The first seeds of its algorithms: late messages, stop requests, ranks that freeze or die, resumes.
+
+    Those from EXACT are also compared with a sequential training.
+    """
+    seeds = count(search.EXACT if first == "EXACT" else 0)
+    of_it = (seed for seed in seeds if search.name_of(seed) in PROTOCOLS[protocol])
+    for seed in islice(of_it, pytestconfig.getoption("--seeds")):
         assert search.fault(seed, tmp_path / str(seed)) == "", search.case(seed)
 
 
