@@ -6,7 +6,7 @@
 
 # module load python openmpi    # Python 3.11 or newer, and an MPI unless the environment below brings one as a wheel
 
-: "${VENV:=venv}"   # the virtual environment with mpitrain in it; VENV= takes the python that the modules bring
+: "${VENV=venv}"   # the virtual environment with mpitrain in it; VENV= takes the python that the modules bring
 
 # export SBATCH_ACCOUNT=...     # --account; every option of sbatch has such a variable, see its manual
 # export SBATCH_PARTITION=...   # --partition

@@ -19,3 +19,18 @@ def test_the_device_that_was_exported_reaches_the_job(device: str, asked: str) -
         ["bash", "-c", words], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == f"{asked}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "python"),
+    [("unset VENV; ", "venv/bin/python"), ("VENV=; ", "python"), ("VENV=mine; ", "mine/bin/python")],
+)
+def test_the_environment_that_was_named_is_taken(tmp_path: Path, before: str, python: str) -> None:
+    """By default the one beside jobs/; with `VENV=` the python that the modules bring."""
+    (tmp_path / "jobs").symlink_to(SITE.parent)
+    for name in ("venv", "mine"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "activate").write_text(f"python() {{ echo {name}/bin/python; }}\n")
+    words = f"python() {{ echo python; }}; {before}. jobs/launch.sh; python"
+    done = subprocess.run(["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{python}\n"), done.stderr
