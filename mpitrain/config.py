@@ -13,7 +13,7 @@ import msgspec
 import tomli_w
 from msgspec.structs import replace
 
-from mpitrain.algorithms import ALGORITHMS, AnyAlgorithm, defaults_of
+from mpitrain.algorithms import ALGORITHMS, AnyAlgorithm, defaults_of, name_of
 from mpitrain.algorithms.table import (
     Amount,
     AmountOrNone,
@@ -161,7 +161,7 @@ class Stage(Section, frozen=True, kw_only=True):
     """With `asgd`, the master's momentum, where `algorithm.momentum` is above 0 (Chan & Lane's MOMENTUM(i))."""
     bias_factor: Positive | None = None
     """With `hybrid`, multiplies the biases' previous rate, instead of what changes the weights'."""
-    workers: Count | None = None  # number of ranks that compute gradients
+    workers: Count | None = None  # number of ranks that compute gradients, with algorithms that can change it
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -260,6 +260,11 @@ def resolve(table: Record) -> Config:
         raise BadInput("stages: bias_factor: this algorithm's biases have the learning rate of the weights")
     if any(stage.momentum is not None for stage in config.stages) and not config.algorithm.momentum_changes:
         raise BadInput("stages: momentum: only that of asgd's master can change, where algorithm.momentum is above 0")
+    if any(stage.workers for stage in config.stages) and not config.algorithm.workers_change:
+        able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.workers_change)
+        raise BadInput(
+            f"stages: workers: the number is fixed with {name_of(config.algorithm)}; it can change with {able}"
+        )
     if config.run.team != 1 and not config.algorithm.in_teams:
         able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.in_teams)
         raise BadInput(f"run.team = {config.run.team}: workers of this algorithm are single ranks; teams train {able}")

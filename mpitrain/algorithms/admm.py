@@ -1,6 +1,6 @@
 """Asynchronous ADMM (Zhang, Choromanska & LeCun 2015, §4, equations 9 to 11)."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -8,27 +8,19 @@ from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.elastic import named
 from mpitrain.algorithms.roles import WorkerRule
 from mpitrain.algorithms.table import Fraction, NotNegative
-from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
 from mpitrain.rules import Fast, admm, plain
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
 
 
 class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
     """Asynchronous ADMM (equations 9 to 11)."""
 
+    workers_change = False  # the centre is a mean over all of them
     training: ClassVar = {"learning_rate": 0.05, "epochs": 20.0}
     rho: NotNegative = 1.0  # ρ, the penalty
     delta: Fraction = 0.0  # δ, the momentum of the momentum variant
     start: Literal["same", "different"] = "same"  # whether all workers start at the centre, or from different seeds
-
-    def check(self, config: "Config") -> None:
-        super().check(config)
-        if any(stage.workers for stage in config.stages):
-            raise BadInput("stages: admm's centre is a mean over all workers; their number cannot change")
 
     @property
     def starts_apart(self) -> bool:

@@ -43,8 +43,6 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     """Whether an average leaves the optimizer's buffers as they are, clears them, or averages them."""
 
     def check(self, config: "Config") -> None:
-        if any(stage.workers for stage in config.stages):
-            raise BadInput("stages: block-momentum trains with all ranks; workers cannot change")
         if self.look_ahead != "none" and self.unit != "one":
             raise BadInput(f"algorithm.unit: can only be 'one' with look_ahead = {self.look_ahead!r}")
 

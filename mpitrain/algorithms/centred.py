@@ -18,6 +18,7 @@ class Centred(Algorithm, frozen=True):
 
     protocol = "centre"
     has_master = True
+    workers_change = True
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
     """`"dispensed"`: each sample once an epoch. `"independent"`: draws with replacement from the whole corpus, so that
     an epoch is that number of samples but not every sample. `"chunked"`: a worker takes a chunk of neighbours from each

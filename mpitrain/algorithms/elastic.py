@@ -84,11 +84,10 @@ class _InStep(Pulled, frozen=True):
 
     protocol = "model-averaging"
     has_master = False
+    workers_change = False
 
     def check(self, config: "Config") -> None:
         super().check(config)
-        if any(stage.workers for stage in config.stages):
-            raise BadInput("stages: a synchronous algorithm trains with all ranks; workers cannot change")
         if self.order != "free" or self.centre != "whole":
             raise BadInput("algorithm.order, algorithm.centre: not for an algorithm without a master")
 

@@ -38,8 +38,6 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
             raise BadInput(f"algorithm.group: only scheme c has groups, not {self.scheme}")
         if config.training.rate_per == "sample":
             raise BadInput("training.rate_per: hybrid's learning rate multiplies means; algorithm.scaling scales it")
-        if any(stage.workers for stage in config.stages):
-            raise BadInput("stages: hybrid trains with all ranks; workers cannot change")
         if self.scaling == "theory" and config.training.learning_rate * self.weight_decay >= 1:
             raise BadInput("algorithm.scaling: theory needs learning_rate x weight_decay below 1")
 

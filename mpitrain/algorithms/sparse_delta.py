@@ -21,6 +21,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
 
     protocol = "peers"
     replicated = True
+    workers_change = True
     in_teams = True
     sparse = True
     training: ClassVar = {"learning_rate": 0.05, "minibatch": 8}

@@ -63,6 +63,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     needs_values: ClassVar[str] = ""
     #: Whether it sends single entries, of which phantom vectors must be told how many.
     sparse: ClassVar[bool] = False
+    #: Whether stages can change the number of workers.
+    workers_change: ClassVar[bool] = False
     #: Whether a worker can be a team of ranks.
     in_teams: ClassVar[bool] = False
     #: Whether biases have a learning rate of their own, which stages can change by `bias_factor`.
