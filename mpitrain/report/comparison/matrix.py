@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.algorithms import ALGORITHMS, Algorithm
+from mpitrain.algorithms import ALGORITHMS
 from mpitrain.config import Config, load, nearest, to_toml
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record
@@ -77,7 +77,7 @@ def matrix(names: list[str], workers: list[int], seeds: list[int], settings: lis
         config = load(path, overrides)
         if any(element.configuration == label for element in found):
             raise BadInput(f"{name}: a second configuration named {label}")
-        for count, ranks in _sizes(config.algorithm, workers):
+        for count, ranks in _sizes(config, workers):
             for seed in seeds or [config.training.seed]:
                 seeded = [*overrides, f"training.seed={seed}"]
                 words = [*([str(path)] if path else []), *(word for one in seeded for word in ("--set", one))]
@@ -96,13 +96,16 @@ def _source(name: str) -> tuple[str, Path | None, list[str]]:
     raise BadInput(f"{name}: neither a TOML file nor an algorithm{nearest(name, list(ALGORITHMS))}")
 
 
-def _sizes(algorithm: Algorithm, workers: list[int]) -> list[tuple[int, int]]:
-    """Numbers of workers with their numbers of ranks: with several workers, a server or centre takes one more."""
+def _sizes(config: Config, workers: list[int]) -> list[tuple[int, int]]:
+    """Numbers of workers with their numbers of ranks: with several workers, a server or centre takes one more, and a
+    team is one worker of several ranks."""
+    algorithm, team = config.algorithm, config.run.team
+    if team == "node":
+        raise BadInput("run.team = 'node': compare counts ranks before they have nodes; give the ranks of a team")
     if algorithm.workers(3) == 1:
         return [(1, 1)]
-    return [
-        (count, next(ranks for ranks in (count, count + 1) if algorithm.workers(ranks) == count)) for count in workers
-    ]
+    teams = [next(ranks for ranks in (count, count + 1) if algorithm.workers(ranks) == count) for count in workers]
+    return [(count, ranks * team) for count, ranks in zip(workers, teams, strict=True)]
 
 
 def _resolved(config: Config) -> Record:

@@ -132,6 +132,7 @@ def test_a_run_that_comes_to_nothing_is_told(
         ("msgd --target-error 0.1 --launch 'no-such-program -n {ranks}'", "no-such-program"),
         ("msgd --target-error 0.1 --set training.epoch=1", "nearest known is training.epochs"),
         ("none.toml --target-error 0.1", "none.toml"),
+        ("sparse-delta --target-error 0.1 --set run.team=node", "run.team = 'node'"),
     ],
 )
 def test_bad_words_are_one_line(words: str, named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -152,3 +153,9 @@ def test_the_words_of_a_run(tmp_path: Path) -> None:
     assert words[:5] == ["srun", "--mpi=pmi2", "-n", "5", "--exact"]
     assert words[5:9] == [sys.executable, "-m", "mpitrain", "train"]
     assert words[-2:] == ["--continue", str(tmp_path / "out/runs/easgd-w4-s2")]
+
+
+def test_each_team_is_a_worker(tmp_path: Path) -> None:
+    """As in the runs' summaries: K workers of m ranks each take K times m ranks."""
+    elements = matrix(["sparse-delta"], [1, 2], [], ["run.team=3"], tmp_path / "out")
+    assert [(element.workers, element.ranks) for element in elements] == [(1, 3), (2, 6)]
