@@ -1,15 +1,20 @@
 """Shared memory that killed jobs leave: the next start removes it, and nothing else."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from mpitrain.launchers import LOCAL_RANK
 from mpitrain.mpi import segments
 
+MPIRUN = Path(sys.executable).with_name("mpirun")
 pytestmark = pytest.mark.skipif(not Path(segments.MEMORY).is_dir(), reason="this system has no /dev/shm")
 
 #: Maps a segment under MPICH's name, notes it, and is killed or waits.
@@ -31,9 +36,9 @@ sys.stdin.read()
 def segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A name that nobody has, and a home for records."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    for name in segments.LOCAL_RANK:
+    for name in LOCAL_RANK:
         monkeypatch.delenv(name, raising=False)
-    return Path(f"{segments.PREFIX}test_{uuid.uuid4().hex}")
+    return Path(f"{segments.MPICH}test_{uuid.uuid4().hex}")
 
 
 def mapping(path: Path, how: str) -> "subprocess.Popen[str]":
@@ -88,3 +93,71 @@ def test_a_home_that_cannot_be_used_is_no_error(tmp_path: Path, monkeypatch: pyt
     segments.note()
     segments.forget()
     assert os.listdir(tmp_path) == ["file"]
+
+
+#: A rank that notes which named segments it maps once all have exchanged messages, and lives on.
+RANK = """
+import os, sys, time
+from pathlib import Path
+from mpitrain.mpi import Transport
+transport = Transport(deadline=60.0)
+transport.gather_texts("all map what others made", "the others")
+with open("/proc/self/maps") as lines:
+    paths = {line.split(maxsplit=5)[-1].strip() for line in lines if "/dev/shm/" in line}
+new = Path(f"{transport.rank}.new")
+new.write_text("\\n".join([str(os.getpid()), *(path for path in paths if os.path.exists(path))]))
+new.rename(f"{transport.rank}.mapped")
+time.sleep(600)
+"""
+RANKS, PATIENCE = 3, 120.0
+
+
+@pytest.mark.skipif(not MPIRUN.exists(), reason="this environment has no mpirun of its own")
+def test_a_job_that_was_killed_with_its_launcher_leaves_nothing_for_long(segment: Path, tmp_path: Path) -> None:
+    """Neither MPICH's segment nor Open MPI's, one for each rank; while the job lives, a start removes nothing."""
+    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, "-c", RANK]
+    places = [tmp_path / f"{rank}.mapped" for rank in range(RANKS)]
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as launcher:
+        try:
+            end = time.monotonic() + PATIENCE
+            while not all(place.exists() for place in places) and launcher.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+            pids, made = zip(*((int(told[0]), set(told[1:])) for told in map(lines, places)), strict=True)
+            left = set[str]().union(*made)
+            next_start()
+            assert left and all(map(os.path.exists, left))
+        finally:
+            launcher.kill()
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert any(map(os.path.exists, left)), "nothing was left to remove"
+    next_start()
+    assert not any(map(os.path.exists, left))
+
+
+def test_a_process_without_a_launcher_leaves_nothing(segment: Path, tmp_path: Path) -> None:
+    """Open MPI leaves the removal to its launcher's helper, which there is none of."""
+    program = "from mpitrain.mpi import segments; print(*segments.mapped(), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.strip() and not any(map(os.path.exists, done.stdout.split())) and records(tmp_path) == 0
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def next_start() -> None:
+    """The first rank of a node starts and ends."""
+    started = [sys.executable, "-c", "import mpitrain.mpi"]
+    subprocess.run(started, env={**os.environ, "MPI_LOCALRANKID": "0"}, check=True, timeout=PATIENCE)
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process that is not only waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

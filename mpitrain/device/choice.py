@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, first_line, missing
+from mpitrain.launchers import local_rank_of
 
 if TYPE_CHECKING:
     from mpitrain.config import Run
     from mpitrain.mpi import Transport
 
-#: The launchers' variables for the rank's number on its node: Open MPI, MPICH and Intel MPI, Cray, Slurm. Slurm's comes
-#: last: within a batch script it is 0, and mpirun passes that on to all ranks.
-LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
 MISSING, TOOLKIT = "CuPy is not installed", "CuPy finds no CUDA toolkit"
 
 
@@ -43,11 +41,6 @@ def choose(
 
     count = cupy.cuda.runtime.getDeviceCount()
     return Gpu(cupy, local_rank_of(environment, local_rank) % count, run.matmul)
-
-
-def local_rank_of(environment: Mapping[str, str], otherwise: int) -> int:
-    """This rank's number on its node: from the launcher's variables, or else MPI's."""
-    return next((int(environment[name]) for name in LOCAL_RANK if environment.get(name, "").isdigit()), otherwise)
 
 
 def agree(device: Cpu, transport: "Transport", aware: bool, source: str) -> None:

@@ -1,33 +1,48 @@
-"""MPICH's shared memory: a job that is killed or aborted leaves its segment in /dev/shm, and nothing removes it.
+"""The shared memory of MPI libraries: a job that is killed or aborted leaves segments in /dev/shm, and nothing removes
+them.
 
-Its name tells no owner, and every MPICH program uses such names. So the first rank of each node notes its segments in
-a file of the user's; the next start on that node removes those that are noted, unchanged, and mapped by no process.
+Their names tell no owner, and every program of these libraries uses such names. So the first rank of each node notes
+its job's segments in a file of the user's; the next start on that node removes those that are noted, unchanged, and
+mapped by no process. MPICH has one segment for all ranks of a node, Open MPI one for each.
 """
 
 import os
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from glob import escape, glob
 from pathlib import Path
 
+from mpitrain.launchers import local_rank_of
+
 MEMORY = "/dev/shm/"
-PREFIX = MEMORY + "mpich_"
-LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "PALS_LOCAL_RANKID")
+MPICH = MEMORY + "mpich_"
+#: The node, the user and the job, then the rank on the node. Where /dev/shm cannot be used, it lies elsewhere.
+OPEN_MPI = re.compile(r"(/.*/sm_segment\.[^/]+)\.\d+")
+FIRST = ".0"  # the end of the name of the first rank's
 
 
 def mapped(process: str = "self") -> set[str]:
     """The segments that a process maps and that have a name yet."""
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as lines:
-        paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in lines if PREFIX in line}
-    return {path for path in paths if path.startswith(PREFIX) and not path.endswith(" (deleted)")}
+        paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in lines if "/" in line}
+    return {path for path in paths if is_segment(path)}
+
+
+def is_segment(path: str) -> bool:
+    """Whether a path is one that MPI libraries give to their segments."""
+    if path.startswith(MPICH):
+        return "/" not in path[len(MPICH) :] and not path.endswith(" (deleted)")
+    return OPEN_MPI.fullmatch(path) is not None
 
 
 def note() -> None:
-    """Note the segments of this process, and remove what earlier jobs have left on this node, where it is the node's
-    first rank. A home that cannot be written, or read, is no error."""
-    if next((os.environ[name] for name in LOCAL_RANK if name in os.environ), "0") == "0":
+    """Note the segments of this process's job, and remove what earlier jobs have left on this node, where it is the
+    node's first rank. A home that cannot be written, or read, is no error."""
+    if local_rank_of(os.environ, 0) == 0:
         with suppress(OSError, RuntimeError):
-            if lines := [f"{_identity(path)} {path}" for path in sorted(mapped())]:
+            if lines := list(_lines(_of_job(mapped()))):
                 own, new = _own(), _folder().with_name(f"new-{platform.node()}-{os.getpid()}")
                 own.parent.mkdir(parents=True, exist_ok=True)
                 new.write_text("\n".join(lines), encoding="utf-8")
@@ -37,9 +52,15 @@ def note() -> None:
 
 
 def forget() -> None:
-    """At a clean end, when MPI has removed the segments."""
+    """At a clean end, when MPI has removed the segments, or a launcher is about to. Open MPI's launcher may not, and a
+    process without one removes its own here."""
     with suppress(OSError, RuntimeError):
-        _own().unlink()
+        own = _own()
+        for path in _left(own):
+            if path.endswith(FIRST):
+                os.unlink(path)
+        if not _left(own):
+            own.unlink()
 
 
 def remove_own() -> None:
@@ -47,6 +68,18 @@ def remove_own() -> None:
     with suppress(OSError, RuntimeError):
         for path in mapped():
             os.unlink(path)
+
+
+def _of_job(own: set[str]) -> set[str]:
+    """These segments and, with Open MPI, those of the other ranks of the node."""
+    jobs = {match[1] for match in map(OPEN_MPI.fullmatch, own) if match}
+    return own | {path for job in jobs for path in glob(f"{escape(job)}.*") if is_segment(path)}
+
+
+def _lines(paths: set[str]) -> Iterator[str]:
+    for path in sorted(paths):
+        with suppress(OSError):  # another rank has ended
+            yield f"{_identity(path)} {path}"
 
 
 def _remove_left() -> None:
@@ -70,7 +103,7 @@ def _left(record: Path) -> set[str]:
         for line in record.read_text(encoding="utf-8").splitlines():
             identity, _, path = line.partition(" ")
             with suppress(OSError):
-                if path.startswith(PREFIX) and "/" not in path[len(MEMORY) :] and _identity(path) == identity:
+                if is_segment(path) and _identity(path) == identity:
                     found.add(path)
     return found
 

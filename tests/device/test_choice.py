@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from mpitrain.config import Run
-from mpitrain.device.choice import choose, local_rank_of
+from mpitrain.device.choice import choose
 from mpitrain.errors import BadInput
+from mpitrain.launchers import local_rank_of
 
 FAKE = Path(__file__).resolve().parent.parent / "fake_cupy"
 
@@ -21,6 +22,8 @@ FAKE = Path(__file__).resolve().parent.parent / "fake_cupy"
         ({"SLURM_LOCALID": "3"}, 3),
         ({"OMPI_COMM_WORLD_LOCAL_RANK": "2", "SLURM_LOCALID": "0"}, 2),  # mpirun within a batch script
         ({"MPI_LOCALRANKID": "5"}, 5),
+        ({"PMI_LOCAL_RANK": "4"}, 4),
+        ({"PALS_LOCAL_RANKID": "6", "SLURM_LOCALID": "0"}, 6),
         ({"SLURM_LOCALID": "none"}, 7),
     ],
 )
