@@ -126,7 +126,7 @@ class Run(Section, frozen=True):
     """Only with `sparse-delta`: how many neighbouring ranks form a team that acts as one worker, or `"node"` for one
     team per node. The ranks of a team share each minibatch, so that `training.minibatch` counts the whole team's
     samples, and only the leader exchanges deltas."""
-    threads: Few = 0  # threads per rank; 0: cores of the node divided by its ranks
+    threads: Few = 0  # threads per rank; 0: the rank's share of the cores that it may use
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
     train_subset: Number = 0  # number of training samples that are also evaluated
     checkpoint_every: AmountOrNone = 5.0  # minutes between checkpoints; 0: not by the clock

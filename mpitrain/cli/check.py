@@ -104,7 +104,7 @@ def measure(transport: Transport, threads: int, passive: bool, data: Path | None
     """Measure. Collective. Raises BadInput for a folder that cannot be read or written."""
     hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
     within, between = pairs(hosts)
-    cores = transport.gather_texts(str(len(os.sched_getaffinity(0))), "the ranks' cores")
+    cores = transport.gather_texts(str(transport.node_cores), "the nodes' cores")
     vector = np.zeros(build(NETWORK, INPUT, CLASSES).layout.size, np.float32)
     with threadpool_limits(threads):
         gradient = _slowest(transport, _gradient(vector))

@@ -361,9 +361,9 @@ def some(count: int, noun: str) -> str:
 
 
 def threads(told: int, transport: Transport) -> int:
-    """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else the node's cores divided by its ranks.
+    """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else its share of the cores it may use.
     Simulated ranks have one, or as many as those whose training they replay."""
     if transport.runtime.threads:
         return transport.runtime.threads
     asked = told or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
-    return asked or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)
+    return asked or transport.cores

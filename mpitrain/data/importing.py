@@ -5,7 +5,6 @@ depend on the whole corpus are added to each, and then they get their final name
 incomplete corpus.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
@@ -39,14 +38,14 @@ TICK = 0.25  # seconds between two checks of the progress of other processes and
 
 
 class Importing:
-    """One rank's part of an import into `folder`, in `jobs` processes; by default the node's cores ÷ its ranks.
+    """One rank's part of an import into `folder`, in `jobs` processes; by default as many as its share of cores.
 
     `stop` says whether a signal has requested a stop; shards that were begun are finished first.
     """
 
     def __init__(self, transport: "Transport", folder: Path, jobs: int | None = None, stop: Stop | None = None) -> None:
         self.transport, self.folder, self._stop = transport, folder, stop or Stop()
-        self.jobs = jobs or max(len(os.sched_getaffinity(0)) // transport.local_size, 1)
+        self.jobs = jobs or transport.cores
         self.console = open_console(live=transport.rank == 0, quiet=transport.rank > 0)
         self._said = time.monotonic()
         transport.yielding = 0.0  # leave the cores to the processes that do the work

@@ -75,7 +75,9 @@ def _add_arrays(sources: Subparsers) -> None:
 def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Namespace], Plan]) -> None:
     """Add the arguments that all importers share, after their own: the folder and the number of processes."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
-    parser.add_argument("--jobs", type=int, help="number of processes; default: cores of the node divided by its ranks")
+    parser.add_argument(
+        "--jobs", type=int, help="number of processes; default: the rank's share of the cores it may use"
+    )
     parser.set_defaults(run=run_import, planning=planning)
 
 

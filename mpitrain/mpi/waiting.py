@@ -4,6 +4,7 @@ So signals are seen, and ranks that share a core make room for each other.
 """
 
 import itertools
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ import numpy as np
 
 from mpitrain.errors import Overdue, named
 from mpitrain.mpi.communicator import Communicator, Request, Runtime
+from mpitrain.mpi.cores import as_bits, from_bits, share
 from mpitrain.mpi.heartbeats import BEATS, Assured, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
@@ -111,6 +113,15 @@ class Member:
         #: For each rank, the first rank of its node.
         self.node_leaders = [int(rank) for rank in firsts]
         self.nodes = len(set(self.node_leaders))
+        #: This rank's share of the cores of its node, and all that the node's ranks may use.
+        self.cores, self.node_cores = (1, 1) if runtime.simulated else self._divide_cores()
+
+    def _divide_cores(self) -> tuple[int, int]:
+        own = as_bits(os.sched_getaffinity(0))
+        everyone = np.zeros((self.local_size, own.size), np.uint8)
+        self.wait(self._local.Iallgather(own, everyone), "the start of the program")
+        masks = [from_bits(mask) for mask in everyone]
+        return share(masks[self.local_rank], masks), len(set().union(*masks))
 
     def blocking(self, call: str) -> AbstractContextManager[object]:
         """Context around a call of MPI that has no nonblocking form, under the deadline."""

@@ -1,7 +1,6 @@
 """`mpitrain calibrate`: measure the file that describes this machine and a network to `mpitrain simulate`."""
 
 import argparse
-import os
 import platform
 import re
 import time
@@ -58,7 +57,7 @@ def _calibrate(transport: "Transport", path: Path, file: Path | None, overrides:
     code = shared_code(transport, config, options)
     _, corpus, network = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
     hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
-    cores = min(map(int, transport.gather_texts(str(len(os.sched_getaffinity(0))), "the ranks' cores")))
+    cores = min(map(int, transport.gather_texts(str(transport.node_cores), "the nodes' cores")))
     number = threads(config.run.threads, transport)
     with threadpool_limits(number):
         together = max(1, cores // number)

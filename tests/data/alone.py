@@ -17,7 +17,7 @@ from mpitrain.errors import BadInput
 class Alone:
     """A transport without other ranks."""
 
-    rank, size, local_size, yielding = 0, 1, 1, 0.0
+    rank, size, cores, yielding = 0, 1, 1, 0.0
 
     def sum(self, array: np.ndarray, what: str) -> None:
         """Nobody else adds."""

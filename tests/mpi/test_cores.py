@@ -1,0 +1,25 @@
+"""A rank's threads: its share of the cores that it may use."""
+
+import os
+
+import pytest
+
+from mpitrain.cli.setup import threads
+from mpitrain.mpi import Transport
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_rank_that_is_bound_has_its_cores_to_itself(
+    monkeypatch: pytest.MonkeyPatch, transport: Transport, bound: bool
+) -> None:
+    """Whoever bound it: the launcher, taskset, a cpuset. What the user says goes before."""
+    rank, size = transport.rank, transport.size
+    mine = range(3 * rank, 3 * rank + 3) if bound else range(3 * size)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(mine))
+    started = Transport(deadline=30.0)
+    assert threads(0, started) == started.cores == 3 and started.node_cores == 3 * size
+    assert threads(5, started) == 5
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
+    assert threads(0, started) == 2
