@@ -12,6 +12,8 @@ from mpitrain import __version__
 from mpitrain.cli import environment
 from mpitrain.cli.arguments import add_training_arguments, training_options
 from mpitrain.errors import BadInput, printable
+from mpitrain.signals import Stop
+from mpitrain.start import first_deadline
 
 environment.prepare()  # before anything loads NumPy
 
@@ -100,11 +102,22 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _train(options: argparse.Namespace) -> int:
-    from mpitrain.cli.train import train
-    from mpitrain.mpi import abort_on_exception
+    from mpitrain.mpi import Transport, abort_on_exception
+    from mpitrain.mpi.agreement import agreed, ending_together
 
     abort_on_exception()
-    return train(training_options(options))
+    stop = Stop()
+    stop.install()
+    transport = Transport(deadline=first_deadline(options.set))
+
+    def load_and_train() -> int:
+        transport.watch()
+        with transport.working():  # loading takes seconds, on some file systems minutes
+            from mpitrain.cli.train import configured
+        told = agreed(transport, lambda: training_options(options), "the command line")
+        return configured(transport, told, stop)
+
+    return ending_together(transport, load_and_train)
 
 
 def _info(options: argparse.Namespace) -> int:

@@ -34,6 +34,7 @@ from mpitrain.models import table as layer_table
 from mpitrain.models.table import KINDS, AnyLayer
 from mpitrain.optimizers import OPTIMIZERS
 from mpitrain.schedules.stages import Schedule
+from mpitrain.start import DEADLINE
 
 #: Messages of msgspec, and clearer ones.
 PLAIN = {
@@ -133,7 +134,7 @@ class Run(Section, frozen=True):
     checkpoint_samples: Large = 0  # samples between checkpoints; 0: not by samples
     checkpoints_kept: Count = 3  # how many of the newest to keep; one is always written at the end and on a signal
     checkpoint_best: bool = True  # also keep the model with the smallest error on dev, or on test without dev
-    deadline: Amount = 300.0
+    deadline: Amount = DEADLINE
     """Seconds to wait for a rank that sends no heartbeat; it is then named, and the job ends."""
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"  # how vectors travel; auto: as measured
     nonfinite_limit: Count = 10  # how many gradients of one worker in a row may not be finite; then a server's run ends

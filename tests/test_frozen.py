@@ -21,25 +21,51 @@ RANKS, DEADLINE, MORE = 3, 6.0, 5.0  # MORE: seconds after the deadline within w
 KILLED = 10.0  # seconds within which a job ends one of whose ranks was killed
 BUSY = 30.0  # seconds more that a busy machine may take
 ALGORITHMS = ("asgd", "easgd", "sparse-delta", "hybrid", "allreduce")
-PHASES = ("start", "preparation", "pre-training", "training", "checkpoint", "evaluation", "last checkpoint", "end")
+PHASES = (
+    "launch",
+    "start",
+    "loading",
+    "preparation",
+    "compilation",
+    "pre-training",
+    "training",
+    "checkpoint",
+    "evaluation",
+    "last checkpoint",
+    "end",
+    "exit",
+)
 CHOSEN = {("asgd", "start", 0), ("sparse-delta", "preparation", 1), ("easgd", "training", 0)}
+CHOSEN |= {("asgd", "launch", 1), ("asgd", "loading", 1), ("asgd", "compilation", 1), ("msgd", "exit", 1)}
 CHOSEN |= {("msgd", "training", 0), ("asgd", "busy", 1)}
 CHOSEN |= {("hybrid", "evaluation", 1), ("allreduce", "last checkpoint", 1)}
 
 #: One rank stops or kills itself when its time has come; where that is another rank's affair, that one waits for it.
 PROGRAM = """
-import os, sys, threading, time
+import atexit, os, sys, threading, time
 from pathlib import Path
 victim, phase, number = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 del sys.argv[1:4]
-from mpitrain.mpi import MPI, Transport
-rank = MPI.COMM_WORLD.rank
+from mpitrain.start import rank_of
+rank = rank_of(os.environ, -1)
 
 def lose():
     if rank == victim:
         Path("lost.new").write_text(repr(time.time()))
         Path("lost.new").rename("lost")
         os.kill(os.getpid(), number)
+
+class Loading:  # of the modules that train, which is a phase of its own
+    def find_spec(self, name, path=None, target=None):
+        if name == "mpitrain.cli.train":
+            lose()
+
+if phase == "launch":
+    lose()
+if phase in ("launch", "loading"):
+    sys.meta_path.insert(0, Loading())
+    from mpitrain.__main__ import main
+    sys.exit(main())
 
 def called():
     while not Path("calls").exists():
@@ -63,6 +89,7 @@ def before(owner, name, what, condition=lambda *arguments, **names: True):
     setattr(owner, name, instead)
 
 import itertools
+from mpitrain.mpi import Transport
 from mpitrain.checkpoint import coordination as saving
 from mpitrain.cli import train as run
 from mpitrain.__main__ import main
@@ -77,6 +104,9 @@ if phase == "start":
     before(Transport, "__init__", lose)
 elif phase == "preparation":
     before(run, "prepare", lose)
+elif phase == "compilation":  # which takes its time, while who waits for it is lost
+    before(run, "warm", lambda: time.sleep(30) if rank == 0 != victim else lose())
+    before(Transport, "local_barrier", lose)
 elif phase == "pre-training":
     steps = METHODS["layerwise"].steps
     def slowly(*arguments):
@@ -96,6 +126,8 @@ elif phase == "evaluation":
     before(Evaluation, "step", call, lambda *_: next(turns) == 0)
 elif phase == "last checkpoint":
     before(saving, "together", lose, lambda *_, last=False, **__: last)
+elif phase == "exit":
+    atexit.register(lose)
 elif phase == "end":
     before(Transport, "leave", lose)
 sys.exit(main())
@@ -104,7 +136,7 @@ sys.exit(main())
 
 def settings(algorithm: str, phase: str) -> list[str]:
     """The command line of a training that comes to its phase soon."""
-    epochs = 2 if phase in ("last checkpoint", "end") else 1000
+    epochs = 2 if phase in ("last checkpoint", "end", "exit") else 1000
     sets = [f"algorithm.name={algorithm}", f"run.deadline={DEADLINE:g}", f"training.epochs={epochs}"]
     sets += ["run.checkpoint_samples=1000" if phase == "checkpoint" else "run.checkpoint_samples=0"]
     sets += ["run.evaluate_every=1" if phase == "evaluation" else "run.evaluate_every=0"]

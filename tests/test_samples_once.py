@@ -24,9 +24,14 @@ from mpitrain.training.gradients import Learner
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.cli.setup import TrainOptions
-from mpitrain.cli.train import train
+from mpitrain.cli.train import train_on
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.signals import STOPPED
+from mpitrain.signals import STOPPED, Stop
+
+def train(options):
+    stop = Stop()
+    stop.install()
+    return train_on(Transport(deadline=120), options, stop)
 
 abort_on_exception()
 SAMPLES, cases, last = 1438, json.loads(Path("cases.json").read_text()), sys.argv[1] == "last"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mpitrain.launchers import LOCAL_RANK
 from mpitrain.mpi import segments
+from mpitrain.start import LOCAL_RANK
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 pytestmark = pytest.mark.skipif(not Path(segments.MEMORY).is_dir(), reason="this system has no /dev/shm")

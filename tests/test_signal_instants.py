@@ -21,8 +21,13 @@ import h5py
 from mpitrain import checkpoint
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.cli.setup import TrainOptions
-from mpitrain.cli.train import train
+from mpitrain.cli.train import train_on
 from mpitrain.signals import STOPPED, Stop
+
+def train(options):
+    stop = Stop()
+    stop.install()
+    return train_on(Transport(deadline=120), options, stop)
 
 abort_on_exception()
 instants, seed = int(sys.argv[1]), int(sys.argv[2])

@@ -1,11 +1,15 @@
-"""Ending the job: what was printed before arrives."""
+"""What a process knows before MPI starts; ending the job: what was printed before arrives."""
 
+import os
 import select
 import subprocess
 import sys
 import time
 
+import pytest
+
 from mpitrain.mpi.process import PRINTING
+from mpitrain.start import DEADLINE, first_deadline
 
 
 def test_an_abort_waits_until_the_last_line_is_read() -> None:
@@ -19,3 +23,48 @@ def test_an_abort_waits_until_the_last_line_is_read() -> None:
         assert process.communicate(timeout=60)[0].startswith(b"last words\n") and process.returncode == 3
     finally:
         process.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "deadline"),
+    [
+        ([], DEADLINE),
+        (["train", "--set", "run.deadline=6", "--set", "run.out=x"], 6.0),
+        (["--set=run.deadline=6", "--set", "run.deadline = 7.5"], 7.5),
+        (["--set", "run.deadline=soon"], DEADLINE),
+        (["--set", "run.deadline=-1"], DEADLINE),
+        (["--set", "run.deadline=inf"], DEADLINE),
+    ],
+)
+def test_the_deadline_before_the_configuration_is_read(words: list[str], deadline: float) -> None:
+    """That of the command line, where it can be one."""
+    assert first_deadline(words) == deadline
+
+
+#: Starts ranks 0 to 2 as a launcher does, of which rank 2 is stopped; another program of its is stopped, too.
+LAUNCHER = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+sleep, rank = [sys.executable, "-c", "import time; time.sleep(600)"], "OMPI_COMM_WORLD_RANK"
+stopped = [subprocess.Popen(sleep, env={**os.environ, rank: "2"}), subprocess.Popen(sleep)]
+runs = subprocess.Popen(sleep, env={**os.environ, rank: "1"})
+try:
+    for process in stopped:
+        process.send_signal(signal.SIGSTOP)
+        while Path("/proc", str(process.pid), "stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+    program = "from mpitrain.start import stopped_ranks; print(stopped_ranks())"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, rank: "0"}, timeout=60, check=True)
+finally:
+    for process in (*stopped, runs):
+        process.kill()
+"""
+
+
+def test_ranks_that_are_stopped_are_seen() -> None:
+    """On this node, among those that the same launcher has started."""
+    environment = {name: value for name, value in os.environ.items() if "RANK" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHER], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "[2]\n"

@@ -1,10 +1,17 @@
-"""The deadline of calls that block: only time in which this process runs counts, and the call is named."""
+"""The thread beside a rank's own: the deadline of calls that block, and heartbeats while the rank works.
+
+Only time in which this process runs counts.
+"""
 
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
+import pytest
+
+from mpitrain.errors import Overdue
 from mpitrain.mpi.watchdog import Watchdog
 
 
@@ -18,7 +25,7 @@ class Steps:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.asleep.release()
-        assert self.turn.acquire(timeout=60)
+        self.turn.acquire()  # the thread ends with the process
 
     def take(self, steps: int) -> None:
         """So many steps of the watchdog's."""
@@ -30,7 +37,7 @@ class Steps:
 def test_a_call_that_does_not_return_is_named_after_its_deadline() -> None:
     """A new call has a new deadline; between calls nothing is counted."""
     steps = Steps()
-    dog = Watchdog(steps.ended.append, steps.sleep)
+    dog = Watchdog(steps.ended.append, 3, steps.sleep)
     with dog.blocking("MPI_Win_free", 10.0):
         assert steps.asleep.acquire(timeout=60)
         steps.take(15)
@@ -45,8 +52,59 @@ def test_a_call_that_does_not_return_is_named_after_its_deadline() -> None:
         end = time.monotonic() + 60
         while not steps.ended and time.monotonic() < end:
             time.sleep(0.01)
-    line = "MPI_Win_allocate has not returned for 10 s: another rank is silent; run.deadline sets the seconds"
+    line = "rank 3: MPI_Win_allocate has not returned for 10 s: another rank is silent; run.deadline sets the seconds"
     assert steps.ended == [line] and max(steps.slept) <= 1.0
+
+
+class Beats:
+    """Counts heartbeats, and which thread gave them; raises from the `failing`th on."""
+
+    def __init__(self, failing: int = 1 << 30) -> None:
+        self.given, self._failing = list[int](), failing
+
+    def __call__(self) -> None:
+        self.given.append(threading.get_ident())
+        if len(self.given) >= self._failing:
+            raise Overdue("rank 0: waited 10 s for rank 1", [1])
+
+
+def test_heartbeats_are_given_while_a_rank_works_and_only_then() -> None:
+    """By the thread, once by the rank itself as it begins; work within work is the same."""
+    steps, beats = Steps(), Beats()
+    dog = Watchdog(steps.ended.append, sleep=steps.sleep)
+    with dog.working(beats, 0.5):
+        assert steps.asleep.acquire(timeout=60)
+        steps.take(3)
+        with dog.working(beats, 0.5):
+            steps.take(3)
+        steps.take(3)
+    steps.take(5)
+    assert len(beats.given) == 1 + 9 and beats.given[0] == threading.get_ident() != beats.given[1]
+    assert len(set(beats.given)) == 2 and not steps.ended
+
+
+def test_whom_a_rank_misses_at_work_it_names_when_the_work_is_done() -> None:
+    """No heartbeat follows."""
+    steps, beats = Steps(), Beats(3)
+    dog = Watchdog(steps.ended.append, sleep=steps.sleep)
+    with pytest.raises(Overdue, match="for rank 1"), dog.working(beats, 0.01):
+        assert steps.asleep.acquire(timeout=60)
+        steps.take(20)
+    assert len(beats.given) == 3 and not steps.ended
+
+
+def test_a_rank_whose_work_goes_on_ends_though() -> None:
+    """The others of the job may all be in such work."""
+    steps = Steps()
+    dog = Watchdog(steps.ended.append, sleep=steps.sleep)
+    with suppress(Overdue), dog.working(Beats(3), 1.0):
+        assert steps.asleep.acquire(timeout=60)
+        for _ in range(4):
+            steps.turn.release()
+        end = time.monotonic() + 60
+        while not steps.ended and time.monotonic() < end:
+            time.sleep(0.01)
+    assert steps.ended == ["rank 0: waited 10 s for rank 1"]
 
 
 #: A rank that stands still in a blocking call, in the place of one whose peer is frozen.

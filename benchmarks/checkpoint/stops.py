@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.cli.setup import TrainOptions
-from mpitrain.cli.train import train
+from mpitrain.cli.train import train_on
 from mpitrain.data.shards import write_shard
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport, abort_on_exception
+from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
 
 FRAMES, INPUTS, CLASSES, WINDOW = 60_000, 340, 1998, 2.0
@@ -57,7 +58,8 @@ def main() -> int:
         "run.progress": "none",
     }
     gradients, checkpoints = timed(Learner, "gradient"), timed(MasterMonitor, "checkpoint")
-    train(TrainOptions(overrides=tuple(f"{key}={value}" for key, value in settings.items()), out=folder / "run"))
+    overrides = tuple(f"{key}={value}" for key, value in settings.items())
+    train_on(Transport(), TrainOptions(overrides=overrides, out=folder / "run"), Stop())
     began = [begin for begin, _ in checkpoints]  # of peers twice: it is due, they have met
     began = [t for before, t in itertools.pairwise([0.0, *began]) if t - before > 1]
     begun = json.loads(transport.broadcast(json.dumps(began).encode(), "the times"))

@@ -17,13 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mpitrain import checkpoint
 from mpitrain.algorithms import maker_of
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
-from mpitrain.flat import fill
 from mpitrain.sampling.queue import Work
 
 if TYPE_CHECKING:
@@ -122,19 +119,9 @@ def _pieces(session: "Session", folder: Path) -> list[str]:
 
 
 def _load_local(session: "Session", folder: Path) -> None:
-    """Fill `state.local` while heartbeats are sent. A thread reads into host memory, since only the main thread has
-    selected this rank's GPU."""
+    """Fill `state.local` while heartbeats are sent."""
     state, rank, layout = session.state, session.transport.rank, session.network.layout
-    places = state.local
-    state.local = {
-        name: vector if isinstance(vector, np.ndarray) else np.empty(vector.shape, vector.dtype)
-        for name, vector in places.items()
-    }
     session.transport.alive_while(lambda: checkpoint.load_local(folder, rank, state, layout))
-    for name, vector in state.local.items():
-        if vector is not places[name]:
-            fill(places[name], vector)
-    state.local = places
 
 
 def from_first(transport: "Transport", read: Callable[[], list[str]], what: str) -> list[str]:

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -59,13 +58,13 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Lease:
-    """This process's exclusive use of a run folder, from construction to `release`. `wait` is called while it waits.
+    """This process's exclusive use of a run folder, from construction to `release`.
 
     Raises BadInput naming the folder and, if another process uses it, that process.
     """
 
-    def __init__(self, folder: Path, wait: Callable[[], None] = lambda: None) -> None:
-        self.folder, self._path, self._wait = folder, folder / NAME, wait
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._path = folder, folder / NAME
         self._mine, self._over = Holder.here(), threading.Event()
         try:
             while not self._create():
@@ -115,7 +114,6 @@ class Lease:
         while time.monotonic() < end:
             if _known(self._path) != (holder, renewed):
                 return True
-            self._wait()
             time.sleep(LOOK_EVERY)
         return False
 

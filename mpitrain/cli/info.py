@@ -52,7 +52,7 @@ def _refuse() -> int:
 def _check(transport: Transport, number: int, passive: bool, data: Path | None, out: Path | None) -> int:
     from mpitrain.cli.check import advice, measure
 
-    found = agreed(transport, lambda: measure(transport, number, passive, data, out), "the check")
+    found = agreed(transport, lambda: measure(transport, number, passive, data, out), "the check", calls_mpi=True)
     if transport.rank == 0:
         for name, value in found.lines():
             print(f"{name:<18} {value}")

@@ -88,7 +88,7 @@ def prepare(
     density = options.density or config.algorithm.density
     pace, make = transport.runtime.pace, partial(Phantoms, density=density) if options.phantom else Paced
     device = choose(config.run, transport.local_rank, unfit=lambda: _unfit(config)) if pace is None else make(pace)
-    corpus = transport.runtime.once("the training part", lambda: _open(transport, config, device))
+    corpus = transport.runtime.once("the training part", lambda: _open(config, device))
     torch_start.limit_threads(threads(config.run.threads, transport))
     network = network_of(config, corpus.shape, corpus.classes, device, code, options.build)
     torch_start.limit_threads(threads(config.run.threads, transport))
@@ -108,10 +108,10 @@ def prepare(
     return device, corpus, network
 
 
-def _open(transport: Transport, config: Config, device: Cpu) -> Corpus:
+def _open(config: Config, device: Cpu) -> Corpus:
     """The training part, of which a phantom reads no sample."""
     how = reading(config) | ({"memory_limit": 0, "normalise": "none"} if device.phantom else {})
-    return transport.alive_while(lambda: open_corpus(data_path(config), "train", **how))
+    return open_corpus(data_path(config), "train", **how)
 
 
 def _require_phantom(config: Config, options: TrainOptions) -> None:
@@ -150,11 +150,11 @@ def _require_whole_samples(config: Config, samples: int) -> None:
             raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
 
 
-def run_folder(config: Config, options: TrainOptions, wait: Callable[[], None]) -> Lease:
+def run_folder(config: Config, options: TrainOptions) -> Lease:
     """Create the folder of the run, unless it is resumed, and reserve it for this run. Raises BadInput naming the
-    folder if that fails. `wait` is called repeatedly while this waits for another run's heartbeat."""
+    folder if that fails."""
     if options.resume:
-        return Lease(options.resume, wait)
+        return Lease(options.resume)
     folder = options.continued or options.out or _new_folder(config)
     try:
         folder.mkdir(parents=True, exist_ok=folder is not options.out)
@@ -162,7 +162,7 @@ def run_folder(config: Config, options: TrainOptions, wait: Callable[[], None]) 
         raise BadInput(f"{folder}: {user(folder) or 'is there already; --resume continues a run'}") from None
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from error
-    lease = Lease(folder, wait)
+    lease = Lease(folder)
     if options.continued:
         _clear(lease)
     return lease
@@ -213,8 +213,9 @@ def new_session(
         device = telling(device, transport.stopwatch)
     training = config.training
     schedule = Schedule(config, corpus.samples)
-    initial = _initial(transport, config, network, device)
-    state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))
+    with transport.working():
+        initial = _initial(transport, config, network, device)
+        state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))
     team = None
     if config.run.team != 1:
         team = Team(transport, divide(config.run.team, transport.node_leaders))
@@ -276,7 +277,7 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
     config, state, transport = session.config, session.state, session.transport
     progress = Progress(config.run.progress, session.schedule.total)
     session.resumed = resumed
-    told, corpora = transport.alive_while(lambda: _read(session, folder))
+    told, corpora = _read(session, folder)
     documents = {
         checkpoint.CONFIG: checkpoint.sealed(configuration.to_toml(config)),
         origin.NAME: origin.text(told),
@@ -287,7 +288,10 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
         session.saver = Saver(folder / "checkpoints", session.network.layout, config.run, transport, documents, kept)
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
-    transport.alive_while(lambda: checkpoint.seal(folder) if resumed else _write_documents(folder, documents))
+    if resumed:
+        checkpoint.seal(folder)
+    else:
+        _write_documents(folder, documents)
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     metrics, evaluation = Metrics(folder / "metrics.jsonl", events, progress.line), None
     if config.run.train_subset and not session.device.phantom:

@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import msgspec
@@ -49,32 +48,19 @@ from mpitrain.training.shared_code import shared
 from mpitrain.training.user_code import Code
 
 
-def train(options: TrainOptions) -> int:
-    """Train and return the exit status. Collective."""
-    stop = Stop()
-    stop.install()
-    return train_on(Transport(deadline=first_deadline(options.overrides)), options, stop)
-
-
 def train_on(transport: Transport, options: TrainOptions, stop: Stop) -> int:
-    """The same, on a transport that may be simulated."""
+    """Train and return the exit status, on a transport that may be simulated. Collective."""
     return ending_together(transport, lambda: configured(transport, options, stop))
-
-
-def first_deadline(overrides: tuple[str, ...]) -> float:
-    """run.deadline as given on the command line, used until the configuration is read, which then reports errors."""
-    told = [value for key, _, value in (each.partition("=") for each in overrides) if key.strip() == "run.deadline"]
-    try:
-        deadline = float(told[-1])
-    except (IndexError, ValueError):
-        deadline = 0.0
-    return deadline if 0 < deadline < inf else configuration.Run().deadline
 
 
 def configured(
     transport: Transport, options: TrainOptions, stop: Stop, told: Callable[[Path], None] = lambda folder: None
 ) -> int:
-    """Train as the options say; the exit status. The first rank tells its run folder. Collective."""
+    """Train as the options say; the exit status. The first rank tells its run folder. Collective.
+
+    Ranks watch each other from the beginning: what takes its time before the training is `working`.
+    """
+    transport.watch()
     options = _started_or_resumed(transport, options)
     config = shared_config(transport, options)
     if options.print_config:
@@ -100,7 +86,7 @@ def _started_or_resumed(transport: Transport, options: TrainOptions) -> TrainOpt
         return options
 
     def found() -> Path | None:
-        return None if transport.rank else transport.alive_while(lambda: _verified(folder, options.resume is not None))
+        return None if transport.rank else _verified(folder, options.resume is not None)
 
     checked = agreed(transport, found, "the run folder")
     resumes = transport.broadcast(b"resume" if checked else b"", "the run folder") == b"resume"
@@ -162,9 +148,8 @@ def _train(
 ) -> int:
     code = shared_code(transport, config, options)
     parts = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
-    agreed(transport, lambda: _require_same_data(transport, parts[1]), "the data")
-    wait = transport.heartbeat
-    lease = agreed(transport, lambda: None if transport.rank else run_folder(config, options, wait), "the run folder")
+    agreed(transport, lambda: _require_same_data(transport, parts[1]), "the data", calls_mpi=True)
+    lease = agreed(transport, lambda: None if transport.rank else run_folder(config, options), "the run folder")
     if lease is not None:
         told(lease.folder)
     try:
@@ -189,26 +174,25 @@ def _train_in(
     if witness is not None:
         transport, stop = WitnessedTransport(transport, witness), WitnessedStop(stop, witness)
     session = new_session(transport, config, device, corpus, network, stop, witness)
-    agreed(transport, lambda: _require_same_model(session), "the model")
+    agreed(transport, lambda: _require_same_model(session), "the model", calls_mpi=True)
     monitor = agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")
     coordination.share(session)
     if options.resume:
         _share_state(session)
         _restore_kept(session)
     with failures_recorded(session):
-        with transport.watching():
-            if not options.resume:
-                pretrain(session)
-            session.counters.resume(session.state)
-            session.monitor.start()
-            recorder = trace.begin(session)
-            transport.stopwatch.start()
-            if session.takes_part(transport.rank):
-                PROTOCOLS[config.algorithm.protocol](session)
-            else:
-                stand_by(session, session.members[0], "the end of the training")
-            if transport.rank == session.members[0]:
-                dismiss(session, idle_ranks(session), Over())
+        if not options.resume:
+            pretrain(session)
+        session.counters.resume(session.state)
+        session.monitor.start()
+        recorder = trace.begin(session)
+        transport.stopwatch.start()
+        if session.takes_part(transport.rank):
+            PROTOCOLS[config.algorithm.protocol](session)
+        else:
+            stand_by(session, session.members[0], "the end of the training")
+        if transport.rank == session.members[0]:
+            dismiss(session, idle_ranks(session), Over())
         stopped = np.array([int(stop.flag)])
         transport.sum(stopped, "the end")
         status = finish(session, monitor, bool(stopped[0]), recorder)
@@ -220,7 +204,8 @@ def _require_same_data(transport: Transport, corpus: Corpus) -> None:
     """Raise BadInput naming a rank whose training part differs from rank 0's, such as an old copy on a local disk."""
     shape = " x ".join(map(str, corpus.shape))
     mine = f"{corpus.samples:,} samples of {shape} in {corpus.classes} classes"
-    of_targets = xxhash.xxh3_64_hexdigest(np.ascontiguousarray(corpus.targets).tobytes())
+    with transport.working():
+        of_targets = xxhash.xxh3_64_hexdigest(np.ascontiguousarray(corpus.targets).tobytes())
     texts = transport.gather_texts(f"{mine}\n{of_targets}", "the data")
     odd = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
     if odd is not None:
@@ -235,7 +220,9 @@ def _require_same_model(session: Session) -> None:
     if not network.documents:  # of our own layers: the configuration is all there is
         return
     own, theta = buffered(network), session.state.theta
-    sums = [xxhash.xxh3_64_hexdigest(part.tobytes()) for part in (theta, *(own.kept(theta) if own else {}).values())]
+    with transport.working():
+        kept = own.kept(theta) if own else {}
+        sums = [xxhash.xxh3_64_hexdigest(part.tobytes()) for part in (theta, *kept.values())]
     texts = transport.gather_texts(" ".join((str(theta.size), *sums)), "the model")
     odd = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
     if odd is not None:
@@ -261,11 +248,12 @@ def _compile(transport: Transport, corpus: Corpus, network: Model, config: Confi
         warm(network, dtype, device.to_device)
         device.compile_rules(dtype)
 
-    if transport.leader:
-        transport.runtime.once("the compilation", once)
-    transport.local_barrier("the compilation")
-    if not transport.leader:
-        transport.runtime.once("the compilation", once)
+    for leaders in (True, False):
+        if transport.leader is leaders:
+            with transport.working():
+                transport.runtime.once("the compilation", once)
+        if leaders:
+            transport.local_barrier("the compilation")
 
 
 def _share_state(session: Session) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, first_line, missing
-from mpitrain.launchers import local_rank_of
+from mpitrain.start import local_rank_of
 
 if TYPE_CHECKING:
     from mpitrain.config import Run

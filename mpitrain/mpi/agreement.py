@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, printable
@@ -39,12 +40,13 @@ def _status(transport: Transport, action: Callable[[], int]) -> int:
         return 2
 
 
-def agreed(transport: Transport, action: Callable[[], T], what: str) -> T:
+def agreed(transport: Transport, action: Callable[[], T], what: str, calls_mpi: bool = False) -> T:
     """What `action` returns, once no rank has met bad input in it; else BadInput everywhere, which one rank is to
-    say."""
+    say. Heartbeats are given meanwhile, unless it `calls_mpi` itself."""
     result, fault = None, ""
     try:
-        result = action()
+        with nullcontext() if calls_mpi else transport.working():
+            result = action()
     except BadInput as error:
         fault = printable(str(error)) or "bad input"
     faults = transport.gather_texts(fault, what)

@@ -177,6 +177,9 @@ class Runtime(Protocol):
     def blocking(self, call: str, deadline: float) -> AbstractContextManager[object]:
         """Context around a call that blocks: the job ends when it takes longer than so many seconds."""
 
+    def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
+        """Context of work in which this rank calls no MPI, while a process calls `beat` every `step` seconds."""
+
     def allocate(self, size: int, communicator: Communicator) -> Window:
         """A window of `size` bytes on this rank. Collective, blocks."""
 

@@ -89,7 +89,7 @@ class Heartbeats:
 
     def watch(self, now: float | None) -> None:
         """From now on every rank gives heartbeats at all times; no longer so with None."""
-        self._watched_since = now
+        self._watched_since = now if self._watched_since is None or now is None else self._watched_since
 
     @property
     def watches(self) -> bool:
@@ -97,9 +97,10 @@ class Heartbeats:
         return self._watched_since is not None
 
     def missing(self, now: float, deadline: float) -> list[int]:
-        """The ranks that owe a heartbeat since longer than the deadline."""
-        since = self._watched_since
-        return [] if since is None else self.silent(self.others, since, now, deadline)
+        """The ranks that owe a heartbeat since longer than the deadline, and have not left."""
+        if (since := self._watched_since) is None:
+            return []
+        return [rank for rank in self.silent(self.others, since, now, deadline) if self._left[rank] <= self._leaving]
 
     def hush(self, quiet: bool = True) -> None:
         """Give no heartbeats for a while."""

@@ -1,6 +1,6 @@
 """What the launcher has started against what MPI knows: the mpirun of another MPI starts processes that are alone.
 
-MPI is loaded and initialised here, with what it must be told before.
+MPI is loaded here, with what it must be told before, and started by `initialise`.
 """
 
 import ctypes
@@ -22,15 +22,24 @@ warnings.filterwarnings("ignore", message="suspicious MPI execution environment"
 from mpi4py import MPI  # noqa: E402
 
 
-def _initialise() -> None:
-    """MPI_Init, once. An MPICH that does not understand Open MPI's launcher would end the process in it."""
+def initialise() -> None:
+    """MPI_Init, which waits for all ranks, once. An MPICH that does not understand Open MPI's launcher would end the
+    process in it."""
     if MPI.Is_initialized():
         return
     size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
     foreign = size.isdecimal() and int(size) > 1 and "PMI_SIZE" not in os.environ and MPI.get_vendor()[0] == "MPICH"
     if foreign and not hasattr(ctypes.CDLL(MPI.__file__), "PMIx_Init"):
         raise _foreign_launcher(int(size), "MPI does not hear from it")
-    MPI.Init_thread(MPI.THREAD_FUNNELED)
+    try:
+        start = ctypes.CDLL(MPI.__file__).MPI_Init_thread  # looked for in the library that mpi4py is bound to
+    except (OSError, AttributeError):
+        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        return
+    # mpi4py's function holds Python's lock, so that nobody could see how long it takes.
+    start(None, None, MPI.THREAD_SERIALIZED, ctypes.byref(ctypes.c_int()))
+    for communicator in (MPI.COMM_SELF, MPI.COMM_WORLD):
+        communicator.Set_errhandler(MPI.ERRORS_RETURN)  # errors are exceptions, as mpi4py has it
 
 
 def require_one_job() -> None:
@@ -65,6 +74,3 @@ def _foreign_launcher(started: int, what: str) -> BadInput:
 def library() -> str:
     """Vendor and version of the MPI library, one line."""
     return " ".join(MPI.Get_library_version().splitlines()[0].strip("\0 ,").split())
-
-
-_initialise()

@@ -1,13 +1,13 @@
 """Messages between two ranks."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Request
-from mpitrain.mpi.heartbeats import look
+from mpitrain.mpi.heartbeats import BEATS, look
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member, overdue
 
@@ -54,7 +54,7 @@ class Messages(Member):
         """Tell the others that this rank lives, if it is time to: who waits for it goes on waiting.
 
         For loops between whose turns a rank works, such as over minibatches, slices of an evaluation, or pieces of a
-        file. While `watching`, raises Overdue naming ranks that should have said the same and have not.
+        file. Once it watches, raises Overdue naming ranks that should have said the same and have not.
         """
         now, beats = self.waking(), self.heartbeats
         if beats.attend(now, self.deadline, working) and (silent := beats.missing(now, self.deadline)):
@@ -78,25 +78,31 @@ class Messages(Member):
 
         self.until(ended, "what they write", awaited, serve)
 
-    def alive_while(self, action: Callable[[], T]) -> T:
-        """What `action` returns or raises. A thread carries it out, for `at_work`; so it must not call MPI."""
-        with ThreadPoolExecutor(1, "storage") as threads:
-            job = threads.submit(action)
-            self.at_work([job])
-        return job.result()
+    def working(self) -> AbstractContextManager[object]:
+        """Context of work that calls no MPI, such as compiling or reading, however long: heartbeats are given."""
+        return self.runtime.working(self.heartbeat, self.deadline / BEATS / 2)
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Context in which every rank waits or calls `heartbeat` at all times, so that one that is silent is found
-        by all others, whatever they do."""
+    def alive_while(self, action: Callable[[], T]) -> T:
+        """What `action`, which calls no MPI, returns or raises: as `working`, while others can use this rank's
+        windows."""
+
+        def serve() -> None:
+            self.comm.Iprobe()
+            self.heartbeat()
+
+        with self.runtime.working(serve, ENTER_MPI):
+            return action()
+
+    def watch(self) -> None:
+        """From now on until it leaves every rank waits, is `working` or calls `heartbeat` at all times, so that one
+        that is silent is found by all others, whatever they do."""
         self.heartbeats.watch(self.waking())
-        yield  # what raises ends the job
-        self.heartbeats.watch(None)
 
     def leave(self) -> None:
         """Take the others' last heartbeats: MPICH kills a job that ends before its messages. Collective."""
         beats, what = self.heartbeats, "the end of the program"
         self.flush()
+        beats.watch(None)
         beats.hush()
         self.until(beats.settle, what, [])
         beats.leave()

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from math import inf
 from types import TracebackType
 from typing import TypeVar, cast
@@ -23,12 +23,14 @@ from mpitrain.errors import BadInput, Overdue
 from mpitrain.mpi import segments
 from mpitrain.mpi.communicator import Communicator, Window
 from mpitrain.mpi.heartbeats import PROBES
-from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.launcher import MPI, initialise
 from mpitrain.mpi.watchdog import Blocking, Watchdog
+from mpitrain.start import first_deadline, rank_of
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 PRINTING = 1.0  # seconds that a rank's last lines, once its launcher's helper has read them, are given to go further
+LOADING = 60.0  # seconds that a rank which runs may take longer than others to load Python and MPI
 READING = 30.0  # seconds that the helper is given to read them
 
 
@@ -43,10 +45,13 @@ class Process:
     witness = None
 
     def __init__(self) -> None:
+        """Start MPI. The seconds that the start may take are those of the command line, if any: it is not read yet."""
+        self._watchdog = Watchdog(self._end_alone, rank_of(os.environ, 0))
+        self._patience = first_deadline(sys.argv)  # seconds, of the calls that start and end MPI
+        with self._watchdog.blocking("MPI_Init", self._patience, LOADING):
+            initialise()
+        self._watchdog.rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
         segments.note()
-        self._rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
-        self._watchdog = Watchdog(self._end_alone)
-        self._patience = 300.0  # seconds, of the call that ends MPI
 
     @staticmethod
     def once(what: str, make: Callable[[], T]) -> T:
@@ -73,6 +78,11 @@ class Process:
 
     def blocking(self, call: str, deadline: float) -> Blocking:
         return self._watchdog.blocking(call, deadline)
+
+    def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:  # by whoever started MPI before
+            return nullcontext()
+        return self._watchdog.working(beat, step)
 
     @staticmethod
     def allocate(size: int, communicator: Communicator) -> Window:
@@ -105,20 +115,16 @@ class Process:
         if MPI.Is_initialized() and not MPI.Is_finalized():
             # An error here says that another rank is ending the job, and has said why.
             with self.blocking("MPI_Finalize", self._patience), suppress(MPI.Exception):
+                MPI.COMM_WORLD.Barrier()  # without Python's lock, which the next call holds: the watchdog sees it
                 MPI.Finalize()
         segments.forget()
 
     def _end_alone(self, line: str) -> None:
         """End this process, and so the job, without MPI, which is in a call that does not return."""
-        print(f"mpitrain: rank {self._rank}: {line}", file=sys.stderr)
+        sys.stderr.write(f"mpitrain: {line}\n")  # at once: other ranks may say the same
         _print_out()
         segments.remove_own()
         os._exit(1)
-
-
-PROCESS = Process()
-atexit.register(PROCESS.finalize)
-abort = PROCESS.abort
 
 
 def abort_on_exception() -> None:
@@ -176,3 +182,8 @@ def _unread(descriptor: int) -> int:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
     except OSError:
         return 0
+
+
+PROCESS = Process()
+atexit.register(PROCESS.finalize)
+abort = PROCESS.abort

@@ -14,7 +14,7 @@ from contextlib import suppress
 from glob import escape, glob
 from pathlib import Path
 
-from mpitrain.launchers import local_rank_of
+from mpitrain.start import local_rank_of
 
 MEMORY = "/dev/shm/"
 MPICH = MEMORY + "mpich_"

@@ -1,62 +1,139 @@
-"""A deadline for calls of MPI that block and have no nonblocking form, such as those that make and free windows.
+"""A thread beside the rank's own, for when that one cannot look after its deadlines and its heartbeats.
 
-A thread sleeps in short steps and counts them while a call lasts, so that the time in which a job is suspended does not
-count. As it may not call MPI (thread level "funneled"), it ends its own process, upon which the launcher ends the job.
+- While a call of MPI blocks that has no nonblocking form, such as those that make and free windows, the thread counts
+  the seconds. When they are too many, it ends its own process, upon which the launcher ends the job: it may not call
+  MPI meanwhile.
+- While the rank works without calling MPI, such as compiling, the thread calls MPI in its place (thread level
+  "serialized"): it gives the rank's heartbeats, and looks for those of others. A process that is stopped gives none.
+
+It sleeps in short steps and counts those, so that the time in which a job is suspended does not count.
 """
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from mpitrain.errors import named
+from mpitrain.start import stopped_ranks
+
 STEPS, LONGEST = 20, 1.0  # steps in a deadline, and the longest of them in seconds
+GRACE = 1.0  # seconds for a rank at work to hear of a fault and to end the job itself
 
 
-def outlasted(call: str, deadline: float) -> str:
-    """What a rank says before it ends the job because a call has not returned."""
-    return f"{call} has not returned for {deadline:g} s: another rank is silent; run.deadline sets the seconds"
+def outlasted(rank: int, call: str, deadline: float, stopped: Sequence[int] = ()) -> str:
+    """What a rank says before it ends the job because a call has not returned. `stopped`: ranks known to be stopped."""
+    if stopped:
+        return f"rank {rank}: waited {deadline:g} s for {named(stopped)} ({call}); run.deadline sets the seconds"
+    why = "another rank is silent; run.deadline sets the seconds"
+    return f"rank {rank}: {call} has not returned for {deadline:g} s: {why}"
 
 
 class Blocking:
-    """Context around one blocking call."""
+    """Context around one blocking call. After `deadline` seconds it ends the job if a rank of this node is stopped, and
+    after `patience` seconds, by default the same, in any case."""
 
-    __slots__ = ("_dog", "deadline", "name")
+    __slots__ = ("_dog", "deadline", "name", "patience", "step")
 
-    def __init__(self, dog: "Watchdog", name: str, deadline: float) -> None:
+    def __init__(self, dog: "Watchdog", name: str, deadline: float, patience: float = 0.0) -> None:
         self._dog, self.name, self.deadline = dog, name, deadline
+        self.patience, self.step = max(patience, deadline), min(deadline / STEPS, LONGEST)
 
     def __enter__(self) -> None:
-        self._dog.call = self
+        self._dog.task = self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._dog.call = None
+        self._dog.task = None
+
+    def look(self, seconds: float) -> str:
+        """What is to be said before the end, now that the call has lasted so many seconds; "" while it may last."""
+        if seconds <= self.deadline:
+            return ""
+        if stopped := stopped_ranks():
+            return outlasted(self._dog.rank, self.name, self.deadline, stopped)
+        return outlasted(self._dog.rank, self.name, self.patience) if seconds > self.patience else ""
+
+
+class Working:
+    """Context of work in which the rank calls no MPI: `beat` is called every `step` seconds instead. What it raises is
+    raised at the end of the work; if that does not come soon, the job ends.
+
+    Within another one it changes nothing.
+    """
+
+    def __init__(self, dog: "Watchdog", beat: Callable[[], None], step: float) -> None:
+        self._dog, self._beat, self.step = dog, beat, step
+        self._error: Exception | None = None
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        self._inner = self._dog.task is not None
+        if not self._inner:
+            self._beat()  # also where one such work follows another, each too short for the thread to see it
+            self._dog.begin(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if not self._inner:
+            self._dog.end()
+            if self._error is not None and kind is None:
+                raise self._error
+
+    def look(self, seconds: float) -> str:
+        """Call `beat`. What is to be said before the end, as the rank does not heed an error; "" while it may go on."""
+        if self._error is None:
+            try:
+                self._beat()
+            except Exception as error:
+                self._error, self._since = error, seconds
+        return str(self._error) if self._error is not None and seconds - self._since > GRACE else ""
 
 
 class Watchdog:
     """Ends the process by `end(line)` when a call outlasts its deadline. To arm it is to write an attribute."""
 
-    def __init__(self, end: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> None:
-        self.call: Blocking | None = None
-        self._end, self._sleep = end, sleep
+    def __init__(
+        self, end: Callable[[str], None], rank: int = 0, sleep: Callable[[float], object] | None = None
+    ) -> None:
+        self.task: Blocking | Working | None = None
+        self.rank, self._end, self._woken = rank, end, threading.Event()
+        self._sleep = self._woken.wait if sleep is None else sleep
+        self._looking = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def blocking(self, name: str, deadline: float) -> Blocking:
+    def blocking(self, name: str, deadline: float, patience: float = 0.0) -> Blocking:
         """Context around a call of MPI."""
+        self._start()
+        return Blocking(self, name, deadline, patience)
+
+    def working(self, beat: Callable[[], None], step: float) -> Working:
+        """Context of work without calls of MPI."""
+        self._start()
+        return Working(self, beat, step)
+
+    def begin(self, task: Working) -> None:
+        """Look after this from now on."""
+        self.task = task
+        self._woken.set()
+
+    def end(self) -> None:
+        """Look after nothing any more: on return the thread is not in MPI."""
+        with self._looking:
+            self.task = None
+
+    def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
             self._thread.start()
-        return Blocking(self, name, deadline)
 
     def _watch(self) -> None:
         seen, seconds, step = None, 0.0, LONGEST / 4
         while True:
             self._sleep(step)
-            call = self.call
-            if call is None or call is not seen:
-                seen, seconds = call, 0.0
-            else:
-                seconds += step
-                if seconds > call.deadline:
-                    self._end(outlasted(call.name, call.deadline))
-                    return
-            step = LONGEST / 4 if call is None else min(call.deadline / STEPS, LONGEST)
+            self._woken.clear()
+            with self._looking:
+                task = self.task
+                seen, seconds = task, seconds + step if task is seen else 0.0
+                line = "" if task is None else task.look(seconds)
+            if line:
+                self._end(line)
+                return
+            step = LONGEST / 4 if task is None else task.step

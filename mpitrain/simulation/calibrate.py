@@ -85,7 +85,8 @@ def _of_all(
     """Samples and seconds of the gradients of all ranks that have a core of their own, `together` of a node."""
     mine = np.zeros((2, len(SIZES) * MOST))
     if transport.local_rank < together:
-        found = transport.alive_while(lambda: _gradients(config, corpus, network))
+        with transport.working():
+            found = _gradients(config, corpus, network)
         mine[:, : len(found)] = np.transpose(found)
     everything = np.zeros((transport.size, *mine.shape))
     everything[transport.rank] = mine
@@ -121,7 +122,8 @@ def _work_of_all(
     """What updates, copies and evaluations take: the mean over the ranks that have a core of their own."""
     sums = np.zeros(4)
     if transport.local_rank < together:
-        sums[:] = *transport.alive_while(lambda: _work(config, corpus, network)), 1
+        with transport.working():
+            sums[:] = *_work(config, corpus, network), 1
     transport.sum(sums, "the others' updates")
     updates, copies, evaluations = (_short(float(seconds)) for seconds in sums[:3] / sums[3])
     return {

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from math import inf
 from types import MappingProxyType
@@ -155,10 +155,14 @@ class Rank:
         try:
             yield
         except Late:
-            print(f"mpitrain: rank {self._rank}: {outlasted(call, deadline)}", file=sys.stderr)
+            print(f"mpitrain: {outlasted(self._rank, call, deadline)}", file=sys.stderr)
             self.abort(1)
         finally:
             self._scheduler.limit(self._rank, inf)
+
+    def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
+        """It takes no simulated time."""
+        return nullcontext()
 
     def allocate(self, size: int, communicator: interface.Communicator) -> Window:
         assert isinstance(communicator, Communicator)

@@ -12,7 +12,7 @@ import numpy as np
 import tomli_w
 
 from mpitrain.cli.setup import TrainOptions
-from mpitrain.cli.train import configured, first_deadline
+from mpitrain.cli.train import configured
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, TrainingFailed
@@ -22,6 +22,7 @@ from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
 from mpitrain.mpi.agreement import ending_together
 from mpitrain.rng import undisturbed
 from mpitrain.signals import Stop
+from mpitrain.start import first_deadline
 from mpitrain.trained import model as trained
 from mpitrain.trained import posteriors
 from mpitrain.training.run_code import GIVEN

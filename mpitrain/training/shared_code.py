@@ -14,7 +14,7 @@ def shared(transport: Transport, choose: Callable[[], dict[str, Code]]) -> dict[
     what = "the network's code"
 
     def first() -> bytes:
-        return msgspec.json.encode(transport.alive_while(choose)) if transport.rank == 0 else b""
+        return msgspec.json.encode(choose()) if transport.rank == 0 else b""
 
     chosen = transport.broadcast(agreed(transport, first, what), what)
     return msgspec.json.decode(chosen, type=dict[str, Code])

@@ -10,7 +10,7 @@ import pytest
 from mpitrain.config import Run
 from mpitrain.device.choice import choose
 from mpitrain.errors import BadInput
-from mpitrain.launchers import local_rank_of
+from mpitrain.start import local_rank_of
 
 FAKE = Path(__file__).resolve().parent.parent / "fake_cupy"
 

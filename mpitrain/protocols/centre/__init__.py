@@ -44,7 +44,7 @@ def run(session: Session) -> None:
     if not workers:
         alone.adding(session) if additive else alone.merging(session)
         return
-    how = agreed(transport, lambda: _way(session), "the choice of the exchange")
+    how = agreed(transport, lambda: _way(session), "the choice of the exchange", calls_mpi=True)
     session.say_exchange(how)
     centre = _add(session, how) if additive else _merge(session, how)
     transport.flush()

@@ -63,5 +63,6 @@ def _compile(session: Session) -> None:
     transport, options = session.transport, SparseDelta.of(session.config.algorithm)
     for leaders in (True, False):
         if transport.leader is leaders:
-            warm(options.codec, options.bits, session.state.theta.dtype)
+            with transport.working():
+                warm(options.codec, options.bits, session.state.theta.dtype)
         transport.local_barrier("the compilation")
