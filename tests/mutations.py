@@ -33,7 +33,7 @@ for seed in range(search.EXACT, search.EXACT + 100_000):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         wrong = search.fault(seed, Path(folder))
     if wrong:
-        print(f"seed {seed}, the {tried}th: {wrong[:200]}")
+        print(f"seed {seed}, {tried} tried: {wrong[:200]}")
         sys.exit(1)
     if tried == seeds:
         break

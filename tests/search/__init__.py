@@ -202,7 +202,10 @@ def exact(name: str, seed: int, keys: list[str], ranks: int, again: int) -> tupl
     if name in (*CENTRES, "sparse-delta") and random.random() < 0.6:
         taken["algorithm.order"] = "round-robin"
     if name in FURTHER and random.random() < 0.5:
-        taken |= dict(key.split("=", 1) for key in str(random.choice(FURTHER[name])).split())
+        further = dict(key.split("=", 1) for key in str(random.choice(FURTHER[name])).split())
+        if "training.optimizer" in further:
+            taken.pop("algorithm.optimizer", None)  # which is to be given once
+        taken |= further
     if name in (*CENTRES, "sparse-delta") and name != "admm" and random.random() < 0.4:
         most = max((min(ranks, again) // (2 if "run.team" in taken else 1)) - (name in CENTRES), 1)
         first, second, third = (int(random.integers(most)) + 1 for _ in range(3))
