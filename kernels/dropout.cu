@@ -23,7 +23,7 @@ __device__ inline void philox(Word v[4], Word key0, Word key1) {
     }
 }
 
-// scale ← (draw ≥ rate) / (1 − rate) = keep or 0;  y ← x·scale. Element i uses draw `start` + i of the generator with
+// scale ← keep·(draw ≥ rate);  y ← x·scale. Element i uses draw `start` + i of the generator with
 // this key. Each thread computes a block of the generator, and then elements adjacent to those of neighbouring threads.
 extern "C" __global__ __launch_bounds__(THREADS) void dropout(
     const real *x, real *y, real *scale, Index n, Index start, Word key0, Word key1, float rate, real keep) {

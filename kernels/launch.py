@@ -266,9 +266,10 @@ class Kernels(Launcher):
         scale: Array,
         rng: np.random.Generator,
         rate: float,
+        kept: float,
         share: tuple[int, int] | None = None,
     ) -> None:
-        """scale ← (draw ≥ rate)/(1 − rate); y ← x·scale. Drops the same units as the CPU with `rng`, and advances
+        """scale ← kept·(draw ≥ rate); y ← x·scale. Drops the same units as the CPU with `rng`, and advances
         `rng`.
 
         `rng` is a generator of mpitrain.rng. If ranks share a minibatch, `share` is (index of this rank's first row,
@@ -280,7 +281,7 @@ class Kernels(Launcher):
         numbers = x.size, start + first * row, np.uint64(key[0]), np.uint64(key[1]), np.float32(rate)
         if x.size:
             blocks = -(-(numbers[1] % 8 + x.size) // (8 * THREADS))
-            self.launch("dropout", "dropout", x.dtype, (blocks,), (THREADS,), x, y, scale, *numbers, 1 / (1 - rate))
+            self.launch("dropout", "dropout", x.dtype, (blocks,), (THREADS,), x, y, scale, *numbers, kept)
 
 
 def _pooling(place: Array) -> str:

@@ -167,7 +167,7 @@ CASES = [
     Case("lrn_forward", lambda n: (images(n, 3), {**NORM, "offset": 2.0}), every_byte, CLOSE),
     Case("lrn_backward", lambda n: ([abs(each) + 1 for each in images(n, 4)], NORM), every_byte, CLOSE),
     # The generator is made anew for each launch.
-    Case("dropout", lambda n: ([*images(n, 3), None, 0.5], {}), every_byte),
+    Case("dropout", lambda n: ([*images(n, 3), None, 0.5, 2.0], {}), every_byte),
 ]
 
 

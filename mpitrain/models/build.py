@@ -80,7 +80,7 @@ def _(layer: table.LocalResponseNorm) -> Layer:
 
 @make.register
 def _(layer: table.Dropout) -> Layer:
-    return Dropout(layer.rate)
+    return Dropout(layer.rate, layer.scaled)
 
 
 @make.register

@@ -19,11 +19,12 @@ ROWS = 64  # examples drawn at a time
 
 
 class DropoutShare:
-    """The dropout factors of this part's units: 0 or 1/(1 − rate)."""
+    """The dropout factors of this part's units: 0, or that of the units that are kept."""
 
     def __init__(self, split: SplitStage, workspace: Workspace) -> None:
         assert split.stage.dropout is not None
-        self.rate, self.units, self.own = split.stage.dropout.rate, split.units, split.own
+        self.rate, self.kept = split.stage.dropout.rate, split.stage.dropout.kept
+        self.units, self.own = split.units, split.own
         self._name, self._workspace = f"{split.stage.dropout.name}.share", workspace
 
     def draw(self, rng: np.random.Generator, count: int, dtype: np.dtype) -> None:
@@ -36,13 +37,13 @@ class DropoutShare:
         for block in blocks(count, ROWS):
             rows = rng.random(dtype=np.float32, out=draws[: block.stop - block.start])
             np.greater_equal(rows[:, self.own].T, self.rate, out=keep[:, block])
-        np.multiply(keep, 1 / (1 - self.rate), out=keep)
+        np.multiply(keep, self.kept, out=keep)
 
     def _draw_there(self, rng: np.random.Generator, count: int) -> None:
         """Like `draw`, on a device, whose kernel draws for all units of all examples."""
         shape, dtype = (count, self.units), self._keep.dtype
         factors, rest = (self._workspace.array(f"{self._name}.{part}", shape, dtype) for part in ("all", "rest"))
-        self._workspace.ops.dropout(rest, rest, factors, rng, self.rate)
+        self._workspace.ops.dropout(rest, rest, factors, rng, self.rate, self.kept)
         np.copyto(self._keep, factors[:, self.own].T)
 
     def of(self, pieces: Sequence[Share]) -> Array:

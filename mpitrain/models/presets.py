@@ -16,6 +16,7 @@ from mpitrain.models.table import (
     MaxPool,
     Output,
     Relu,
+    Scaled,
     Sigmoid,
 )
 
@@ -53,9 +54,9 @@ class PresetOptions:
         """A hidden size after scaling, at least 1."""
         return max(1, round(self.width * number))
 
-    def drop(self, rate: float = 0.5) -> Dropout:
+    def drop(self, rate: float = 0.5, scaled: Scaled = "training") -> Dropout:
         """Dropout at the paper's rate, unless it is overridden."""
-        return Dropout(rate if self.dropout is None else self.dropout)
+        return Dropout(rate if self.dropout is None else self.dropout, scaled)
 
 
 Layers = Callable[[PresetOptions], list[AnyLayer]]
@@ -147,8 +148,9 @@ def easgd_imagenet(o: PresetOptions) -> list[AnyLayer]:
 
 def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
     """Krizhevsky 2014's single tower: 224 x 224 x 3, 9216 activations before the fully connected layers, 1000
-    independent logistic units. Sizes, order, normalisation and initial values are the author's released ones, but the
-    224 x 224 pixels and the padding of the paper; elsewhere the 223 x 223 ones without padding give the same sizes.
+    independent logistic units. Sizes, order, normalisation, dropout and initial values are the author's released ones,
+    but the 224 x 224 pixels and the padding of the paper; elsewhere the 223 x 223 ones without padding give the same
+    sizes. His dropout is scaled in evaluation: divided by 1/2 in training, activations and rates would not fit.
 
     Standard deviations are those of full width; at another they keep the variance of a unit's sum. They are made
     for pixels up to 255 less their mean (`data.normalise = "mean"`). The author's biases of -7 for 1000 outputs are
@@ -173,7 +175,7 @@ def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
         Relu(),
     ]
     for _ in range(2):
-        layers += [FullyConnected(o.units(4096), deviation=small, bias=1.0), Relu(), o.drop()]
+        layers += [FullyConnected(o.units(4096), deviation=small, bias=1.0), Relu(), o.drop(scaled="evaluation")]
     return [*layers, FullyConnected(deviation=small)]
 
 

@@ -23,6 +23,8 @@ Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 #: The function of the outputs.
 Output = Literal["softmax", "logistic"]
+#: When dropout multiplies what it keeps.
+Scaled = Literal["training", "evaluation"]
 
 
 class LayerTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind"):
@@ -85,9 +87,12 @@ class Sigmoid(LayerTable, frozen=True, tag="sigmoid"):
 
 
 class Dropout(LayerTable, frozen=True, tag="dropout"):
-    """In training, each unit is set to 0 with probability `rate`, otherwise divided by 1 − rate."""
+    """In training, each unit is set to 0 with probability `rate`, otherwise divided by 1 − rate. With `scaled =
+    "evaluation"`, the form of 2012, it is left as it is instead, and multiplied by 1 − rate in evaluation: for rates
+    and initial values that were found with that form."""
 
     rate: Share = 0.5
+    scaled: Scaled = "training"
 
 
 class FullyConnected(LayerTable, frozen=True, tag="fully-connected"):

@@ -116,4 +116,6 @@ def _(layer: Sigmoid, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor
 
 @apply.register
 def _(layer: Dropout, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    return functional.dropout(x, layer.rate, training)
+    if training:
+        x = functional.dropout(x, layer.rate)
+    return x if layer.evaluated == 1 else x * layer.evaluated  # in training PyTorch has divided by it

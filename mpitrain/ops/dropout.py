@@ -8,9 +8,15 @@ ROWS = 64  # examples drawn at a time: the draws stay in cache
 
 
 def dropout(
-    x: Array, y: Array, scale: Array, rng: np.random.Generator, rate: float, share: tuple[int, int] | None = None
+    x: Array,
+    y: Array,
+    scale: Array,
+    rng: np.random.Generator,
+    rate: float,
+    kept: float,
+    share: tuple[int, int] | None = None,
 ) -> None:
-    """scale ← (draw ≥ rate)/(1 − rate); y ← x·scale. All [n, …]; y may be x.
+    """scale ← kept·(draw ≥ rate); y ← x·scale. All [n, …]; y may be x.
 
     Draws are float32, one per element of the whole minibatch; `share`: (index of the first example, size of the whole).
     """
@@ -22,5 +28,5 @@ def dropout(
         if begin < end:
             own = scale[begin - first : end - first]
             np.greater_equal(rows[begin - block.start : end - block.start], rate, out=own)
-    np.multiply(scale, 1 / (1 - rate), out=scale)
+    np.multiply(scale, kept, out=scale)
     np.multiply(x, scale, out=y)

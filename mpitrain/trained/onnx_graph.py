@@ -131,7 +131,9 @@ def _(layer: Sigmoid, graph: Graph, views: Views) -> None:
 
 @translate.register
 def _(layer: Dropout, graph: Graph, views: Views) -> None:
-    """Add nothing, since its scale is applied in training."""
+    """Add nothing, unless it is scaled in evaluation."""
+    if layer.evaluated != 1:
+        graph.add("Mul", graph.constant(f"{layer.name}.scale", np.array(layer.evaluated, np.float32)))
 
 
 def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, str]) -> bytes:

@@ -191,12 +191,12 @@ def test_dropout(xp: Any, kernels: Kernels, before: int, shape: tuple[int, int],
         each.random(before, dtype=np.float32)
     x = normal(*shape)
     y, scale = Guarded(xp, np.zeros_like(x)), Guarded(xp, np.zeros_like(x))
-    kernels.dropout(xp.asarray(x), y.device, scale.device, ours, 0.3, share)
+    kernels.dropout(xp.asarray(x), y.device, scale.device, ours, 0.3, 1 / 0.7, share)
     layer = Dropout(0.3)
     layer.connect(shape[1:])
     layer.share = share
     expected_y, expected_scale = np.zeros_like(x), np.zeros_like(x)
-    reference.dropout(x, expected_y, expected_scale, theirs, 0.3, share)
+    reference.dropout(x, expected_y, expected_scale, theirs, 0.3, 1 / 0.7, share)
     np.testing.assert_array_equal(scale.host(), expected_scale)
     np.testing.assert_array_equal(y.host(), expected_y)
     assert ours.random(20, dtype=np.float32).tolist() == theirs.random(20, dtype=np.float32).tolist()
@@ -208,4 +208,4 @@ def test_dropout(xp: Any, kernels: Kernels, before: int, shape: tuple[int, int],
 def test_dropout_wants_the_generator_of_the_streams(xp: Any, kernels: Kernels) -> None:
     x = xp.zeros((1, 1), np.float32)
     with pytest.raises(TypeError, match="Philox, not PCG64"):
-        kernels.dropout(x, x, x, np.random.default_rng(0), 0.5)
+        kernels.dropout(x, x, x, np.random.default_rng(0), 0.5, 2.0)

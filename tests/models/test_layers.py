@@ -23,6 +23,7 @@ LAYERS = [
     (Relu(), (7,)),
     (Sigmoid(), (7,)),
     (Dropout(0.4), (9,)),
+    (Dropout(0.4, "evaluation"), (9,)),
     (Dropout(0.0), (4,)),
     (MaxPool(2), (5, 4, 3)),
     (MaxPool(3, 2), (7, 8, 2)),
@@ -152,6 +153,18 @@ def test_dropout_keeps_the_mean_and_is_absent_in_evaluation() -> None:
     assert layer.forward({}, x, False) is x
     with pytest.raises(ValueError, match="random stream"):
         layer.forward({}, x, True)
+
+
+def test_dropout_of_2012_scales_in_evaluation_alone() -> None:
+    """The same units are dropped; in either form, what follows sees the mean of training in evaluation."""
+    x, rates = np.full((200, 500), 3.0), (0.0, 0.25)
+    for rate in rates:
+        layer, today = Dropout(rate, "evaluation"), Dropout(rate)
+        layer.connect((500,)), today.connect((500,))
+        y = layer.forward({}, x, True, np.random.default_rng(0)).copy()
+        np.testing.assert_allclose(y, (1 - rate) * today.forward({}, x, True, np.random.default_rng(0)))
+        np.testing.assert_array_equal(layer.forward({}, x, False), (1 - rate) * x)
+        assert abs(float(y.mean()) - 3 * (1 - rate)) < 0.03 and np.all(x == 3.0)
 
 
 def test_dropout_drops_the_same_units_in_either_dtype() -> None:

@@ -16,6 +16,7 @@ from mpitrain.models.network import Network
 from mpitrain.models.partition import Partition, stages, units_of
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage, add_product, product
+from mpitrain.models.table import Scaled
 from mpitrain.models.workspace import Workspace
 from mpitrain.rng import stream
 from mpitrain.schedules.hybrid import Share
@@ -143,10 +144,11 @@ def test_two_outputs_by_hand() -> None:
     np.testing.assert_allclose(z, [[-0.75], [0.75]], rtol=1e-15)
 
 
+@pytest.mark.parametrize("scaled", ["training", "evaluation"])
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_shares_of_dropout_are_the_whole_layers(parts: int) -> None:
+def test_shares_of_dropout_are_the_whole_layers(parts: int, scaled: Scaled) -> None:
     """200 examples, so that draws come in several pieces."""
-    net = network(FullyConnected(7), Relu(), Dropout(0.3), FullyConnected(3))
+    net = network(FullyConnected(7), Relu(), Dropout(0.3, scaled), FullyConnected(3))
     whole = net.layers[4].forward({}, np.ones((200, 7)), True, stream(5, "dropout"))
     for part in range(parts):
         own = units_of(7, part, parts)

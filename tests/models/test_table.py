@@ -30,7 +30,7 @@ ALL = """
 {kind = "relu"}, {kind = "local-response-norm", size = 3, scale = 0.1, power = 0.5, offset = 1.5},
 {kind = "convolution", filters = 4, kernel = 2, gain = 1, stride = 1}, {kind = "max-pool", size = 2, stride = 1},
 {kind = "sigmoid"}, {kind = "dropout", rate = 0.3}, {kind = "fully-connected", units = 6, columns = 2, gain = 3},
-{kind = "sigmoid"}, {kind = "dropout"}, {kind = "fully-connected"}
+{kind = "sigmoid"}, {kind = "dropout", scaled = "evaluation"}, {kind = "fully-connected"}
 """
 
 
@@ -74,7 +74,7 @@ def test_the_gradient_of_every_kind_is_that_of_central_differences() -> None:
 
 OTHER = {"stride": 2, "pool": 3, "pool_stride": 2, "pad": 1, "filters": 4, "kernel": 5, "units": 6, "size": 7}
 OTHER |= {"scale": 0.25, "power": 0.5, "offset": 1.25, "rate": 0.125, "gain": 0.75, "deviation": 0.375, "bias": 0.625}
-OTHER |= {"columns": 3}
+OTHER |= {"columns": 3, "scaled": "evaluation"}
 
 
 @pytest.mark.parametrize("kind", table.KINDS)

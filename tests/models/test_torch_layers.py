@@ -5,6 +5,7 @@ import pytest
 
 from mpitrain.data.batch import Batch
 from mpitrain.models.build import build, network
+from mpitrain.models.dropout import Dropout
 from mpitrain.models.presets import PRESETS, Design
 from mpitrain.models.table import Convolution as Convolve
 from mpitrain.models.table import FullyConnected as Connect
@@ -15,7 +16,7 @@ from .torch_modules import WHY
 
 torch = pytest.importorskip("torch", reason=WHY)
 
-from mpitrain.models.torch_layers import TorchNetwork  # noqa: E402
+from mpitrain.models.torch_layers import TorchNetwork, apply  # noqa: E402
 
 SHAPES = {
     "digits-cnn": (8, 8, 1),
@@ -56,6 +57,14 @@ def test_outputs_and_gradients_equal_those_of_numpy(name: str) -> None:
         z = ours.outputs(theta, batch.inputs).copy()
         np.testing.assert_allclose(theirs.outputs(theta, batch.inputs), z, rtol=0, atol=rtol * np.abs(z).max())
         assert ours.evaluate(theta, batch)[0] == pytest.approx(theirs.evaluate(theta, batch)[0], rel=rtol)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_dropout_scaled_in_evaluation(rate: float) -> None:
+    layer, ones = Dropout(rate, "evaluation"), torch.ones(100, 100)
+    trained = apply(layer, ones, {}, True)
+    assert abs(float(trained.mean()) - (1 - rate)) < 0.03 and set(trained.unique().tolist()) <= {0.0, 1.0}
+    torch.testing.assert_close(apply(layer, ones, {}, False), (1 - rate) * ones)
 
 
 def named(model: TorchNetwork) -> list[tuple[str, tuple[int, ...]]]:

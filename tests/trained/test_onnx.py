@@ -104,6 +104,7 @@ LAYERS: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
     "relu": ([FullyConnected(6), Relu()], (7,)),
     "sigmoid": ([FullyConnected(6), Sigmoid()], (7,)),
     "dropout": ([FullyConnected(6), Dropout(0.5)], (7,)),
+    "dropout, scaled in evaluation": ([FullyConnected(6), Dropout(0.25, "evaluation")], (7,)),
     "conv": ([Convolution(4, 3)], (6, 7, 2)),
     "conv, strides and padding": ([Convolution(4, 3, stride=2, pad=1)], (7, 6, 2)),
     "conv with pool": ([Convolution(4, 2, pool=MaxPool(3, 2))], (9, 8, 2)),
