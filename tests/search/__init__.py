@@ -201,7 +201,7 @@ def exact(name: str, seed: int, keys: list[str], ranks: int, again: int) -> tupl
     taken = dict(key.split("=", 1) for key in keys)
     if name in (*CENTRES, "sparse-delta") and random.random() < 0.6:
         taken["algorithm.order"] = "round-robin"
-    if name in FURTHER and random.random() < 0.5:
+    if name in FURTHER and random.random() < 0.6:
         further = dict(key.split("=", 1) for key in str(random.choice(FURTHER[name])).split())
         if "training.optimizer" in further:
             taken.pop("algorithm.optimizer", None)  # which is to be given once
@@ -209,8 +209,12 @@ def exact(name: str, seed: int, keys: list[str], ranks: int, again: int) -> tupl
     if name in (*CENTRES, "sparse-delta") and name != "admm" and random.random() < 0.4:
         most = max((min(ranks, again) // (2 if "run.team" in taken else 1)) - (name in CENTRES), 1)
         first, second, third = (int(random.integers(most)) + 1 for _ in range(3))
+        if random.random() < 0.5:  # a worker that stood by comes back
+            first, second, third = most, 1, most
         stages = f"{{at=0, workers={first}}}, {{at=0.4, minibatch=24, workers={second}}}, {{at=1.1, workers={third}}}"
         taken["stages"] = f"[{stages}]"
+    if "algorithm.plateau" in taken or (name in ("easgd", "eamsgd", "downpour") and random.random() < 0.2):
+        taken["algorithm.plateau"] = "1"  # a loss that does not fall for a few minibatches divides the rate
     taken["training.dtype"] = "float64"
     return [f"{key}={value}" for key, value in taken.items()], ranks if random.random() < 0.6 else again
 
