@@ -211,6 +211,9 @@ def exact(name: str, seed: int, keys: list[str], ranks: int, again: int) -> tupl
         first, second, third = (int(random.integers(most)) + 1 for _ in range(3))
         if random.random() < 0.5:  # a worker that stood by comes back
             first, second, third = most, 1, most
+            if name == "easgd":  # AdamW's factors depend on the number of its steps
+                taken.pop("algorithm.optimizer", None)
+                taken["training.optimizer"] = "adamw"
         stages = f"{{at=0, workers={first}}}, {{at=0.4, minibatch=24, workers={second}}}, {{at=1.1, workers={third}}}"
         taken["stages"] = f"[{stages}]"
     if "algorithm.plateau" in taken or (name in ("easgd", "eamsgd", "downpour") and random.random() < 0.2):
