@@ -89,7 +89,7 @@ class Communicator:
 
     def Isend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
         request = Request(self._box.wake)
-        self._send(Message(self.rank, tag, raw(buffer).copy()), to, request.complete)
+        self._send(Message(self.rank, tag, raw(buffer)), to, request.complete)
         return request
 
     def Issend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
@@ -98,7 +98,7 @@ class Communicator:
         def taken() -> None:
             self._fabric.send(0, self.group.members[to], self.group.members[self.rank], request.complete)
 
-        self._send(Message(self.rank, tag, raw(buffer).copy(), taken), to, lambda: None)
+        self._send(Message(self.rank, tag, raw(buffer), taken), to, lambda: None)
         return request
 
     def Irecv(self, buffer: "BufSpec", source: int, tag: int, /) -> Request:
@@ -114,6 +114,7 @@ class Communicator:
         group, pair = self.group, (self.rank, to)
 
         def arrive() -> None:
+            message.payload = message.payload.copy()  # not before: what its sender changes meanwhile, arrives changed
             group.boxes[to].arrive(message)
             arrived()
 

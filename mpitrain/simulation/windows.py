@@ -70,7 +70,7 @@ class Window:
         return self._start(rank, out.size, lambda: np.copyto(out, place), fetches=True)
 
     def Raccumulate(self, origin: "BufSpec", rank: int, target: "TargetSpec", operation: MPI.Op, /) -> Started:
-        term = flat(origin).copy()
+        term = flat(origin)
         place = self._target(rank, target, term.nbytes).view(term.dtype)
         return self._start(rank, term.nbytes, lambda: ufunc(operation)(place, term, out=place))
 
