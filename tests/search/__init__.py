@@ -40,12 +40,14 @@ import numpy as np
 import xxhash
 from threadpoolctl import threadpool_limits
 
+from mpitrain import flat
 from mpitrain.checkpoint import writer
 from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
+from mpitrain.protocols.centre import by_messages, own
 from mpitrain.protocols.centre.merged import MergedCentre
 from mpitrain.protocols.centre.versioned import OwnMemory, _Versioned
 from mpitrain.sampling.queue import Work
@@ -65,6 +67,7 @@ NAMES = (*CENTRES, *SYNCHRONOUS, "sparse-delta", "block-momentum")
 LOCAL_STEPS = ("easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "block-momentum")
 WRITING = 2.0  # seconds that a dead job's checkpoint is given; one that waits for a dead rank's piece never ends
 SAMPLES, EPOCHS = 1438, 2  # of the digits; of a training
+PIECE = 300  # elements of the network's 610
 COMMON = ("run.progress=none", "run.device=cpu", "run.threads=1", "run.checkpoint_every=0", f"training.epochs={EPOCHS}")
 SMALL = 'model.layers=[{kind="fully-connected", units=8}, {kind="relu"}, {kind="fully-connected"}]'
 
@@ -259,7 +262,14 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
         return train_on(transport, options, requests[transport.rank])
 
     told, said = Session([], "", []), io.StringIO()
-    with watching(told), keeping(told.ledger), threadpool_limits(1), contextlib.redirect_stderr(said):
+    cut = in_pieces(PIECE if "training.dtype=float64" in what.keys else flat.BLOCK)
+    with (
+        watching(told),
+        keeping(told.ledger),
+        cut,
+        threadpool_limits(1),
+        contextlib.redirect_stderr(said),
+    ):
         try:
             told.ended = job.run(program)
         except Aborted as error:
@@ -272,6 +282,18 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
     wait(told.writing, WRITING)
     told.said, told.left = said.getvalue(), job.left()
     return told
+
+
+@contextlib.contextmanager
+def in_pieces(elements: int) -> Iterator[None]:
+    """Cut vectors into pieces of so many elements, as large ones are."""
+    with contextlib.ExitStack() as stack:
+        for cut in (flat.blocks, flat.block_slices):
+            stack.enter_context(mock.patch.object(cut, "__defaults__", (elements,)))
+        for module in (by_messages, own):
+            stack.enter_context(mock.patch.object(module, "BLOCK", elements))
+        stack.enter_context(mock.patch.object(own, "block_of", lambda vector: elements))
+        yield
 
 
 @contextlib.contextmanager
