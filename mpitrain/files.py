@@ -4,12 +4,27 @@ import os
 import stat
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from mpitrain.errors import naming
 
 #: A JSON or TOML object to write.
 Record = dict[str, object]
 LARGEST = 1 << 30  # bytes of a file that is read whole
+
+
+class Version(NamedTuple):
+    """What changes when a file is written or replaced, unless somebody sets its time back."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+
+
+def version_of(status: os.stat_result) -> Version:
+    """The version that a file's status shows."""
+    return Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def write_durably(path: Path, content: str | bytes) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mpitrain.data.hdf5 import EXPANSION, data_set
 from mpitrain.errors import BadInput, naming
+from mpitrain.files import Version, version_of
 from mpitrain.flat import Array
 
 HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
@@ -41,7 +42,8 @@ def opened(path: Path) -> Iterator[Mapping[str, FileArray]]:
         elif begins.startswith(ZIP):
             with np.load(path, allow_pickle=False) as archive:
                 _require_room(archive.zip.infolist(), path)
-                yield {name: _Member(path, name) for name in archive.files}
+                version = version_of(path.stat())
+                yield {name: _Member(path, name, version) for name in archive.files}
         else:
             raise BadInput(f"{path}: {'neither npz nor HDF5' if begins else 'is empty'}")
 
@@ -81,22 +83,22 @@ class _DataSets(Mapping[str, FileArray]):
 class _Member:
     """An array of an npz archive. It is read completely at first use, since this is what verifies its checksum."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        self._path, self._name = path, name
+    def __init__(self, path: Path, name: str, version: Version) -> None:
+        self._found = path, name, version
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return _loaded(self._path, self._name).shape
+        return _loaded(*self._found).shape
 
     @property
     def dtype(self) -> np.dtype:
-        return _loaded(self._path, self._name).dtype
+        return _loaded(*self._found).dtype
 
     def __getitem__(self, rows: slice) -> Array:
-        return _loaded(self._path, self._name)[rows]
+        return _loaded(*self._found)[rows]
 
 
 @lru_cache(maxsize=4)
-def _loaded(path: Path, name: str) -> Array:
+def _loaded(path: Path, name: str, version: Version) -> Array:
     with np.load(path, allow_pickle=False) as archive:
         return np.asarray(archive[name])

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpitrain.data.array_files import FileArray, opened, require
 from mpitrain.data.plan import LARGEST, SMALLEST, Plan, shard_lengths
+from mpitrain.data.shards import shard_name
 from mpitrain.data.validation import CLASSES, Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -51,14 +52,16 @@ class ArrayChunk(NamedTuple):
 
 def plan(source: str, names: Names, parts: list[str], classes: int | None = None) -> Plan:
     """The plan for `source`; in it and in the names, {part} stands for each of `parts`. Raises BadInput naming the
-    file."""
+    file or an invalid part."""
+    for part in parts:
+        shard_name(part, 0, 1)
     if len(parts) > 1 and PLACE not in source + names.inputs:
         raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor the name of the inputs contains {PLACE}")
     chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part)) for part in parts}
     attributes: dict[str, Value] = {"source": f"arrays of {Path(source).name}"}
     if classes:
         attributes["classes"] = classes
-    return Plan(names.kind, attributes, chunks, partial(_shard, classes))
+    return Plan(names.kind, attributes, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))
 
 
 def _chunks(path: Path, names: Names) -> list[ArrayChunk]:

@@ -65,7 +65,11 @@ def plan(path: Path, name: str) -> Plan:
     names = class_names(_read(path, there[names_file]), labels, bool(ending), path / names_file)
     attributes: dict[str, Value] = {"source": labels.source, "classes": labels.classes, NAMES: named(names)}
     chunks = {part: [there[file] for file in files] for part, files in parts.items()}
-    return Plan("images", attributes, chunks, partial(_batch, path, labels))
+    return Plan("images", attributes, chunks, partial(_files, path), partial(_batch, path, labels))
+
+
+def _files(path: Path, member: str) -> list[Path]:
+    return [path / member if path.is_dir() else path]
 
 
 def _batch(path: Path, labels: Labels, member: str) -> dict[str, Array]:

@@ -1,5 +1,6 @@
 """Carry out an import in several processes and ranks. After an interruption it continues with the missing shards.
 
+The files of the source are read once to tell whether shards that are there were made from what the files hold now.
 Every chunk of the source becomes a shard under a provisional name. When all shards are written, the attributes that
 depend on the whole corpus are added to each, and then they get their final names, so that nobody ever sees an
 incomplete corpus.
@@ -19,20 +20,20 @@ from rich.progress import Progress
 from mpitrain.console import PLAIN_EVERY, open_console
 from mpitrain.data.check import Figures, figures, row, table_of_parts
 from mpitrain.data.described import PREPARATION, prepared
+from mpitrain.data.identity import digest_extents, portions
 from mpitrain.data.normalising import statistics
 from mpitrain.data.plan import Plan, Task
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.validation import Value, validate_range
 from mpitrain.errors import BadInput
-from mpitrain.files import writing
+from mpitrain.files import Version, writing
 from mpitrain.mpi.agreement import agreed
 from mpitrain.signals import Stop
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
 
-Action = Callable[[], None]
 Result = TypeVar("Result")
 TICK = 0.25  # seconds between two checks of the progress of other processes and ranks
 
@@ -72,7 +73,8 @@ class Importing:
     def _make(self, planning: Callable[[], Plan], executor: Executor) -> tuple[Plan, list[Task]]:
         """Make the plan, and its shards under provisional names."""
         plan = self._agreed(planning, "the plan")
-        tasks = plan.tasks(self.folder)
+        found = self._agreed(plan.versions, "the look at the source")
+        tasks = plan.tasks(self.folder, plan.identity(self._digests(found, executor)), found)
         missing = self._agreed(lambda: self._missing(tasks), "the look at the folder")
         if missing:
             if len(missing) < len(tasks):
@@ -83,6 +85,16 @@ class Importing:
         self._share_out(finishing, "finishing", executor)
         return plan, tasks
 
+    def _digests(self, files: dict[Path, Version], executor: Executor) -> list[str]:
+        """The digests of all portions of the files, each computed by one process of one rank."""
+        every = portions(files)
+        actions = [partial(digest_extents, portion) for portion in every]
+        mine = self._share_out(actions, "reading the source", executor, "portions")
+        digests = [""] * len(every)
+        for rank, texts in enumerate(self.transport.gather_texts(" ".join(mine), "the digests of the source")):
+            digests[rank :: self.transport.size] = texts.split()
+        return digests
+
     def _missing(self, tasks: list[Task]) -> list[Task]:
         """The tasks whose shards do not exist yet."""
         with writing(self.folder):
@@ -91,29 +103,33 @@ class Importing:
         for path in self.folder.glob("[!.]*.h5"):
             if path not in wanted or not wanted[path].done(path):
                 raise BadInput(
-                    f"{self.folder}: already holds shards of another corpus or another split, such as {path.name}; "
-                    "name another folder, or delete this one"
+                    f"{self.folder}: already holds shards of another corpus, of another split or of files that have "
+                    f"changed since, such as {path.name}; name another folder, or delete this one"
                 )
         return [task for task in tasks if not task.final.exists() and not task.done(task.provisional)]
 
-    def _share_out(self, actions: Sequence[Action], what: str, executor: Executor) -> None:
-        """Carry out the actions, divided among the ranks and their processes or threads."""
+    def _share_out(
+        self, actions: Sequence[Callable[[], Result]], what: str, executor: Executor, pieces: str = "shards"
+    ) -> list[Result]:
+        """Carry out the actions, divided among the ranks and their processes or threads; what this rank's returned."""
         mine = actions[self.transport.rank :: self.transport.size]
         with Progress(console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
             bar = bars.add_task(what, total=len(actions))
-            waiting = {_submitted(executor, action) for action in mine}
+            submitted = [_submitted(executor, action) for action in mine]
+            waiting = set(submitted)
             try:
                 while (done := self._look(waiting, len(mine))) < len(actions):
                     bars.update(bar, completed=done)
-                    self._say(f"{what}: {done} of {len(actions)} shards")
+                    self._say(f"{what}: {done} of {len(actions)} {pieces}")
             except BaseException as error:
                 for future in waiting:
                     future.cancel()
                 if isinstance(error, KeyboardInterrupt):
-                    self.console.print("interrupted: finishing the shards under way")
+                    self.console.print(f"interrupted: finishing the {pieces} under way")
                 raise
+        return [future.result() for future in submitted]
 
-    def _look(self, waiting: "set[Future[None]]", mine: int) -> int:
+    def _look(self, waiting: "set[Future[Result]]", mine: int) -> int:
         """How many actions all ranks have done. Raises BadInput if one failed, KeyboardInterrupt after a stop
         request."""
         fault: BaseException | None = None
@@ -193,12 +209,12 @@ def _common(plan: Plan, tasks: list[Task]) -> dict[str, Value]:
     return common | statistics(attributes for part, attributes in found if part == "train")
 
 
-def _submitted(executor: Executor, action: Action) -> "Future[None]":
+def _submitted(executor: Executor, action: Callable[[], Result]) -> "Future[Result]":
     """Submit the action; a future that has failed if a process died before it got work."""
     try:
         return executor.submit(action)
     except BrokenProcessPool as error:
-        failed: Future[None] = Future()
+        failed: Future[Result] = Future()
         failed.set_exception(error)
         return failed
 

@@ -69,8 +69,8 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
     if how.classes is not None:
         attributes["classes"] = how.classes
     prepared = {"cmvn": how.cmvn, "norm_vars": how.variance}
-    shards = chunks(parts, 4 * dims, _files, whole_speakers=how.cmvn == "speaker")
-    return Plan("frames", attributes, shards, partial(_shard, how, dims), (how, dims), notes, prepared)
+    shards = chunks(parts, 4 * dims, whole_speakers=how.cmvn == "speaker")
+    return Plan("frames", attributes, shards, _files, partial(_shard, how, dims), (how, dims), notes, prepared)
 
 
 def _utterances(
@@ -97,8 +97,10 @@ def _utterances(
     return found, missing
 
 
-def _files(utterance: Utterance[Where]) -> set[str]:
-    return {place.path for place in utterance.where if place is not None}
+def _files(chunk: Chunk[Where]) -> list[Path]:
+    """The archives."""
+    found = {place.path for utterance in chunk.utterances for place in utterance.where if place is not None}
+    return [Path(path) for path in sorted(found)]
 
 
 def _shard(how: How, dims: int, chunk: Chunk[Where]) -> dict[str, Array]:

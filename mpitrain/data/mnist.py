@@ -32,7 +32,7 @@ def plan(folder: Path, classes: int = 10) -> Plan:
         part: [(_found(folder, name, "images", 3), _found(folder, name, "labels", 1))] for part, name in NAMES.items()
     }
     attributes: dict[str, Value] = {"source": f"IDX files of {folder.resolve().name}", "classes": classes}
-    return Plan("images", attributes, chunks, partial(_part, classes))
+    return Plan("images", attributes, chunks, tuple, partial(_part, classes))
 
 
 def _found(folder: Path, name: str, what: str, axes: int) -> Path:

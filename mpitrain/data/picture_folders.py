@@ -63,7 +63,8 @@ def plan(folder: Path, look: Look, split: Split) -> Plan:
     }
     files = "1 file" if left == 1 else f"{left:,} files"
     notes = (f"left out {files} without the name of a picture, such as .png or .jpg",) if left else ()
-    return Plan("images", attributes, chunks, partial(_shard, folder, look, shape), (look, shape), notes)
+    make = partial(_shard, folder, look, shape)
+    return Plan("images", attributes, chunks, partial(_files, folder), make, (look, shape), notes)
 
 
 def _parts(folder: Path) -> tuple[dict[str, Classes], int]:
@@ -142,6 +143,10 @@ def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: i
         paths, targets = zip(*pairs[start : start + length], strict=True)
         yield PictureChunk(paths, targets)
         start += length
+
+
+def _files(folder: Path, chunk: PictureChunk) -> Iterator[Path]:
+    return (folder / name for name in chunk.paths)
 
 
 def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: PictureChunk) -> dict[str, Array]:

@@ -3,19 +3,20 @@
 Worker processes load this module; nothing in it depends on other processes or ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import xxhash
 
+from mpitrain.data.identity import require_unchanged, versions
 from mpitrain.data.normalising import MOMENTS, moments
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import shard_name, with_attributes, write_shard
 from mpitrain.data.validation import KINDS, Value
 from mpitrain.errors import BadInput
-from mpitrain.files import Record, write_whole
+from mpitrain.files import Record, Version, write_whole
 from mpitrain.flat import Array
 
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
@@ -29,25 +30,38 @@ Source = TypeVar("Source")  #: the source of a shard
 class Plan(Generic[Source]):
     """A corpus to be made: `chunks` lists, for each part, the source of each of its shards.
 
-    `make` turns a chunk into the arrays of a shard of this `kind`. It runs in other processes, so both must be
-    picklable, and raises BadInput naming the source. `attributes` and the reprs of the chunk and of `options`, which
-    are all else that `make` depends on, distinguish a shard from those of other imports. `attributes` holds `source`,
-    and `classes` if known; mean and standard deviation of the training part are computed if they are missing.
-    `preparation` describes the features, see `described`. `notes` are messages for the user.
+    `make` turns a chunk into the arrays of a shard of this `kind`, from the chunk's `files`. It runs in other
+    processes, so both must be picklable, and raises BadInput naming the source. What all files hold, `attributes` and
+    the reprs of `chunks` and `options`, which are all else that `make` depends on, distinguish a corpus from those of
+    other imports. `attributes` holds `source`, and `classes` if known; mean and standard deviation of the training part
+    are computed if they are missing. `preparation` describes the features, see `described`. `notes` are messages for
+    the user.
     """
 
     kind: str
     attributes: dict[str, Value]
     chunks: dict[str, list[Source]]
+    files: Callable[[Source], Iterable[Path]]
     make: Callable[[Source], dict[str, Array]]
     options: object = None
     notes: tuple[str, ...] = ()
     preparation: Record = field(default_factory=dict)
 
-    def tasks(self, folder: Path) -> list["Task[Source]"]:
-        """One task per shard."""
+    def versions(self) -> dict[Path, Version]:
+        """All files of the source, in order, with their versions. Raises BadInput naming one that cannot be read."""
+        return versions(path for chunks in self.chunks.values() for chunk in chunks for path in self.files(chunk))
+
+    def identity(self, digests: list[str]) -> str:
+        """A string that distinguishes this corpus from those of other imports, given the digests of its files."""
+        attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
+        described = self.kind, attributes, self.options, self.chunks, digests
+        return xxhash.xxh3_64_hexdigest(repr(described).encode())
+
+    def tasks(self, folder: Path, identity: str, found: Mapping[Path, Version]) -> list["Task[Source]"]:
+        """One task per shard of the corpus with this identity. `found`: the versions of the files."""
+        common = self.make, self.kind, self.attributes, identity, folder
         return [
-            Task(self.make, self.kind, self.attributes, self.options, folder, part, number, len(chunks), chunk)
+            Task(*common, part, number, len(chunks), chunk, {path: found[path] for path in self.files(chunk)})
             for part, chunks in self.chunks.items()
             for number, chunk in enumerate(chunks)
         ]
@@ -60,12 +74,13 @@ class Task(Generic[Source]):
     make: Callable[[Source], dict[str, Array]]
     kind: str
     attributes: dict[str, Value]
-    options: object
+    identity: str
     folder: Path
     part: str
     number: int
     count: int
     chunk: Source
+    files: dict[Path, Version]
 
     @property
     def provisional(self) -> Path:
@@ -79,10 +94,8 @@ class Task(Generic[Source]):
 
     @property
     def recipe(self) -> str:
-        """A string that distinguishes this shard from those of other imports."""
-        attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
-        described = self.kind, attributes, self.options, self.part, self.number, self.count, self.chunk
-        return xxhash.xxh3_64_hexdigest(repr(described).encode())
+        """A string that distinguishes this shard from those of other imports, and from the others of this one."""
+        return f"{self.identity} {self.part} {self.number}"
 
     def done(self, path: Path) -> bool:
         """Whether `path` is an intact shard of this recipe."""
@@ -93,8 +106,9 @@ class Task(Generic[Source]):
             return False
 
     def run(self) -> None:
-        """Write the provisional shard. Raises BadInput."""
+        """Write the provisional shard. Raises BadInput, also for a file that changed since the plan was made."""
         arrays = self.make(self.chunk)
+        require_unchanged(self.files)
         own = moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
         classes = int(arrays["targets"].max(initial=0)) + 1
         write_shard(

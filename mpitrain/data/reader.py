@@ -16,6 +16,7 @@ from mpitrain.data.hdf5 import data_set, has
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
 from mpitrain.data.validation import KINDS, OPTIONAL, Value, validate, validate_finite, validate_shapes
 from mpitrain.errors import BadInput
+from mpitrain.files import Version, version_of
 from mpitrain.flat import Array
 
 SHARE = 8  # one in so many of the files that a process may open
@@ -80,7 +81,7 @@ class ShardFile:
     def __init__(self, path: Path, files: OpenFiles | None = None) -> None:
         self.path, self._files = path, files or OpenFiles()
         self._file: h5py.File | None = None
-        self._version: tuple[int, ...] = ()
+        self._version: Version | None = None
         with naming(path):
             try:
                 self._check(self._opened())
@@ -93,8 +94,7 @@ class ShardFile:
         if self._file is None:
             self._files.use(self)  # before opening, to make room
             self._file = h5py.File(self.path, "r")
-            found = os.fstat(self._file.id.get_vfd_handle())
-            version = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+            version = version_of(os.fstat(self._file.id.get_vfd_handle()))
             if (self._version or version) != version:
                 raise BadInput(f"{self.path}: has changed while it was in use")
             self._version = version

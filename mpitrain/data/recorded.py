@@ -1,6 +1,6 @@
 """Recorded corpora: assign utterances to parts and shards, whatever the format of their files."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -10,14 +10,13 @@ import numpy as np
 from mpitrain.data.kaldi_archive import table
 from mpitrain.data.plan import LARGEST, PIECES, SMALLEST
 from mpitrain.data.validation import CLASSES
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.rng import stream
 
 NAMED = 20  # most keys that a message names
 
 Where = TypeVar("Where")  #: where the files of an utterance are
-Stamp = tuple[str, int, int]  # path, size, modification time in nanoseconds: identifies a version of a file
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,10 @@ class Utterance(Generic[Where]):
 
 @dataclass(frozen=True)
 class Chunk(Generic[Where]):
-    """The utterances of a shard, the number of each one's speaker within the part, and their files."""
+    """The utterances of a shard, and the number of each one's speaker within the part."""
 
     utterances: tuple[Utterance[Where], ...]
     speakers: tuple[int, ...]
-    stamps: tuple[Stamp, ...]
 
 
 def speakers_of(folder: Path) -> dict[str, str]:
@@ -73,24 +71,19 @@ def split_off(
 
 
 def chunks(
-    parts: Mapping[str, list[Utterance[Where]]],
-    bytes_each: int,
-    files: Callable[[Utterance[Where]], Iterable[str]],
-    whole_speakers: bool = False,
+    parts: Mapping[str, list[Utterance[Where]]], bytes_each: int, whole_speakers: bool = False
 ) -> dict[str, list[Chunk[Where]]]:
     """Divide each part into shards, with frames of `bytes_each`; with `whole_speakers`, no speaker is in two shards.
 
-    `files` returns the files of an utterance. Raises BadInput naming a key that is in two parts.
+    Raises BadInput naming a key that is in two parts.
     """
     home: dict[str, str] = {}
     for part, utterances in parts.items():
         for utterance in utterances:
             if home.setdefault(utterance.key, part) != part:
                 raise BadInput(f"{utterance.key} is in {home[utterance.key]} and in {part}")
-    stamps: dict[str, Stamp] = {}
     return {
-        part: _chunks(utterances, _groups(utterances, bytes_each, whole_speakers), files, stamps)
-        for part, utterances in parts.items()
+        part: _chunks(utterances, _groups(utterances, bytes_each, whole_speakers)) for part, utterances in parts.items()
     }
 
 
@@ -114,29 +107,11 @@ def _groups(
         yield group
 
 
-def _chunks(
-    part: list[Utterance[Where]],
-    groups: Iterable[list[Utterance[Where]]],
-    files: Callable[[Utterance[Where]], Iterable[str]],
-    stamps: dict[str, Stamp],
-) -> list[Chunk[Where]]:
+def _chunks(part: list[Utterance[Where]], groups: Iterable[list[Utterance[Where]]]) -> list[Chunk[Where]]:
     names = {name: number for number, name in enumerate(sorted({each.speaker for each in part}))}
     return [
-        Chunk(
-            tuple(group),
-            () if "" in names else tuple(names[each.speaker] for each in group),
-            tuple(_stamp(path, stamps) for path in sorted({path for each in group for path in files(each)})),
-        )
-        for group in groups
+        Chunk(tuple(group), () if "" in names else tuple(names[each.speaker] for each in group)) for group in groups
     ]
-
-
-def _stamp(path: str, stamps: dict[str, Stamp]) -> Stamp:
-    if path not in stamps:
-        with naming(path):
-            status = Path(path).stat()
-        stamps[path] = (path, status.st_size, status.st_mtime_ns)
-    return stamps[path]
 
 
 def shard(chunk: Chunk, pairs: Iterable[tuple[Array, Array]]) -> dict[str, Array]:

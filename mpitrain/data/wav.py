@@ -1,5 +1,6 @@
 """Plan shards of log-mel features from audio files and a file of labels."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,10 +76,9 @@ def plan(
         attributes |= {"classes": how.classes or len(names)}
     if names:
         attributes[NAMES] = named(names)
-    shards = chunks(split_off(parts, held_out, seed), 4 * dims, lambda each: (each.where.path, each.where.label_file))
-    return Plan(
-        "frames", attributes, shards, partial(_shard, how), how, notes, preparation(how.rate, how.bins, how.deltas)
-    )
+    shards = chunks(split_off(parts, held_out, seed), 4 * dims)
+    prepared = preparation(how.rate, how.bins, how.deltas)
+    return Plan("frames", attributes, shards, _files, partial(_shard, how), how, notes, prepared)
 
 
 def _labels(path: Path, segments: bool, background: str | None) -> tuple[dict[str, Labels], list[str], int | None]:
@@ -135,6 +135,12 @@ def _recordings(source: Path, labels: dict[str, Labels]) -> dict[str, str]:
 def _key(path: Path, labels: dict[str, Labels]) -> str:
     whole = path.as_posix()
     return whole if whole in labels else path.name
+
+
+def _files(chunk: Chunk[Where]) -> Iterator[Path]:
+    """The label file and the recordings."""
+    yield from {Path(utterance.where.label_file) for utterance in chunk.utterances}
+    yield from (Path(utterance.where.path) for utterance in chunk.utterances)
 
 
 def _shard(how: How, chunk: Chunk[Where]) -> dict[str, Array]:

@@ -33,9 +33,13 @@ def _make(calls: list[int], failing: list[int], chunk: int) -> dict[str, np.ndar
     return {"images": images, "targets": np.full(3, chunk % 3, np.int32)}
 
 
+def _no_files(chunk: int) -> list[Path]:
+    return []
+
+
 def _plan(calls: list[int], failing: list[int] = [], source: str = "toys") -> Plan:  # noqa: B006
     chunks = {"train": [0, 1, 2, 3], "test": [4, 5]}
-    return Plan("images", {"source": source}, chunks, lambda chunk: _make(calls, failing, chunk))
+    return Plan("images", {"source": source}, chunks, _no_files, lambda chunk: _make(calls, failing, chunk))
 
 
 def test_shards_come_in_order_with_the_statistics_of_the_training_part(tmp_path: Path) -> None:
@@ -89,7 +93,7 @@ def test_what_another_import_left_is_not_taken(tmp_path: Path) -> None:
     imported(tmp_path, lambda: _plan(calls))
     assert sorted(calls) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(
-        BadInput, match=r"already holds shards of another corpus or another split, such as t.*another folder"
+        BadInput, match=r"already holds shards of another corpus, of another split or of .*such as t.*another folder"
     ):
         imported(tmp_path, lambda: _plan([], source="others"))
 
@@ -99,12 +103,12 @@ def test_unlike_inputs_are_refused(tmp_path: Path) -> None:
         return {"images": np.zeros((1, 2, chunk, 1), np.uint8), "targets": np.zeros(1, np.int32)}
 
     with pytest.raises(BadInput, match="toys: inputs of 2 x 3 x 1 in train and 2 x 4 x 1 in test"):
-        imported(tmp_path, lambda: Plan("images", {"source": "toys"}, {"train": [3], "test": [4]}, make))
+        imported(tmp_path, lambda: Plan("images", {"source": "toys"}, {"train": [3], "test": [4]}, _no_files, make))
     assert not list(tmp_path.glob("[!.]*"))
 
 
 def test_a_programming_error_is_not_swallowed(tmp_path: Path) -> None:
-    plan = Plan("images", {"source": "toys"}, {"train": [0]}, lambda chunk: {}[chunk])
+    plan = Plan("images", {"source": "toys"}, {"train": [0]}, _no_files, lambda chunk: {}[chunk])
     with pytest.raises(KeyError):
         Importing(Alone(), tmp_path, 1).run(lambda: plan)  # type: ignore[arg-type]
 
@@ -159,7 +163,7 @@ if __name__ == "__main__":
     from mpitrain.signals import Stop
     stop = Stop()
     stop.install()
-    plan = Plan("images", {"source": "toys"}, {"train": list(range(12))}, make)
+    plan = Plan("images", {"source": "toys"}, {"train": list(range(12))}, lambda chunk: [], make)
     sys.exit(Importing(Transport(), HERE / "out", int(sys.argv[2]), stop).run(lambda: plan))
 """
 
@@ -217,7 +221,7 @@ def test_a_process_that_dies_while_the_work_is_planned(tmp_path: Path) -> None:
         for child in children:
             child.kill()
             child.join(60)
-        return Plan("images", {"source": "toys"}, {"train": [0, 1]}, _never)
+        return Plan("images", {"source": "toys"}, {"train": [0, 1]}, _no_files, _never)
 
     with pytest.raises(BadInput, match="a process of the import was killed"):
         Importing(Alone(), tmp_path / "out", jobs=2).run(planning)  # type: ignore[arg-type]
