@@ -18,7 +18,8 @@ def check(folder: Path) -> None:
     table = table_of_parts("size")
     faults: list[BadInput] = []
     for part, paths in folder_parts(folder).items():
-        found = [figures for path in paths if (figures := _verified(path, faults))]
+        home: dict[bytes, Path] = {}
+        found = [figures for path in paths if (figures := _verified(path, home, faults))]
         if found:
             size = sum(path.stat().st_size for path in paths if path.exists())
             table.add_row(part, f"{len(found)} of {len(paths)}", *row(found), f"{size / 1e6:,.2f} MB")
@@ -58,11 +59,18 @@ def row(found: Sequence[Figures]) -> tuple[str, ...]:
     return (*counts, found[0].shape, str(found[0].classes))
 
 
-def _verified(path: Path, faults: list[BadInput]) -> Figures | None:
-    """The figures of a shard after reading all of it; None, with an entry in `faults`, if it is bad."""
+def _verified(path: Path, home: dict[bytes, Path], faults: list[BadInput]) -> Figures | None:
+    """The figures of a shard after reading all of it; None, with an entry in `faults`, if it is bad.
+
+    `home`: the shard of each utterance of the part so far, by key.
+    """
     try:
         with ShardFile(path) as file:
             file.read_inputs()
+            keys = [bytes(key) for key in file.keys] if file.keys is not None else []
+            if twice := [key for key in keys if home.setdefault(key, path) != path]:
+                such = f"such as {twice[0].decode()} in {home[twice[0]].name}"
+                raise BadInput(f"{path}: {len(twice):,} of its {len(keys):,} utterances are in other shards, {such}")
             return figures(file)._replace(shape=f"{figures(file).shape} {file.dtype}")
     except BadInput as fault:
         faults.append(fault)

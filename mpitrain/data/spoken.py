@@ -67,8 +67,7 @@ class Spoken:
         names = " ".join("/".join(map(str, voices[number])) for number in sorted(self.heard))
         writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names}, limit=limit)
         with self._path.open("rb") as file:
-            for number, states in enumerate(self._states):
+            for states, speaker in zip(self._states, self._speakers, strict=True):
                 features = np.fromfile(file, np.float32, len(states) * self._dims).reshape(-1, self._dims)
-                if number >= writer.done:
-                    writer.add(features, classes_of[states], self._speakers[number])
+                writer.add(features, classes_of[states], speaker)
         writer.finish()

@@ -1,6 +1,8 @@
-"""Write a corpus of several shards, in such a way that an interrupted importer can continue.
+"""Write a part of several shards by a script that may be interrupted and run again.
 
-Complete shards have provisional names (`.train-00003.h5`) until the last one is written and their number is known.
+Shards have provisional names (`.train-00003.h5`) until the last one is written and their number is known. A script that
+is run again adds everything again: what was left under provisional names is written anew, and shards of a part that was
+complete are compared with what is added. So each sample is there once, wherever the script was interrupted.
 """
 
 from pathlib import Path
@@ -8,34 +10,35 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import folder_parts, shard_name, write_shard
+from mpitrain.data.shards import digest, shard_name, write_shard
 from mpitrain.data.validation import KINDS, Attributes
 from mpitrain.errors import BadInput
+from mpitrain.files import writing
 from mpitrain.flat import Array
 
 LIMIT = 1 << 27  # bytes of inputs in a shard
+DIGITS = "[0-9]" * 5
 
 
 class ShardWriter:
     """Collects utterances or images into shards of at most `limit` bytes of inputs (one utterance may be longer).
 
-    `done`: number of utterances (kind frames) or images in complete shards of an interrupted writer with the same
-    attributes; the importer skips these. Raises BadInput if the folder already holds the part.
+    Shards of this part that have their final names already are kept if they hold what is added. Raises BadInput naming
+    one with other attributes; `add` and `finish` raise it naming one with other samples.
     """
 
     def __init__(self, folder: Path, part: str, kind: str, attributes: Attributes, *, limit: int = LIMIT) -> None:
         shard_name(part, 0, 1)
-        if any(folder.glob(f"{part}-[0-9]*-of-*.h5")) and part in folder_parts(folder):
-            raise BadInput(f"{folder}: already holds a part {part}")
         self._folder, self._part, self._kind, self._limit = folder, part, kind, limit
         self._attributes = dict(attributes)
+        self._complete = sorted(folder.glob(f"{part}-{DIGITS}-of-{DIGITS}.h5"))
         self._inputs: list[Array] = []
         self._targets: list[Array] = []
         self._speakers: list[int] = []
         self._keys: list[str] = []
-        self._bytes = self._shards = self.done = 0
-        while (path := self._provisional(self._shards)).exists():
-            self._resume(path)
+        self._bytes = self._shards = 0
+        for path in self._complete:
+            self._require_attributes(path)
 
     def add(self, inputs: Array, targets: Array, speaker: int | None = None, key: str | None = None) -> None:
         """Add one utterance (features [frames, dims]) or some images [n, h, w, c], with their targets [n].
@@ -62,8 +65,17 @@ class ShardWriter:
             self._write()
         if not self._shards:
             raise BadInput(f"{self._folder}: no samples for part {self._part}")
-        for number in range(self._shards):
-            self._provisional(number).rename(self._folder / shard_name(self._part, number, self._shards))
+        names = [shard_name(self._part, number, self._shards) for number in range(self._shards)]
+        for path in self._complete:
+            if path.name not in names:
+                raise _complete_with("other samples", path)
+        with writing(self._folder):
+            for number, name in enumerate(names):
+                if self._folder / name not in self._complete:
+                    self._provisional(number).rename(self._folder / name)
+            for pattern in (f".{self._part}-{DIGITS}.h5", f".writing-*-.{self._part}-{DIGITS}.h5"):
+                for left in self._folder.glob(pattern):  # by a script that was interrupted
+                    left.unlink()
         return self._shards
 
     def _write(self) -> None:
@@ -75,17 +87,30 @@ class ShardWriter:
             arrays["speakers"] = np.array(self._speakers, np.int32)
         if self._keys:
             arrays["keys"] = np.char.encode(self._keys, "utf-8")
-        write_shard(self._provisional(self._shards), self._kind, arrays, self._attributes)
+        complete = [path for path in self._complete if path.name.startswith(f"{self._part}-{self._shards:05d}-")]
+        for path in complete:
+            _require_samples(path, arrays)
+        if not complete:
+            write_shard(self._provisional(self._shards), self._kind, arrays, self._attributes)
         self._shards += 1
         self._inputs, self._targets, self._speakers, self._keys, self._bytes = [], [], [], [], 0
 
     def _provisional(self, number: int) -> Path:
         return self._folder / f".{self._part}-{number:05d}.h5"
 
-    def _resume(self, path: Path) -> None:
+    def _require_attributes(self, path: Path) -> None:
         with ShardFile(path) as file:
-            for name, value in self._attributes.items():
+            for name, value in {**self._attributes, "kind": self._kind}.items():
                 if not np.array_equal(np.asarray(file.attributes.get(name)), value):
-                    raise BadInput(f"{path}: left by a writer with another {name}; delete it to start over")
-            self.done += file.inputs[0] if file.utterances is None else len(file.utterances) - 1
-        self._shards += 1
+                    raise _complete_with(f"another {name}", path)
+
+
+def _require_samples(path: Path, arrays: dict[str, Array]) -> None:
+    with ShardFile(path) as file:
+        found = {name: value for name, value in file.attributes.items() if name.startswith("xxh3_")}
+    if found != {f"xxh3_{name}": digest(array) for name, array in arrays.items()}:
+        raise _complete_with("other samples", path)
+
+
+def _complete_with(other: str, path: Path) -> BadInput:
+    return BadInput(f"{path}: complete, with {other}; name another folder, or delete this part")

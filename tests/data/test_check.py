@@ -1,5 +1,6 @@
 """check: names every bad shard."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -33,3 +34,21 @@ def test_all_bad_shards_are_listed_and_the_first_is_raised(tmp_path: Path, capsy
         check(tmp_path)
     shown = capsys.readouterr().out
     assert "1 of 3" in shown and paths[0].name in shown and f"{paths[2].name}: missing" in shown
+
+
+def test_an_utterance_that_is_in_two_shards_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Of one part; test sets of the same utterances may have the same keys."""
+    for part, keys in (("train", ["a b", "c b"]), ("test-clean", ["a b"]), ("test-noisy", ["b a"])):
+        for number, own in enumerate(keys):
+            arrays = {
+                "features": np.zeros((2, 3), np.float32),
+                "targets": np.zeros(2, np.int32),
+                "utterances": np.arange(3),
+                "keys": np.array(own.split(), "S1"),
+            }
+            write_shard(tmp_path / f"{part}-{number:05d}-of-{len(keys):05d}.h5", "frames", arrays, {"classes": 2})
+    line = "train-00001-of-00002.h5: 1 of its 2 utterances are in other shards, such as b in train-00000-of-00002.h5"
+    with pytest.raises(BadInput, match=re.escape(line)):
+        check(tmp_path)
+    shown = capsys.readouterr().out
+    assert shown.count("bad ") == 1 and "every checksum" not in shown

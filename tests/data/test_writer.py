@@ -1,10 +1,15 @@
-"""The shard writer: pieces of limited size, and interruptions."""
+"""The shard writer: pieces of limited size, and scripts that are interrupted and run again."""
 
+import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mpitrain.data.check import check
 from mpitrain.data.corpus import open_corpus, parts
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
@@ -36,26 +41,94 @@ def test_shards_hold_whole_utterances_up_to_the_limit(tmp_path: Path) -> None:
     assert [offsets for offsets, _ in _content(tmp_path)] == [[0, 3, 4, 8], [0, 1, 6], [0, 9], [0, 2, 8]]
 
 
-def test_an_interrupted_writer_goes_on(tmp_path: Path) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    writer = _writer(whole)
-    _add(writer, UTTERANCES)
-    writer.finish()
-    _add(_writer(broken), UTTERANCES[:5])
+def test_an_interrupted_writer_leaves_no_part_and_nothing_for_the_next_one(tmp_path: Path) -> None:
+    """The next one may write fewer and other samples."""
+    _add(_writer(tmp_path), UTTERANCES)
+    assert len(list(tmp_path.glob(".train-*.h5"))) == 3
+    (tmp_path / ".writing-1-.train-00002.h5").touch()
     with pytest.raises(BadInput, match="holds no shards"):
-        parts(broken)
-    writer = _writer(broken)
-    assert writer.done == 3  # the first shard was whole
-    _add(writer, UTTERANCES[writer.done :])
-    writer.finish()
-    assert _content(broken) == _content(whole)
+        parts(tmp_path)
+    writer = _writer(tmp_path)
+    _add(writer, UTTERANCES[5:])
+    assert writer.finish() == 2
+    assert [offsets for offsets, _ in _content(tmp_path)] == [[0, 9], [0, 2, 8]]
+    assert not list(tmp_path.glob(".*"))
+
+
+#: Runs a script in one child process after the other, each in a folder: it kills itself before its n-th event, such as
+#: a file that is opened or renamed in `shards`. `points` lists folders, each with the events at which it is killed.
+DRIVER = """
+import json, os, sys
+from mpitrain.data.writer import ShardWriter
+
+os.fsync = lambda file: None
+ShardWriter.__init__.__kwdefaults__["limit"] = 40_000  # bytes: two utterances
+script = sys.stdin.read()
+
+def run(folder, kill_at):
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    events = [0]
+    def count(name, given):
+        if name in ("open", "os.rename", "os.remove", "os.mkdir") and "shards" in str(given[0]):
+            if events[0] == kill_at:
+                os.kill(os.getpid(), 9)
+            events[0] += 1
+    os.makedirs(folder, exist_ok=True)
+    os.chdir(folder)
+    sys.addaudithook(count)
+    status = 1
+    try:
+        exec(script, {})
+        status = 0
+        print(events[0], flush=True)
+    finally:
+        os._exit(status)
+
+print(json.dumps([[run(folder, at) for at in kills] for folder, kills in json.loads(sys.argv[1])]))
+"""
+
+
+def test_the_documented_script_may_be_killed_anywhere_and_run_again(
+    tmp_path: Path, run_command: Callable[..., Any]
+) -> None:
+    """As it stands there, in shards of two utterances; also killed twice, and run again when all is there."""
+    (tmp_path / "driver.py").write_text(DRIVER.replace("sys.stdin.read()", repr(_documented())))
+
+    def drive(points: list[tuple[str, list[int]]]) -> Any:
+        ended = run_command([sys.executable, str(tmp_path / "driver.py"), json.dumps(points)], 300)
+        assert ended.status == 0, ended.err
+        return ended
+
+    events = int(drive([("whole", [-1])]).out.split()[0])
+    assert events > 40
+    kills = list(range(0, events, 4))
+    points = [(f"killed-{at}", [at, min(at + 2, events - 1), -1, -1]) for at in kills]
+    statuses = json.loads(drive(points).out.splitlines()[-1])
+    assert [each[0] for each in statuses] == [-9] * len(kills)
+    assert [each[2:] for each in statuses] == [[0, 0]] * len(kills)
+    wanted = _files(tmp_path / "whole")
+    assert len(wanted) == 13
+    for folder, _ in points:
+        assert _files(tmp_path / folder) == wanted, folder
+    check(tmp_path / points[-1][0] / "shards" / "own")
+    keys = open_corpus(tmp_path / "whole/shards/own", "train").keys
+    assert keys == [f"train-{number:03d}" for number in range(20)]
+
+
+def _documented() -> str:
+    return PAGE.read_text().split("```python\n")[1].split("```")[0]
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_utterances_keep_their_names(tmp_path: Path) -> None:
     """Over several shards, also after an interruption; all have one, or none, and images never."""
     _add_named(_writer(tmp_path), 5)
     writer = _writer(tmp_path)
-    _add_named(writer, len(UTTERANCES), writer.done)
+    _add_named(writer, len(UTTERANCES))
     writer.finish()
     assert open_corpus(tmp_path, "train").keys == [f"süd-{number}" for number in range(len(UTTERANCES))]
     half = ShardWriter(tmp_path, "dev", "frames", {"classes": 10})
@@ -68,8 +141,8 @@ def test_utterances_keep_their_names(tmp_path: Path) -> None:
         images.add(np.zeros((1, 4, 4, 3), np.uint8), np.zeros(1, np.int32), key="one")
 
 
-def _add_named(writer: ShardWriter, stop: int, start: int = 0) -> None:
-    for number in range(start, stop):
+def _add_named(writer: ShardWriter, stop: int) -> None:
+    for number in range(stop):
         features = UTTERANCES[number]
         writer.add(features, features[:, 0].astype(np.int32), key=f"süd-{number}")
 
@@ -79,23 +152,33 @@ def test_the_documented_example_makes_shards_that_can_be_trained_on(
 ) -> None:
     """As it stands there."""
     monkeypatch.chdir(tmp_path)
-    exec(PAGE.read_text().split("```python\n")[1].split("```")[0], {})
+    exec(_documented(), {})
     assert parts(Path("shards/own")) == ["train", "test"]
     corpus = open_corpus(Path("shards/own"), "test", context=[5, 5])
     assert corpus.shape == (11, 40) and corpus.keys is not None and corpus.keys[0] == "test-000"
 
 
-def test_other_attributes_do_not_mix(tmp_path: Path) -> None:
-    _add(_writer(tmp_path), UTTERANCES)
-    with pytest.raises(BadInput, match="another source"):
-        _writer(tmp_path, "elsewhere")
-
-
-def test_a_part_is_written_once(tmp_path: Path) -> None:
+def test_a_complete_part_stays_what_it_is(tmp_path: Path) -> None:
+    """The same samples again change nothing; others are refused, be they fewer, more, or of another description."""
     with pytest.raises(BadInput, match="no samples"):
         _writer(tmp_path).finish()
     writer = _writer(tmp_path)
     _add(writer, UTTERANCES)
     writer.finish()
-    with pytest.raises(BadInput, match="already holds"):
-        _writer(tmp_path)
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+    writer = _writer(tmp_path)
+    _add(writer, UTTERANCES)
+    assert writer.finish() == 4
+    with pytest.raises(BadInput, match=r"train-00000-of-00004\.h5: complete, with another source; name another folder"):
+        _writer(tmp_path, "elsewhere")
+    changed = [*UTTERANCES[:-1], UTTERANCES[-1] + 1]
+    for others in (UTTERANCES[:-2], UTTERANCES[:-1], [*UTTERANCES, UTTERANCES[0]], changed, UTTERANCES[1:]):
+        writer = _writer(tmp_path)
+        with pytest.raises(BadInput, match=r"of-00004\.h5: complete, with other samples; name another folder, or del"):
+            _finish(writer, others)
+        assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.glob("[!.]*")}
+
+
+def _finish(writer: ShardWriter, utterances: list[np.ndarray]) -> None:
+    _add(writer, utterances)
+    writer.finish()
