@@ -3,12 +3,16 @@
 import contextlib
 import json
 import shutil
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 DIVERGED = "diverged\n"  # the last line of a log
+GRACE = 2.0  # seconds in which a process that is asked to end may do so
 #: A simulated node of 64 cores, and a small network for the embedded digits.
 CLUSTER, PERCEPTRON = (Path(__file__).resolve().with_name(name) for name in ("cluster.toml", "digits.toml"))
 #: A small network for speech, for studies of many runs.
@@ -21,23 +25,100 @@ SPEECH: dict[str, Any] = {
 }
 
 
+def require_ranks(count: int, *, or_more: bool = False) -> None:
+    """End the program with status 2 unless mpirun started so many ranks; from now on an error on one rank ends all."""
+    from mpi4py import MPI
+
+    from mpitrain.mpi import abort_on_exception
+
+    abort_on_exception()
+    ranks = MPI.COMM_WORLD.size
+    if ranks != count and not (or_more and ranks > count):
+        if MPI.COMM_WORLD.rank == 0:
+            wanted = f"{count} ranks{' or more' if or_more else ''}"
+            print(f"{sys.argv[0]}: needs {wanted}: mpirun -n {count} python {sys.argv[0]} ...", file=sys.stderr)
+        sys.exit(2)
+
+
+def attempt(folder: Path, ranks: int, settings: dict[str, Any], config: Path | None = None) -> dict[str, Any] | None:
+    """The summary of one run of `ranks` ranks; None if it diverged, which a sweep of rates expects.
+
+    A run that is already there and finished is not repeated. Ends the program with the run's message if it failed.
+    """
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    command = [str(Path(sys.executable).with_name("mpirun")), "-n", str(ranks), sys.executable, "-m", "mpitrain"]
+    command += [*([str(config)] if config else []), "--out", str(folder), *words]
+
+    def launched(log: TextIO) -> int:
+        return subprocess.run(command, check=False, stdout=log, stderr=log).returncode
+
+    return _once(folder, f"{ranks} ranks", launched)
+
+
 def run(folder: Path, ranks: int, settings: dict[str, Any], config: Path | None = None) -> dict[str, Any]:
-    """The summary of one run of `ranks` ranks; a run that is already there and finished is not repeated."""
-    done = folder / "summary.json"
-    if not done.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-        mpirun = Path(sys.executable).with_name("mpirun")
-        command = [
-            *(str(mpirun), "-n", str(ranks), sys.executable, "-m", "mpitrain"),
-            *([str(config)] if config else []),
-            "--out",
-            str(folder),
-            *(part for word in words for part in ("--set", word)),
-        ]
-        print(f"{folder.name}: {ranks} ranks", flush=True)
-        subprocess.run(command, check=True, stdout=(folder.parent / f"{folder.name}.log").open("w"))
-    return dict(json.loads(done.read_text()))
+    """As `attempt`, for studies in which no run may diverge."""
+    return _finished(folder, attempt(folder, ranks, settings, config))
+
+
+def simulate(
+    folder: Path, ranks: int, cluster: Path, settings: dict[str, Any], config: Path | None = None
+) -> dict[str, Any] | None:
+    """As `attempt`, with simulated ranks in this process."""
+    from mpitrain.__main__ import main
+
+    words = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+    where = [f"--cluster={cluster}", f"--ranks={ranks}", f"--out={folder}"]
+
+    def simulated(log: TextIO) -> int:
+        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            return main(["simulate", *([str(config)] if config else []), *where, *words])
+
+    return _once(folder, f"{ranks} simulated ranks", simulated)
+
+
+def converged(
+    folder: Path, ranks: int, cluster: Path, settings: dict[str, Any], config: Path | None = None
+) -> dict[str, Any]:
+    """As `simulate`, for studies in which no run may diverge."""
+    return _finished(folder, simulate(folder, ranks, cluster, settings, config))
+
+
+def free_port() -> int:
+    """A port of this host on which nobody listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_for(what: str, processes: Sequence["subprocess.Popen[Any]"], seconds: float) -> None:
+    """Wait until all processes have ended. When one fails, or after so many seconds, end them all and the program."""
+    until = time.monotonic() + seconds
+    status, late = 0, False
+    try:
+        while not status and not late and any(process.poll() is None for process in processes):
+            time.sleep(0.02)
+            late = time.monotonic() > until
+            status = next((process.returncode for process in processes if process.poll()), 0)
+    finally:
+        end(processes)
+    if late and not status:
+        sys.exit(f"{what}: no end within {seconds:g} s")
+    if status := status or next((process.returncode for process in processes if process.returncode), 0):
+        sys.exit(f"{what}: exit status {status}")
+
+
+def end(processes: Sequence["subprocess.Popen[Any]"]) -> None:
+    """End what still runs. mpirun is asked first, so that it ends its ranks."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    until = time.monotonic() + GRACE
+    for process in processes:
+        try:
+            process.wait(max(until - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
@@ -46,35 +127,27 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def simulate(
-    folder: Path, ranks: int, cluster: Path, settings: dict[str, Any], config: Path | None = None
-) -> dict[str, Any] | None:
-    """As `run`, with simulated ranks in this process; None if the run diverged, which a sweep of rates expects."""
-    from mpitrain.__main__ import main
-
+def _once(folder: Path, what: str, go: Callable[[TextIO], int]) -> dict[str, Any] | None:
+    """The summary in `folder`, after `go` has made it if it is not there; None if the run diverged."""
     done, log = folder / "summary.json", folder.parent / f"{folder.name}.log"
     if not done.exists() and not _diverged(log):
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        words = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-        print(f"{folder.name}: {ranks} simulated ranks", file=sys.stderr, flush=True)
-        with log.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            where = [f"--cluster={cluster}", f"--ranks={ranks}", f"--out={folder}"]
-            status = main(["simulate", *([str(config)] if config else []), *where, *words])
-        if status == 1 and any(word in log.read_text() for word in ("diverged", "finite")):
-            log.write_text(log.read_text() + DIVERGED)
+        print(f"{folder.name}: {what}", file=sys.stderr, flush=True)
+        with log.open("w") as file:
+            status = go(file)
+        text = log.read_text()
+        if status == 1 and any(word in text for word in ("diverged", "finite")):
+            log.write_text(text + DIVERGED)
         elif status:
-            raise RuntimeError(f"{folder.name}: exit status {status}, see {log}")
-    return None if _diverged(log) else json.loads(done.read_text())
+            said = [line for line in text.splitlines() if line.startswith("mpitrain: ")] or text.splitlines()[-1:]
+            sys.exit(f"{folder.name}: exit status {status}: {' '.join(said[:1])}; see {log}")
+    return None if _diverged(log) else dict(json.loads(done.read_text()))
 
 
-def converged(
-    folder: Path, ranks: int, cluster: Path, settings: dict[str, Any], config: Path | None = None
-) -> dict[str, Any]:
-    """As `simulate`, for studies in which no run may diverge."""
-    told = simulate(folder, ranks, cluster, settings, config)
+def _finished(folder: Path, told: dict[str, Any] | None) -> dict[str, Any]:
     if told is None:
-        raise RuntimeError(f"{folder.name}: diverged")
+        sys.exit(f"{folder.name}: diverged")
     return told
 
 

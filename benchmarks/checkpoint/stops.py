@@ -1,6 +1,7 @@
 """How long a checkpoint stops the training of each rank, against its minibatch.
 
     mpirun -n 3 python benchmarks/checkpoint/stops.py ALGORITHM [--width 0.25] [--minibatch 256] [--epochs 4]
+        [--frames 60000] [--every 6]
 
 Random frames; `zhang2013-dnn` at a part of its width; a checkpoint is due every six seconds. On each rank the time
 between the end of one minibatch's gradient and the beginning of the next one's is taken. Printed are the longest such
@@ -28,22 +29,35 @@ from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
 
-FRAMES, INPUTS, CLASSES, WINDOW = 60_000, 340, 1998, 2.0
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import require_ranks
+
+INPUTS, CLASSES, WINDOW = 340, 1998, 2.0
 
 
 def main() -> int:
-    """Train, and print a line a rank."""
-    abort_on_exception()
+    """Train in a temporary folder."""
+    require_ranks(2, or_more=True)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithm")
     parser.add_argument("--width", default="0.25")
     parser.add_argument("--minibatch", default="256")
     parser.add_argument("--epochs", default="4")
+    parser.add_argument("--frames", type=int, default=60_000)
+    parser.add_argument("--every", type=float, default=6.0, metavar="SECONDS")
     options = parser.parse_args()
     transport = Transport()
-    folder = Path(transport.broadcast(tempfile.mkdtemp().encode(), "the folder").decode())
+    with tempfile.TemporaryDirectory() as own:  # rank 0's is used
+        folder = Path(transport.broadcast(own.encode(), "the folder").decode())
+        status = measure(transport, folder, options)
+        transport.leave()
+    return status
+
+
+def measure(transport: Transport, folder: Path, options: argparse.Namespace) -> int:
+    """Train, and print a line a rank; 1 if that says nothing."""
     if transport.rank == 0:
-        write(folder)
+        write(folder, options.frames)
     transport.barrier("the data")
     settings = {
         "algorithm.name": options.algorithm,
@@ -53,26 +67,31 @@ def main() -> int:
         "training.minibatch": options.minibatch,
         "training.learning_rate": 0.001,
         "training.epochs": options.epochs,
-        "run.checkpoint_every": 0.1,
+        "run.checkpoint_every": options.every / 60,
         "run.evaluate_every": 0,
         "run.progress": "none",
     }
     gradients, checkpoints = timed(Learner, "gradient"), timed(MasterMonitor, "checkpoint")
     overrides = tuple(f"{key}={value}" for key, value in settings.items())
-    train_on(Transport(), TrainOptions(overrides=overrides, out=folder / "run"), Stop())
+    if status := train_on(Transport(), TrainOptions(overrides=overrides, out=folder / "run"), Stop()):
+        return status
     began = [begin for begin, _ in checkpoints]  # of peers twice: it is due, they have met
-    began = [t for before, t in itertools.pairwise([0.0, *began]) if t - before > 1]
+    began = [t for before, t in itertools.pairwise([0.0, *began]) if t - before > options.every / 6]
     begun = json.loads(transport.broadcast(json.dumps(began).encode(), "the times"))
+    if len(begun) < 4:
+        if transport.rank == 0:
+            print(f"{len(begun)} checkpoints in all, too few to tell: --epochs takes more", file=sys.stderr)
+        return 1
     for rank, line in enumerate(transport.gather_texts(told(gradients, begun[1:-1]), "the times")):
         if transport.rank == 0 and line:
             print(f"{options.algorithm:12} rank {rank}: {line}", flush=True)
     return 0
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, training: int) -> None:
     """A training part and a small test part."""
     rng = np.random.default_rng(1)
-    for part, frames in (("train", FRAMES), ("test", 100)):
+    for part, frames in (("train", training), ("test", 100)):
         arrays = {
             "features": rng.standard_normal((frames, INPUTS), np.float32),
             "targets": rng.integers(0, CLASSES, frames).astype(np.int32),

@@ -1,6 +1,6 @@
 """What the sparse delta exchange costs: the pass over the residual against `r += g`, and the message forms.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/codec/exchange.py [REPETITIONS]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/codec/exchange.py [REPETITIONS] [WEIGHTS]
 
 One process, one core. Methods take turns within a repetition, each from the same residual; medians are printed.
 """
@@ -24,7 +24,6 @@ from mpitrain.ops.residual import SIGN, accumulate
 SIZE = 14_600_000  # weights of Strom's network
 THRESHOLD = 1.5
 SCALE = 256
-HEADER = Header(0, 0, SIZE, 1000, THRESHOLD)
 
 
 def medians(
@@ -69,27 +68,28 @@ def one_loop(residual, gradient, words, scale, threshold):  # type: ignore[no-un
     return count
 
 
-def steady_state(density: float, rng: np.random.Generator) -> tuple[Array, Array]:
+def steady_state(density: float, rng: np.random.Generator, size: int = SIZE) -> tuple[Array, Array]:
     """A residual and a gradient after which a share `density` of the elements exceeds the threshold."""
-    start = rng.uniform(-0.9 * THRESHOLD, 0.9 * THRESHOLD, SIZE).astype(np.float32)
-    gradient = rng.standard_normal(SIZE, np.float32) * np.float32(0.001 / SCALE)
-    sent = rng.random(SIZE) < density
+    start = rng.uniform(-0.9 * THRESHOLD, 0.9 * THRESHOLD, size).astype(np.float32)
+    gradient = rng.standard_normal(size, np.float32) * np.float32(0.001 / SCALE)
+    sent = rng.random(size) < density
     start[sent] = np.copysign(np.float32(0.999 * THRESHOLD), start[sent])
     gradient[sent] = np.copysign(np.float32(0.1 / SCALE), start[sent])
     return start, gradient
 
 
-def exchange_step(repetitions: int) -> None:
+def exchange_step(repetitions: int, size: int) -> None:
     """Residual add, threshold and pack, by density, in multiples of `r += g`."""
-    words, out = np.empty(SIZE, np.uint32), np.empty(capacity(SIZE), np.uint8)
+    words, out = np.empty(size, np.uint32), np.empty(capacity(size), np.uint8)
+    header = Header(0, 0, size, 1000, THRESHOLD)
     for density in (0.0, 1e-4, 1e-3, 1e-2, 1e-1):
-        start, gradient = steady_state(density, np.random.default_rng(1))
+        start, gradient = steady_state(density, np.random.default_rng(1), size)
         residual = start.copy()
 
         def step(codec: str | None, residual: Array, gradient: Array) -> None:
             k = accumulate(residual, gradient, words, scale=SCALE, threshold=THRESHOLD, limit=8 * THRESHOLD)
             if codec:
-                encode(words[:k], HEADER, codec, out)
+                encode(words[:k], header, codec, out)
 
         methods: dict[str, Callable[[], object]] = {
             "r += g": partial(np.add, residual, gradient, out=residual),
@@ -111,32 +111,33 @@ def theory(density: float) -> tuple[float, float]:
     return rice, 1 - log2(density) - (1 - density) / density * log2(1 - density)
 
 
-def message_forms(repetitions: int) -> None:
+def message_forms(repetitions: int, size: int) -> None:
     """Size, and time to encode, to decode and to apply, for random positions."""
     rng = np.random.default_rng(2)
-    out, words_out = np.empty(capacity(SIZE), np.uint8), np.empty(SIZE, np.uint32)
-    counts, weights = np.zeros(SIZE, np.int32), np.zeros(SIZE, np.float32)
+    out, words_out = np.empty(capacity(size), np.uint8), np.empty(size, np.uint32)
+    counts, weights = np.zeros(size, np.int32), np.zeros(size, np.float32)
+    header = Header(0, 0, size, 1000, THRESHOLD)
     print("\ndensity  codec         bits/el.  theory  entropy  k   encode ms  M el./s   decode ms  M el./s  apply ms")
     for density in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
-        words = np.flatnonzero(rng.random(SIZE) < density).astype(np.uint32)
+        words = np.flatnonzero(rng.random(size) < density).astype(np.uint32)
         words |= rng.integers(0, 2, words.size, np.uint32) << np.uint32(31)
         for codec in CODECS:
-            message = encode(words, HEADER, codec, out).copy()
+            message = encode(words, header, codec, out).copy()
             methods: dict[str, Callable[[], object]] = {
-                "encode": partial(encode, words, HEADER, codec, out),
-                "decode": partial(decode, message, 0, SIZE, words_out),
+                "encode": partial(encode, words, header, codec, out),
+                "decode": partial(decode, message, 0, size, words_out),
                 "apply": partial(apply, words, 1, counts, weights),
             }
             encoding, decoding, applying = medians(repetitions, methods, lambda: None).values()
             rice, entropy = theory(density)
             print(
                 f"{density:7g}  {codec:12} {8 * (message.size - 56) / words.size:9.2f} {rice:7.2f} {entropy:8.2f}"
-                f"  {golomb_rice.parameter(words):2} {1e3 * encoding:10.3f} {SIZE / encoding / 1e6:9.0f}"
-                f" {1e3 * decoding:10.3f} {SIZE / decoding / 1e6:9.0f} {1e3 * applying:9.3f}"
+                f"  {golomb_rice.parameter(words):2} {1e3 * encoding:10.3f} {size / encoding / 1e6:9.0f}"
+                f" {1e3 * decoding:10.3f} {size / decoding / 1e6:9.0f} {1e3 * applying:9.3f}"
             )
 
 
 if __name__ == "__main__":
-    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    exchange_step(repetitions)
-    message_forms(repetitions)
+    numbers = [int(word) for word in sys.argv[1:]] + [15, SIZE][len(sys.argv) - 1 :]
+    exchange_step(*numbers)
+    message_forms(*numbers)

@@ -1,7 +1,7 @@
 """Test error and loss against wall clock and samples: τ ∈ {1, 4, 16, 64} with p = 4, and p ∈ {4, 8, 16} with τ = 10.
 
     python benchmarks/elastic/sweep.py OUT [--data DIR --preset NAME] [--epochs E] [--only tau|workers|block] [--quick]
-        [--set KEY=VALUE] [--unstable ERROR] [--rates FACTOR]
+        [--methods NAME ...] [--set KEY=VALUE] [--unstable ERROR] [--rates FACTOR]
 
 Figures 2 and 3 of Zhang, Choromanska & LeCun 2015: every method from the same start, each with every learning rate of
 RATES times FACTOR, the best by its smallest test error. Runs are kept under OUT and not repeated. Writes
@@ -12,7 +12,6 @@ counts as diverged; one that ends with a test error above ERROR, 0.45 unless tol
 
 import argparse
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,9 +76,7 @@ def best(out: Path, point: Point, rates: tuple[float, ...], base: dict[str, Any]
         sequential = point.name == "msgd"
         where = f"{point.name}-{rate}" if sequential else f"{point.name}-t{point.tau}-p{point.workers}-{rate}"
         folder = out / where
-        try:
-            launch.run(folder, point.ranks, point.settings(rate, base))
-        except subprocess.CalledProcessError:
+        if launch.attempt(folder, point.ranks, point.settings(rate, base)) is None:
             continue
         errors = [record["test_error"] for record in read_run(folder, folder.name).events("evaluate")]
         found.append((min(errors), rate, folder))
@@ -157,6 +154,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, default=1.0, metavar="FACTOR")
     parser.add_argument("--unstable", type=float, default=0.45, metavar="ERROR")
     parser.add_argument("--quick", action="store_true", help="one learning rate, two τ, one p")
+    parser.add_argument("--methods", nargs="+", choices=sorted({*RATES, *BLOCK_RATES}), help="default: all")
     options = parser.parse_args()
     base = {
         "data.path": options.data,
@@ -169,7 +167,11 @@ def main() -> None:
         **{key: json.loads(value) for key, value in (word.split("=", 1) for word in options.set)},
     }
     papers, block = (
-        {name: tuple(rate * options.rates for rate in rates) for name, rates in table.items()}
+        {
+            name: tuple(rate * options.rates for rate in rates)
+            for name, rates in table.items()
+            if options.methods is None or name in options.methods
+        }
         for table in (RATES, BLOCK_RATES)
     )
     how = (base, options.quick, options.unstable)
@@ -187,7 +189,7 @@ def main() -> None:
     if options.only in (None, "workers"):
         # Figure 3: DOWNPOUR and MDOWNPOUR at τ = 1, the elastic ones at τ = 10
         tau = {"downpour": 1, "mdownpour": 1, "easgd": 10, "eamsgd": 10, "msgd": 1}
-        panels = [[Point(name, tau[name], p) for name in tau] for p in workers]
+        panels = [[Point(name, tau[name], p) for name in tau if name in papers] for p in workers]
         study(options.out, "workers", panels, papers, *how)
 
 

@@ -13,8 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import end
+
 ALGORITHMS = ("asgd", "easgd", "sparse-delta", "hybrid")
-DEADLINE, GRACE = 15.0, 2.0  # seconds a run, and to end it: twelve runs take 204 s at the most, of run.sh's 210
+DEADLINE = 15.0  # seconds a run, and two to end it: twelve runs take 204 s at the most, of run.sh's 210
 SAMPLES = 1438  # of the digits' training part
 
 
@@ -43,16 +46,12 @@ def rate(name: str, ranks: int, samples: int, width: float, device: str, deadlin
 
 
 def launch(command: list[str], deadline: float) -> str:
-    """Run mpirun within the deadline; why it failed, "" when it did not. It is asked to end first, with its ranks."""
+    """Run mpirun within the deadline; why it failed, "" when it did not."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             errors = process.communicate(timeout=deadline)[1]
         except subprocess.TimeoutExpired:
-            process.terminate()
-            try:
-                process.communicate(timeout=GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            end([process])
             return f"no end within {deadline:g} s"
     # Launchers say more than the program, and nothing new.
     said = [line for line in errors.splitlines() if line.startswith("mpitrain: ")]

@@ -10,8 +10,10 @@ spent computing. The computing that the model starts from is measured in the wai
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import model
@@ -23,6 +25,9 @@ from threadpoolctl import threadpool_limits
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.protocols import hybrid, synchronous
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import require_ranks
 
 WARM = 3
 
@@ -98,6 +103,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=67)
     parser.add_argument("--width", type=float, default=0.5)
     options = parser.parse_args()
+    require_ranks(2, or_more=True)
     transport = Transport()
     say = print if transport.rank == 0 else lambda *words, **more: None
     net = workload.network(options.side, options.width)
@@ -122,6 +128,7 @@ def main() -> None:
             f"  {together / seconds:.2f} x",
             flush=True,
         )
+    transport.leave()
 
 
 if __name__ == "__main__":

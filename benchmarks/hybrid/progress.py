@@ -1,6 +1,6 @@
 """How to push a nonblocking collective on during a long matrix product: calls between its blocks, or a thread.
 
-    OPENBLAS_NUM_THREADS=1 mpirun -n 2 python benchmarks/hybrid/progress.py [MEGABYTES]
+    OPENBLAS_NUM_THREADS=1 mpirun -n 2 python benchmarks/hybrid/progress.py [MEGABYTES] [REPEATS]
 
 Each rank multiplies for about 60 ms while a broadcast is under way. Reported: the product's time (more than alone: what
 pushing costs), the wait that is left after it, their sum; medians.
@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import mpi4py
 import numpy as np
@@ -20,7 +21,10 @@ mpi4py.rc.thread_level = "multiple"  # the program itself runs "funneled"
 
 from mpi4py import MPI  # noqa: E402
 
-REPEATS, BLOCKS = 15, (6, 12, 32)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import require_ranks  # noqa: E402
+
+BLOCKS = (6, 12, 32)
 COMM = MPI.COMM_WORLD
 
 
@@ -39,10 +43,12 @@ class Pusher(threading.Thread):
             time.sleep(self.pause)
 
 
-def measure(product: Callable[[MPI.Request | None], None], message: np.ndarray | None) -> tuple[float, float]:
+def measure(
+    product: Callable[[MPI.Request | None], None], message: np.ndarray | None, repeats: int
+) -> tuple[float, float]:
     """Median seconds of the product and of the wait left after it."""
     computing, waiting = [], []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         COMM.Barrier()
         began = time.perf_counter()
         request = COMM.Ibcast(message, 0) if message is not None else None
@@ -55,8 +61,9 @@ def measure(product: Callable[[MPI.Request | None], None], message: np.ndarray |
     return statistics.median(computing), statistics.median(waiting)
 
 
-def main(megabytes: float) -> None:
+def main(megabytes: float = 4.0, repeats: float = 15) -> None:
     """Print one line a way."""
+    require_ranks(2, or_more=True)
     a, b = np.ones((1536, 1024), np.float32), np.ones((1024, 1024), np.float32)
     out, message = np.empty((1536, 1024), np.float32), np.zeros(int(megabytes * 1e6), np.uint8)
 
@@ -89,8 +96,8 @@ def main(megabytes: float) -> None:
     }
     thread.start()
     for name, (product, sent) in ways.items():
-        measure(product, sent)
-        computing, waiting = measure(product, sent)
+        measure(product, sent, int(repeats))
+        computing, waiting = measure(product, sent, int(repeats))
         if COMM.rank == COMM.size - 1:
             total = computing + waiting
             print(
@@ -101,4 +108,4 @@ def main(megabytes: float) -> None:
 
 if __name__ == "__main__":
     with threadpool_limits(1):
-        main(float(sys.argv[1]) if len(sys.argv) > 1 else 4.0)
+        main(*map(float, sys.argv[1:]))

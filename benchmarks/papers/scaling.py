@@ -7,7 +7,8 @@ python benchmarks/papers/scaling.py OUT easgd2015        Figure 3: 4, 8, 16 work
 python benchmarks/papers/scaling.py OUT strom2015 BN     Table 2: 5 to 80 nodes
 python benchmarks/papers/scaling.py OUT links BN         80 ranks, 1 and 10 Gbit/s: which algorithm is soonest?
 
-A minibatch stands for one of the paper (small.py). Runs that are in OUT are not repeated.
+A minibatch stands for one of the paper (small.py). Runs that are in OUT are not repeated. `--set KEY=VALUE` overrides
+what the tables set.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from mpitrain.report.comparison.table import time_to
 CLEAN = "test_clean_error"
 
 
-def zhang2013(out: Path, shared: dict[str, Any]) -> None:
+def zhang2013(out: Path, shared: dict[str, Any], fixed: dict[str, Any]) -> None:
     """Time of the training and error by workers, for the smallest minibatch that the paper names and for 1024.
 
     Workers read Θ one-sidedly, again if it has changed meanwhile, or ask the server for it.
@@ -36,7 +37,7 @@ def zhang2013(out: Path, shared: dict[str, Any]) -> None:
     rows: list[list[Any]] = []
     for minibatch in (256, 1024):
         small = Small("zhang2013", 38_668_265, minibatch, 32, PARAMETERS["speech"])
-        runs = Runs(out, small.write(out / f"zhang-{minibatch}.toml"), shared)
+        runs = Runs(out, small.write(out / f"zhang-{minibatch}.toml"), shared, fixed)
         told = runs.converged(f"zhang-{minibatch}-0-0.1", 1, _rate({"algorithm.name": "sgd"}, 0.1))
         base = told["seconds"]
         rows.append([minibatch, "1, by SGD", "", "1", "1", f"{told[CLEAN]:.1%}", ""])
@@ -49,14 +50,14 @@ def zhang2013(out: Path, shared: dict[str, Any]) -> None:
     print(table(["minibatch", "workers", "Θ", "speed-up", "paper", "frame error", "staleness"], rows))
 
 
-def chan2014(out: Path, shared: dict[str, Any]) -> None:
+def chan2014(out: Path, shared: dict[str, Any], fixed: dict[str, Any]) -> None:
     """Time to 87, 94 and 96 % of one worker's accuracy, which 40, 43 and 44 % are of the paper's 45.9 %.
 
     The soonest of the rates counts, for one worker, too. Workers read Θ one-sidedly, or ask the master for it.
     """
     small = Small("chan2014", 4_353_742, 256, 32, PARAMETERS["speech"])
     own = {"training.epochs": 1.5, "training.minibatch": 32, "run.evaluate_every": 0.25}
-    runs, rates = Runs(out, small.write(out / "chan.toml"), shared | own), (0.02, 0.01)
+    runs, rates = Runs(out, small.write(out / "chan.toml"), shared | own, fixed), (0.02, 0.01)
     master = {"algorithm.name": "asgd", "algorithm.preset": "chan2014", "algorithm.minibatches": 1}
 
     def curves(workers: int, exchange: str) -> list[list[dict[str, Any]]]:
@@ -89,11 +90,11 @@ def _soonest(curves: list[list[dict[str, Any]]], target: float) -> float:
     return min((s for each in curves if (s := time_to(each, CLEAN, target)) is not None), default=float("inf"))
 
 
-def easgd2015(out: Path, shared: dict[str, Any]) -> None:
+def easgd2015(out: Path, shared: dict[str, Any], fixed: dict[str, Any]) -> None:
     """Time to an error, and the least error, by method and workers; the best of the rates for each. On the digits."""
     small = Small("easgd2015", 351_946, 128, 16, PARAMETERS["digits"])
     own = {"training.epochs": 10, "training.minibatch": 16, "run.evaluate_every": 0.1}
-    runs, target = Runs(out, small.write(out / "easgd.toml"), shared | own, PERCEPTRON), 0.05
+    runs, target = Runs(out, small.write(out / "easgd.toml"), shared | own, fixed, PERCEPTRON), 0.05
     methods: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
         "downpour": ({"algorithm.tau": 1}, (0.05, 0.1, 0.2)),
         "mdownpour": ({}, (0.005, 0.01, 0.02)),
@@ -115,7 +116,7 @@ def easgd2015(out: Path, shared: dict[str, Any]) -> None:
 STROM = Small("strom2015", 14_578_104, 1024, 64, PARAMETERS["speech"])
 
 
-def strom2015(out: Path, shared: dict[str, Any]) -> None:
+def strom2015(out: Path, shared: dict[str, Any], fixed: dict[str, Any]) -> None:
     """A tenth of an epoch on at most ten nodes, as the paper's first one; then four by the number of nodes.
 
     The threshold adapts to the paper's density, 69 KB of messages a minibatch to 58 MB of weights, 1 in 846, and begins
@@ -131,7 +132,7 @@ def strom2015(out: Path, shared: dict[str, Any]) -> None:
         stages.write_text(
             f"[[stages]]\nat = 0.0\nworkers = {min(nodes, 10)}\n[[stages]]\nat = 0.1\nworkers = {nodes}\n"
         )
-        runs = Runs(out, network, shared | own, stages if nodes > 1 else None)
+        runs = Runs(out, network, shared | own, fixed, stages if nodes > 1 else None)
         name = f"strom-{nodes}"
         told = runs.converged(name, nodes, sparse if nodes > 1 else {"algorithm.name": "sgd"})
         one = next(record for record in runs.curve(name) if record["epoch"] >= 0.1)
@@ -142,7 +143,7 @@ def strom2015(out: Path, shared: dict[str, Any]) -> None:
     print(table(["nodes", "speed", "paper", "frame error", "compression", "messages put off"], rows))
 
 
-def links(out: Path, shared: dict[str, Any]) -> None:
+def links(out: Path, shared: dict[str, Any], fixed: dict[str, Any]) -> None:
     """80 ranks: seconds to an error, with a link as in the paper's cloud and with one ten times as fast.
 
     The centre's trainings are four times as long, since each of its workers has only a few minibatches in the others'.
@@ -162,7 +163,7 @@ def links(out: Path, shared: dict[str, Any]) -> None:
     for name, (keys, rates) in ways.items():
         row: list[Any] = [name]
         for gigabits in (1, 10):
-            runs = Runs(out, STROM.write(out / f"links-{gigabits}.toml", gigabits), shared)
+            runs = Runs(out, STROM.write(out / f"links-{gigabits}.toml", gigabits), shared, fixed)
             where = f"links-{gigabits}-{name.replace(',', '').replace(' ', '').replace('/', '')}"
             seconds, rate, least = runs.soonest(where, 80, rates, keys, CLEAN, target)
             rates = (rate,)  # a faster link makes the same rate the soonest of `allreduce`, whose bits do not change
@@ -177,7 +178,7 @@ def _rate(keys: dict[str, Any], rate: float) -> dict[str, Any]:
     return keys | {"training.learning_rate": rate}
 
 
-TABLES: dict[str, Callable[[Path, dict[str, Any]], None]] = {
+TABLES: dict[str, Callable[[Path, dict[str, Any], dict[str, Any]], None]] = {
     "zhang2013": zhang2013,
     "chan2014": chan2014,
     "easgd2015": easgd2015,
@@ -197,7 +198,7 @@ def main() -> None:
     if words.corpus is None and words.paper != "easgd2015":
         parser.error(f"{words.paper} needs the folder CORPUS")
     shared = corpus(words.corpus) if words.paper != "easgd2015" else COMMON | {"model.seed": 1}
-    TABLES[words.paper](words.out, shared | overrides(words.set))
+    TABLES[words.paper](words.out, shared, overrides(words.set))
 
 
 if __name__ == "__main__":

@@ -59,20 +59,21 @@ class Small:
 
 @dataclass(frozen=True)
 class Runs:
-    """Where the runs of a table go, and what they share."""
+    """Where the runs of a table go, and what they share; `fixed` overrides what a run says itself."""
 
     out: Path
     cluster: Path
     settings: dict[str, Any]
+    fixed: dict[str, Any]
     config: Path | None = None
 
     def run(self, name: str, ranks: int, more: dict[str, Any]) -> dict[str, Any] | None:
         """A run's summary; None if it diverged."""
-        return launch.simulate(self.out / name, ranks, self.cluster, self.settings | more, self.config)
+        return launch.simulate(self.out / name, ranks, self.cluster, self.settings | more | self.fixed, self.config)
 
     def converged(self, name: str, ranks: int, more: dict[str, Any]) -> dict[str, Any]:
         """As `run`, where no run may diverge."""
-        return launch.converged(self.out / name, ranks, self.cluster, self.settings | more, self.config)
+        return launch.converged(self.out / name, ranks, self.cluster, self.settings | more | self.fixed, self.config)
 
     def curve(self, name: str) -> list[dict[str, Any]]:
         """The evaluations of a run that is there."""

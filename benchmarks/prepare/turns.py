@@ -10,6 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import wait_for
+
+DEADLINE = 3600  # seconds for an import
+
 
 def compare(words: list[str], out: Path, turns: int) -> float:
     """Print each turn and the medians; the median seconds with two processes.
@@ -38,8 +43,7 @@ def _taken(words: list[str], outs: list[Path], jobs: int) -> float:
     began = time.perf_counter()
     command = [sys.executable, "-m", "mpitrain", "prepare", *words, "--jobs", str(jobs)]
     started = [subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL) for out in outs]
-    if any(process.wait() for process in started):
-        raise SystemExit(f"failed: {' '.join(command)}")
+    wait_for(" ".join(command[2:]), started, DEADLINE)
     taken = time.perf_counter() - began
     for out in outs:
         shutil.rmtree(out)

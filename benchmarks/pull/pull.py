@@ -1,11 +1,11 @@
 """How fast one worker pulls Θ while the server computes, against a memory copy in the same run.
 
-mpirun -n 2 python benchmarks/pull/pull.py [ELEMENTS]
-python benchmarks/twohosts/twohosts.py --rate none python benchmarks/pull/pull.py [ELEMENTS]
+mpirun -n 2 python benchmarks/pull/pull.py [ELEMENTS] [SECONDS]
+python benchmarks/twohosts/twohosts.py --rate none python benchmarks/pull/pull.py [ELEMENTS] [SECONDS]
 
 Rank 0 holds Θ; rank 1 pulls and copies, in turns. Shared memory, and one-sided reads on one node, need nothing of rank
-0: it multiplies matrices and never enters MPI. Elsewhere it waits as a server does, in MPI every two milliseconds or
-more often, and answers who asks for Θ by message.
+0: it multiplies matrices for SECONDS and never enters MPI. Elsewhere it waits as a server does, in MPI every two
+milliseconds or more often, and answers who asks for Θ by message.
 """
 
 import statistics
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -20,12 +21,16 @@ from threadpoolctl import threadpool_limits
 from mpitrain.mpi import Transport
 from mpitrain.protocols.centre.versioned import open_memory
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import require_ranks
+
 ROUNDS, ROUNDS_ASKED = 41, 11
 ASK, VECTOR, DONE = 1, 2, 3  # message tags
 
 
-def main(size: int) -> None:
+def main(size: int = 14_600_000, seconds: int = 6) -> None:
     """Print GB/s of the copy and of every way to pull that these ranks' places allow."""
+    require_ranks(2)
     transport = Transport()
     one_node = transport.nodes == 1
     for how in ("shared", "one-sided", "messages") if one_node else ("one-sided", "messages"):
@@ -36,7 +41,7 @@ def main(size: int) -> None:
                 centre.theta[:] = 1
         transport.barrier("the start")
         if transport.rank == 0:
-            _serve(transport, centre.theta, alone)
+            _serve(transport, centre.theta, seconds if alone else 0)
         else:
             pull = centre.read if how != "messages" else partial(_ask, transport)
             rounds = ROUNDS if alone else ROUNDS_ASKED
@@ -52,13 +57,14 @@ def main(size: int) -> None:
         transport.flush()
         transport.barrier("the end")
         centre.close()
+    transport.leave()
 
 
-def _serve(transport: Transport, theta: np.ndarray, alone: bool) -> None:
-    """Matrix products without MPI, or the loop of a server that waits for somebody to ask for Θ."""
+def _serve(transport: Transport, theta: np.ndarray, alone: int) -> None:
+    """Matrix products without MPI for so many seconds, or the loop of a server that waits for somebody to ask for Θ."""
     if alone:
         a = np.ones((1024, 1024), np.float32)
-        out, end = np.empty_like(a), time.perf_counter() + 6.0
+        out, end = np.empty_like(a), time.perf_counter() + alone
         while time.perf_counter() < end:
             np.matmul(a, a, out=out)
         return
@@ -95,4 +101,4 @@ def _measure(pull: Callable[[np.ndarray], int | None], size: int, rounds: int) -
 
 if __name__ == "__main__":
     with threadpool_limits(1):
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 14_600_000)
+        main(*map(int, sys.argv[1:]))

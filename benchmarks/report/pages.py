@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from mpitrain.report.page import page  # noqa: E402
 from mpitrain.report.runs import read_runs  # noqa: E402
-from tests.report.chromium import Chromium  # noqa: E402
+from tests.report.chromium import CHROMIUM, Chromium  # noqa: E402
 from tests.report.folders import curve, ended, write_run  # noqa: E402
 
 LIBRARIES = {  # the files of each, in the packages' folders; our few lines that draw with it are NAME.js
@@ -96,6 +96,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
+    if CHROMIUM is None:
+        sys.exit("pages.py: Chromium is not installed")
     with tempfile.TemporaryDirectory() as temporary, Chromium() as browser:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

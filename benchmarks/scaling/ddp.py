@@ -9,11 +9,15 @@ import os
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import free_port
 
 MINIBATCH, INPUTS, WIDTH, CLASSES = 256, 340, 1024, 1998
 
@@ -46,7 +50,7 @@ def worker(rank: int, processes: int, rounds: int, minibatches: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=processes)
     alone, together = network(), nn.parallel.DistributedDataParallel(network())
-    train(alone, 3), train(together, 3)
+    train(alone, min(minibatches, 3)), train(together, min(minibatches, 3))
     ratios = []
     for _ in range(rounds):
         one, all_ = train(alone, minibatches), train(together, minibatches)
@@ -61,5 +65,5 @@ def worker(rank: int, processes: int, rounds: int, minibatches: int) -> None:
 if __name__ == "__main__":
     numbers = [int(word) for word in sys.argv[1:]] + [2, 7, 30][len(sys.argv) - 1 :]
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29511")
+    os.environ.setdefault("MASTER_PORT", str(free_port()))
     mp.spawn(worker, args=tuple(numbers), nprocs=numbers[0])

@@ -11,11 +11,15 @@ import statistics
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 from workload import MINIBATCH, session
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import require_ranks
 
 from mpitrain import config as configuration
 from mpitrain.mpi import Transport
@@ -30,6 +34,7 @@ DISTRIBUTED = {
 
 def main(rounds: int = 5, minibatches: int = 240, *names: str) -> None:
     """Print one line a round and the medians."""
+    require_ranks(3)
     transport, alone = Transport(), Transport(MPI.COMM_SELF)
     transport.local_size = 1
     pair = Transport(transport.comm.Split(int(transport.rank == 0)))  # the two workers
@@ -48,6 +53,8 @@ def main(rounds: int = 5, minibatches: int = 240, *names: str) -> None:
     if transport.rank == 0:
         for name, each in ratios.items():
             print(f"{name}: median ratio {statistics.median(each):.3f} over {rounds} rounds")
+    pair.leave()
+    transport.leave()
 
 
 def timed(transport: Transport, action, minibatches: int) -> float:

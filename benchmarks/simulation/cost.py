@@ -67,9 +67,11 @@ def main(ranks: int = 80, updates: int = 10, *names: str) -> None:
             began = time.process_time()
             status = mpitrain(["simulate", "--cluster", str(cluster), *settings, "--out", f"{folder}/run"])
             total = time.process_time() - began
+            if status:
+                sys.exit(f"{name}: exit status {status}")
         each = 1e3 * spent[0] / max(spent[1], 1)
         print(
-            f"{name}: status {status}, {spent[1]} gradients of {each:.1f} ms on {ranks} ranks: "
+            f"{name}: {spent[1]} gradients of {each:.1f} ms on {ranks} ranks: "
             f"{total:.1f} s, {total / spent[0]:.2f} times the gradients",
             flush=True,
         )

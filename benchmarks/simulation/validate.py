@@ -1,6 +1,6 @@
 """Simulated against real runs, on this machine and within the hour.
 
-    python benchmarks/simulation/validate.py OUT [--rounds 5] [--rates none 1gbit 100mbit]
+    python benchmarks/simulation/validate.py OUT [--rounds 5] [--rates none 1gbit 100mbit] [--only NAME ...]
 
 `mpitrain calibrate` measures the machine; then each setting runs really, `--rounds` times in turns with the others, and
 once simulated. Settings with `--rates` are on two emulated hosts, which want root (see benchmarks/twohosts). What is in
@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "twohosts"))
-from launch import converged, table
+from launch import converged, table, wait_for
 from twohosts import Link, missing
 
 COMMON = {"model.width": 4, "training.minibatch": 128, "run.evaluate_every": 0, "run.checkpoint_every": 0}
@@ -65,9 +65,9 @@ class Host:
                 yield lambda ranks, command: link.launch(command, ranks)
 
 
-def start(command: list[str]) -> None:
-    """Run a command to its end. Raises CalledProcessError."""
-    subprocess.run(command, check=True, timeout=DEADLINE, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
+def start(what: str, command: list[str]) -> None:
+    """Run a command to its end; ends the program when it fails."""
+    wait_for(what, [subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT)], DEADLINE)
 
 
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
@@ -78,24 +78,26 @@ def words(settings: dict[str, Any]) -> list[str]:
     return [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
 
 
-def compare(out: Path, host: Host, rounds: int) -> list[list[Any]]:
+def compare(out: Path, host: Host, options: argparse.Namespace) -> list[list[Any]]:
     """The rows of the table for one kind of host."""
-    cases = ONE_HOST if host.rate == "one host" else TWO_HOSTS
+    every = ONE_HOST if host.rate == "one host" else TWO_HOSTS
+    cases = {name: case for name, case in every.items() if options.only is None or name in options.only}
     place = out / host.rate.replace(" ", "-")
     place.mkdir(parents=True, exist_ok=True)
-    common = COMMON | {"training.epochs": EPOCHS[host.rate]}
+    common = COMMON | {"training.epochs": options.epochs or EPOCHS[host.rate]}
     cluster = place / "cluster.toml"
     real: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
     with host.launcher() as launch:
         if not cluster.exists():
-            start(launch(2, [sys.executable, "-m", "mpitrain", "calibrate", str(cluster), *words(COMMON)]))
+            calibrate = [sys.executable, "-m", "mpitrain", "calibrate", str(cluster), *words(COMMON)]
+            start("calibrate", launch(2, calibrate))
             widen(cluster)
-        for number in range(rounds):
+        for number in range(options.rounds):
             for name, (ranks, settings) in cases.items():
                 run = place / f"{name.replace(' ', '-')}-{number}"
                 if not (run / "summary.json").exists():
                     told = words(common | settings)
-                    start(launch(ranks, [sys.executable, "-m", "mpitrain", *told, "--out", str(run)]))
+                    start(run.name, launch(ranks, [sys.executable, "-m", "mpitrain", *told, "--out", str(run)]))
                 real[name].append(json.loads((run / "summary.json").read_text()))
     return [
         row(host, name, real[name], converged(place / name.replace(" ", "-"), ranks, cluster, common | settings))
@@ -149,6 +151,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rates", nargs="*", default=["none", "1gbit", "100mbit"])
+    parser.add_argument("--only", nargs="+", choices=ONE_HOST, help="default: all settings")
+    parser.add_argument("--epochs", type=float, help="of every run; default: 30, 20 and 3, by rate")
     options = parser.parse_args()
     if options.rates and (why := missing()):
         sys.exit(why)
@@ -163,7 +167,7 @@ def main() -> None:
         "staleness",
         "test error",
     ]
-    rows = [each for rate in ("one host", *options.rates) for each in compare(options.out, Host(rate), options.rounds)]
+    rows = [each for rate in ("one host", *options.rates) for each in compare(options.out, Host(rate), options)]
     print(table(header, rows))
 
 

@@ -12,53 +12,44 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "twohosts"))
-from launch import table
+from launch import table, wait_for
 from twohosts import AGENT, DEVICE, Link, missing
 
 FOLDER = Path(__file__).resolve().parent
-DEADLINE = 900  # seconds for the trainings of one rate
+DEADLINE = 900  # seconds for the trainings of a program at one rate
 
 
 def ours(link: Link, counts: list[int]) -> str:
     """What rates.py prints between the hosts."""
-    command = [sys.executable, str(FOLDER / "rates.py"), *map(str, counts)]
-    read, write = os.pipe()
-    saved = os.dup(1)
-    os.dup2(write, 1)  # the link's mpirun inherits standard output
-    try:
-        status = link.mpirun(command, timeout=DEADLINE)
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
-        os.close(write)
-    with os.fdopen(read) as pipe:
-        text = pipe.read()
-    if status:
-        raise RuntimeError(f"rates.py ended with status {status}\n{text}")
-    return text
+    return said("rates.py", [link.launch([sys.executable, str(FOLDER / "rates.py"), *map(str, counts)])], [{}])
 
 
 def torchs(link: Link, python: str, minibatches: int) -> str:
     """What ddp_rank.py prints, one process on each host."""
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29533", "GLOO_SOCKET_IFNAME": DEVICE}
     command = [python, str(FOLDER / "ddp_rank.py"), str(minibatches)]
-    processes = [
-        subprocess.Popen(
-            [str(AGENT), host, *command],
-            env={**os.environ, **world, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank, host in enumerate(link.hosts)
-    ]
-    texts = [process.communicate(timeout=DEADLINE)[0] for process in processes]
-    if any(process.returncode for process in processes):
-        raise RuntimeError("ddp_rank.py failed")
-    return texts[0]
+    commands = [[str(AGENT), host, *command] for host in link.hosts]
+    return said("ddp_rank.py", commands, [world | {"RANK": str(rank)} for rank in range(len(commands))])
+
+
+def said(what: str, commands: list[list[str]], variables: list[dict[str, str]]) -> str:
+    """What the commands print, which run at once; ends the program when one fails.
+
+    They write to a file: whoever is left of a job that failed would keep a pipe open.
+    """
+    with tempfile.TemporaryFile("w+") as file:
+        processes = [
+            subprocess.Popen(command, env={**os.environ, **own}, stdout=file)
+            for command, own in zip(commands, variables, strict=True)
+        ]
+        wait_for(what, processes, DEADLINE)
+        file.seek(0)
+        return file.read()
 
 
 def measure(rate: str, python: str | None, counts: list[int]) -> dict[str, float]:

@@ -9,11 +9,14 @@ elements, packed: a thousandth of the bytes that `allreduce` sums.
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scaling"))
+from launch import require_ranks
 from workload import MINIBATCH, session
 
 from mpitrain.mpi import Transport
@@ -25,7 +28,7 @@ SETTINGS = {
 }
 
 
-def rate(transport: Transport, settings: tuple[str, ...], minibatches: int) -> tuple[float, dict[str, float]]:
+def rate(transport: Transport, settings: tuple[str, ...], minibatches: int) -> tuple[float, dict[str, Any]]:
     """Samples per second of all ranks together, and what the protocol counted."""
     ours = session(transport, minibatches * transport.size, *settings)
     transport.barrier("the others")
@@ -33,11 +36,12 @@ def rate(transport: Transport, settings: tuple[str, ...], minibatches: int) -> t
     PROTOCOLS[ours.config.algorithm.protocol](ours)
     seconds = np.array([time.perf_counter() - began])
     transport.wait(transport.start_maximum(seconds), "the others")
-    return minibatches * transport.size * MINIBATCH / float(seconds[0]), ours.counters.counted
+    return minibatches * transport.size * MINIBATCH / float(seconds[0]), ours.counters.summary()
 
 
 def main(counts: dict[str, int]) -> None:
     """Measure both."""
+    require_ranks(2, or_more=True)
     transport = Transport()
     for name, minibatches in counts.items():
         rate(transport, SETTINGS[name], max(minibatches // 10, 1))
@@ -45,6 +49,7 @@ def main(counts: dict[str, int]) -> None:
         if transport.rank == 0:
             ratio = counted.get("compression_ratio")
             print(f"{name} {found:.0f} samples/s" + (f" at {ratio:.0f}x fewer bytes" if ratio else ""), flush=True)
+    transport.leave()
 
 
 if __name__ == "__main__":

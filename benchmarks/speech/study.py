@@ -3,9 +3,13 @@
 python -m mpitrain prepare speech CORPUS --language bn --hours 1 --classes 1998 --bins 23
 python benchmarks/speech/study.py workers CORPUS OUT      Chan & Lane's Tables 1 and 2: 1 to 5 workers
 python benchmarks/speech/study.py causes CORPUS OUT       why four workers learn less an epoch than one
-python benchmarks/speech/study.py minibatch CORPUS OUT    Zhang's Figure 2: minibatches of 64 to 4096
+python benchmarks/speech/study.py minibatch CORPUS OUT    Zhang's Figure 2: minibatches of 64 to 4096, or --sizes N ...
+
+Runs that are in OUT are not repeated. `--set KEY=VALUE` overrides what the tables set.
 """
 
+import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,13 +43,24 @@ ZHANG: dict[str, Any] = COMMON | {
 }
 
 
-def workers(corpus: Path, out: Path) -> None:
+class Study:
+    """A corpus, where its runs go, what all of them share, and the sizes of Figure 2's minibatches."""
+
+    def __init__(self, corpus: Path, out: Path, fixed: dict[str, Any], sizes: list[int]) -> None:
+        self.out, self._fixed, self.sizes = out, {"data.path": str(corpus.resolve())} | fixed, sizes
+
+    def run(self, name: str, ranks: int, settings: dict[str, Any]) -> dict[str, Any]:
+        """A run's summary."""
+        return run(self.out / name, ranks, settings | self._fixed)
+
+
+def workers(study: Study) -> None:
     """One worker alone is msgd, as in the paper; more are a server and its workers."""
     alone = _alone(CHAN)
-    results = {("fully connected", 1): _run(corpus, out, "dnn-1", 1, alone | {"model.preset": "chan2014-dnn"})}
-    results["convolution", 1] = _run(corpus, out, "cnn-1", 1, alone)
+    results = {("fully connected", 1): study.run("dnn-1", 1, alone | {"model.preset": "chan2014-dnn"})}
+    results["convolution", 1] = study.run("cnn-1", 1, alone)
     for count in (2, 3, 4, 5):
-        results["convolution", count] = _run(corpus, out, f"cnn-{count}", count + 1, CHAN)
+        results["convolution", count] = study.run(f"cnn-{count}", count + 1, CHAN)
     rows = [[model, count, *_accuracy(summary)] for (model, count), summary in results.items()]
     print(
         table(
@@ -63,10 +78,10 @@ def workers(corpus: Path, out: Path) -> None:
         )
     )
     print()
-    print(table(["workers", *(f"to {mark:.0%}" for mark in MARKS)], _times(out)))
+    print(table(["workers", *(f"to {mark:.0%}" for mark in MARKS)], _times(study.out)))
 
 
-def causes(corpus: Path, out: Path) -> None:
+def causes(study: Study) -> None:
     """One worker, and four with one thing or another left out; without momentum the rate is 1/(1 − μ) times as high."""
     base = CHAN | {"model.width": 0.0625, "training.epochs": 1.5}
     single = {"algorithm.until_free": False}
@@ -78,8 +93,8 @@ def causes(corpus: Path, out: Path) -> None:
         "no momentum": base | plain,
         "neither": base | single | plain,
     }
-    results = {"one worker": _run(corpus, out, "one", 1, _alone(base))}
-    results |= {name: _run(corpus, out, name.replace(" ", "-"), 5, settings) for name, settings in four.items()}
+    results = {"one worker": study.run("one", 1, _alone(base))}
+    results |= {name: study.run(name.replace(" ", "-"), 5, settings) for name, settings in four.items()}
     rows = [[name, f"{1 - told['test_clean_error']:.1%}"] for name, told in results.items()]
     print(table(["", "frame accuracy"], rows))
 
@@ -91,11 +106,11 @@ def _alone(settings: dict[str, Any]) -> dict[str, Any]:
     return kept | {"algorithm.name": "msgd", "algorithm.nesterov": False}
 
 
-def minibatch(corpus: Path, out: Path) -> None:
+def minibatch(study: Study) -> None:
     """Training time and error of plain SGD by size of the minibatch; the rate is the same for all, as in the paper."""
     rows = []
-    for size in (64, 128, 256, 512, 1024, 2048, 4096):
-        summary = _run(corpus, out, f"minibatch-{size}", 1, ZHANG | {"training.minibatch": size})
+    for size in study.sizes:
+        summary = study.run(f"minibatch-{size}", 1, ZHANG | {"training.minibatch": size})
         rows.append(
             [
                 size,
@@ -108,10 +123,6 @@ def minibatch(corpus: Path, out: Path) -> None:
 
 
 MARKS = (0.10, 0.20, 0.25)
-
-
-def _run(corpus: Path, out: Path, name: str, ranks: int, settings: dict[str, Any]) -> dict[str, Any]:
-    return run(out / name, ranks, settings | {"data.path": str(corpus.resolve())})
 
 
 def _accuracy(summary: dict[str, Any]) -> list[str]:
@@ -140,5 +151,21 @@ def _times(out: Path) -> list[list[Any]]:
     return rows
 
 
+TABLES = {"workers": workers, "causes": causes, "minibatch": minibatch}
+
+
+def main() -> None:
+    """One table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64 << n for n in range(7)], metavar="N")
+    words = parser.parse_args()
+    fixed = {key: json.loads(value) for key, value in (word.split("=", 1) for word in words.set)}
+    TABLES[words.table](Study(words.corpus, words.out, fixed, words.sizes))
+
+
 if __name__ == "__main__":
-    {"workers": workers, "causes": causes, "minibatch": minibatch}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+    main()

@@ -7,7 +7,8 @@ python benchmarks/staleness/study.py equal CORPUS OUT     five workers against o
 
 `digits` for CORPUS takes the embedded digits. Workers take turns (`order = "round-robin"`), on simulated ranks, so that
 every gradient of K workers is K − 1 pushes old, and every run is repeatable to the bit. Runs that are in OUT are not
-repeated. A rate r is given as the distance that a minibatch's gradient moves the parameters in the end: η/(1 − μ).
+repeated; `--rates R ...` tries other rates than those of the tables. A rate r is given as the distance that a
+minibatch's gradient moves the parameters in the end: η/(1 − μ).
 """
 
 import argparse
@@ -67,9 +68,11 @@ class Point:
 class Study:
     """One corpus, and where its runs go."""
 
-    def __init__(self, corpus: str, out: Path, more: dict[str, Any], rate: float | None = None) -> None:
+    def __init__(
+        self, corpus: str, out: Path, more: dict[str, Any], rate: float | None = None, rates: list[float] | None = None
+    ) -> None:
         self.rate = rate
-        self.rates = RATES["digits" if corpus == "digits" else "speech"]
+        self.rates = rates or RATES["digits" if corpus == "digits" else "speech"]
         path = {"data.path": str(Path(corpus).resolve())}
         self.settings = (COMMON if corpus == "digits" else SPEECH | path) | more
         self.config = PERCEPTRON if corpus == "digits" else None
@@ -179,6 +182,7 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?", default="digits")
     parser.add_argument("out", nargs="?", type=Path)
     parser.add_argument("--rate", type=float, help="r of the table causes; default: one worker's best")
+    parser.add_argument("--rates", type=float, nargs="+", metavar="R")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
     words = parser.parse_args()
     if words.table == "limits":
@@ -186,7 +190,7 @@ def main() -> None:
     if words.out is None:
         parser.error("the folder OUT for the runs is missing")
     pairs = (word.split("=", 1) for word in words.set)
-    study = Study(words.corpus, words.out, {key: json.loads(value) for key, value in pairs}, words.rate)
+    study = Study(words.corpus, words.out, {key: json.loads(value) for key, value in pairs}, words.rate, words.rates)
     {"grid": grid, "causes": causes, "equal": equal}[words.table](study)
 
 

@@ -26,7 +26,11 @@ from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.training.inputs import data_path, held_out, open_held_out, reading, trained_on
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import wait_for
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DEADLINE = 6 * 3600  # seconds for a run
 
 
 class Example(NamedTuple):
@@ -50,8 +54,11 @@ def ours(name: str, seed: int, overrides: list[str]) -> float:
         fixed = ["run.threads=1", "run.progress=none", "run.evaluate_every=0"]
         settings = [f"training.seed={seed}", *fixed, *overrides]
         words = [word for setting in settings for word in ("--set", setting)]
-        command = ["mpirun", "-n", str(KNOWN[name].ranks), sys.executable, "-m", "mpitrain", "config.toml", *words]
-        subprocess.run([*command, "--out", str(out)], cwd=EXAMPLES / name, check=True, stdout=subprocess.DEVNULL)
+        mpirun = str(Path(sys.executable).with_name("mpirun"))
+        command = [mpirun, "-n", str(KNOWN[name].ranks), sys.executable, "-m", "mpitrain", "config.toml", *words]
+        command += ["--out", str(out)]
+        training = subprocess.Popen(command, cwd=EXAMPLES / name, stdout=subprocess.DEVNULL)
+        wait_for(f"{name}, seed {seed}", [training], DEADLINE)
         return float(json.loads((out / "summary.json").read_text())["test_error"])
 
 
@@ -98,7 +105,7 @@ def main(name: str, shards: str = "", seeds: int = 3, epochs: int = 0) -> None:
     for seed in range(1, seeds + 1):
         found.append((ours(name, seed, overrides), plain(name, seed, config)))
         print(f"{name}, seed {seed}: mpitrain {100 * found[-1][0]:.2f} %, plain {100 * found[-1][1]:.2f} %", flush=True)
-    means, spread = 100 * np.mean(found, 0), 100 * np.std(found, 0, ddof=1)
+    means, spread = 100 * np.mean(found, 0), 100 * np.std(found, 0, ddof=min(seeds - 1, 1))
     print(f"mean: mpitrain {means[0]:.2f} ± {spread[0]:.2f} %, plain {means[1]:.2f} ± {spread[1]:.2f} %")
 
 

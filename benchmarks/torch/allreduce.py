@@ -9,6 +9,7 @@ over pairs of steps of DistributedDataParallel ÷ allreduce: more than 1 is bett
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,9 +19,12 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from workload import RATE, Random, session
 
-from mpitrain.mpi import Transport
+from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.protocols.synchronous import AllreduceStepper
 from mpitrain.sampling.queue import Work
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import free_port, require_ranks
 
 SHARE = 32
 
@@ -33,11 +37,14 @@ def stepper_of(transport: Transport, name: str) -> AllreduceStepper:
 
 def main(name: str, steps: int = 30) -> None:
     """Measure and print."""
+    require_ranks(2, or_more=True)
     torch.set_num_threads(1)
     transport = Transport()
+    port = transport.broadcast(str(free_port()).encode(), "the port").decode()
     torch.distributed.init_process_group(
-        "gloo", init_method="tcp://127.0.0.1:29511", rank=transport.rank, world_size=transport.size
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=transport.rank, world_size=transport.size
     )
+    abort_on_exception()  # again: PyTorch's own hook would swallow the message
     stepper, plain = stepper_of(transport, name), DistributedDataParallel(MODULES[name]())
     stepper.eta = RATE
     optimizer, corpus = torch.optim.SGD(plain.parameters(), lr=RATE), Random(SHARE * transport.size)
@@ -66,6 +73,7 @@ def main(name: str, steps: int = 30) -> None:
         medians = 1e3 * np.median(pairs, axis=0)
         ratio = np.median(pairs[:, 1] / pairs[:, 0])
         print(f"{name}: allreduce {medians[0]:.1f} ms, DDP {medians[1]:.1f} ms, DDP / allreduce {ratio:.3f}")
+    transport.leave()
     torch.distributed.destroy_process_group()
 
 

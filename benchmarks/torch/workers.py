@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ from workload import RATE, Random, session
 from mpitrain.device import CPU
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import require_ranks
 
 MINIBATCH = int(os.environ.get("MINIBATCH", "64"))
 ALGORITHMS = {
@@ -71,6 +75,7 @@ def timed(transport: Transport, run: Callable[[], None], minibatches: int) -> np
 
 def main(name: str, rounds: int = 7, minibatches: int = 80) -> None:
     """Print one line a round and the medians."""
+    require_ranks(3)
     torch.set_num_threads(1)
     CPU.compile_rules(np.dtype(np.float32))
     transport = Transport()
@@ -95,6 +100,8 @@ def main(name: str, rounds: int = 7, minibatches: int = 80) -> None:
         for algorithm, each in ratios.items():
             wall, busy = np.median(each, axis=0)
             print(f"{name}: {algorithm}: median ratio {wall:.3f}, of processor time {busy:.3f} over {rounds} rounds")
+    pair.leave()
+    transport.leave()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launch import end
+
+DEADLINE, GRACE = 600.0, 60.0  # seconds of a turn, its imports included, and in which a program may end
 #: By name: ranks, and a program that defines `turn`, which returns seconds.
 PROGRAMS = {
     "step-sigmoid": (1, "compute", "import step; run = step.sigmoid_steps(True)['mpitrain']\nturn = clocked(run)"),
@@ -42,6 +48,7 @@ from mpi4py import MPI
 from mpitrain.mpi import Transport
 transport = Transport(); rank = transport.rank
 pair = Transport(transport.comm.Split(int(rank == 0)))
+transports = [pair, transport]
 made = partial(scaling.distributed, transport, pair, 60, scaling.DISTRIBUTED["{name}"])
 turn = lambda: 1 / scaling.timed(transport, made, 60)
 """,
@@ -53,7 +60,7 @@ turn = lambda: 1 / scaling.timed(transport, made, 60)
 COMMON = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
-rank = 0
+rank, transports = 0, []
 def clocked(run):
     def timed():
         began = time.perf_counter(); run(); return time.perf_counter() - began
@@ -68,6 +75,8 @@ while not os.path.exists(f"{{folder}}/end"):
     if rank == 0:
         open(f"{{folder}}/part", "w").write(repr(seconds)); os.rename(f"{{folder}}/part", f"{{folder}}/done{{number}}")
     number += 1
+for each in transports:
+    each.leave()
 """
 
 
@@ -87,8 +96,10 @@ class Version:
     def turn(self) -> float:
         """Seconds of one turn."""
         (self._folder / f"go{self._number}").touch()
-        done = self._folder / f"done{self._number}"
+        done, until = self._folder / f"done{self._number}", time.monotonic() + DEADLINE
         while not done.exists():
+            if time.monotonic() > until:
+                sys.exit(f"a turn of a program has not ended within {DEADLINE:g} s")
             try:
                 sys.exit(f"a program ended with status {self._process.wait(timeout=0.005)}")
             except subprocess.TimeoutExpired:
@@ -99,7 +110,9 @@ class Version:
     def end(self) -> None:
         """Stop the program."""
         (self._folder / "end").touch()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        end([self._process])
 
 
 def main() -> None:
@@ -113,14 +126,15 @@ def main() -> None:
     for name in options.what:
         with tempfile.TemporaryDirectory() as made:
             each = (("old", options.old.absolute()), ("new", options.new.absolute()))
-            versions = [Version(checkout, *PROGRAMS[name], Path(made) / side) for side, checkout in each]
             seconds: list[tuple[float, float]] = []
-            for number in range(options.turns + 2):
-                order = (0, 1) if number % 2 else (1, 0)
-                took = {k: versions[k].turn() for k in order}
-                seconds.append((took[0], took[1]))
-            for version in versions:
-                version.end()
+            with ExitStack() as stack:
+                versions = [Version(checkout, *PROGRAMS[name], Path(made) / side) for side, checkout in each]
+                for version in versions:
+                    stack.callback(version.end)
+                for number in range(options.turns + 2):
+                    order = (0, 1) if number % 2 else (1, 0)
+                    took = {k: versions[k].turn() for k in order}
+                    seconds.append((took[0], took[1]))
         old, new = zip(*seconds[2:], strict=True)  # two turns warm up
         ratio = statistics.median(b / a for a, b in seconds[2:])
         print(f"{name:20s} new / old {ratio:.3f} (fastest turns {min(new) / min(old):.3f})", flush=True)
