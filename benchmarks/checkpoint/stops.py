@@ -25,7 +25,7 @@ from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.data.shards import write_shard
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.mpi import Transport, abort_on_exception
+from mpitrain.mpi import Transport
 from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
 
