@@ -53,7 +53,7 @@ TRIALS = {
     ),
     "gpu/run.sh": Trial("--try {out}/gpu.json", wants=("g++",), variables=(f"PYTHONPATH={ROOT}/tests/fake_cupy",)),
     "hybrid/iteration.py": Trial("--minibatch 2 --iterations 1 --width 0.05", 2),
-    "hybrid/logistic.py": Trial("--steps 80"),
+    "hybrid/logistic.py": Trial("--steps 200"),
     "hybrid/progress.py": Trial("0.01 1", 2),
     "hybrid/synthetic.py": Trial("{out} --train 200 --test 100"),
     "hybrid/table.py": Trial("{out} --set data.path={images} --seeds 1 --ranks 1 2 --set training.epochs=0.5"),

@@ -2,7 +2,8 @@
 
 python benchmarks/hybrid/logistic.py [--width 0.05] [--steps 1000]
 
-Images of 67 x 67 are coarse patterns, one for each class, with noise; minibatches of 32 at the recipe's rate for them,
+Images of 67 x 67 are coarse patterns, one for each class, with noise, of the size of pixels up to 255 less their mean,
+for which the initial values are made; minibatches of 32 at the recipe's rate for them,
 0.01 · 32/128. Exit status 1 unless the mean loss of the last ten steps is below half the first. Without a hidden layer
 that tells the classes apart, biases alone would reach 10·H(1/10) = 3.25 and what the absent classes add, up to 1.
 """
@@ -43,7 +44,7 @@ def trained(width: float, steps: int) -> list[float]:
     for step in range(steps):
         chosen = rng.integers(PRESENT, size=BATCH)
         coarse = np.repeat(np.repeat(patterns[chosen], 17, 1), 17, 2)[:, :SIDE, :SIDE]
-        images = (0.9 * coarse + 0.45 * rng.standard_normal(coarse.shape)).astype(np.float32)
+        images = (54.0 * coarse + 27.0 * rng.standard_normal(coarse.shape)).astype(np.float32)
         batch = Batch(images, present[chosen].astype(np.int32))
         losses.append(float(network.loss_and_gradient(theta, gradient, batch, stream(1, "dropout", step))))
         for p in network.layout.parameters:
