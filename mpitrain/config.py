@@ -217,10 +217,16 @@ def _other_algorithm(table: Record, overrides: list[str]) -> bool:
 
 def read_toml(path: Path) -> Record:
     """The content of a TOML file. Raises BadInput naming the file."""
-    # ValueError: of TOML itself, of UTF-8, and of integers with more than 4300 digits
     with naming(path), naming(f"{path}: not TOML", ValueError):
+        return parse_toml(path, path.read_text(encoding="utf-8"))
+
+
+def parse_toml(path: Path, text: str) -> Record:
+    """The same of its text."""
+    # ValueError: of TOML itself, and of integers with more than 4300 digits
+    with naming(f"{path}: not TOML", ValueError):
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+            return tomllib.loads(text)
         except RecursionError:
             raise BadInput(f"{path}: brackets are nested too deeply") from None
 

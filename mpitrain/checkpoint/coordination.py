@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 
 from mpitrain import checkpoint
 from mpitrain.algorithms import maker_of
+from mpitrain.checkpoint.state import Numbers
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
+from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Work
 
 if TYPE_CHECKING:
@@ -93,11 +95,12 @@ def begun(saver: Saver, samples: int, nbytes: int, last: bool) -> bool:
     return True
 
 
-def restore(session: "Session") -> bool:
+def restore(session: "Session", take: Callable[[Numbers], None] = lambda numbers: None) -> bool:
     """Fill `state.local` from this rank's piece of the checkpoint that the run resumes from.
 
+    `take` takes up the numbers in it, which may be anything, and raises ValueError for those that do not fit.
     Collective over all ranks; those with a piece have allocated its vectors. Returns False and changes nothing if there
-    is no such checkpoint, or if another set of ranks or another algorithm wrote it.
+    is no such checkpoint, or if another set of ranks or another algorithm wrote it. Raises BadInput naming a file.
     """
     folder, state, transport = session.resumed, session.state, session.transport
     if folder is None:
@@ -107,8 +110,14 @@ def restore(session: "Session") -> bool:
     wanted = sorted(filter(None, transport.gather_texts(mine, "the pieces of the checkpoint")))
     if wanted != from_first(transport, lambda: _pieces(session, folder), "the pieces of the checkpoint"):
         return False
-    if has_some:
-        _load_local(session, folder)
+
+    def load() -> None:
+        if has_some:
+            _load_local(session, folder)
+            with naming(folder / mine, ValueError):
+                take(state.local_numbers)
+
+    agreed(transport, load, "the pieces of the checkpoint")
     return True
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import xxhash
 
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import write_durably
+from mpitrain.files import read_text, write_durably
 
 CONFIG = "config.toml"
 SEAL = "# xxh3 of what stands above: "
@@ -26,7 +26,7 @@ def seal(run: Path) -> None:
     """Add the checksum to a config.toml of an older version, which had none."""
     path = run / CONFIG
     with naming(path):
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         if SEAL not in text:
             write_durably(path, sealed(text))
 
@@ -45,10 +45,10 @@ def document(run: Path, checkpoint: Path, name: str) -> Path:
 def maker(checkpoint: Path) -> str:
     """`algorithms.maker_of` the algorithm that wrote a checkpoint; "" if no document says it."""
     try:
-        text = document(checkpoint.parent.parent, checkpoint, CONFIG).read_text(encoding="utf-8")
+        text = read_text(document(checkpoint.parent.parent, checkpoint, CONFIG))
         table = tomllib.loads(text)["algorithm"]
         return " ".join(filter(None, (table["name"], table.get("optimizer", {}).get("name", ""))))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
 
 
@@ -56,7 +56,7 @@ def require_intact(run: Path, checkpoint: Path) -> None:
     """Raise BadInput naming the run's config.toml if it has been changed. Older versions wrote no checksum."""
     path, copy = run / CONFIG, checkpoint / CONFIG
     with naming(path):
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_text(path, errors="replace")
     written, seal, digest = text.rpartition(SEAL)
     if seal and digest.strip() == checksum(written):
         return

@@ -28,7 +28,7 @@ from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.sampling.queue import Work
 
 BEST = "best"  # the checkpoint that holds only a `MODEL`, with its `error` among the numbers
-STATE, MODEL, KEPT = "state.h5", "model", "kept"
+MODEL, KEPT = "model", "kept"
 PIECES = "rank-*.h5"
 CHUNK = 1 << 20  # elements per chunk and per HDF5 call, which blocks all other calls of HDF5
 SPARE = 1 << 20  # upper bound of the bytes that are needed beside the vectors

@@ -3,23 +3,41 @@
 import io
 import json
 import os
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+import msgspec
 import xxhash
 
 from mpitrain.errors import naming
-from mpitrain.files import write_durably
+from mpitrain.files import read_whole, write_durably
 from mpitrain.flat import Layout
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 FORMAT = 1
-MANIFEST = "manifest.json"
+MANIFEST, STATE = "manifest.json", "state.h5"
+LARGEST_MANIFEST = 1 << 24  # bytes
+NAMED = (".h5", ".toml", ".json")  # the ends of the names of files that a manifest must name
 REPLACED = "~"  # ends the name of a checkpoint while another takes its place
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What a manifest says of a file."""
+
+    bytes: int
+    xxh3: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The content of a manifest; `files` by their paths in the checkpoint."""
+
+    format: int
+    files: dict[str, Described]
 
 
 class CarefulFile(io.FileIO):
@@ -65,31 +83,48 @@ def write_manifest(folder: Path, documents: Iterable[str] = ()) -> None:
     """Write the manifest, with size and checksum of every piece and document in the folder, and sync all to the
     disk."""
     files = [*sorted(folder.glob("*.h5")), *(folder / name for name in documents)]
-    described = {str(path.relative_to(folder)): digest(path) for path in files}
-    write_durably(folder / MANIFEST, json.dumps({"format": FORMAT, "files": described}, indent=1) + "\n")
+    manifest = Manifest(FORMAT, {str(path.relative_to(folder)): digest(path) for path in files})
+    write_durably(folder / MANIFEST, json.dumps(msgspec.to_builtins(manifest), indent=1) + "\n")
 
 
 def fault(folder: Path) -> str | None:
     """Why a checkpoint is torn; None if it is intact."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        if manifest["format"] != FORMAT:
-            return f"format {manifest['format']} is not {FORMAT}"
-        for name, expected in manifest["files"].items():
-            if digest(folder / name) != expected:
+        manifest = msgspec.json.decode(read_whole(folder / MANIFEST, LARGEST_MANIFEST), type=Manifest)
+        if manifest.format != FORMAT:
+            return f"format {manifest.format} is not {FORMAT}"
+        for name in (STATE, *sorted(path.name for path in folder.iterdir())):
+            if name not in manifest.files and name != MANIFEST and name.endswith(NAMED):
+                return f"its manifest does not name {name}"
+        for name, described in manifest.files.items():
+            if _size(folder, name) != described.bytes or digest(folder / name) != described:
                 return f"{name} does not match its checksum"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"torn ({error})"
     return None
 
 
-def digest(path: Path) -> dict[str, int | str]:
+def _size(folder: Path, name: str) -> int:
+    """The size of a file that a manifest names. Raises OSError unless it is a regular file in the checkpoint."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or parts[0] == "/":
+        raise OSError(f"{name!r} is not in the checkpoint")
+    for depth in range(1, len(parts)):
+        if not stat.S_ISDIR(folder.joinpath(*parts[:depth]).lstat().st_mode):
+            raise OSError(f"{name!r} is not in the checkpoint")
+    found = (folder / name).lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{name} is not a regular file")
+    return found.st_size
+
+
+def digest(path: Path) -> Described:
     """Length and xxh3 of a file."""
     hasher = xxhash.xxh3_64()
     with path.open("rb") as file:
         while chunk := file.read(1 << 22):
             hasher.update(chunk)
-    return {"bytes": path.stat().st_size, "xxh3": hasher.hexdigest()}
+    return Described(path.stat().st_size, hasher.hexdigest())
 
 
 def folders(folder: Path) -> list[Path]:

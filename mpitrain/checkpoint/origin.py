@@ -16,7 +16,7 @@ from mpitrain.data.described import class_names, names_apart, preparation, prepa
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
-from mpitrain.files import Record
+from mpitrain.files import Record, read_whole
 from mpitrain.flat import Array
 
 NAME, CHECKSUM = "corpus.json", "xxh3"
@@ -115,12 +115,12 @@ def read(run: Path) -> Origin | None:
     """The record in a run folder, None where there is none. Raises BadInput naming the file."""
     path = run / NAME
     try:
-        fields = msgspec.json.decode(path.read_bytes(), type=Record)
+        fields = msgspec.json.decode(read_whole(path), type=Record)
         written = fields.pop(CHECKSUM, None)  # older versions wrote none
         if written is not None and written != checksum(json.dumps(fields)):
             raise BadInput(f"{path}: does not match its checksum; remove it, and a resume writes it anew")
         return msgspec.convert(fields, Origin)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path}: {error}; remove it, and a resume writes it anew") from error

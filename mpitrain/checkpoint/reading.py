@@ -1,19 +1,32 @@
 """Find an intact checkpoint, and read it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
 import h5py
+import msgspec
 import numpy as np
 
+from mpitrain import hdf5
 from mpitrain.algorithms import Algorithm
-from mpitrain.checkpoint.draft import BEST, KEPT, MODEL, PIECES, STATE, file_of
-from mpitrain.checkpoint.files import REPLACED, describe, fault, folders
-from mpitrain.checkpoint.state import Numbers, State, fresh
-from mpitrain.errors import BadInput, naming
+from mpitrain.checkpoint.draft import BEST, KEPT, MODEL, PIECES, file_of
+from mpitrain.checkpoint.files import REPLACED, STATE, describe, fault, folders
+from mpitrain.checkpoint.state import Counted, Numbers, State, checked, fresh
+from mpitrain.errors import BadInput, naming, printable
 from mpitrain.flat import Array, Layout, fill
-from mpitrain.sampling.queue import Queue, Work
+from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows
+
+MOST_RANGES = 1 << 20
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The numbers of the best model."""
+
+    error: float
+    trained: Natural
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -23,7 +36,7 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
         reason = fault(candidate)
         if reason is None:
             return candidate, skipped
-        skipped.append(f"{candidate}: {reason}; skipped")
+        skipped.append(printable(f"{candidate}: {reason}; skipped"))
     return None, skipped
 
 
@@ -50,59 +63,66 @@ def best_error(folder: Path) -> float:
     """The error of the stored best model; infinity if there is none."""
     try:
         path, _ = find(folder, BEST)
-        with h5py.File(path / STATE, "r") as file:
-            return float(json.loads(file.attrs["numbers"])["error"])
-    except (BadInput, OSError, KeyError, ValueError):
+        with opened(path / STATE) as file:
+            return checked(numbers(file), Best).error
+    except BadInput:
         return inf
 
 
 def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.dtype) -> tuple[Array, int]:
     """The parameters to evaluate and export, and the samples that they were trained on. Raises BadInput."""
-    state, path = fresh(options, np.zeros(layout.size, dtype), Queue(0, 0)), checkpoint / STATE
-    numbers, _ = _read(path, {MODEL: state.theta}, layout, required=())
-    if "error" in numbers:
-        return state.theta, int(numbers["trained"])
-    wanted = {name: state.vectors()[name] for name in options.model_from}
-    _read(path, wanted, layout, required=tuple(wanted))
-    return state.model, int(numbers["trained"])
+    state = fresh(options, np.zeros(layout.size, dtype), Queue(0, 0))
+    with opened(checkpoint / STATE) as file:
+        _require_layout(file, layout)
+        if hdf5.has(file, MODEL):
+            fill(state.theta, vector(file, MODEL, state.theta)[:])
+            return state.theta, checked(numbers(file), Best).trained
+        for name in options.model_from:
+            found = state.vectors()[name]
+            fill(found, vector(file, name, found)[:])
+        return state.model, checked(numbers(file), Counted).trained
 
 
 def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
     """Fill `state` from an intact checkpoint. Raises BadInput naming the file."""
     path = checkpoint / STATE
-    if "average" in state.beside:  # if the checkpoint has no average, it begins at θ, not at the initial weights
-        _read(path, {"theta": state.beside["average"]}, layout, required=("theta",))
-    numbers, ranges = _read(path, state.vectors(), layout, required=("theta",))
-    if numbers["samples"] != state.queue.samples:
-        raise BadInput(f"{path}: was trained on {numbers['samples']} samples, data.path has another number")
-    state.restore(numbers)
-    if not state.beside.keys() <= _names(path):  # as of another optimizer
-        state.began = state.index
-    for work in ranges:
-        state.queue.give_back(work)
+    with opened(path) as file:
+        _require_layout(file, layout)
+        if "average" in state.beside:  # if the checkpoint has no average, it begins at θ, not at the initial weights
+            fill(state.beside["average"], vector(file, "theta", state.theta)[:])
+        fill(state.theta, vector(file, "theta", state.theta)[:])
+        there = {name: found for name, found in state.beside.items() if hdf5.has(file, name)}
+        for name, found in there.items():
+            fill(found, vector(file, name, found)[:])
+        told = numbers(file)
+        samples = checked(told, Counted).samples
+        if samples != state.queue.samples:
+            raise BadInput(f"{path}: was trained on {samples} samples, data.path has another number")
+        state.restore(told)
+        if len(there) < len(state.beside):  # as of another optimizer
+            state.began = state.index
+        for work in _ranges(file, samples):
+            state.queue.give_back(work)
 
 
 def load_kept(checkpoint: Path) -> dict[str, Array]:
     """What the model keeps beside its parameters, by name, each array flat. Raises BadInput naming the file."""
-    path = checkpoint / STATE
-    try:
-        with h5py.File(path, "r") as file:
-            kept: dict[str, Array] = {}
-            if KEPT in file:
-                file[KEPT].visititems(lambda name, node: kept.update({name: node[:]}) if _is_array(node) else None)
-            return kept
-    except (OSError, KeyError, ValueError) as error:
-        raise BadInput(f"{path}: {error}") from error
-
-
-def _is_array(node: h5py.Dataset | h5py.Group) -> bool:
-    return isinstance(node, h5py.Dataset)
+    with opened(checkpoint / STATE) as file:
+        names = hdf5.names(file, KEPT) if hdf5.has(file, KEPT) else []
+        found = {name: hdf5.data_set(file, f"{KEPT}/{name}", expansion=1) for name in names}
+        for name, each in found.items():
+            if each.ndim != 1 or each.dtype.kind not in "biufc":
+                raise ValueError(f"{name} is {each.dtype} {list(each.shape)}")
+        return {name: each[:] for name, each in found.items()}
 
 
 def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> None:
-    """Fill the rank's own part of `state`. Raises BadInput naming the file."""
-    path = checkpoint / file_of(rank)
-    state.local_numbers = _read(path, state.local, layout, required=tuple(state.local))[0]
+    """Fill the rank's own part of `state`. Its numbers are whatever was written. Raises BadInput naming the file."""
+    with opened(checkpoint / file_of(rank)) as file:
+        _require_layout(file, layout)
+        for name, found in state.local.items():
+            fill(found, vector(file, name, found)[:])
+        state.local_numbers = numbers(file)
 
 
 def pieces(checkpoint: Path) -> list[str]:
@@ -111,19 +131,39 @@ def pieces(checkpoint: Path) -> list[str]:
         return sorted(path.name for path in checkpoint.iterdir() if path.match(PIECES))
 
 
-def _names(path: Path) -> set[str]:
-    """The vectors that a file holds."""
-    with h5py.File(path, "r") as file:
-        return set(file)
+# ---- one file, which may be anybody's
 
 
-def _read(
-    path: Path, vectors: dict[str, Array], layout: Layout, required: tuple[str, ...]
-) -> tuple[Numbers, list[Work]]:
-    with naming(path, OSError, KeyError, ValueError), h5py.File(path, "r") as file:
-        if file.attrs["layout"] != describe(layout):
-            raise BadInput(f"{path}: holds another network than [model] describes")
-        for name, vector in vectors.items():
-            if name in file or name in required:
-                fill(vector, file[name][:])
-        return json.loads(file.attrs["numbers"]), [Work(*map(int, row)) for row in file["ranges"][:]]
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """A file of a checkpoint. What is wrong with it raises BadInput naming it, also in what follows."""
+    with naming(path, *hdf5.ERRORS), hdf5.opened(path) as file:
+        yield file
+
+
+def vector(file: h5py.File, name: str, like: Array) -> h5py.Dataset:
+    """The vector of this name, which has as many elements as `like`, and is of whole numbers if that is."""
+    found = hdf5.data_set(file, name, expansion=1)
+    if found.shape != like.shape or found.dtype.kind != like.dtype.kind or found.dtype.itemsize > 8:
+        raise ValueError(f"{name} is {found.dtype} {list(found.shape)}, expected {like.dtype} {list(like.shape)}")
+    return found
+
+
+def numbers(file: h5py.File) -> Numbers:
+    """The numbers as they were written, whatever they are: `checked` says whether they fit."""
+    told = json.loads(hdf5.text(file, "numbers"))
+    if not isinstance(told, dict):
+        raise ValueError("its numbers have no names")
+    return told
+
+
+def _ranges(file: h5py.File, samples: int) -> list[Work]:
+    table = hdf5.data_set(file, "ranges", expansion=1)
+    if table.ndim != 2 or table.shape[1] != 4 or table.dtype.kind != "i" or len(table) > MOST_RANGES:
+        raise ValueError(f"ranges are {table.dtype} {list(table.shape)}")
+    return of_rows(msgspec.convert(table[:].tolist(), list[Row]), samples)
+
+
+def _require_layout(file: h5py.File, layout: Layout) -> None:
+    if hdf5.text(file, "layout") != describe(layout):
+        raise BadInput(f"{file.filename}: holds another network than [model] describes")

@@ -3,21 +3,44 @@
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from mpitrain.algorithms import Algorithm
 from mpitrain.flat import Array, on_host
 from mpitrain.optimizers import Buffers
 from mpitrain.sampling.means import Losses
-from mpitrain.sampling.queue import Queue
+from mpitrain.sampling.queue import Natural, Queue
 
 if TYPE_CHECKING:
     from mpitrain.device import Cpu
 
 #: The numbers in a checkpoint: counters of the master's state, or whatever a protocol keeps for a rank.
 Numbers = dict[str, Any]
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def checked(numbers: Numbers, kind: type[T]) -> T:
+    """The numbers of a checkpoint as a structure. Raises ValueError naming the one that does not fit."""
+    try:
+        return msgspec.convert(numbers, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"its numbers: {error}") from error
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of a master's state; older checkpoints lack some."""
+
+    index: Natural
+    began: Natural = 0
+    trained: Natural
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
+    position: Natural
+    samples: Natural
+    losses: list[tuple[Natural, float]] = []
+    first_loss: float | None = None
 
 
 @dataclass

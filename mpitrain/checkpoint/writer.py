@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from mpitrain.checkpoint import BEST, Draft, FileContent, best_error, clear, file_of
-from mpitrain.checkpoint.draft import MODEL, STATE
+from mpitrain.checkpoint.draft import MODEL
+from mpitrain.checkpoint.files import STATE
 from mpitrain.checkpoint.state import State
 from mpitrain.config import Run
 from mpitrain.errors import BadInput
-from mpitrain.files import write_whole
+from mpitrain.files import read_text, write_whole
 from mpitrain.flat import Array, Layout, on_host
 from mpitrain.models.model import Buffered
 from mpitrain.sampling.queue import Work
@@ -154,7 +155,7 @@ class Saver:
         for name, text in self._documents.items() if self._to_publish else ():
             path = self.folder.parent / name
             try:
-                if not path.exists() or path.read_text(encoding="utf-8") != text:
+                if not path.exists() or read_text(path) != text:
                     write_whole(path, text)
             except (BadInput, OSError, ValueError) as error:
                 self._ended.append((path, str(error)))

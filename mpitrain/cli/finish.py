@@ -132,10 +132,11 @@ def _divergence(last: float | None, first: float | None, classes: int) -> str:
 def _said_before(fields: Record, path: Path) -> Record | None:
     """The existing summary of a run that was resumed with nothing left to train: it contains more than a new one."""
     try:
-        before: Record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before: Record = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError):
         return None
-    return before if all(before.get(key) == fields[key] for key in ("exit_reason", "parameters_sha256")) else None
+    keys = ("exit_reason", "parameters_sha256")
+    return before if isinstance(before, dict) and all(before.get(key) == fields[key] for key in keys) else None
 
 
 def _same_code(session: Session) -> bool:

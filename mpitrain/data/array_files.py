@@ -10,9 +10,9 @@ from zipfile import ZipInfo
 import h5py
 import numpy as np
 
-from mpitrain.data.hdf5 import EXPANSION, data_set
+from mpitrain import hdf5
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import Version, version_of
+from mpitrain.files import Version, regular_size, version_of
 from mpitrain.flat import Array
 
 HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
@@ -34,11 +34,12 @@ class FileArray(Protocol):
 def opened(path: Path) -> Iterator[Mapping[str, FileArray]]:
     """The arrays of a file by name. Raises BadInput naming the file."""
     with naming(f"{path}: cannot be read", Exception):
+        regular_size(path)
         with path.open("rb") as file:
             begins = file.read(8)
         if begins == HDF5:
-            with h5py.File(path, "r") as hdf5:
-                yield _DataSets(hdf5)
+            with hdf5.opened(path) as stored:
+                yield _DataSets(stored)
         elif begins.startswith(ZIP):
             with np.load(path, allow_pickle=False) as archive:
                 _require_room(archive.zip.infolist(), path)
@@ -57,7 +58,7 @@ def require(arrays: Mapping[str, FileArray], name: str, path: Path) -> FileArray
 
 def _require_room(members: list[ZipInfo], path: Path) -> None:
     """Raise ValueError for a member whose size is larger than an archive of this size can hold."""
-    most = path.stat().st_size * EXPANSION
+    most = path.stat().st_size * hdf5.EXPANSION
     for member in members:
         if member.file_size > most:
             raise ValueError(f"{member.filename} would take {member.file_size:,} bytes")
@@ -67,17 +68,16 @@ class _DataSets(Mapping[str, FileArray]):
     """The data sets of an HDF5 file, including those in groups, as group/name."""
 
     def __init__(self, file: h5py.File) -> None:
-        self._file, self._names = file, list[str]()
-        file.visititems(lambda name, item: self._names.append(name) if isinstance(item, h5py.Dataset) else None)
+        self._file = file
 
     def __getitem__(self, name: str) -> FileArray:
-        return data_set(self._file, name)
+        return hdf5.data_set(self._file, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(hdf5.names(self._file))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(hdf5.names(self._file))
 
 
 class _Member:

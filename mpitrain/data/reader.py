@@ -6,18 +6,18 @@ from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import h5py
 import numpy as np
 
-from mpitrain.data.hdf5 import data_set, has
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
 from mpitrain.data.validation import KINDS, OPTIONAL, Value, validate, validate_finite, validate_shapes
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, version_of
 from mpitrain.flat import Array
+from mpitrain.hdf5 import ERRORS, attribute, data_set, has, opened
 
 SHARE = 8  # one in so many of the files that a process may open
 LEAST, MOST = 4, 4096  # bounds on the number of open shards
@@ -32,7 +32,7 @@ def naming(path: Path) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing") from error
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+    except ERRORS as error:
         text = " ".join(str(error).split())
         damaged = any(word in text for word in ("filter returned failure", "checksum"))
         reason = "damaged, a checksum does not match" if damaged else text or type(error).__name__
@@ -93,7 +93,7 @@ class ShardFile:
         """The open file. Raises BadInput if it has been replaced by another one since it was checked."""
         if self._file is None:
             self._files.use(self)  # before opening, to make room
-            self._file = h5py.File(self.path, "r")
+            self._file = opened(self.path)
             version = version_of(os.fstat(self._file.id.get_vfd_handle()))
             if (self._version or version) != version:
                 raise BadInput(f"{self.path}: has changed while it was in use")
@@ -104,7 +104,7 @@ class ShardFile:
         return self._file
 
     def _check(self, file: h5py.File) -> None:
-        self.attributes = {name: _plain(value) for name, value in file.attrs.items()}
+        self.attributes = {name: _plain(attribute(file, name)) for name in file.attrs}
         if self.attributes.get("format", FORMAT) != FORMAT:
             raise BadInput(f"{self.path}: not a shard of format {FORMAT}")
         if "xxh3" in self.attributes and self.attributes["xxh3"] != attributes_digest(self.attributes):
@@ -190,7 +190,7 @@ def read_shard(path: Path) -> Shard:
         return Shard(file.kind, {name: file.read_inputs(), **file.small()}, file.attributes)
 
 
-def _plain(value: Value | bytes | np.generic) -> Value:
+def _plain(value: Any) -> Value:
     if isinstance(value, bytes):
         return value.decode()
     return value.item() if isinstance(value, np.generic) else value

@@ -5,12 +5,13 @@ import io
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from mpitrain.errors import naming
-from mpitrain.files import Record
+from mpitrain.files import Record, read_whole
 from mpitrain.monitoring.tensorboard import EventFile
 
 LONGEST_LINE = 1 << 20  # bytes
@@ -27,7 +28,7 @@ class Metrics:
         self._path, self._events, self._warn = path, events, warn
         self._refused = False
         with naming(path):
-            self._file = path.open("ab+", buffering=0)
+            self._file = io.FileIO(_own(path, os.O_RDWR | os.O_CREAT), "a+")
             _drop_cut_line(self._file)
 
     def write(self, event: str, **fields: object) -> None:
@@ -53,11 +54,22 @@ class Metrics:
 def append(path: Path, event: str, **fields: object) -> None:
     """Append a record from any rank to an existing metrics.jsonl, as far as that is possible."""
     with suppress(OSError):
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+        handle = _own(path, os.O_WRONLY)
         try:
             os.write(handle, _line(event, fields))
         finally:
             os.close(handle)
+
+
+def _own(path: Path, flags: int) -> int:
+    """A handle to append to a file of the run folder itself. Raises OSError for a link and for what is no such file."""
+    if path.is_symlink():
+        raise OSError("is a link to another file")
+    handle = os.open(path, flags | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("not a regular file")
+    return handle
 
 
 def _line(event: str, fields: Mapping[str, object]) -> bytes:
@@ -67,7 +79,7 @@ def _line(event: str, fields: Mapping[str, object]) -> bytes:
 def last_record(path: Path, event: str) -> Record | None:
     """The last record of this kind in a metrics.jsonl; None if there is none."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_whole(path).splitlines()
     except OSError:
         return None
     for line in reversed(lines):

@@ -17,12 +17,14 @@ import msgspec
 import xxhash
 
 from mpitrain.errors import BadInput, naming
+from mpitrain.files import read_whole
 
 FOLDER = "order"
 MAGIC = b"mpitrain order 1\n"
 FRAME = struct.Struct("<BIQ")
 FULL = 1 << 16  # bytes of events in a frame
 LONGEST = 1 << 24  # bytes of a frame, at most
+LARGEST = 1 << 34  # bytes of a file, at most
 KINDS = 8
 MOST = 1 << 63  # no event is greater
 TAGS = 1 << 12  # a message's event is its source times this, plus its tag
@@ -137,7 +139,7 @@ class Order:
     def __init__(self, path: Path) -> None:
         self.path = path
         with naming(path):
-            content = path.read_bytes()
+            content = read_whole(path, LARGEST)
         kinds, frames = [], []
         for kind, frame in _frames(path, content):
             kinds.append(kind)

@@ -7,12 +7,15 @@ while a gradient is computed, or between two steps. What is summed and what beco
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_of, block_pairs, block_slices
 from mpitrain.models.model import Consumer
-from mpitrain.sampling.queue import Work
+from mpitrain.sampling.queue import Natural, Work
+from mpitrain.schedules.local_rate import Rate
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
 
@@ -25,6 +28,14 @@ def run(session: Session) -> None:
     session.state.to_device(session.device)
     session.say_exchange("allreduce" if len(session.members) > 1 else "none")
     AveragingStepper(session).train()
+
+
+class Past(msgspec.Struct, frozen=True):
+    """A rank's numbers in a checkpoint; older ones lack `since`."""
+
+    t: Natural
+    rate: Rate
+    since: Natural = 0
 
 
 class AveragingStepper(Together):
@@ -125,11 +136,14 @@ class AveragingStepper(Together):
     def _take_up(self) -> None:
         """Go on from a checkpoint of the same ranks; of others, from its x̃."""
         self._note_numbers()
-        if coordination.restore(self.session):
-            numbers = self.state.local_numbers
-            self.t, self.since = numbers["t"], numbers.get("since", 0)
-            self.rate.restore(numbers["rate"])
+
+        def take(numbers: Numbers) -> None:
+            past = checked(numbers, Past)
+            self.t, self.since = past.t, past.since
+            self.rate.restore(past.rate)
             self.worker.restored()
+
+        coordination.restore(self.session, take)
 
     def _note_numbers(self) -> None:
         self.state.local_numbers.update(t=self.t, since=self.since, rate=self.rate.numbers())

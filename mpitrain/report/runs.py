@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.config import read_toml
+from mpitrain.config import parse_toml
 from mpitrain.errors import BadInput, naming, printable
-from mpitrain.files import Record
+from mpitrain.files import Record, read_text
 from mpitrain.report.sessions import Session, sessions
 from mpitrain.report.values import fault, finite
 
@@ -83,8 +83,8 @@ def read_run(folder: Path, name: str) -> Run:
 
 def read_config(path: Path) -> Record:
     """The configuration as stored, "training.epochs" → value. Raises BadInput naming file and key."""
-    with naming(f"{path}: not TOML", RecursionError):
-        config = flat(read_toml(path))
+    with naming(path), naming(f"{path}: not TOML", ValueError, RecursionError):
+        config = flat(parse_toml(path, read_text(path)))
     for key, value in config.items():
         try:
             str(value)
@@ -97,7 +97,7 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
     """The valid records of a metrics.jsonl, and remarks on what was left out: invalid lines, such as one truncated when
     the run was killed, and values of the wrong type."""
     with naming(path):
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(path, errors="replace").splitlines()
     records = [record for record in map(_record, lines) if record is not None]
     if lines and not records:
         raise BadInput(f"{path}: no line of it is a record")
@@ -118,7 +118,7 @@ def read_summary(folder: Path) -> Record | None:
     with naming(path), naming(f"{path}: not JSON", ValueError, RecursionError):
         if not path.exists():
             return None
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
     if not isinstance(found, dict):
         raise BadInput(f"{path}: not a JSON object")
     for key, value in found.items():
@@ -149,7 +149,7 @@ def flat(table: Record, prefix: str = "") -> Record:
 
 def config_text(run: Run) -> str:
     """The text of the configuration in the run folder."""
-    return printable((run.folder / "config.toml").read_text(encoding="utf-8"), keep="\n\t")
+    return printable(read_text(run.folder / "config.toml"), keep="\n\t")
 
 
 def _record(line: str) -> Record | None:

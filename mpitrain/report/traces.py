@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 
 from mpitrain.errors import BadInput, naming
+from mpitrain.files import read_whole
 from mpitrain.stopwatch import KINDS
 
 NAME = "trace.json"
-LARGEST = 1 << 30  # bytes; our own have a tenth of that at most
 RANKS = 8  # at most, the first
 MOST = 120  # stretches, of the rank that has most of them
 PLACES = 25  # windows among which one is chosen
@@ -88,9 +88,7 @@ def read_part(folder: Path) -> Part | None:
     with naming(path):
         if not path.exists():
             return None
-        if path.stat().st_size > LARGEST:
-            raise BadInput(f"{path}: larger than {LARGEST >> 20:,} MiB")
-        content = path.read_bytes()
+        content = read_whole(path)
     with naming(f"{path}: not a trace", msgspec.DecodeError, ValueError, RecursionError):
         found = msgspec.json.decode(content, type=_File)
     if not all(map(_sound, found.traceEvents)):

@@ -8,10 +8,18 @@ number, the place in a queue that stays as it is: each derives the next minibatc
 compare-and-swap claims them.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, field, replace
+from typing import Annotated
+
+import msgspec
 
 from mpitrain.schedules.stages import Schedule
+
+Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+Positive = Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
+#: A range in a checkpoint: epoch, start, count, minibatch.
+Row = tuple[Natural, Natural, Positive, Positive]
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,19 @@ class Work:
         """One of `parts` shares whose sizes differ by at most one."""
         begin, end = part * self.count // parts, (part + 1) * self.count // parts
         return replace(self, start=self.start + begin, count=end - begin)
+
+
+def to_rows(works: Iterable[Work]) -> list[Row]:
+    """The ranges for a checkpoint."""
+    return [astuple(work) for work in works]
+
+
+def of_rows(rows: Iterable[Row], samples: int) -> list[Work]:
+    """The ranges that a checkpoint holds. Raises ValueError for one beyond an epoch of so many samples."""
+    works = [Work(*row) for row in rows]
+    if any(work.start + work.count > samples for work in works):
+        raise ValueError(f"a range of samples goes beyond the {samples} samples of an epoch")
+    return works
 
 
 @dataclass

@@ -1,7 +1,15 @@
 """A worker's own learning rate, which falls with its clock, or when its loss stagnates."""
 
+from typing import Annotated
+
+import msgspec
+
 from mpitrain.rules import rates
 from mpitrain.rules.plateau import Plateau, PlateauState, divisor, observe
+
+Whole = Annotated[float, msgspec.Meta(ge=0, lt=1 << 53)]
+#: The state of a LocalRate in a checkpoint, a PlateauState.
+Rate = tuple[float, Whole, float, Whole, Whole]
 
 
 class LocalRate:
@@ -30,7 +38,7 @@ class LocalRate:
         """The state, for a checkpoint."""
         return list(self._state)
 
-    def restore(self, numbers: list[float]) -> None:
+    def restore(self, numbers: Rate) -> None:
         """Restore the state from a checkpoint."""
         total, seen, best, waited, falls = numbers
         self._state = PlateauState(total, int(seen), best, int(waited), int(falls))

@@ -5,7 +5,7 @@ from mpitrain.checkpoint.coordination import REFUSED
 from mpitrain.protocols.centre.interface import MastersCentre
 from mpitrain.protocols.centre.master import Master
 from mpitrain.protocols.messages import Copied, Done, FromWorker, Leave, Report, Resume, Save, Unused
-from mpitrain.sampling.queue import Queue
+from mpitrain.sampling.queue import Queue, to_rows
 from mpitrain.sampling.queue import Unused as UnusedRanges
 from mpitrain.training.context import Session
 
@@ -47,8 +47,7 @@ class AddingMaster(Master):
         self.centre.copy(self.state.theta)
         self.state.trained = self.counters.trained_all
         self.state.queue = self.queue.after(self.centre.place())
-        again = self.state.queue.returned
-        self.state.local_numbers["again"] = [[w.epoch, w.start, w.count, w.minibatch] for w in again]
+        self.state.local_numbers["again"] = to_rows(self.state.queue.returned)
 
     def save(self) -> None:
         """Start a checkpoint of a moment when nothing moves: all workers copy their pieces between two minibatches and

@@ -8,16 +8,19 @@ does, and it computes after it has passed the token on: a run repeats bit for bi
 import json
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.coordination import REFUSED
+from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_pairs, on_host
 from mpitrain.models.model import Consumer
 from mpitrain.protocols.centre.interface import Centre
 from mpitrain.protocols.centre.line import Line
 from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Report, Token, Unused, pack
-from mpitrain.sampling.queue import Queue, Work
+from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows, to_rows
+from mpitrain.schedules.local_rate import Rate
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop, require_finite
 
@@ -25,9 +28,27 @@ REPORT_EVERY = 0.05  # seconds between two reports of a worker
 NAP = 0.05  # seconds between two looks of a worker whose stage has not come
 
 
+class MastersPast(msgspec.Struct, frozen=True, kw_only=True):
+    """A master's numbers in a checkpoint: samples that the queue hands out again."""
+
+    again: list[Row] = []
+
+
+class Past(MastersPast, frozen=True, kw_only=True):
+    """A worker's: t, turns, t where it last (re)started, unused samples, the rate's past. Older ones lack some."""
+
+    t: Natural
+    turns: Natural
+    began: Natural = 0
+    rest: list[Row]
+    stock: list[Row] = []
+    open: bool = True
+    rate: Rate
+
+
 class AddingWorker(Loop[Work]):
-    """A worker's loop around its method. `local_numbers` of a checkpoint: t, turns, t where it last (re)started, unused
-    samples, the rate's past. `rest` is what is left of the period, `stock` what is left of its chunks after that."""
+    """A worker's loop around its method. `rest` is what is left of the period, `stock` what is left of its chunks after
+    that."""
 
     def __init__(self, session: Session, line: Line, number: int, workers: list[int]) -> None:
         super().__init__(session)
@@ -267,19 +288,17 @@ class AddingWorker(Loop[Work]):
 
     def note_numbers(self) -> None:
         """Put the numbers of a checkpoint where it looks for them."""
-        parts = {"rest": self.rest, "stock": self.stock}
-        works = {name: [[w.epoch, w.start, w.count, w.minibatch] for w in part] for name, part in parts.items()}
+        works = {"rest": to_rows(self.rest), "stock": to_rows(self.stock)}
         numbers = {"t": self.t, "turns": self.turns, "began": self.began, "open": self._open}
         self.session.state.local_numbers.update(**numbers, **works, rate=self.rate.numbers())
 
-    def restored(self) -> None:
-        """Go on from `state.local_numbers`."""
-        numbers = self.session.state.local_numbers
-        self.t, self.turns, self.began = numbers["t"], numbers["turns"], numbers.get("began", 0)
-        self.rest = [Work(*row) for row in numbers["rest"]]
-        self.stock = [Work(*row) for row in numbers.get("stock", [])]
-        self._open = self._whole and (numbers.get("open", True) or bool(self.rest))
-        self.rate.restore(numbers["rate"])
+    def restored(self, numbers: Numbers) -> None:
+        """Go on from the numbers of a checkpoint. Raises ValueError for those that do not fit."""
+        past, samples = checked(numbers, Past), self.session.state.queue.samples
+        self.t, self.turns, self.began = past.t, past.turns, past.began
+        self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
+        self._open = self._whole and (past.open or bool(self.rest))
+        self.rate.restore(past.rate)
         self.rule.restored()
 
 
@@ -289,15 +308,18 @@ def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int]:
     With other ranks the workers restart at x̃, and what the old ones had not used comes first in the queue. Collective.
     """
     state, transport, master = session.state, session.transport, session.members[0]
+    again: list[Work] = []
+
+    def take(numbers: Numbers) -> None:
+        again.extend(of_rows(checked(numbers, MastersPast).again, state.queue.samples))
+        if worker is not None:
+            worker.restored(numbers)
+
     if transport.rank == master:
         state.local_numbers["again"] = []
-    restored = coordination.restore(session)
-    if worker is not None and restored:
-        worker.restored()
-    if restored:
-        again = json.dumps(state.local_numbers.get("again", [])).encode()
-        returned = json.loads(transport.broadcast(again, "the checkpoint", master))
-        state.queue.returned = [Work(*row) for row in returned]
+    if coordination.restore(session, take):
+        rows = transport.broadcast(json.dumps(to_rows(again)).encode(), "the checkpoint", master)
+        state.queue.returned = [Work(*row) for row in json.loads(rows)]
     turns = transport.gather_texts("" if worker is None else str(worker.turns), "the workers' turns")
     counts = [int(text) for text in turns if text]
     return state.queue, counts.index(min(counts))

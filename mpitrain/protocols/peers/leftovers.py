@@ -1,17 +1,28 @@
 """What a resumed run finds: integer weights, and residuals, which are gradient that is not yet in the weights."""
 
-import json
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-import h5py
+import msgspec
 
-from mpitrain import checkpoint
+from mpitrain import checkpoint, hdf5
 from mpitrain.checkpoint import coordination
-from mpitrain.errors import BadInput
+from mpitrain.checkpoint.reading import numbers, opened, vector
+from mpitrain.checkpoint.state import Numbers, checked
+from mpitrain.errors import naming
+from mpitrain.flat import Array
+from mpitrain.mpi.agreement import agreed
 from mpitrain.ops import digest
 from mpitrain.rules.sparse_delta import round_weights, share_residuals
 from mpitrain.training.context import Session
+
+
+class Past(msgspec.Struct, frozen=True):
+    """A peer's numbers in a checkpoint."""
+
+    threshold: Annotated[float, msgspec.Meta(ge=2.0**-100, le=2.0**100)]
 
 
 def take_up(session: Session) -> None:
@@ -26,17 +37,33 @@ def take_up(session: Session) -> None:
         round_weights(state.theta, state.beside["counts"])
     folder, transport = session.resumed, session.transport
     names = coordination.from_first(transport, lambda: _with_residual(folder), "the pieces of the checkpoint")
-    if names and not coordination.restore(session) and not session.follows:
-        transport.alive_while(lambda: _share_out(session, [folder / name for name in names]))
+    if names and not coordination.restore(session, _require):
+        pieces = [] if session.follows else [folder / name for name in names]
+        share_out = partial(transport.alive_while, lambda: _share_out(session, pieces))
+        agreed(transport, share_out, "the pieces of the checkpoint")
 
 
 def _share_out(session: Session, pieces: list[Path]) -> None:
+    if not pieces:
+        return
     state, number = session.state, session.members.index(session.transport.rank)
-    with ExitStack() as stack:
-        files = [stack.enter_context(h5py.File(path, "r")) for path in pieces]
-        residuals = [file["residual"] for file in files]
-        share_residuals(residuals, len(session.members), number, state.local["residual"])
-        state.local_numbers.update(json.loads(files[number % len(files)].attrs["numbers"]))
+    residual, chosen = state.local["residual"], pieces[number % len(pieces)]
+    with opened(chosen) as file:
+        told = numbers(file)
+        _require(told)
+    state.local_numbers.update(told)
+    with ExitStack() as stack, naming(chosen.parent, *hdf5.ERRORS):
+        residuals = [_residual(stack, path, residual) for path in pieces]
+        share_residuals(residuals, len(session.members), number, residual)
+
+
+def _residual(stack: ExitStack, path: Path, like: Array) -> Array:
+    with naming(path, *hdf5.ERRORS):
+        return vector(stack.enter_context(hdf5.opened(path)), "residual", like)
+
+
+def _require(told: Numbers) -> None:
+    checked(told, Past)
 
 
 def _with_residual(folder: Path) -> list[str]:
@@ -44,8 +71,5 @@ def _with_residual(folder: Path) -> list[str]:
 
 
 def _holds_residual(path: Path) -> bool:
-    try:
-        with h5py.File(path, "r") as file:
-            return "residual" in file
-    except OSError as error:
-        raise BadInput(f"{path}: {error}") from error
+    with opened(path) as file:
+        return hdf5.has(file, "residual")
