@@ -130,10 +130,15 @@ class Run(Section, frozen=True):
     threads: Few = 0  # threads per rank; 0: the rank's share of the cores that it may use
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
     train_subset: Number = 0  # number of training samples that are also evaluated
-    checkpoint_every: AmountOrNone = 5.0  # minutes between checkpoints; 0: not by the clock
+    checkpoint_every: AmountOrNone | Literal["auto"] = "auto"
+    """Minutes between checkpoints; 0: not by the clock; `"auto"`: the first one at the first evaluation, then as often
+    as they take at most 2% of the time ([guide](checkpoints.md))."""
     checkpoint_samples: Large = 0  # samples between checkpoints; 0: not by samples
     checkpoints_kept: Count = 3  # how many of the newest to keep; one is always written at the end and on a signal
     checkpoint_best: bool = True  # also keep the model with the smallest error on dev, or on test without dev
+    fallback: Text = ""
+    """An existing folder where the last checkpoint goes if the run folder has no room for it, or is gone; empty: the
+    system's folder for temporary files."""
     deadline: Amount = DEADLINE
     """Seconds to wait for a rank that sends no heartbeat; it is then named, and the job ends."""
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"  # how vectors travel; auto: as measured

@@ -3,7 +3,7 @@
 import os
 import stat
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from mpitrain.errors import naming
@@ -48,6 +48,19 @@ def write_whole(path: Path, content: str | bytes) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, content)
+
+
+def write_below(folder: Path, name: str, content: str | bytes) -> None:
+    """Like `write_whole`, in a folder that is there: one that was moved or deleted does not come into being again."""
+    with writing(folder / name):
+        make_folders(folder, name)
+        write_durably(folder / name, content)
+
+
+def make_folders(folder: Path, name: str) -> None:
+    """Create the folders between this one, which must be there, and its file of this name."""
+    for between in reversed(PurePath(name).parents[:-1]):
+        (folder / between).mkdir(exist_ok=True)
 
 
 def regular_size(path: Path) -> int:

@@ -27,6 +27,10 @@ class Stop:
     since: float = 0.0
     clock: Callable[[], float] = time.monotonic
 
+    def ask(self) -> None:
+        """Ask for the end from within, as a signal does from outside."""
+        self.flag = True
+
     def install(self) -> None:
         """Listen to what users, launchers and batch systems send to end a job or to warn of its end.
 

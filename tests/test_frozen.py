@@ -90,7 +90,7 @@ def before(owner, name, what, condition=lambda *arguments, **names: True):
 
 import itertools
 from mpitrain.mpi import Transport
-from mpitrain.checkpoint import coordination as saving
+from mpitrain.checkpoint import last
 from mpitrain.cli import train as run
 from mpitrain.__main__ import main
 from mpitrain.monitoring.evaluation import Evaluation
@@ -125,7 +125,7 @@ elif phase == "checkpoint":
 elif phase == "evaluation":
     before(Evaluation, "step", call, lambda *_: next(turns) == 0)
 elif phase == "last checkpoint":
-    before(saving, "together", lose, lambda *_, last=False, **__: last)
+    before(last, "write", lose)
 elif phase == "exit":
     atexit.register(lose)
 elif phase == "end":

@@ -59,9 +59,9 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)}
 
-    def vectors(self) -> int:
+    def own_vectors(self) -> int:
         x = np.zeros(1, np.float32)
-        return super().vectors() + len(self.averaging(x, {"theta": x, **self.beside(x)}, 2, plain).vectors)
+        return len(self.averaging(x, {"theta": x, **self.beside(x)}, 2, plain).vectors)
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "BlockRule":
         mu = 1 - 1 / ranks if self.momentum is None else self.momentum

@@ -98,8 +98,11 @@ class _InStep(Pulled, frozen=True):
         return minibatch * ranks
 
     def vectors(self) -> int:
+        return Algorithm.vectors(self)
+
+    def own_vectors(self) -> int:
         x = np.zeros(1, np.float32)
-        return Algorithm.vectors(self) + len(self.averaging(x, {}, 2, plain).vectors)
+        return len(self.averaging(x, {}, 2, plain).vectors)
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "ElasticRule":
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)

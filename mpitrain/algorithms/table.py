@@ -130,8 +130,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def vectors(self) -> int:
         """The least number of vectors of the network's size that a rank holds: θ, a gradient, what is kept beside."""
-        x = np.zeros(1, np.float32)
-        return 2 + len(self.beside(x)) + len(self.own(x))
+        return 2 + len(self.beside(np.zeros(1, np.float32))) + self.own_vectors()
+
+    def own_vectors(self) -> int:
+        """How many vectors a worker keeps for itself, which a checkpoint holds beside the others."""
+        return len(self.own(np.zeros(1, np.float32)))
 
     @property
     def momentum_changes(self) -> bool:

@@ -5,8 +5,9 @@ the checkpoint its name once all pieces are in the folder. So a checkpoint inter
 where all ranks have to stop at the same moment, until the slowest one has finished its minibatch.
 
 - `save_state`: the master writes alone, where no other rank has a piece.
-- `together`: all ranks are at the same point, as at the end of a run or between two steps of a synchronous algorithm.
+- `together`: all ranks are at the same point, as between two steps of a synchronous algorithm.
 - protocols/centre/adding_master.py: ranks that run freely.
+- checkpoint/last.py: all ranks, at the end.
 
 During training, a checkpoint that cannot be written causes a warning, and the next one is tried when it is due; the
 last one must be written.
@@ -14,11 +15,13 @@ last one must be written.
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpitrain import checkpoint
 from mpitrain.algorithms import maker_of
+from mpitrain.checkpoint.draft import FileContent
 from mpitrain.checkpoint.state import Numbers
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput, naming
@@ -43,53 +46,62 @@ def share(session: "Session") -> None:
     session.resumed = Path(found) if found else None
 
 
+@dataclass(frozen=True)
+class Copies:
+    """What a checkpoint of all ranks is written from: this rank's own piece, rank 0's state, and by rank the bytes of
+    their own pieces."""
+
+    own: FileContent | None
+    whole: FileContent | None
+    sizes: dict[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors, on rank 0."""
+        return sum(self.sizes.values()) + (self.whole.nbytes if self.whole else 0)
+
+
+def copied(session: "Session", saver: Saver, outstanding: list[Work]) -> Copies:
+    """Copies of this moment. Collective over the transport."""
+    transport, state = session.transport, session.state
+    own = saver.copy_own(state)
+    whole = saver.copy_state(state, outstanding) if transport.rank == 0 else None
+    texts = transport.gather_texts(str(NONE if own is None else own.nbytes), "the checkpoint")
+    return Copies(own, whole, {rank: int(text) for rank, text in enumerate(texts) if int(text) != NONE})
+
+
 def save_state(session: "Session", outstanding: list[Work]) -> None:
     """Start a checkpoint that holds the master's state alone. The master calls this."""
     saver, state = session.saver, session.state
     assert saver is not None
     piece = saver.copy_state(state, outstanding)
-    if begun(saver, state.trained, piece.nbytes, last=False):
+    if begun(saver, state.trained, piece.nbytes):
         saver.commit(state.trained, piece, [])
 
 
-def together(session: "Session", outstanding: list[Work], last: bool = False, needed: bool = True) -> None:
-    """Start a checkpoint of all ranks, each with its own piece. Collective over the transport.
-
-    The `last` one is complete when this returns, or BadInput is raised. No checkpoint is written unless rank 0 passes
-    `needed`.
-    """
+def together(session: "Session", outstanding: list[Work]) -> None:
+    """Start a checkpoint of all ranks, each with its own piece. Collective over the transport."""
     transport, state, saver = session.transport, session.state, session.saver
     if saver is None:
         return
-    first = transport.rank == 0
-    own, whole = saver.copy_own(state), saver.copy_state(state, outstanding) if first else None
-    texts = transport.gather_texts(str(NONE if own is None else own.nbytes), "the checkpoint")
-    sizes = {rank: int(text) for rank, text in enumerate(texts) if int(text) != NONE}
+    copies = copied(session, saver, outstanding)
     name = state.trained
-    nbytes = sum(sizes.values()) + (whole.nbytes if whole else 0)
-    if first and not (needed and begun(saver, name, nbytes, last)):
+    if transport.rank == 0 and not begun(saver, name, copies.nbytes):
         name = REFUSED
     name = int(transport.broadcast(str(name).encode(), "the checkpoint"))
     if name == REFUSED:
         return
-    if own is not None:
-        saver.write_own(name, transport.rank, own)
-    if last:
-        saver.settle()
-        transport.barrier("the others' pieces of the checkpoint")
-    if whole is not None:
-        saver.commit(name, whole, list(sizes))
-    if last:
-        saver.settle()
+    if copies.own is not None:
+        saver.write_own(name, transport.rank, copies.own)
+    if copies.whole is not None:
+        saver.commit(name, copies.whole, list(copies.sizes))
 
 
-def begun(saver: Saver, samples: int, nbytes: int, last: bool) -> bool:
-    """Begin a checkpoint; whether that succeeded. For the `last` one, a failure raises BadInput."""
+def begun(saver: Saver, samples: int, nbytes: int) -> bool:
+    """Begin a checkpoint; whether that succeeded."""
     try:
         saver.begin(samples, nbytes)
     except BadInput as error:
-        if last:
-            raise
         saver.refused(samples, str(error))
         return False
     return True

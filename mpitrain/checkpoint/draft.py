@@ -23,7 +23,7 @@ from mpitrain.checkpoint.files import (
 )
 from mpitrain.checkpoint.state import Numbers
 from mpitrain.errors import BadInput
-from mpitrain.files import sync, write_durably, writing
+from mpitrain.files import make_folders, sync, write_durably, writing
 from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.sampling.queue import Work
 
@@ -68,14 +68,16 @@ class Draft:
         self.path = folder / f".writing-{self.final.name}"
 
     def begin(self, nbytes: int) -> None:
-        """Create the temporary folder. Raises BadInput unless there is room for `nbytes` of vectors."""
+        """Create the temporary folder in a run folder that is there. Raises BadInput unless there is room for `nbytes`
+        of vectors."""
         with writing(self.final):
             shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir(parents=True)
-            free = shutil.disk_usage(self.path).free
-            if free < nbytes + SPARE:
+            self.path.parent.mkdir(exist_ok=True)
+            self.path.mkdir()
+            free, needed = shutil.disk_usage(self.path).free, nbytes + SPARE
+            if free < needed:
                 shutil.rmtree(self.path, ignore_errors=True)
-                raise OSError(28, f"it needs {nbytes / 1e6:,.1f} MB, the disk has {free / 1e6:,.1f} MB left")
+                raise OSError(28, f"it needs {needed / 1e6:,.1f} MB, the disk has {free / 1e6:,.1f} MB left")
 
     def write(self, name: str, piece: FileContent, layout: Layout) -> None:
         """Write one file; it gets this name only when it is complete."""
@@ -101,6 +103,8 @@ class Draft:
         missing heartbeat."""
         waited, looked = 0.0, time.monotonic()
         while missing := [name for name in names if not (self.path / name).exists()]:
+            if not self.path.is_dir():
+                raise BadInput(f"{self.final}: cannot be written: its folder is gone")
             for told in self.path.glob("*.fault"):
                 raise BadInput(told.read_text() or f"{self.final}: {told.stem} cannot be written")
             now = time.monotonic()
@@ -115,7 +119,7 @@ class Draft:
         replaced = self.final.with_name(self.final.name + REPLACED)
         with writing(self.final):
             for name, text in documents.items():
-                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                make_folders(self.path, name)
                 write_durably(self.path / name, text)
             write_manifest(self.path, documents)
             if self.final.exists():

@@ -5,8 +5,10 @@ the file of another checks whether that one is still alive: on the same machine 
 heartbeat, measured with the file system's clock alone. A requeued job does not wait for the file of its previous start.
 """
 
+import errno
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -16,11 +18,12 @@ from uuid import uuid4
 
 import msgspec
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 
 NAME = "in-use.json"
 HEARTBEAT, SILENT = 5.0, 60.0  # seconds between heartbeats; seconds without one after which a remote run counts as dead
 LOOK_EVERY = 0.2  # seconds between two checks for a heartbeat
+LONGEST = 1 << 16  # bytes of the file
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -60,32 +63,60 @@ class Holder(msgspec.Struct, frozen=True):
 class Lease:
     """This process's exclusive use of a run folder, from construction to `release`.
 
-    Raises BadInput naming the folder and, if another process uses it, that process.
+    The folder stays open, so that it is found when it is moved meanwhile; `folder` is where it was last. Raises
+    BadInput naming the folder and, if another process uses it, that process.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._path = folder, folder / NAME
+        self.folder = folder
         self._mine, self._over = Holder.here(), threading.Event()
+        with naming(folder):
+            self._open = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            while not self._create():
-                self._displace()
-        except OSError as error:
-            raise BadInput(f"{self._path}: {error.strerror}") from error
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+            with naming(folder / NAME):
+                while not self._create():
+                    self._displace()
+        except BaseException:
+            os.close(self._open)
+            raise
+        self._beats = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._beats.start()
+
+    def find(self) -> Path | None:
+        """Where the folder is now; None if it was deleted."""
+        now = Path(os.readlink(f"/proc/self/fd/{self._open}"))
+        for path in (self.folder, now):
+            if self._is_at(path):
+                self.folder = path
+                return path
+        return None
 
     def release(self) -> None:
         """Release the folder. It is removed if it is empty, as after bad input."""
         self._over.set()
+        self._beats.join(HEARTBEAT)
         with suppress(OSError, msgspec.DecodeError):
-            if _read(self._path)[0].token == self._mine.token:
-                self._path.unlink()
+            if _read(NAME, self._open)[0].token == self._mine.token:
+                os.unlink(NAME, dir_fd=self._open)
+        found = self.find()
+        os.close(self._open)
         with suppress(OSError):
-            self.folder.rmdir()
+            if found is not None:
+                found.rmdir()
+
+    def _is_at(self, path: Path) -> bool:
+        """Whether this is the folder, by its number or, on file systems that change those, by our file in it. A file
+        system that does not answer is none that has lost it."""
+        try:
+            same = os.path.samestat(path.stat(), os.fstat(self._open))
+            return same or _known(path / NAME)[0].token == self._mine.token
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
     def _create(self) -> bool:
         """Create the file; whether that succeeded, that is, it did not exist."""
         try:
-            handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            handle = os.open(NAME, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self._open)
         except FileExistsError:
             return False
         with open(handle, "wb") as file:
@@ -95,15 +126,17 @@ class Lease:
     def _displace(self) -> None:
         """Remove the file of a run that has ended. Raises BadInput if the run is alive."""
         try:
-            holder, renewed = _known(self._path)
+            holder, renewed = _known(NAME, self._open)
             if holder.lives or (holder.lives is None and self._gives_heartbeat(holder, renewed)):
-                raise BadInput(f"{self.folder}: {_known(self._path)[0]}")
-            aside = self._path.with_name(f".{NAME}.{self._mine.token}")
-            self._path.rename(aside)  # if several processes try, only one succeeds
-            if _known(aside)[0].token != holder.token:  # another process was faster, and this is the new holder's file
+                raise BadInput(f"{self.folder}: {_known(NAME, self._open)[0]}")
+            aside = f".{NAME}.{self._mine.token}"
+            # if several processes try, only one succeeds
+            os.rename(NAME, aside, src_dir_fd=self._open, dst_dir_fd=self._open)
+            # another process was faster, and this is the new holder's file
+            if _known(aside, self._open)[0].token != holder.token:
                 with suppress(FileExistsError):
-                    os.link(aside, self._path)
-            aside.unlink()
+                    os.link(aside, NAME, src_dir_fd=self._open, dst_dir_fd=self._open)
+            os.unlink(aside, dir_fd=self._open)
         except FileNotFoundError:  # it has disappeared in the meantime
             return
 
@@ -112,27 +145,28 @@ class Lease:
         silent = min(max(self._now() - renewed, 0.0), SILENT)
         end = time.monotonic() + SILENT - silent
         while time.monotonic() < end:
-            if _known(self._path) != (holder, renewed):
+            if _known(NAME, self._open) != (holder, renewed):
                 return True
             time.sleep(LOOK_EVERY)
         return False
 
     def _now(self) -> float:
         """The current time of the file system's clock."""
-        probe = self._path.with_name(f".{NAME}.{self._mine.token}")
-        probe.touch()
+        probe = f".{NAME}.{self._mine.token}"
+        handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self._open)
         try:
-            return probe.stat().st_mtime
+            return os.fstat(handle).st_mtime
         finally:
-            probe.unlink()
+            os.close(handle)
+            os.unlink(probe, dir_fd=self._open)
 
     def _beat(self) -> None:
         """Renew the file until `release`. A run that was taken for dead, as after a long suspension, ends itself."""
         while not self._over.wait(HEARTBEAT):
             with suppress(OSError, msgspec.DecodeError):
-                holder, _ = _read(self._path)
+                holder, _ = _read(NAME, self._open)
                 if holder.token == self._mine.token:
-                    os.utime(self._path)
+                    os.utime(NAME, dir_fd=self._open)
                 elif not self._over.is_set():
                     print(f"mpitrain: {self.folder}: lost to another run: {holder}", file=sys.stderr, flush=True)
                     os._exit(1)
@@ -147,20 +181,22 @@ def user(folder: Path) -> Holder | None:
     return None if holder.lives is False else holder
 
 
-def _read(path: Path) -> tuple[Holder, float]:
-    """The content and modification time of the file. It is reopened each time, since NFS shows changes only on opening.
-    Raises OSError, or DecodeError for a file that is being written."""
-    with path.open("rb") as file:
-        renewed = os.fstat(file.fileno()).st_mtime
-        return msgspec.json.decode(file.read(), type=Holder), renewed
+def _read(path: Path | str, folder: int | None = None) -> tuple[Holder, float]:
+    """The content and modification time of the file, in an open folder. It is opened anew each time, since NFS shows
+    changes only on opening. Raises OSError, or DecodeError for a file that is being written."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return msgspec.json.decode(file.read(LONGEST), type=Holder), found.st_mtime
 
 
-def _known(path: Path) -> tuple[Holder, float]:
+def _known(path: Path | str, folder: int | None = None) -> tuple[Holder, float]:
     """Like `_read`, with an unnamed holder for an incomplete file."""
     try:
-        return _read(path)
+        return _read(path, folder)
     except msgspec.DecodeError:
-        return Holder(), path.stat().st_mtime
+        return Holder(), os.stat(path, dir_fd=folder).st_mtime
 
 
 def _machine() -> str:

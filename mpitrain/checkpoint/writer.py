@@ -16,7 +16,7 @@ from mpitrain.checkpoint.files import STATE
 from mpitrain.checkpoint.state import State
 from mpitrain.config import Run
 from mpitrain.errors import BadInput
-from mpitrain.files import read_text, write_whole
+from mpitrain.files import read_text, write_below
 from mpitrain.flat import Array, Layout, on_host
 from mpitrain.models.model import Buffered
 from mpitrain.sampling.queue import Work
@@ -50,11 +50,15 @@ class Saver:
         self._model = model
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last
+        self._own: list[Future[None]] = []  # of these, writing this rank's own files
         self._awaited: dict[int, Path] = {}  # the pieces that complete the checkpoint, by rank, until all are there
+        self._cleared, self._clearing = False, Lock()
+        self.begun = 0  # checkpoints
         self._ended: list[tuple[Path, str]] = []
         self._copies: dict[str, Array] = {}
         self._best: FileContent | None = None  # the best model, until it is written
         self._best_lock = Lock()
+        self._writing_best: Future[None] | None = None
         self._best_error: float | None = None
 
     # ---- copies
@@ -72,7 +76,7 @@ class Saver:
         return FileContent(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
 
     def offer_best(self, error: float, model: Array, trained: int) -> None:
-        """If the error is the smallest so far, keep a copy of the model, which is written with the next checkpoint."""
+        """If the error is the smallest so far, start writing a copy of the model."""
         if self._best_error is None:
             self._best_error = self._alive_while(lambda: best_error(self.folder))
         if error < self._best_error:
@@ -82,11 +86,14 @@ class Saver:
             piece = FileContent({MODEL: vector}, {"error": error, "trained": trained}, kept=kept)
             with self._best_lock:
                 self._best = piece
+            self._writing_best = self._thread.submit(self._write_best)
+            self._joined()
 
     def _copied(self, owner: str, vectors: dict[str, Array]) -> dict[str, Array]:
         """Copies in buffers that are reused, after the previous checkpoint has been written from them."""
         self._await(self._jobs)
         self._jobs.clear()
+        self._own.clear()
         out = {}
         for name, vector in vectors.items():
             host = on_host(vector)
@@ -105,10 +112,11 @@ class Saver:
         """Create the folder, if there is room for `nbytes` of vectors. Rank 0 calls this. Raises BadInput."""
 
         def make() -> None:
-            clear(self.folder)
+            self._clear()
             Draft(self.folder, samples).begin(nbytes)
 
         self._alive_while(make)
+        self.begun += 1
 
     def refused(self, samples: int, reason: str) -> None:
         """Have `outcomes` report a checkpoint that was not begun."""
@@ -116,13 +124,15 @@ class Saver:
 
     def write_own(self, samples: int, rank: int, piece: FileContent) -> None:
         """Start writing this rank's piece."""
-        self._jobs.append(self._thread.submit(self._write_own, Draft(self.folder, samples), file_of(rank), piece))
+        self._own.append(self._thread.submit(self._write_own, Draft(self.folder, samples), file_of(rank), piece))
+        self._jobs.append(self._own[-1])
         self._joined()
 
     def commit(self, samples: int, state: FileContent, ranks: list[int]) -> None:
         """Start writing the state; the checkpoint gets its name once the pieces of `ranks` have been written, too."""
         draft = Draft(self.folder, samples)
         written = self._thread.submit(draft.write, STATE, state, self.layout)
+        self._own.append(written)
         self._jobs.append(written)
         self._joined()
         self._awaited = {rank: draft.path / file_of(rank) for rank in ranks}
@@ -156,17 +166,31 @@ class Saver:
             path = self.folder.parent / name
             try:
                 if not path.exists() or read_text(path) != text:
-                    write_whole(path, text)
+                    write_below(self.folder.parent, name, text)
             except (BadInput, OSError, ValueError) as error:
                 self._ended.append((path, str(error)))
                 return
         self._to_publish = False
+
+    def move(self, run: Path) -> None:
+        """Write into this run folder from now on, once everything has been written that was begun."""
+        self._jobs.clear()
+        self._own.clear()
+        self.folder, self._to_publish = run / "checkpoints", True
+
+    def _clear(self) -> None:
+        """Once, delete what a killed run has left."""
+        with self._clearing:
+            if not self._cleared:
+                clear(self.folder)
+            self._cleared = True
 
     def _write_best(self) -> None:
         """Write the best model if there is a new one. If that fails, the next checkpoint tries again."""
         piece, draft = self._best, Draft(self.folder, BEST)
         if piece is None:
             return
+        self._clear()
         try:
             draft.begin(piece.nbytes)
             draft.write(STATE, piece, self.layout)
@@ -190,8 +214,8 @@ class Saver:
         return ended
 
     def settle(self) -> None:
-        """Wait until everything is written. Raises BadInput for a failure."""
-        self._await(self._jobs)
+        """Wait until everything is written. Raises BadInput for a checkpoint that is not."""
+        self._await(self._all())
         for job in self._jobs:
             job.result()
 
@@ -204,12 +228,15 @@ class Saver:
     def _joined(self) -> bool:
         """Whether all is written. Simulated ranks wait for it: threads take no simulated time."""
         if self._transport is None:
-            return not wait(self._jobs, 0).not_done
-        return self._transport.runtime.join(self._jobs, 0.0, alone=not self._lacking())
+            return not wait(self._all(), 0).not_done
+        return self._transport.runtime.join(self._all(), 0.0, alone=not self._lacking())
+
+    def _all(self) -> "list[Future[None]]":
+        return self._jobs + ([] if self._writing_best is None else [self._writing_best])
 
     def _lacking(self) -> list[int]:
         """The ranks whose pieces the thread is waiting for, once it has written its own."""
-        if not all(job.done() for job in self._jobs[:-1]):
+        if not all(job.done() for job in self._own):
             return []
         lacking = [rank for rank, path in self._awaited.items() if not path.exists()]
         return lacking if self._awaited else []  # a checkpoint that is complete has its pieces under another name

@@ -69,7 +69,8 @@ def _settings(layer: AnyLayer) -> str:
     """The keys that are not at their defaults."""
     said = msgspec.to_builtins(layer)
     plain = {field.name: field.default for field in msgspec.structs.fields(layer)}
-    return ", ".join(f"{key} {said[key]:g}" for key in plain if said[key] != plain[key])
+    told = {key: said[key] for key in plain if said[key] != plain[key]}
+    return ", ".join(f"{key} {value if isinstance(value, str) else format(value, 'g')}" for key, value in told.items())
 
 
 def _inputs(config: Config) -> tuple["Shape", int]:

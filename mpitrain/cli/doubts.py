@@ -1,9 +1,14 @@
 """Warnings about configurations that are valid but probably unintended. They are printed before the run, which goes
 on."""
 
+import shutil
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from mpitrain.algorithms import name_of
+from mpitrain.checkpoint.draft import SPARE
+from mpitrain.checkpoint.files import folders
 from mpitrain.files import Record
 from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
@@ -22,6 +27,24 @@ def of_data(schedule: Schedule, class_counts: Sequence[int], measured: Collectio
         yield "data.path: all samples are of one class; there is nothing to learn"
     if not measured:
         yield "data.path: there is no part dev or test; no error is measured"
+
+
+def of_room(session: Session, run: Path) -> Iterator[str]:
+    """Warn of a disk without room for the checkpoints that are kept, one that is being written, and the best model."""
+    if session.saver is None:
+        return
+    theta, vectors = session.state.theta, session.state.vectors().values()
+    own = session.config.algorithm.own_vectors() * session.workers * theta.nbytes
+    each, kept = sum(vector.nbytes for vector in vectors) + own, session.config.run.checkpoints_kept
+    count = max(kept + 1 - len(folders(session.saver.folder)), 1)
+    needed = count * each + (theta.nbytes if session.config.run.checkpoint_best else 0) + SPARE
+    with suppress(OSError):
+        free = shutil.disk_usage(run).free
+        if free < needed:
+            yield (
+                f"{run}: the disk has {free / 1e6:,.1f} MB left, {count} more checkpoints and the best model need "
+                f"{needed / 1e6:,.1f} MB (run.checkpoints_kept = {kept})"
+            )
 
 
 def of_resume(session: Session, before: Record | None) -> Iterator[str]:

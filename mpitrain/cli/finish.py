@@ -1,58 +1,37 @@
-"""The end of a training: last evaluation, last checkpoint, summary, closing table."""
+"""The end of a training: last checkpoint, last evaluation, summary, closing table."""
 
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from math import isfinite, log
 from pathlib import Path
 
 import numpy as np
 
 from mpitrain.algorithms import name_of
-from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint import last
 from mpitrain.cli.setup import has_server, some
-from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, first_line, printable
-from mpitrain.files import Record, read_text, write_whole
+from mpitrain.errors import BadInput, named, printable
+from mpitrain.files import Record, read_text, write_below
 from mpitrain.flat import on_host
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text, seconds_text
 from mpitrain.monitoring.recorder import Recorder
-from mpitrain.monitoring.records import append, errors, summary_text
+from mpitrain.monitoring.records import errors, summary_text
 from mpitrain.mpi import Traffic
-from mpitrain.mpi.agreement import others_see
 from mpitrain.signals import STOPPED
 from mpitrain.stopwatch import shares_text
 from mpitrain.training import run_code
 from mpitrain.training.context import Session
 
 DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of the first loss has diverged
-STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED}
-
-
-@contextmanager
-def failures_recorded(session: Session) -> Iterator[None]:
-    """Record in metrics.jsonl why a training failed, and the ranks that were silent.
-
-    The rank that says it records it: the first may be the silent one, or not hear of it before the job ends.
-    """
-    try:
-        yield
-    except Exception as error:
-        silent = error.silent if isinstance(error, Overdue) else ()
-        told_by_others = isinstance(error, Overdue) and others_see(session.transport, error) > 0
-        if session.saver is not None and not told_by_others and getattr(error, "spoken_here", True):
-            path = session.saver.folder.parent / "metrics.jsonl"
-            ours = isinstance(error, BadInput | Overdue | TrainingFailed | WireError)
-            text = first_line(error) if ours else f"{type(error).__name__}: {first_line(error)}"
-            append(path, "failed", text=printable(text), silent=silent)
-        raise
+STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED, "moved": 1, "deleted": 1}
 
 
 def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recorder: Recorder | None = None) -> int:
-    """Evaluate, write the last checkpoint and the summary, print the closing table, and return the exit status."""
+    """Write the last checkpoint, evaluate, write the summary, print the closing table, and return the exit status."""
     state, transport = session.state, session.transport
     seconds = monitor.cadence.seconds if monitor else 0.0
     traffic = transport.traffic
@@ -71,43 +50,36 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     if session.config.algorithm.replicated and not session.device.phantom:
         digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
         replicas = len(set(digests)) == 1
-    reason = ""
-    if monitor is not None:
-        times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
+    status = 0
+    if monitor is None:
+        last.write(session)
+    else:
+        monitor.trained()
+        said = _said_before(session, monitor, stopped)
+        elsewhere = _save(session, monitor, stopped, needed=said is None)
         monitor.finish(evaluate=not stopped)
-        stopped |= session.stop.flag and not monitor.evaluated
-        reason, why = _ending(session, monitor, stopped)
+        reason, why = _ending(session, monitor, stopped | (session.stop.flag and not monitor.evaluated))
         fields = _summary(session, monitor, seconds, counts.tolist(), reason)
         if replicas is not None:
             fields["replicas_identical"] = replicas
+        times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
         fields["time"] = times
-        path = monitor.folder / "summary.json"
-        said = _said_before(fields, path) if not session.counters.trained_now and _same_code(session) else None
-        monitor.checkpoint(lambda: coordination.together(session, [], last=True, needed=said is None))
-        monitor.write("end", **(said or fields))
-        if said is None:
-            transport.alive_while(lambda: write_whole(path, summary_text(fields)))
-        else:
-            monitor.progress.line("nothing was left to train: the run folder is unchanged")
-        monitor.progress.close()
+        _write_summary(session, monitor, fields, said)
         rows = _closing_rows(session, monitor, fields, seconds, counts.tolist(), times)
-        if why:
-            rows.append((reason, why))
-        monitor.progress.table(rows, str(monitor.folder))
-        if STATUS[reason] == 1:
+        monitor.progress.table(rows + ([(reason, why)] if why else []), str(monitor.folder))
+        if reason in ("diverged", "incomplete"):
             print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
-    else:
-        coordination.together(session, [], last=True)
+        status = elsewhere or STATUS[reason]
     if recorder is not None:
         trace.write(session, recorder, monitor)
-    return STATUS[transport.broadcast(reason.encode(), "the end").decode()]
+    return int(transport.broadcast(str(status).encode(), "the end"))
 
 
 def _ending(session: Session, monitor: MasterMonitor, stopped: bool) -> tuple[str, str]:
     """How the training ended: a key of STATUS, and the reason unless it is "finished"."""
-    state = session.state
+    state, left = session.state, "--resume continues" if session.saver else "it left no checkpoint"
     if stopped:
-        return "stopped", f"by a signal; {'--resume continues' if session.saver else 'it left no checkpoint'}"
+        return (monitor.gone, f"the run folder was; {left}") if monitor.gone else ("stopped", f"by a signal; {left}")
     diverged = _divergence(monitor.last_loss, state.losses.first, session.network.classes)
     if not diverged and not session.device.phantom and not np.isfinite(on_host(state.model)).all():
         diverged = "the final parameters are not finite"
@@ -116,6 +88,48 @@ def _ending(session: Session, monitor: MasterMonitor, stopped: bool) -> tuple[st
     if state.trained < state.queue.total:
         return "incomplete", f"only {state.trained:,} of {state.queue.total:,} samples were trained on"
     return "finished", ""
+
+
+def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool) -> int:
+    """Write the last checkpoint before the last evaluation, in which a network of the user's may fail, with what is
+    measured for it; an exit status, 0 unless the run folder is another one now."""
+    written: list[last.Written | None] = []
+    try:
+        if not stopped:
+            monitor.measure()
+    finally:
+        monitor.checkpoint(lambda: written.append(last.write(session, monitor.find, needed)))
+    before, there, found = monitor.folder, monitor.find(), written[0]
+    run = there if found is None else found.run
+    if run is None:
+        raise BadInput(f"{before}: was deleted meanwhile")
+    if run == before:
+        return 0
+    monitor.move(run)
+    why = f"{before}: was moved to {run} meanwhile"
+    if found is not None and found.fault:
+        lacking = f", without the own vectors of {named(found.lacking)}" if found.lacking else ""
+        why = f"{found.fault}; the last checkpoint is in {run}{lacking}"
+    monitor.write("warning", text=why)
+    print(printable(f"mpitrain: {why}; to resume: {session.command_to_resume(run)}"), file=sys.stderr, flush=True)
+    return 2 if found is not None and found.fault and there is not None else 1
+
+
+def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, said: Record | None) -> None:
+    """Write the last record and the summary, unless `said` is the one that is there."""
+    if said is not None and said["exit_reason"] != fields["exit_reason"]:
+        said = None
+    monitor.write("end", **(said or fields))
+    if said is None:
+        text = summary_text(fields)
+        session.transport.alive_while(lambda: write_below(monitor.folder, "summary.json", text))
+    else:
+        monitor.progress.line("nothing was left to train: the run folder is unchanged")
+    monitor.progress.close()
+    if session.saver is not None:
+        with suppress(BadInput):
+            session.saver.settle()  # the best model
+        monitor.tell_of_checkpoints(session.saver)
 
 
 def _divergence(last: float | None, first: float | None, classes: int) -> str:
@@ -129,14 +143,21 @@ def _divergence(last: float | None, first: float | None, classes: int) -> str:
     return f"the last epoch's loss is {last:.3g}, the first minibatch's was {least:.3g}"
 
 
-def _said_before(fields: Record, path: Path) -> Record | None:
+def _said_before(session: Session, monitor: MasterMonitor, stopped: bool) -> Record | None:
     """The existing summary of a run that was resumed with nothing left to train: it contains more than a new one."""
+    if session.counters.trained_now or not _same_code(session):
+        return None
     try:
-        before: Record = json.loads(read_text(path))
+        before = json.loads(read_text(monitor.folder / "summary.json"))
     except (OSError, ValueError, RecursionError):
         return None
-    keys = ("exit_reason", "parameters_sha256")
-    return before if isinstance(before, dict) and all(before.get(key) == fields[key] for key in keys) else None
+    now = {"exit_reason": _ending(session, monitor, stopped)[0], "parameters_sha256": _sha256(session)}
+    return before if isinstance(before, dict) and all(before.get(key) == now[key] for key in now) else None
+
+
+def _sha256(session: Session) -> str | None:
+    """Of the model; a phantom has none."""
+    return None if session.device.phantom else hashlib.sha256(session.state.little_endian()).hexdigest()
 
 
 def _same_code(session: Session) -> bool:
@@ -170,7 +191,7 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
         **({"bytes_sent_within_teams": counts[3]} if session.team is not None else {}),
         "exchange": session.exchange,
         **counters.summary(),
-        "parameters_sha256": None if session.device.phantom else hashlib.sha256(state.little_endian()).hexdigest(),
+        "parameters_sha256": _sha256(session),
         "resumed_samples": counters.trained_before,
         "resumed_seconds": before,
         "exit_reason": reason,

@@ -3,9 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import origin
-from mpitrain.checkpoint.lease import Lease, user
+from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.cli import doubts, memory
@@ -25,19 +23,19 @@ from mpitrain.device import Cpu, agree, choose
 from mpitrain.device.paced import Paced
 from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput
-from mpitrain.files import write_whole
+from mpitrain.files import write_below
 from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.phantom import Phantom
-from mpitrain.monitoring import tensorboard, trace
+from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
 from mpitrain.monitoring.measuring import Measuring
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
 from mpitrain.monitoring.updates import telling
-from mpitrain.mpi import Transport, cuda_aware, library, order
+from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
 from mpitrain.protocols.standby import idle_ranks
@@ -150,55 +148,6 @@ def _require_whole_samples(config: Config, samples: int) -> None:
             raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
 
 
-def run_folder(config: Config, options: TrainOptions) -> Lease:
-    """Create the folder of the run, unless it is resumed, and reserve it for this run. Raises BadInput naming the
-    folder if that fails."""
-    if options.resume:
-        return Lease(options.resume)
-    folder = options.continued or options.out or _new_folder(config)
-    try:
-        folder.mkdir(parents=True, exist_ok=folder is not options.out)
-    except FileExistsError:
-        raise BadInput(f"{folder}: {user(folder) or 'is there already; --resume continues a run'}") from None
-    except OSError as error:
-        raise BadInput(f"{folder}: {error.strerror}") from error
-    lease = Lease(folder)
-    if options.continued:
-        _clear(lease)
-    return lease
-
-
-def _new_folder(config: Config) -> Path:
-    """A folder named after the time and the algorithm, with a number appended if several runs start in one second."""
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
-    folders = (Path(config.run.out) / (f"{name}-{number}" if number > 1 else name) for number in count(1))
-    while True:
-        folder = next(folders)
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except OSError as error:
-            if not folder.exists():
-                raise BadInput(f"{folder}: {error.strerror}") from error
-
-
-def _clear(lease: Lease) -> None:
-    """Remove the files of an earlier start that wrote no checkpoint."""
-    try:
-        if checkpoint.newest(lease.folder / "checkpoints")[0] is not None:
-            raise BadInput(f"{lease.folder}: another run has left a checkpoint there meanwhile; start again")
-        events = lease.folder.glob("events.out.tfevents.*")
-        orders = (lease.folder / order.FOLDER).glob("*")
-        for left in (lease.folder / "metrics.jsonl", lease.folder / trace.NAME, *events, *orders):
-            left.unlink(missing_ok=True)
-    except OSError as error:
-        lease.release()
-        raise BadInput(f"{lease.folder}: {error.strerror}") from error
-    except BadInput:
-        lease.release()
-        raise
-
-
 def new_session(
     transport: Transport,
     config: Config,
@@ -269,12 +218,13 @@ def has_server(config: Config) -> bool:
     return config.algorithm.has_master
 
 
-def furnish(session: Session, folder: Path | None, resumed: Path | None) -> MasterMonitor | None:
+def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> MasterMonitor | None:
     """Give rank 0 a monitor with its files and the held-out parts and, on a resume, load the checkpoint. Bad input
     leaves the folder unchanged."""
-    if folder is None:
+    if lease is None:
         return None
-    config, state, transport = session.config, session.state, session.transport
+    config, state, transport, folder = session.config, session.state, session.transport, lease.folder
+    _require_fallback(config)
     progress = Progress(config.run.progress, session.schedule.total)
     session.resumed = resumed
     told, corpora = _read(session, folder)
@@ -306,16 +256,25 @@ def furnish(session: Session, folder: Path | None, resumed: Path | None) -> Mast
         )
         if transport.runtime.pace is not None:
             evaluation.pace = transport.runtime.pace.evaluation
-    session.monitor = monitor = MasterMonitor(session, folder, metrics, progress, evaluation)
+    session.monitor = monitor = MasterMonitor(session, folder, metrics, progress, evaluation, lease.find)
     _say_start(session, resumed is not None)
     of_data = [] if session.device.phantom else doubts.of_data(session.schedule, told.class_counts, corpora)
-    for line in (*of_data, *doubts.of_resume(session, before)):
+    for line in (*of_data, *doubts.of_resume(session, before), *doubts.of_room(session, folder)):
         monitor.warn(line)
     if config.run.record_order and resumed is not None:
         monitor.warn(
             "run.record_order: only from its start a training can be replayed: no more of this one is recorded"
         )
     return monitor
+
+
+def _require_fallback(config: Config) -> None:
+    """Raise BadInput naming the key unless a last checkpoint can go there."""
+    folder = config.run.fallback
+    if folder and not Path(folder).is_dir():
+        raise BadInput(f"run.fallback = {folder!r}: no such folder")
+    if folder and not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"run.fallback = {folder!r}: cannot be written")
 
 
 def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:
@@ -332,7 +291,7 @@ def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samp
 def _write_documents(folder: Path, documents: dict[str, str]) -> None:
     """Write the documents of a new run; a resumed run updates them with its first checkpoint."""
     for name, text in documents.items():
-        write_whole(folder / name, text)
+        write_below(folder, name, text)
 
 
 def _say_start(session: Session, resume: bool) -> None:

@@ -19,11 +19,14 @@ from threadpoolctl import threadpool_limits
 from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.checkpoint import coordination, origin
+from mpitrain.checkpoint.lease import Lease
 from mpitrain.cli.explain import explained
-from mpitrain.cli.finish import failures_recorded, finish
+from mpitrain.cli.failures import failures_recorded
+from mpitrain.cli.finish import finish
+from mpitrain.cli.folder import Reserved
 from mpitrain.cli.order import parameters, witness_of
 from mpitrain.cli.pretraining import pretrain
-from mpitrain.cli.setup import TrainOptions, furnish, new_session, prepare, run_folder, threads
+from mpitrain.cli.setup import TrainOptions, furnish, new_session, prepare, threads
 from mpitrain.config import Config
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
@@ -61,7 +64,14 @@ def configured(
     Ranks watch each other from the beginning: what takes its time before the training is `working`.
     """
     transport.watch()
-    options = _started_or_resumed(transport, options)
+    with Reserved(transport) as folder:
+        agreed(transport, lambda: folder.reserve_given(options), "the run folder")
+        return _configured(transport, _started_or_resumed(transport, options), stop, told, folder)
+
+
+def _configured(
+    transport: Transport, options: TrainOptions, stop: Stop, told: Callable[[Path], None], folder: Reserved
+) -> int:
     config = shared_config(transport, options)
     if options.print_config:
         text = agreed(transport, lambda: explained(config), "the configuration")
@@ -70,7 +80,7 @@ def configured(
     transport.deadline = config.run.deadline
     # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
     with _limits(transport, config), np.errstate(over="ignore", invalid="ignore"):
-        return _train(transport, config, options, stop, told)
+        return _train(transport, config, options, stop, told, folder)
 
 
 def _limits(transport: Transport, config: Config) -> AbstractContextManager[object]:
@@ -144,38 +154,40 @@ def shared_code(transport: Transport, config: Config, options: TrainOptions) -> 
 
 
 def _train(
-    transport: Transport, config: Config, options: TrainOptions, stop: Stop, told: Callable[[Path], None]
+    transport: Transport,
+    config: Config,
+    options: TrainOptions,
+    stop: Stop,
+    told: Callable[[Path], None],
+    folder: Reserved,
 ) -> int:
     code = shared_code(transport, config, options)
     parts = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
     agreed(transport, lambda: _require_same_data(transport, parts[1]), "the data", calls_mpi=True)
-    lease = agreed(transport, lambda: None if transport.rank else run_folder(config, options), "the run folder")
-    if lease is not None:
-        told(lease.folder)
-    try:
-        return _train_in(lease.folder if lease else None, transport, config, options, stop, parts)
-    finally:
-        if lease is not None:
-            lease.release()
+    agreed(transport, lambda: folder.reserve_new(config, options), "the run folder")
+    if folder.lease is not None:
+        told(folder.lease.folder)
+    return _train_in(folder.lease, told, transport, config, options, stop, parts)
 
 
 def _train_in(
-    folder: Path | None,
+    lease: Lease | None,
+    told: Callable[[Path], None],
     transport: Transport,
     config: Config,
     options: TrainOptions,
     stop: Stop,
     parts: tuple[Cpu, Corpus, Model],
 ) -> int:
-    """Train in the run folder, which is None on all ranks but the first."""
+    """Train in the run folder, which only the first rank has reserved."""
     device, corpus, network = parts
     _compile(transport, corpus, network, config, device)
-    witness = witness_of(transport, config, options, folder)
+    witness = witness_of(transport, config, options, None if lease is None else lease.folder)
     if witness is not None:
         transport, stop = WitnessedTransport(transport, witness), WitnessedStop(stop, witness)
     session = new_session(transport, config, device, corpus, network, stop, witness)
     agreed(transport, lambda: _require_same_model(session), "the model", calls_mpi=True)
-    monitor = agreed(transport, lambda: furnish(session, folder, options.checkpoint), "the run folder")
+    monitor = agreed(transport, lambda: furnish(session, lease, options.checkpoint), "the run folder")
     coordination.share(session)
     if options.resume:
         _share_state(session)
@@ -196,6 +208,8 @@ def _train_in(
         stopped = np.array([int(stop.flag)])
         transport.sum(stopped, "the end")
         status = finish(session, monitor, bool(stopped[0]), recorder)
+        if monitor is not None:
+            told(monitor.folder)
         session.witness.end(status, lambda: parameters(session))
         return status
 

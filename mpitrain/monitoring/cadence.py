@@ -5,21 +5,27 @@ from collections.abc import Callable
 from mpitrain.config import Run
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
+#: Where checkpoints are made by their cost: the part of the time that they may take; seconds until the first, if no
+#: evaluation comes before, and until the next after one that failed; seconds by which the writing alone, during which
+#: the training goes on, delays the next at most.
+SHARE, FIRST, LONGEST = 0.02, 60.0, 300.0
 
 
 class Cadence:
-    """`samples`: size of an epoch; `seconds`: training time, including that before a resume."""
+    """`samples`: size of an epoch; `seconds`: training time, including that before a resume; `free`: checkpoints cost
+    nothing by this clock, as in a simulation, so that there are LONGEST seconds between them."""
 
-    def __init__(self, run: Run, clock: Callable[[], float], samples: int) -> None:
-        self._run, self._clock, self._samples = run, clock, samples
+    def __init__(self, run: Run, clock: Callable[[], float], samples: int, free: bool = False) -> None:
+        self._run, self._clock, self._samples, self._free = run, clock, samples, free
         self.start(0, 0.0)
 
     def start(self, trained: int, seconds: float) -> None:
         """Begin training, after `trained` samples and `seconds` in earlier starts of the program."""
         self.seconds_before = seconds
-        self._began = self._recorded = self._saved = self._clock()
-        self._saved_at = trained
+        self._began = self._recorded = self._saved = self._saving = self._clock()
+        self._saved_at, self._pause = trained, FIRST
         self.evaluating(trained)
+        self._evaluates, self._saves = False, False
 
     @property
     def seconds(self) -> float:
@@ -34,6 +40,7 @@ class Cadence:
         """Record that an evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
         every = self._run.evaluate_every * self._samples
         coming = (trained // every + 1) * every if every else float("inf")
+        self._evaluates = True
         # 5 · (0.1 · 180374) is 90187.0, and 90187 // (0.1 · 180374) is 4: it would be due at once, again and again.
         self._next_evaluation = coming + every if coming <= trained else coming
 
@@ -53,10 +60,26 @@ class Cadence:
 
     def checkpoint_due(self, trained: int) -> bool:
         """Whether a checkpoint is due after `trained` samples or by the clock."""
-        minutes, samples = self._run.checkpoint_every, self._run.checkpoint_samples
-        by_time = bool(minutes) and self._clock() - self._saved >= 60 * minutes
-        return by_time or (bool(samples) and trained - self._saved_at >= samples)
+        samples = self._run.checkpoint_samples
+        return self._due_by_time(trained) or (bool(samples) and trained - self._saved_at >= samples)
 
-    def saved(self, trained: int) -> None:
-        """Record that a checkpoint was started."""
+    def _due_by_time(self, trained: int) -> bool:
+        every = self._run.checkpoint_every
+        if every != "auto":
+            return bool(every) and self._clock() - self._saved >= 60 * every
+        first = not self._saves and (self._evaluates or self.evaluation_due(trained))
+        return first or self._clock() - self._saved >= self._pause
+
+    def saved(self, trained: int, began: float) -> None:
+        """Record that a checkpoint was started, for which the ranks have stood still since `began`."""
         self._saved, self._saved_at = self._clock(), trained
+        self._saving, self._saves = began, True
+
+    def written(self) -> None:
+        """Record that the checkpoint started last is on the disk."""
+        still, whole = self._saved - self._saving, self._clock() - self._saving
+        self._pause = LONGEST if self._free else max(still / SHARE, min(whole / SHARE, LONGEST))
+
+    def failed(self) -> None:
+        """Record that it is not."""
+        self._pause = FIRST

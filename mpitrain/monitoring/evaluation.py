@@ -90,6 +90,11 @@ class Evaluation:
         return bool(self._left)
 
     @property
+    def measures(self) -> bool:
+        """Whether it still measures what belongs to the parameters."""
+        return self._measuring is not None and self._measuring.active
+
+    @property
     def parameters(self) -> Array:
         """The copy of the parameters that is, or was last, evaluated."""
         return self._parameters
@@ -111,7 +116,7 @@ class Evaluation:
 
     def step(self) -> dict[str, float] | None:
         """Evaluate a slice, or measure one before; returns the results after the last one."""
-        if self._measuring is not None and self._measuring.active:
+        if self._measuring is not None and self.measures:
             self._measuring.step(self._parameters)
             return None
         began = self._clock()

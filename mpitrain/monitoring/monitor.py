@@ -62,8 +62,8 @@ class Monitor:
         """Whether an evaluation or a checkpoint is due after `coming` more samples."""
         return False
 
-    def checkpoint(self, save: Callable[[], None]) -> None:
-        """Call `save`, which starts a checkpoint."""
+    def checkpoint(self, save: Callable[[], None], since: float | None = None) -> None:
+        """Call `save`, which starts a checkpoint; ranks have waited for it since then, by default since now."""
         save()
 
 
@@ -87,15 +87,23 @@ class MasterMonitor(Monitor):
         metrics: Metrics,
         progress: Progress,
         evaluation: Evaluation | None = None,
+        find: Callable[[], Path | None] | None = None,
     ) -> None:
         super().__init__(progress)
         self.session, self.counters, self.folder = session, session.counters, folder
         self._metrics, self.evaluation = metrics, evaluation
+        self.gone = ""  # "moved" or "deleted": what has become of the run folder
+        self.find = find or (lambda: folder)  # where it is now
         self.samples = session.state.queue.samples
-        self.cadence = Cadence(session.config.run, session.clock, self.samples)
+        runtime = session.transport.runtime
+        free = bool(runtime.simulated) and runtime.witness is None
+        self.cadence = Cadence(session.config.run, session.clock, self.samples, free)
         self.results: dict[str, float] = {}
         self._evaluated = Moment()
         self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
+        self._measured = True  # what the last one has cost
+        self._lacking = set[str]()  # other files that could not be written, of which the user knows
+        self._said_how_to_resume = False
 
     def write(self, event: str, **fields: object) -> None:
         self._metrics.write(event, **fields)
@@ -112,6 +120,8 @@ class MasterMonitor(Monitor):
         punctual: bool = False,
     ) -> bool:
         state = self._counted()
+        if parameters and saves and self.save_due():
+            self.checkpoint(trainer.save)
         if parameters and self.evaluation is not None:
             due = self.cadence.evaluation_due(state.trained)
             while due and punctual and self._evaluating:
@@ -126,24 +136,32 @@ class MasterMonitor(Monitor):
                     self._evaluate_slice(self.evaluation)
                 return True
         if self.cadence.record_due():
+            self._look_for_folder()
             self._record()
-        if parameters and saves and self.save_due():
-            self.checkpoint(trainer.save)
         return False
 
     def wants_parameters(self, coming: int) -> bool:
         evaluates = self.evaluation is not None and self.cadence.evaluation_due(self.counters.trained_all + coming)
         return evaluates or self.save_due(coming)
 
-    def finish(self, evaluate: bool) -> None:
-        """Write the last record, after a last evaluation if the final parameters have not been evaluated yet. A signal
-        ends the evaluation."""
+    def trained(self) -> None:
+        """The training has ended."""
         self._counted()
-        if evaluate and self.evaluation is not None:
-            if not self.evaluated:  # also if uncounted last moves of workers have changed the centre
-                self._begin_evaluation(self.evaluation)
-            while self._evaluating:
-                self._evaluate_slice(self.evaluation)
+        self._said_how_to_resume = True
+
+    def measure(self) -> None:
+        """Begin the last evaluation, if the final parameters have not been evaluated yet: measure what the model keeps
+        beside them, which the last checkpoint holds."""
+        evaluation = self.evaluation
+        if evaluation is not None and not self.evaluated:  # also if uncounted last moves of workers changed the centre
+            self._begin_evaluation(evaluation)
+            while evaluation.measures and self._evaluating:
+                self._evaluate_slice(evaluation)
+
+    def finish(self, evaluate: bool) -> None:
+        """Write the last record, after the last evaluation. A signal ends that."""
+        while evaluate and self.evaluation is not None and self._evaluating:
+            self._evaluate_slice(self.evaluation)
         self._record()
         self.progress.close()
 
@@ -151,31 +169,72 @@ class MasterMonitor(Monitor):
 
     def save_due(self, coming: int = 0) -> bool:
         saver = self.session.saver
-        if saver is None:
+        if saver is None or self.gone:
             return False
-        self._tell_of_checkpoints(saver)
-        due = self.cadence.checkpoint_due(self.counters.trained_all + coming)
-        return due and self.session.witness.happened(lambda: not saver.busy)
+        happened, free = self.session.witness.happened, lambda: not saver.busy
+        if not self._measured and happened(free):
+            self._measured = True
+            self.cadence.written()
+        self.tell_of_checkpoints(saver)
+        if not (self.cadence.checkpoint_due(self.counters.trained_all + coming) and happened(free)):
+            return False
+        self._look_for_folder()
+        return not self.gone
 
-    def checkpoint(self, save: Callable[[], None]) -> None:
+    def checkpoint(self, save: Callable[[], None], since: float | None = None) -> None:
         began, state, saver = self.session.clock(), self._counted(), self.session.saver
-        state.seconds = self.cadence.seconds
+        state.seconds, before = self.cadence.seconds, saver.begun if saver is not None else 0
         with self.session.transport.stopwatch.on("rest", CHECKPOINT):
             save()
-        self.cadence.saved(state.trained)
-        place = {"samples": state.trained, "step": state.index, "seconds": self.cadence.seconds}
-        self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self.session.clock() - began}
-        if saver is not None:
-            self._tell_of_checkpoints(saver)
+        self.cadence.saved(state.trained, began if since is None else since)
+        if saver is None:
+            return
+        if saver.begun > before:  # peers only ask for a meeting, at which it is begun
+            place = {"samples": state.trained, "step": state.index, "seconds": self.cadence.seconds}
+            self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self.session.clock() - began}
+            self._measured = False
+        self.tell_of_checkpoints(saver)
 
-    def _tell_of_checkpoints(self, saver: "Saver") -> None:
+    def tell_of_checkpoints(self, saver: "Saver") -> None:
+        """Record which have been written, and warn of those that could not be."""
         for path, fault in saver.outcomes():
             place = self._saving.pop(path.name, {})
-            if fault:
-                what = "this checkpoint" if path.name[0].isdigit() else "it"
-                self.warn(f"{fault}; the training goes on without {what}")
-            else:
+            if not fault:
                 self.write("checkpoint", **place, name=path.name)
+                self._say_how_to_resume(int(path.name))
+            elif path.name[0].isdigit():
+                self.warn(f"{fault}; the training goes on without this checkpoint")
+                self.cadence.failed()
+            elif path.name not in self._lacking:  # the best model: it is tried again and again
+                self._lacking.add(path.name)
+                self.warn(f"{fault}; the training goes on without it")
+
+    def _say_how_to_resume(self, samples: int) -> None:
+        """Once: when a rank is killed, the launcher ends all others before they can say it."""
+        if not self._said_how_to_resume:
+            self._said_how_to_resume = True
+            command = self.session.command_to_resume(self.folder)
+            self.progress.line(
+                f"first checkpoint, at epoch {samples / self.samples:.2f}; if the run is cut off: {command}"
+            )
+
+    # ---- the run folder
+
+    def _look_for_folder(self) -> None:
+        """End the training if the run folder was moved or deleted."""
+        if self.gone:
+            return
+        found = self.find()
+        if found != self.folder:
+            self.gone = "deleted" if found is None else "moved"
+            where = "" if found is None else f" to {found}"
+            self.warn(f"{self.folder} was {self.gone}{where}: the training ends with a checkpoint")
+            self.session.stop.ask()
+
+    def move(self, folder: Path) -> None:
+        """Write into this folder from now on: the run folder where it is now, or another one."""
+        self.folder, self.find = folder, lambda: folder
+        self._metrics.move(folder / "metrics.jsonl")
 
     # ---- evaluations
 
@@ -211,7 +270,10 @@ class MasterMonitor(Monitor):
 
     def _offer_best(self, evaluation: Evaluation, results: dict[str, float]) -> None:
         error, saver = results.get("dev_error", results.get("test_error")), self.session.saver
-        if saver is not None and self.session.config.run.checkpoint_best and error is not None:
+        if saver is None or not self.session.config.run.checkpoint_best or error is None:
+            return
+        self._look_for_folder()
+        if not self.gone:
             saver.offer_best(error, evaluation.parameters, self._evaluated.samples)
 
     # ---- records

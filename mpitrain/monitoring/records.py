@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mpitrain.errors import naming
-from mpitrain.files import Record, read_whole
+from mpitrain.errors import BadInput, naming
+from mpitrain.files import Record, read_whole, write_below
 from mpitrain.monitoring.tensorboard import EventFile
 
 LONGEST_LINE = 1 << 20  # bytes
@@ -43,6 +43,15 @@ class Metrics:
             if not self._refused:
                 self._warn(f"warning: {self._path}: {error.strerror}; the training goes on without these records")
             self._refused = True
+
+    def move(self, path: Path) -> None:
+        """Append to the file there from now on: the same one, moved, or a copy."""
+        with suppress(OSError, BadInput):
+            if not path.exists():
+                self._file.seek(0)
+                write_below(path.parent, path.name, self._file.readall())
+                self._file = io.FileIO(_own(path, os.O_RDWR), "a+")
+            self._path = path
 
     def _append(self, line: bytes) -> None:
         size = self._file.seek(0, os.SEEK_END)

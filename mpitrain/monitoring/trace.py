@@ -15,7 +15,7 @@ import xxhash
 
 from mpitrain import __version__
 from mpitrain.errors import BadInput, WireError
-from mpitrain.files import Record, write_whole
+from mpitrain.files import Record, write_below
 from mpitrain.monitoring.recorder import Instant, Recorder, Stretch
 from mpitrain.mpi.tags import Tag
 
@@ -78,7 +78,7 @@ def write(session: "Session", recorder: Recorder, monitor: "MasterMonitor | None
     parts = [_names(session, ranks), *texts]
     about = msgspec.json.encode(_about(session, dropped))
     try:
-        transport.alive_while(lambda: write_whole(monitor.folder / NAME, _whole(about, parts)))
+        transport.alive_while(lambda: write_below(monitor.folder, NAME, _whole(about, parts)))
     except BadInput as error:
         monitor.warn(f"{error}; the run is without it")
 

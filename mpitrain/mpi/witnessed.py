@@ -51,6 +51,9 @@ class WitnessedStop(Stop):
     def flag(self, value: bool) -> None:
         self._seen = value
 
+    def ask(self) -> None:
+        self._stop.ask()
+
 
 class WitnessedRequest:
     """A message's way, or a barrier. `memory`: where what is received lies."""

@@ -102,8 +102,9 @@ def _summary(folders: list[Path]) -> bytes:
     """summary.json and where it is, on the rank that has a run folder."""
     if not folders:
         return b""
-    told = json.loads((folders[0] / "summary.json").read_text(encoding="utf-8"))
-    return json.dumps({**told, "run_folder": str(folders[0])}).encode()
+    folder = folders[-1]  # it may have moved
+    told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return json.dumps({**told, "run_folder": str(folder)}).encode()
 
 
 def _overrides(table: Mapping[str, object], prefix: str = "") -> list[str]:

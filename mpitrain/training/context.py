@@ -1,5 +1,6 @@
 """Everything a protocol needs to train, handed to it whole."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from mpitrain.mpi.witness import Witness
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
+from mpitrain.training.run_code import GIVEN
 from mpitrain.training.teams import workers_of
 
 if TYPE_CHECKING:
@@ -68,6 +70,15 @@ class Session:
     def follows(self) -> bool:
         """Whether this rank works for a team's leader."""
         return self.team is not None and not self.team.leads
+
+    def command_to_resume(self, run: Path) -> str:
+        """What continues the run in this folder on as many ranks."""
+        ranks, folder = self.transport.size, shlex.quote(str(run))
+        if self.transport.runtime.simulated:
+            return f"--resume {folder}"
+        if self.config.model.import_ == GIVEN:
+            return f"mpitrain.train(model=..., resume={str(run)!r})"
+        return f"{f'mpirun -n {ranks} ' if ranks > 1 else ''}python -m mpitrain --resume {folder}"
 
     def takes_part(self, rank: int) -> bool:
         """Whether a rank trains, as a member or for one."""

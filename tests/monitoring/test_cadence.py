@@ -69,7 +69,7 @@ def test_a_checkpoint_is_due_by_minutes_or_by_samples() -> None:
     assert not plan.checkpoint_due(7)
     clock.now += 1
     assert plan.checkpoint_due(7)
-    plan.saved(37)
+    plan.saved(37, clock.now)
     assert not plan.checkpoint_due(66) and plan.checkpoint_due(67)
 
 

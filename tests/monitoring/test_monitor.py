@@ -25,6 +25,8 @@ from mpitrain.training.trainer import Trainer
 class Evaluation:
     """One slice, which takes ten seconds; the error is the parameters' mean."""
 
+    measures = False
+
     def __init__(self, pass_time: Callable[[float], None]) -> None:
         self.active, self.parameters, self._pass_time = False, np.zeros(0), pass_time
 
@@ -57,7 +59,12 @@ class Run:
             self.state.restore(numbers)
         config, alone = (
             configuration.load(None, list(settings)),
-            SimpleNamespace(size=1, heartbeat=lambda: None, stopwatch=Stopwatch(lambda: 0.0)),
+            SimpleNamespace(
+                size=1,
+                heartbeat=lambda: None,
+                stopwatch=Stopwatch(lambda: 0.0),
+                runtime=SimpleNamespace(simulated=False),
+            ),
         )
         self.session = Session(config, alone, [0], None, None, None, self.state, lambda: self.now)  # type: ignore[arg-type]
         self.counters, self.trainer, self.records = self.session.counters, Trainer(self.session), Written()
@@ -132,6 +139,7 @@ def test_an_evaluation_s_loss_is_over_what_lies_between_two_but_at_most_an_epoch
     """Several an epoch, or one every few epochs, or one at the end."""
     run = Run(f"run.evaluate_every={every}")
     train(run, [8.0, 6.0, 5.0, 3.0], 0.1)
+    run.monitor.measure()
     run.monitor.finish(evaluate=True)
     assert [record["train_loss"] for record in run.evaluations()] == losses
 
@@ -176,6 +184,8 @@ def test_the_results_at_the_end_are_of_the_last_parameters(run: Run, moved: bool
     run.turn(whole=True)
     if moved:
         run.state.theta += 0.5
+    if not stopped:
+        run.monitor.measure()
     run.monitor.finish(evaluate=not stopped)
     assert run.monitor.evaluated == (not moved or not stopped)
     assert len(run.evaluations()) == 1 + (moved and not stopped)

@@ -25,6 +25,7 @@ def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np
     theta = network.initial(seed, np.dtype(config.training.dtype))
     state = fresh(config.algorithm, theta, Queue(sum(told.class_counts), 10**6))
     state.trained = samples
+    run.mkdir(parents=True, exist_ok=True)
     draft = checkpoint.Draft(run / "checkpoints", samples)
     draft.begin(0)
     draft.write("state.h5", checkpoint.FileContent(state.vectors(), state.numbers()), network.layout)

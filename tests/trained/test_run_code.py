@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.checkpoint.files import write_manifest
 from mpitrain.errors import BadInput
 from mpitrain.training.executing import OWN
 
@@ -106,22 +107,23 @@ def without_sums(run: Path) -> None:
     """model.json lists no files."""
     for path in run.rglob("model.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "files": {}}))
-    without_manifests(run)
+    with_manifests(run)
 
 
 def without_record(run: Path) -> None:
     """There is no model.json."""
     for path in run.rglob("model.json"):
         path.unlink()
-    without_manifests(run)
+    with_manifests(run)
 
 
-def without_manifests(run: Path) -> None:
-    """The manifests list vectors alone, so that the checkpoints are whole."""
+def with_manifests(run: Path) -> None:
+    """The manifests are those of the files that are there now."""
     for path in run.rglob("manifest.json"):
-        told = json.loads(path.read_text())
-        told["files"] = {name: sums for name, sums in told["files"].items() if name.endswith(".h5")}
-        path.write_text(json.dumps(told))
+        names = json.loads(path.read_text())["files"]
+        write_manifest(
+            path.parent, [name for name in names if not name.endswith(".h5") and (path.parent / name).exists()]
+        )
 
 
 def options(run: Path) -> None:
@@ -444,7 +446,7 @@ def test_a_folder_of_an_older_version_is_read(folder: Path, started: Callable[..
         for path in (kept / "model/import").iterdir():
             path.rename(kept / "model" / path.name)
         (kept / "model/import").rmdir()
-    without_manifests(folder / "run")
+    with_manifests(folder / "run")
     require_said(*started("evaluate"), "model/net.py, the run's copy")
 
 
@@ -452,14 +454,16 @@ def test_a_changed_copy_is_refused(folder: Path, started: Callable[..., tuple[in
     """And so is a record that leads out of the run folder."""
     make_run(folder / "run", *IMPORTED)
     copied(folder / "run")
-    without_manifests(folder / "run")
+    with_manifests(folder / "run")
     place = folder / "run/checkpoints/000000000100"
     with (place / "model/import/parts.py").open("a") as file:
         file.write("# edited\n")
+    with_manifests(folder / "run")
     status, err = started("evaluate")
     assert status == 2 and "model/import/parts.py: does not match its checksum in " in err, err
     text = (place / "model.json").read_text()
     (place / "model.json").write_text(text.replace('"parts.py"', '"../../../../parts.py"'))
+    with_manifests(folder / "run")
     status, err = started("evaluate")
     assert status == 2 and "model.json: '../../../../parts.py' is not in " in err and "EXECUTED" not in err, err
 

@@ -62,7 +62,7 @@ class AddingMaster(Master):
         assert saver is not None
         own, whole = saver.copy_own(state), saver.copy_state(state, self._unused.ranges)
         nbytes = whole.nbytes + (own.nbytes if own else 0) + sum(self._sizes.values())
-        begun = coordination.begun(saver, state.trained, nbytes, last=False)
+        begun = coordination.begun(saver, state.trained, nbytes)
         self.tell_all(Resume(state.trained if begun else REFUSED))
         if begun and own is not None:
             saver.write_own(state.trained, self.transport.rank, own)

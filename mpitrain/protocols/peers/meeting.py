@@ -79,7 +79,7 @@ class Meetings:
 
         Raises TrainingFailed naming ranks whose replicas differ; at the end that is a warning, and in the summary.
         """
-        peer = self._peer
+        peer, began = self._peer, self._session.clock()
         self._drain(reason)
         peer.measure()
         self._exchange.replica.check()
@@ -93,7 +93,7 @@ class Meetings:
             for member, standing in zip(peer.members, standings, strict=True):
                 self._exchange.tally.take(member, standing.report)
         if _to_save(standings):
-            self._save()
+            self._save(began)
         return over
 
     def want_save(self) -> None:
@@ -128,6 +128,6 @@ class Meetings:
         if odd and self._peer.number == 0:
             self._session.monitor.warn(line)
 
-    def _save(self) -> None:
+    def _save(self, began: float) -> None:
         self._save_wanted = False
-        self._session.monitor.checkpoint(lambda: coordination.together(self._session, []))
+        self._session.monitor.checkpoint(lambda: coordination.together(self._session, []), since=began)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpitrain import checkpoint
-from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint import last
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Run
 from mpitrain.device import CPU
@@ -330,8 +330,8 @@ def with_saver(session, folder: Path, resume: bool = False):
 
 @pytest.fixture
 def shared_folder(transport, tmp_path: Path) -> Path:
-    """Rank 0's temporary folder, on all ranks."""
-    return Path(transport.broadcast(str(tmp_path).encode(), "the folder").decode())
+    """That of checkpoints in rank 0's temporary folder, on all ranks."""
+    return Path(transport.broadcast(str(tmp_path / "checkpoints").encode(), "the folder").decode())
 
 
 @pytest.mark.parametrize("how", ["one-sided", "messages"])
@@ -354,7 +354,7 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(
         stop_after(first, 30)
     PROTOCOLS[first.config.algorithm.protocol](first)
     first.state.trained = first.counters.trained_now
-    coordination.together(first, [], last=True)
+    last.write(first)
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *common, samples=100), shared_folder, resume=True)
     PROTOCOLS[second.config.algorithm.protocol](second)
@@ -381,7 +381,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
         stop_after(first, 5)  # samples, whoever comes first: one rank alone could find all 800 taken by the others
     PROTOCOLS["centre"](first)
     first.state.trained = first.counters.trained_now
-    coordination.together(first, [], last=True)
+    last.write(first)
     seen = list(first.learner.corpus.gathered)
     few = (
         Transport(MPI.COMM_WORLD.Split(0 if transport.rank < 2 else MPI.UNDEFINED), deadline=30)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain.checkpoint.coordination import Saver, together
+from mpitrain.checkpoint import last
+from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Run
 from mpitrain.data.batch import Batch
 from mpitrain.errors import Overdue, WireError
@@ -161,11 +162,11 @@ def test_a_stop_on_one_rank_ends_all_drained(session_of, transport, synchronous:
 @pytest.mark.parametrize("fewer", [False, True])
 def test_a_resumed_run_has_all_of_the_residuals(session_of, transport, tmp_path: Path, fewer: bool) -> None:
     """The same ranks take up their own, to the bit; with half as many the sums agree."""
-    folder = Path(transport.broadcast(str(tmp_path).encode(), "the folder").decode())
+    folder = Path(transport.broadcast(str(tmp_path / "checkpoints").encode(), "the folder").decode())
     before = peers(session_of, transport)
     PROTOCOLS["peers"](before)
     before.saver = Saver(folder, before.network.layout, Run())
-    together(before, [], last=True)
+    last.write(before)
     transport.barrier("the checkpoint")
     ranks = max(transport.size // 2, 1) if fewer else transport.size
     part = Transport(transport.comm.Split(int(transport.rank >= ranks)), deadline=30)

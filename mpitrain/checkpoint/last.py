@@ -1,0 +1,147 @@
+"""The last checkpoint of a run: complete when the run ends, in the run folder or, if that has no room or is gone, in
+another one.
+
+The other folder is a run folder too, where `--resume` goes on. It lies in `run.fallback`, else in the system's folder
+for temporary files. Ranks on other nodes may not see that: then their own pieces are missing in the checkpoint, and
+workers restart at the centre, as on another number of ranks.
+"""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mpitrain.checkpoint import Draft
+from mpitrain.checkpoint.coordination import Copies, copied
+from mpitrain.errors import BadInput, naming
+from mpitrain.mpi.agreement import agreed
+
+if TYPE_CHECKING:
+    from mpitrain.checkpoint.writer import Saver
+    from mpitrain.training.context import Session
+
+WHAT = "the last checkpoint"
+UNSEEN = "unseen"  # what a rank says of a folder that is on another node
+
+
+@dataclass(frozen=True)
+class Written:
+    """The run folder that has the checkpoint, and why the run's own has not, "" if it has. `lacking`: the ranks that do
+    not see the folder, whose own vectors the checkpoint lacks."""
+
+    run: Path
+    fault: str
+    lacking: list[int]
+
+
+def write(session: "Session", find: Callable[[], Path | None] | None = None, needed: bool = True) -> Written | None:
+    """Write a checkpoint of all ranks; None if none is written at all. Collective.
+
+    Rank 0 says whether it is `needed`, and by `find` where the run folder is now, None for nowhere. Raises BadInput on
+    all ranks if there is no room anywhere.
+    """
+    saver, transport = session.saver, session.transport
+    if saver is None or not transport.broadcast(b"needed" if needed else b"", WHAT):
+        return None
+    copies, own, faults = copied(session, saver, []), saver.folder.parent, list[str]()
+    for place in (lambda: _found(own, find), lambda: fallback(session.config.run.fallback, own)):
+        fault, lacking = _attempt(session, saver, place, copies)
+        if not fault:
+            return Written(saver.folder.parent, "; ".join(faults), lacking)
+        faults.append(fault)
+    saver.move(own)
+
+    def fail() -> None:
+        if transport.rank == 0:
+            raise BadInput("; ".join(faults))
+
+    return agreed(transport, fail, WHAT)
+
+
+def _found(own: Path, find: Callable[[], Path | None] | None) -> Path:
+    """Where the run folder is now."""
+    found = own if find is None else find()
+    if found is None:
+        raise BadInput(f"{own}: was deleted meanwhile")
+    return found
+
+
+def fallback(parent: str, run: Path) -> Path:
+    """A new folder, named after the run's own. Raises BadInput naming it."""
+    name = f"mpitrain-{run.absolute().name}"
+    for number in count(1):
+        folder = Path(parent or tempfile.gettempdir()) / (f"{name}-{number}" if number > 1 else name)
+        with naming(f"{folder}: cannot be written"), suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            break
+    return folder
+
+
+def _attempt(session: "Session", saver: "Saver", place: Callable[[], Path], copies: Copies) -> tuple[str, list[int]]:
+    """Write the checkpoint into the run folder that is rank 0's `place`; why that failed, or "", and the ranks that do
+    not see it. Collective."""
+    transport, name, run, fault = session.transport, session.state.trained, "", ""
+    first = transport.rank == 0
+    if first:
+        run, fault = _begin(saver, place, name, copies)
+    told = transport.broadcast(msgspec.json.encode((name, run, fault)), WHAT)
+    name, run, fault = msgspec.json.decode(told, type=tuple[int, str, str])
+    if fault:
+        return fault, []
+    if not first:
+        saver.move(Path(run))
+    texts = transport.gather_texts(_write_own(saver, transport.rank, name, copies), WHAT)
+    lacking = [rank for rank in copies.sizes if texts[rank] == UNSEEN]
+    if first:
+        fault = next((text for text in texts if text not in ("", UNSEEN)), "")
+        fault = _end(saver, name, copies, [rank for rank in copies.sizes if rank not in lacking], fault)
+    return transport.broadcast(fault.encode(), WHAT).decode(), lacking
+
+
+def _begin(saver: "Saver", place: Callable[[], Path], name: int, copies: Copies) -> tuple[str, str]:
+    """Rank 0's: where the checkpoint has begun, or why that failed."""
+    try:
+        run = place()
+        saver.move(run)
+        saver.begin(name, copies.nbytes)
+    except BadInput as error:
+        for folder in (saver.folder, saver.folder.parent):  # if they were made for it
+            with suppress(OSError):
+                folder.rmdir()
+        return "", str(error)
+    return str(run.absolute()), ""
+
+
+def _write_own(saver: "Saver", rank: int, name: int, copies: Copies) -> str:
+    """Write this rank's piece; what is wrong with that, or ""."""
+    if copies.own is None:
+        return ""
+    if not Draft(saver.folder, name).path.is_dir():
+        return UNSEEN
+    saver.write_own(name, rank, copies.own)
+    return _settled(saver)
+
+
+def _end(saver: "Saver", name: int, copies: Copies, ranks: list[int], fault: str) -> str:
+    """Rank 0's: commit the checkpoint, unless some rank has met a fault; the fault, or ""."""
+    if fault:
+        Draft(saver.folder, name).abandon()
+        return fault
+    assert copies.whole is not None
+    saver.commit(name, copies.whole, ranks)
+    if fault := _settled(saver):
+        saver.outcomes()  # which are said here
+    return fault
+
+
+def _settled(saver: "Saver") -> str:
+    try:
+        saver.settle()
+    except BadInput as error:
+        return str(error)
+    return ""

@@ -1,0 +1,57 @@
+"""What a training that fails leaves: a record, and a line that says from where it can be resumed."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+
+from mpitrain.checkpoint.files import REPLACED, folders
+from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, first_line, printable
+from mpitrain.monitoring.records import append
+from mpitrain.mpi.agreement import others_see
+from mpitrain.training.context import Session
+
+PATIENCE = 2.0  # seconds
+
+
+@contextmanager
+def failures_recorded(session: Session) -> Iterator[None]:
+    """Record in metrics.jsonl why a training failed, and the ranks that were silent; say where it can be resumed.
+
+    The rank that says it records it: the first may be the silent one, or not hear of it before the job ends.
+    """
+    try:
+        yield
+    except Overdue as error:
+        known = Overdue(f"{error}; {how_to_resume(session)}", error.silent)
+        if not others_see(session.transport, error):
+            _record(session, str(known), error.silent)
+        raise known from error
+    except Exception as error:
+        if getattr(error, "spoken_here", True):
+            ours = isinstance(error, BadInput | TrainingFailed | WireError)
+            _record(session, first_line(error) if ours else f"{type(error).__name__}: {first_line(error)}")
+        raise
+
+
+def _record(session: Session, text: str, silent: Sequence[int] = ()) -> None:
+    if session.saver is not None:
+        append(session.saver.folder.parent / "metrics.jsonl", "failed", text=printable(text), silent=silent)
+
+
+def how_to_resume(session: Session) -> str:
+    """From where a run that has lost a rank can be resumed, and by what command. Storage may be what is lost: a thread
+    looks, which is given PATIENCE."""
+    saver = session.saver
+    if saver is None:
+        return "it leaves no checkpoint"
+    found: list[Path] = []
+    with suppress(BadInput):
+        looking = Thread(target=lambda: found.extend(folders(saver.folder)), daemon=True)
+        looking.start()
+        looking.join(PATIENCE)
+    run = saver.folder.parent
+    if not found:
+        return f"there is no checkpoint in {run} yet"
+    epoch = int(found[-1].name.rstrip(REPLACED)) / session.learner.corpus.samples
+    return f"to resume from epoch {epoch:.2f}: {session.command_to_resume(run)}"

@@ -1,0 +1,88 @@
+"""The run folder of a training: which one it is, reserved for this run before anything in it is looked at."""
+
+from contextlib import ExitStack
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpitrain.algorithms import name_of
+from mpitrain.checkpoint.lease import Lease, user
+from mpitrain.config import Config
+from mpitrain.errors import BadInput
+from mpitrain.monitoring import trace
+from mpitrain.mpi import Transport, order
+
+if TYPE_CHECKING:
+    from mpitrain.cli.setup import TrainOptions
+
+
+class Reserved(ExitStack):
+    """The run folder as rank 0 has it, until the context ends; other ranks have no `lease`."""
+
+    lease: Lease | None = None
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__()
+        self._transport = transport
+
+    def reserve_given(self, options: "TrainOptions") -> None:
+        """Reserve the folder that --resume or --continue names, so that no other run writes a checkpoint there after
+        this one has chosen its own. Raises BadInput naming the folder, and the process that uses it."""
+        if self._transport.rank or options.print_config:
+            return
+        if options.continued is not None:
+            _make(options.continued, exist_ok=True)
+            self._reserve(options.continued)
+        elif options.resume is not None and options.resume.is_dir():
+            self._reserve(options.resume)
+
+    def reserve_new(self, config: Config, options: "TrainOptions") -> None:
+        """Create and reserve the folder of a new run; clear one in which --continue has found no checkpoint. Raises
+        BadInput naming the folder."""
+        if self._transport.rank:
+            return
+        if self.lease is None:
+            if options.out is not None:
+                _make(options.out, exist_ok=False)
+            self._reserve(options.out or _default(config))
+        elif options.resume is None:
+            _clear(self.lease.folder)
+
+    def _reserve(self, folder: Path) -> None:
+        self.lease = Lease(folder)
+        self.callback(self.lease.release)
+
+
+def _make(folder: Path, exist_ok: bool) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError:
+        raise BadInput(f"{folder}: {user(folder) or 'is there already; --resume continues a run'}") from None
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}") from error
+
+
+def _default(config: Config) -> Path:
+    """A folder named after the time and the algorithm, with a number appended if several runs start in one second."""
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
+    folders = (Path(config.run.out) / (f"{name}-{number}" if number > 1 else name) for number in count(1))
+    while True:
+        folder = next(folders)
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except OSError as error:
+            if not folder.exists():
+                raise BadInput(f"{folder}: {error.strerror}") from error
+
+
+def _clear(folder: Path) -> None:
+    """Remove the files of an earlier start that wrote no checkpoint."""
+    try:
+        events = folder.glob("events.out.tfevents.*")
+        orders = (folder / order.FOLDER).glob("*")
+        for left in (folder / "metrics.jsonl", folder / trace.NAME, *events, *orders):
+            left.unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}") from error
