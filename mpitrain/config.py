@@ -129,6 +129,9 @@ class Run(Section, frozen=True):
     samples, and only the leader exchanges deltas."""
     threads: Few = 0  # threads per rank; 0: the rank's share of the cores that it may use
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
+    evaluate_late: bool = False
+    """Keep copies of the parameters on the disk instead, and evaluate these after the training, so that evaluations
+    take no time from it, whatever the algorithm: for comparisons ([guide](compare.md))."""
     train_subset: Number = 0  # number of training samples that are also evaluated
     checkpoint_every: AmountOrNone | Literal["auto"] = "auto"
     """Minutes between checkpoints; 0: not by the clock; `"auto"`: the first one at the first evaluation, then as often

@@ -127,10 +127,10 @@ class Draft:
                 self.final.rename(replaced)
             self.path.rename(self.final)
             sync(self.final.parent)
-            _delete(replaced)
+            delete(replaced)
         if keep:
             for old in [path for path in folders(self.final.parent) if order(path) <= order(self.final)][:-keep]:
-                _delete(old)
+                delete(old)
         return self.final
 
     def _begun(self, name: str) -> bool:
@@ -165,7 +165,7 @@ def _fill(file: h5py.File, piece: FileContent, layout: Layout) -> None:
         file.create_dataset(f"{KEPT}/{name}", data=flat, fletcher32=True, chunks=(chunk,), maxshape=(None,))
 
 
-def _delete(checkpoint: Path) -> None:
+def delete(checkpoint: Path) -> None:
     """Delete a checkpoint. It is renamed first, so that no incomplete folder ever has a checkpoint's name."""
     hidden = checkpoint.with_name(f".deleting-{checkpoint.name}")
     with suppress(OSError):

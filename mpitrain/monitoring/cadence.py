@@ -1,36 +1,45 @@
 """Decide when evaluations (by samples), records (by the clock) and checkpoints (by both) are due."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from mpitrain.config import Run
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
 #: Where checkpoints are made by their cost: the part of the time that they may take; seconds until the first, if no
 #: evaluation comes before, and until the next after one that failed; seconds by which the writing alone, during which
-#: the training goes on, delays the next at most.
-SHARE, FIRST, LONGEST = 0.02, 60.0, 300.0
+#: the training goes on, delays the next at most; seconds between two in any case.
+SHARE, FIRST, LONGEST, LEAST = 0.02, 60.0, 300.0, 10.0
 
 
 class Cadence:
-    """`samples`: size of an epoch; `seconds`: training time, including that before a resume; `free`: checkpoints cost
-    nothing by this clock, as in a simulation, so that there are LONGEST seconds between them."""
+    """`samples`: size of an epoch; `seconds`: training time, including that before a resume."""
 
-    def __init__(self, run: Run, clock: Callable[[], float], samples: int, free: bool = False) -> None:
-        self._run, self._clock, self._samples, self._free = run, clock, samples, free
+    def __init__(self, run: Run, clock: Callable[[], float], samples: int) -> None:
+        self._run, self._clock, self._samples = run, clock, samples
         self.start(0, 0.0)
 
     def start(self, trained: int, seconds: float) -> None:
         """Begin training, after `trained` samples and `seconds` in earlier starts of the program."""
         self.seconds_before = seconds
         self._began = self._recorded = self._saved = self._saving = self._clock()
-        self._saved_at, self._pause = trained, FIRST
+        self._saved_at, self._pause, self._still = trained, FIRST, 0.0
         self.evaluating(trained)
         self._evaluates, self._saves = False, False
 
     @property
     def seconds(self) -> float:
         """Training time in seconds."""
-        return self.seconds_before + self._clock() - self._began
+        return self.seconds_before + self._clock() - self._began - self._still
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Context of what all ranks wait for and what is no training, such as an evaluation."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._still += self._clock() - began
 
     def evaluation_due(self, trained: int) -> bool:
         """Whether an evaluation is due after `trained` samples."""
@@ -78,7 +87,7 @@ class Cadence:
     def written(self) -> None:
         """Record that the checkpoint started last is on the disk."""
         still, whole = self._saved - self._saving, self._clock() - self._saving
-        self._pause = LONGEST if self._free else max(still / SHARE, min(whole / SHARE, LONGEST))
+        self._pause = max(still / SHARE, min(whole / SHARE, LONGEST), LEAST)
 
     def failed(self) -> None:
         """Record that it is not."""

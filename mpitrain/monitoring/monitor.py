@@ -1,14 +1,20 @@
 """Evaluations, checkpoints, records and the display, which the master takes care of when they are due."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mpitrain.checkpoint.state import State
+from mpitrain.errors import BadInput
 from mpitrain.files import Record
+from mpitrain.flat import on_host
+from mpitrain.monitoring import late
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.evaluation import Evaluation
+from mpitrain.monitoring.late import Moment
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics
 from mpitrain.stopwatch import About
@@ -48,7 +54,8 @@ class Monitor:
     ) -> bool:
         """Do what is due; returns whether an evaluation is in progress.
 
-        `whole`: do not divide evaluations into slices. `punctual`: begin an evaluation as soon as it is due, even if
+        `whole`: do not divide evaluations into slices: all ranks wait for it, and its time is no training time.
+        `punctual`: begin an evaluation as soon as it is due, even if
         the previous one has to be finished first. Nothing is evaluated or saved without `parameters`, which this rank
         may not have, and nothing is saved without `saves`, if the protocol does that itself.
         """
@@ -65,16 +72,6 @@ class Monitor:
     def checkpoint(self, save: Callable[[], None], since: float | None = None) -> None:
         """Call `save`, which starts a checkpoint; ranks have waited for it since then, by default since now."""
         save()
-
-
-@dataclass
-class Moment:
-    """The state of the training at the beginning of an evaluation."""
-
-    samples: int = 0
-    step: int = 0
-    seconds: float = 0.0
-    train_loss: float | None = None
 
 
 class MasterMonitor(Monitor):
@@ -95,11 +92,10 @@ class MasterMonitor(Monitor):
         self.gone = ""  # "moved" or "deleted": what has become of the run folder
         self.find = find or (lambda: folder)  # where it is now
         self.samples = session.state.queue.samples
-        runtime = session.transport.runtime
-        free = bool(runtime.simulated) and runtime.witness is None
-        self.cadence = Cadence(session.config.run, session.clock, self.samples, free)
+        self.cadence = Cadence(session.config.run, session.clock, self.samples)
         self.results: dict[str, float] = {}
         self._evaluated = Moment()
+        self._late = late.Writer(session.network.layout) if session.config.run.evaluate_late else None
         self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
         self._measured = True  # what the last one has cost
         self._lacking = set[str]()  # other files that could not be written, of which the user knows
@@ -110,6 +106,7 @@ class MasterMonitor(Monitor):
 
     def start(self) -> None:
         self.cadence.start(self.counters.trained_before, self.session.state.seconds)
+        late.forget(self.folder, self.counters.trained_before)
 
     def turn(
         self,
@@ -129,10 +126,15 @@ class MasterMonitor(Monitor):
             if due and not self.evaluation.active:
                 self.cadence.evaluating(state.trained)
                 trainer.refresh()
-                self._begin_evaluation(self.evaluation)
+                if self._late is None:
+                    self._begin_evaluation(self.evaluation)
+                else:
+                    self._evaluate_later(self._late)
             if self._evaluating:
-                self._evaluate_slice(self.evaluation)
-                while whole and self._evaluating:
+                if whole:
+                    with self.cadence.standing_still():
+                        self._evaluate(self.evaluation)
+                else:
                     self._evaluate_slice(self.evaluation)
                 return True
         if self.cadence.record_due():
@@ -159,9 +161,13 @@ class MasterMonitor(Monitor):
                 self._evaluate_slice(evaluation)
 
     def finish(self, evaluate: bool) -> None:
-        """Write the last record, after the last evaluation. A signal ends that."""
-        while evaluate and self.evaluation is not None and self._evaluating:
-            self._evaluate_slice(self.evaluation)
+        """Write the last record, after the last evaluations. A signal ends them."""
+        if self._late is not None:
+            with self._leaving_out():
+                self.session.transport.alive_while(self._late.settle)
+        if evaluate and self.evaluation is not None:
+            self._evaluate_copies(self.evaluation)
+            self._evaluate(self.evaluation)
         self._record()
         self.progress.close()
 
@@ -250,10 +256,47 @@ class MasterMonitor(Monitor):
     def _evaluating(self) -> bool:
         return self.evaluation is not None and self.evaluation.active and not self.session.stop.flag
 
-    def _begin_evaluation(self, evaluation: Evaluation) -> None:
+    def _now(self) -> Moment:
         state, loss = self.session.state, self.counters.losses.mean(self.cadence.loss_window)
-        self._evaluated = Moment(state.trained, state.index, self.cadence.seconds, loss)
-        evaluation.begin(state.model)
+        return Moment(state.trained, state.index, self.cadence.seconds, loss)
+
+    def _begin_evaluation(self, evaluation: Evaluation) -> None:
+        self._evaluated = self._now()
+        evaluation.begin(self.session.state.model)
+
+    def _evaluate_later(self, writer: late.Writer) -> None:
+        """Keep a copy of the parameters."""
+        session = self.session
+        with self._leaving_out():
+            session.transport.alive_while(lambda: writer.keep(self.folder, self._now(), session.state.model))
+
+    def _evaluate_copies(self, evaluation: Evaluation) -> None:
+        """Evaluate the copies that were kept; then begin to evaluate the final parameters, unless one had these."""
+        parameters = np.empty_like(on_host(self.session.state.model))
+        copies = late.waiting(self.folder)
+        for copy in copies:
+            with self._leaving_out():
+                self._evaluated = late.read(copy, parameters)
+                evaluation.begin(parameters)
+                self._evaluate(evaluation)
+            if self.session.stop.flag:
+                return
+            late.delete(copy)
+        if copies and not self.evaluated:
+            self._begin_evaluation(evaluation)
+
+    @contextmanager
+    def _leaving_out(self) -> Iterator[None]:
+        """Warn of a copy that cannot be written or read, and go on without its evaluation."""
+        try:
+            yield
+        except BadInput as error:
+            self.warn(f"{error}; its evaluation is left out")
+
+    def _evaluate(self, evaluation: Evaluation) -> None:
+        """What is left of the evaluation."""
+        while self._evaluating:
+            self._evaluate_slice(evaluation)
 
     def _evaluate_slice(self, evaluation: Evaluation) -> None:
         with self.session.transport.stopwatch.on("evaluation"):
@@ -265,7 +308,8 @@ class MasterMonitor(Monitor):
         self._offer_best(evaluation, results)
         epoch = then.samples / self.samples
         place = {"step": then.step, "samples": then.samples, "epoch": epoch, "seconds": then.seconds}
-        self.write("evaluate", **place, train_loss=then.train_loss, **self._bytes(), **results)
+        exchanged = self._bytes() if self._late is None else {}  # since then more were
+        self.write("evaluate", **place, train_loss=then.train_loss, **exchanged, **results)
         self.progress.evaluated(epoch, then.seconds, then.train_loss, results)
 
     def _offer_best(self, evaluation: Evaluation, results: dict[str, float]) -> None:

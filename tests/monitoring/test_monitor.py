@@ -12,6 +12,7 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.checkpoint.state import State
+from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, errors
@@ -52,7 +53,7 @@ class Written(list):
 class Run:
     """A monitor of epochs of 10 samples, its state, and its clock; `numbers` are a checkpoint's."""
 
-    def __init__(self, *settings: str, numbers: dict[str, Any] | None = None) -> None:
+    def __init__(self, *settings: str, numbers: dict[str, Any] | None = None, folder: Path = Path()) -> None:
         self.now = 100.0
         self.state = State(np.zeros(3), Queue(10, 1000))
         if numbers is not None:
@@ -62,15 +63,16 @@ class Run:
             SimpleNamespace(
                 size=1,
                 heartbeat=lambda: None,
+                alive_while=lambda action: action(),
                 stopwatch=Stopwatch(lambda: 0.0),
-                runtime=SimpleNamespace(simulated=False),
             ),
         )
-        self.session = Session(config, alone, [0], None, None, None, self.state, lambda: self.now)  # type: ignore[arg-type]
+        network = SimpleNamespace(layout=Layout([Parameter("x", (3,), ("constant", 0.0))]))
+        self.session = Session(config, alone, [0], network, None, None, self.state, lambda: self.now)  # type: ignore[arg-type]
         self.counters, self.trainer, self.records = self.session.counters, Trainer(self.session), Written()
         self.evaluation: Any = Evaluation(self.pass_time)
         records: Any = self.records
-        self.monitor = MasterMonitor(self.session, Path(), records, Progress("none", 1), self.evaluation)
+        self.monitor = MasterMonitor(self.session, folder, records, Progress("none", 1), self.evaluation)
         self.monitor.start()
 
     def turn(self, whole: bool = False) -> bool:
@@ -174,6 +176,83 @@ def test_an_evaluation_is_of_the_moment_when_it_began(run: Run) -> None:
     run.turn(whole=True)
     (record,) = run.evaluations()
     assert (record["samples"], record["seconds"]) == (10, 5.0)
+
+
+@pytest.mark.parametrize(("whole", "seconds"), [(True, 10.0), (False, 20.0)])
+def test_the_clock_stands_still_while_all_ranks_wait_for_an_evaluation(run: Run, whole: bool, seconds: float) -> None:
+    """Others train meanwhile: then its ten seconds count."""
+    for _ in range(2):
+        run.counters.trained(10, 1.0)
+        run.pass_time(5.0)
+        run.turn(whole)
+    assert [record["seconds"] for record in run.evaluations()] == [5.0, seconds]
+    resumed = Run()
+    resumed.state.seconds = run.monitor.cadence.seconds
+    resumed.monitor.start()
+    resumed.pass_time(1.0)
+    assert resumed.monitor.cadence.seconds == seconds + (0.0 if whole else 10.0) + 1.0
+
+
+LATE = ("run.evaluate_late=true", "run.evaluate_every=0.5")
+
+
+def train_late(run: Run, parameters: list[float]) -> None:
+    """Half an epoch of a second for each."""
+    for value in parameters:
+        run.counters.trained(5, 5 * value)
+        run.state.index += 1
+        run.state.theta[:] = value
+        run.pass_time(1.0)
+        assert not run.turn() and not run.evaluations()
+
+
+def told(run: Run) -> list[tuple[Any, ...]]:
+    keys = ("samples", "seconds", "step", "train_loss", "test_error")
+    return [tuple(record[key] for key in keys) for record in run.evaluations()]
+
+
+def test_late_evaluations_are_of_their_moments_and_take_no_time(tmp_path: Path) -> None:
+    """Of copies, one after another, at the end; what changed since the last one is evaluated, too."""
+    run = Run(*LATE, folder=tmp_path)
+    train_late(run, [0.5, 0.25, 0.125])
+    assert run.monitor.cadence.seconds == 3.0
+    run.state.theta[:] = 0.0625
+    run.monitor.measure()
+    run.monitor.finish(evaluate=True)
+    moments = [(5, 1.0, 1, 0.5, 0.5), (10, 2.0, 2, 0.25, 0.25), (15, 3.0, 3, 0.125, 0.125)]
+    assert told(run)[:3] == moments and told(run)[3][-1] == 0.0625 and run.monitor.evaluated
+    assert run.monitor.results["test_error"] == 0.0625 and not (tmp_path / "late").exists()
+
+
+def test_late_evaluations_survive_a_stop(tmp_path: Path) -> None:
+    """They are made at the end of the run that goes on, each once; of what it trains again, anew."""
+    run = Run(*LATE, folder=tmp_path)
+    train_late(run, [0.5, 0.25, 0.125])
+    run.monitor.finish(evaluate=False)
+    assert not run.evaluations()
+    resumed = Run(*LATE, folder=tmp_path, numbers={**run.state.numbers(), "trained": 10, "index": 2, "seconds": 2.0})
+    resumed.counters.resume(resumed.state)
+    resumed.monitor.start()
+    train_late(resumed, [0.75])
+    resumed.evaluation.step = lambda: setattr(resumed.session.stop, "flag", True)
+    resumed.monitor.finish(evaluate=True)
+    assert not resumed.evaluations() and not resumed.monitor.evaluated
+    resumed.session.stop.flag, resumed.evaluation.active = False, False
+    del resumed.evaluation.step
+    resumed.monitor.finish(evaluate=True)
+    assert [(each[0], each[-1]) for each in told(resumed)] == [(5, 0.5), (10, 0.25), (15, 0.75)]
+
+
+def test_a_torn_copy_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    run = Run(*LATE, folder=tmp_path)
+    train_late(run, [0.5, 0.25])
+    run.monitor._late.settle()  # type: ignore[union-attr]
+    with (tmp_path / "late/000000000005/state.h5").open("r+b") as file:
+        file.truncate(100)
+    run.monitor.finish(evaluate=True)
+    assert [each[0] for each in told(run)] == [10]
+    (warning,) = (record["text"] for record in run.records if record["event"] == "warning")
+    assert "late/000000000005: state.h5 does not match its checksum; " in warning and "is left out" in warning
 
 
 @pytest.mark.parametrize("moved", [False, True])

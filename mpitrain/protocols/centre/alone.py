@@ -21,8 +21,7 @@ def merging(session: Session) -> None:
     trainer = Trainer(session)
 
     def due() -> None:
-        while session.monitor.turn(trainer):
-            pass
+        session.monitor.turn(trainer, whole=True)
 
     MergingWorker(session, OwnMerged(session, due)).train()
 
@@ -55,8 +54,7 @@ class _OwnLine(Line):
     def tell(self, message: FromWorker) -> None:
         if isinstance(message, Report):
             self.master_here.heed(self.master, message)
-            while self.session.monitor.turn(self.master_here):
-                pass
+            self.session.monitor.turn(self.master_here, whole=True)
 
     def look(self) -> bool:
         self.stopping = self.session.stop.flag

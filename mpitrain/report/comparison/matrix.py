@@ -10,6 +10,9 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record
 from mpitrain.report.runs import Run, flat, read_run
 
+#: Some ranks wait for an evaluation, others do not, and on few cores it slows down what the others do.
+EVALUATION = "run.evaluate_late=true"
+
 
 @dataclass(frozen=True)
 class Element:
@@ -73,7 +76,7 @@ def matrix(names: list[str], workers: list[int], seeds: list[int], settings: lis
     found: list[Element] = []
     for name in names:
         label, path, own = _source(name)
-        overrides = [*own, *settings]
+        overrides = [EVALUATION, *own, *settings]
         config = load(path, overrides)
         if any(element.configuration == label for element in found):
             raise BadInput(f"{name}: a second configuration named {label}")

@@ -96,7 +96,8 @@ def test_a_test_set_that_was_not_evaluated_is_named(elements: list[Element]) -> 
 
 
 def test_the_matrix(tmp_path: Path) -> None:
-    """Ranks follow from the algorithm; one of one rank is there once for each seed."""
+    """Ranks follow from the algorithm; one of one rank is there once for each seed. Evaluations take no time from a
+    training, unless the user wants them at once."""
     found = matrix(["asgd", "allreduce", "sgd"], [1, 4], [3, 5], ["training.epochs=2"], tmp_path)
     told = [(element.name, element.ranks) for element in found if element.seed == 5]
     assert told == [
@@ -107,7 +108,10 @@ def test_the_matrix(tmp_path: Path) -> None:
         ("sgd-w1-s5", 1),
     ]
     assert len(found) == 10 and found[0].config["training.epochs"] == 2.0 and found[0].config["training.seed"] == 3
-    assert found[0].words == ("--set", "algorithm.name=asgd", "--set", "training.epochs=2", "--set", "training.seed=3")
+    told = ["run.evaluate_late=true", "algorithm.name=asgd", "training.epochs=2", "training.seed=3"]
+    assert found[0].words == tuple(word for one in told for word in ("--set", one))
+    (at_once,) = matrix(["sgd"], [1], [], ["run.evaluate_late=false"], tmp_path)
+    assert found[0].config["run.evaluate_late"] and not at_once.config["run.evaluate_late"]
 
 
 def test_a_configuration_is_a_file_too(tmp_path: Path) -> None:
