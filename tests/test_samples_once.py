@@ -47,10 +47,10 @@ def hold(moment):
         gate.pop(moment).touch()
         time.sleep(0.5)
 
-def saving(self, piece):
+def saving(self, piece, **more):
     if self.session.saver is not None:
         hold("before")
-    save(self, piece)
+    save(self, piece, **more)
 
 def beginning(self, samples, nbytes):
     hold("within")

@@ -3,6 +3,7 @@
 RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME say where it stands; `hosts.py` sets them.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,4 +22,6 @@ if __name__ == "__main__":
     rate = train(model, minibatches)
     if dist.get_rank() == 0:
         print(f"DDP {rate:.0f} samples/s", flush=True)
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may be ended in an order in which they abort the process

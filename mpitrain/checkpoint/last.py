@@ -6,6 +6,7 @@ for temporary files. Ranks on other nodes may not see that: then their own piece
 workers restart at the centre, as on another number of ranks.
 """
 
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,11 +15,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from mpitrain.checkpoint import Draft
 from mpitrain.checkpoint.coordination import Copies, copied
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, naming, printable
 from mpitrain.mpi.agreement import agreed
 
 if TYPE_CHECKING:
@@ -89,8 +88,9 @@ def _attempt(session: "Session", saver: "Saver", place: Callable[[], Path], copi
     first = transport.rank == 0
     if first:
         run, fault = _begin(saver, place, name, copies)
-    told = transport.broadcast(msgspec.json.encode((name, run, fault)), WHAT)
-    name, run, fault = msgspec.json.decode(told, type=tuple[int, str, str])
+    told = os.fsdecode(transport.broadcast(os.fsencode(f"{name}\0{run}\0{fault}"), WHAT))
+    trained, run, fault = told.split("\0", 2)
+    name = int(trained)
     if fault:
         return fault, []
     if not first:
@@ -100,7 +100,7 @@ def _attempt(session: "Session", saver: "Saver", place: Callable[[], Path], copi
     if first:
         fault = next((text for text in texts if text not in ("", UNSEEN)), "")
         fault = _end(saver, name, copies, [rank for rank in copies.sizes if rank not in lacking], fault)
-    return transport.broadcast(fault.encode(), WHAT).decode(), lacking
+    return os.fsdecode(transport.broadcast(os.fsencode(fault), WHAT)), lacking
 
 
 def _begin(saver: "Saver", place: Callable[[], Path], name: int, copies: Copies) -> tuple[str, str]:
@@ -143,5 +143,5 @@ def _settled(saver: "Saver") -> str:
     try:
         saver.settle()
     except BadInput as error:
-        return str(error)
+        return printable(str(error))
     return ""
