@@ -97,29 +97,29 @@ MUTATIONS = [
     Mutation(
         "turns are not restored",
         f"{CENTRE}/adding_worker.py",
-        'self.t, self.turns, self.began = numbers["t"], numbers["turns"], numbers.get("began", 0)',
-        'self.t, self.turns, self.began = numbers["t"], 0, numbers.get("began", 0)',
+        "self.t, self.turns, self.began = past.t, past.turns, past.began",
+        "self.t, self.turns, self.began = past.t, 0, past.began",
         ELASTIC,
     ),
     Mutation(
         "a worker's clock is not restored",
         f"{CENTRE}/adding_worker.py",
-        'self.t, self.turns, self.began = numbers["t"], numbers["turns"]',
-        'self.t, self.turns, self.began = 0, numbers["turns"]',
+        "self.t, self.turns, self.began = past.t, past.turns, past.began",
+        "self.t, self.turns, self.began = 0, past.turns, past.began",
         ELASTIC,
     ),
     Mutation(
         "a worker's own rate is not restored",
         f"{CENTRE}/adding_worker.py",
-        '        self.rate.restore(numbers["rate"])\n',
+        "        self.rate.restore(past.rate)\n",
         "",
         ELASTIC,
     ),
     Mutation(
         "a worker's rest of a period is not restored",
         f"{CENTRE}/adding_worker.py",
-        'self.rest = [Work(*row) for row in numbers["rest"]]',
-        "self.rest = []",
+        "self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)",
+        "self.rest, self.stock = [], of_rows(past.stock, samples)",
         ELASTIC,
     ),
     Mutation(
@@ -351,8 +351,8 @@ MUTATIONS = [
     Mutation(
         "steps since an average are not restored",
         "protocols/model_averaging.py",
-        'self.t, self.since = numbers["t"], numbers.get("since", 0)',
-        'self.t, self.since = numbers["t"], 0',
+        "self.t, self.since = past.t, past.since",
+        "self.t, self.since = past.t, 0",
         AVERAGING,
     ),
     Mutation(
