@@ -114,13 +114,14 @@ def test_virtual_seconds_of_updates_and_copies(
 
 
 def test_virtual_seconds_of_an_evaluation(tmp_path: Path) -> None:
-    """One rank: 23 updates, then 359 samples, on a node that is three times as slow."""
+    """One rank: 23 updates, then 359 samples, on a node that is three times as slow. These are no training."""
     (tmp_path / "cluster.toml").write_text(CLUSTER + UPDATES + "[[slow]]\nnode = 0\nfactor = 3.0")
     keys = ["--set", "algorithm.name=sgd", "--set", "training.minibatch=64", "--set", "training.epochs=1"]
     command = ["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--ranks", "1", *keys]
     assert main([*command, "--out", str(tmp_path / "run")]) == 0
-    seconds = json.loads((tmp_path / "run" / "summary.json").read_text())["seconds"]
-    assert seconds == pytest.approx(3 * (23 * (0.5 + 4 * 38_282 * 1e-6) + 1438 * 0.25 + 359 * 1e-3))
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["seconds"] == pytest.approx(3 * (23 * (0.5 + 4 * 38_282 * 1e-6) + 1438 * 0.25))
+    assert told["time"][0]["evaluation"] == pytest.approx(3 * 359 * 1e-3)
 
 
 @pytest.mark.parametrize("algorithm", ["asgd", "easgd", "allreduce", "hybrid"])
