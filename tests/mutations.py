@@ -293,7 +293,7 @@ MUTATIONS = [
         "the round of a stop is handed out again",
         f"{PEERS}/rounds.py",
         "strict=False) if reached <= place]",
-        "strict=False) if reached <= place + 1]",
+        "strict=False) if reached <= now.after]",
         "sparse-delta",
     ),
     Mutation(
@@ -354,6 +354,7 @@ MUTATIONS = [
         "self.t, self.since = past.t, past.since",
         "self.t, self.since = past.t, 0",
         AVERAGING,
+        "tests/simulation/test_training.py",
     ),
     Mutation(
         "the last average keeps its whole momentum",

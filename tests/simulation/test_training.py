@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from mpitrain.cli.setup import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.mpi import MPI
+from mpitrain.protocols.model_averaging import AveragingStepper
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
 from mpitrain.simulation.job import Job
@@ -66,6 +67,30 @@ def test_the_bits_of_runs_under_mpi(launch: Callable[..., Any], tmp_path: Path) 
         real = json.loads((tmp_path / name / "summary.json").read_text())
         same = ("parameters_sha256", "samples", "updates", "exchange", "algorithm", "workers")
         assert {key: told[key] for key in same} == {key: real[key] for key in same}
+
+
+def test_a_last_period_counts_its_steps_on_both_sides_of_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Averages after steps 4 and 8 and at the end, after 11; stopped after 9, the last one is of three steps still."""
+    keys = (*KEYS, "algorithm.name=block-momentum", "algorithm.tau=4", "training.minibatch=66", "training.epochs=1")
+    whole = simulated(Job[int](2), tmp_path / "whole", *keys)
+    step = AveragingStepper.step
+
+    def stopped(stepper: AveragingStepper, work: Work) -> float:
+        stepper.session.stop.flag |= stepper.t == 8
+        return step(stepper, work)
+
+    options = TrainOptions(overrides=keys, out=tmp_path / "run")
+    with threadpool_limits(1), monkeypatch.context() as patched:
+        patched.setattr(AveragingStepper, "step", stopped)
+        Job[int](2).run(lambda transport: train_on(transport, options, Stop()))
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["exit_reason"] != "finished" and told["updates"] == 9
+    with threadpool_limits(1):
+        Job[int](2).run(lambda transport: train_on(transport, TrainOptions(resume=tmp_path / "run"), Stop()))
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["updates"] == 2 and told["parameters_sha256"] == whole["parameters_sha256"]
 
 
 def heavy(seed: int) -> Callable[[int, int], float]:

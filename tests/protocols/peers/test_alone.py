@@ -8,7 +8,7 @@ from mpitrain.mpi import Transport
 from mpitrain.ops.residual import INDEX, SIGN
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.peers.compression import Compression
-from mpitrain.rules.sparse_delta import UNIT, round_threshold
+from mpitrain.rules.sparse_delta import UNIT, adapted, round_threshold
 
 
 def trained(session_of, *settings: str):
@@ -137,3 +137,15 @@ def test_coarse_steps_are_warned_of_once_a_stage(session_of) -> None:
     session.monitor.progress.line = lines.append
     PROTOCOLS["peers"](session)
     assert len(lines) == 1 and "stage 1" in lines[0] and "2^-26" in lines[0]
+
+
+def test_minibatches_whose_entries_are_held_back_count_in_the_density(session_of) -> None:
+    """Two of five elements after three minibatches are 2/15 a minibatch: to this the threshold answers."""
+    settings = ("algorithm.name=sparse-delta", "algorithm.threshold=0.5", "algorithm.target_density=0.25")
+    session = session_of(Transport(deadline=10.0), *settings)
+    compression, now = Compression(session), session.schedule.all[0]
+    for emits in (False, False, True):
+        compression.begin(4, now, emit=emits)
+        found = compression.end(np.array([0.1, -0.1, 0.0, 0.0, 0.0]))
+    assert found.words.size == 2
+    assert session.state.local_numbers["threshold"] == adapted(0.5, 2 / 5 / 3, 0.25)
