@@ -55,9 +55,12 @@ TRIALS = {
     "hybrid/iteration.py": Trial("--minibatch 2 --iterations 1 --width 0.05", 2),
     "hybrid/logistic.py": Trial("--steps 200"),
     "hybrid/progress.py": Trial("0.01 1", 2),
+    "hybrid/speedup.py": Trial("{out} --minibatch 2 --iterations 1 --width 0.05 --ranks 1 2 --schemes a"),
     "hybrid/synthetic.py": Trial("{out} --train 200 --test 100"),
     "hybrid/table.py": Trial("{out} --set data.path={images} --seeds 1 --ranks 1 2 --set training.epochs=0.5"),
-    "papers/scaling.py": Trial("{out} zhang2013 {frames} --set training.epochs=0.1 --set run.evaluate_every=0"),
+    "papers/scaling.py": Trial(
+        "{out} zhang2013 {frames} --seeds 1 --set training.epochs=0.1 --set run.evaluate_every=0"
+    ),
     "prepare/images.py": Trial("--pictures 20 --turns 1", wants=("PIL",)),
     "prepare/kaldi.py": Trial("--hours 0.01 --turns 1", wants=("kaldiio",)),
     "prepare/speech.py": Trial("--hours 0.005 --turns 1", wants=("espeakng_loader", "kaldi_native_fbank")),
@@ -71,6 +74,7 @@ TRIALS = {
         f"--rounds 1 --rates none --minibatches 1 1 1 --torch {sys.executable}", wants=("hosts", "torch")
     ),
     "sparse/rates.py": Trial("1 1", 2),
+    "sparse/start.py": Trial("{out} {frames} --peers 2 --width 0.02 --minibatches 1"),
     "sparse/study.py": Trial(f"teams digits {{out}} {SHORT}"),
     "speech/study.py": Trial("minibatch {frames} {out} --sizes 64 128 --set training.epochs=0.05"),
     "staleness/study.py": Trial("grid digits {out} --rates 0.1 --set training.epochs=0.05"),

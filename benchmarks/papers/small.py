@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -17,9 +19,9 @@ from mpitrain.simulation.clusters import find
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import launch
 
-COMMON: dict[str, Any] = {"run.checkpoint_every": 0, "run.progress": "none", "run.threads": 1, "training.seed": 1}
+COMMON: dict[str, Any] = {"run.checkpoint_every": 0, "run.progress": "none", "run.threads": 1}
 #: 31,304 parameters: 11 frames of 20 bins, 2 x 64, 200 classes.
-SPEECH = COMMON | launch.SPEECH | {"model.seed": 1}
+SPEECH = COMMON | launch.SPEECH
 PARAMETERS = {"speech": 31_304, "digits": 4_810}
 
 
@@ -38,14 +40,14 @@ class Small:
         """Write the paper's cluster as a file for the small network, so that its times have the paper's proportions.
 
         Links are slower by the ratio of the numbers of parameters: a message of all parameters takes as long as the
-        paper's. Links between nodes are then `faster` by that factor. A gradient of the small minibatch takes as long
-        as one of the paper's.
+        paper's. Then all are `faster` by that factor. A gradient of the small minibatch takes as long as one of the
+        paper's.
         """
         of = cluster.read(find(self.paper))
         ratio, gradient = self.own / self.parameters, of.gradient
         slower = [
-            msgspec.structs.replace(link, bandwidth=link.bandwidth * ratio * more)
-            for link, more in ((of.within_node, 1.0), (of.between_nodes, faster))
+            msgspec.structs.replace(link, bandwidth=link.bandwidth * ratio * faster)
+            for link in (of.within_node, of.between_nodes)
         ]
         line = msgspec.structs.replace(
             gradient, seconds_per_sample=gradient.seconds_per_sample * self.minibatch / self.stands
@@ -59,48 +61,88 @@ class Small:
 
 @dataclass(frozen=True)
 class Runs:
-    """Where the runs of a table go, and what they share; `fixed` overrides what a run says itself."""
+    """Where the runs of a table go, one for each seed, and what they share; `fixed` overrides what a run says."""
 
     out: Path
     cluster: Path
     settings: dict[str, Any]
     fixed: dict[str, Any]
     config: Path | None = None
+    seeds: tuple[int, ...] = (1, 2, 3)
 
-    def run(self, name: str, ranks: int, more: dict[str, Any]) -> dict[str, Any] | None:
-        """A run's summary; None if it diverged."""
-        return launch.simulate(self.out / name, ranks, self.cluster, self.settings | more | self.fixed, self.config)
+    def run(self, name: str, ranks: int, more: dict[str, Any]) -> list[dict[str, Any] | None]:
+        """The summary of each seed's run; None if it diverged."""
+        return [launch.simulate(*self._given(name, seed, ranks, more)) for seed in self.seeds]
 
-    def converged(self, name: str, ranks: int, more: dict[str, Any]) -> dict[str, Any]:
+    def converged(self, name: str, ranks: int, more: dict[str, Any]) -> list[dict[str, Any]]:
         """As `run`, where no run may diverge."""
-        return launch.converged(self.out / name, ranks, self.cluster, self.settings | more | self.fixed, self.config)
+        return [launch.converged(*self._given(name, seed, ranks, more)) for seed in self.seeds]
 
-    def curve(self, name: str) -> list[dict[str, Any]]:
-        """The evaluations of a run that is there."""
-        return read_run(self.out / name, name).events("evaluate")
+    def _given(self, name: str, seed: int, ranks: int, more: dict[str, Any]) -> tuple[Any, ...]:
+        settings = self.settings | {"training.seed": seed, "model.seed": seed} | more | self.fixed
+        return self._folder(name, seed), ranks, self.cluster, settings, self.config
 
-    def seconds_to(self, name: str, ranks: int, more: dict[str, Any], key: str, target: float) -> float | None:
-        """Virtual seconds until the error is no more than `target`; None if it never is."""
-        return None if self.run(name, ranks, more) is None else time_to(self.curve(name), key, target)
+    def _folder(self, name: str, seed: int) -> Path:
+        return self.out / f"seed-{seed}" / name
+
+    def curves(self, name: str) -> list[list[dict[str, Any]]]:
+        """The evaluations of each seed's run; none of one that diverged."""
+        folders = [self._folder(name, seed) for seed in self.seeds]
+        return [
+            read_run(at, name).events("evaluate") if (at / "summary.json").exists() else []  # whole ones alone
+            for at in folders
+        ]
+
+    def times(self, name: str, ranks: int, more: dict[str, Any], key: str, target: float) -> "Times":
+        """Virtual seconds of each seed until the error is no more than `target`."""
+        self.run(name, ranks, more)
+        curves = self.curves(name)
+        return Times([time_to(each, key, target) for each in curves], [least_error(each, key) for each in curves])
 
     def soonest(
         self, name: str, ranks: int, rates: tuple[float, ...], more: dict[str, Any], key: str, target: float
-    ) -> tuple[float | None, float, float]:
-        """Of the rates: the seconds of the soonest at the target or, if none comes there, of the least error; the rate;
-        the least error at that rate."""
-        tried = []
-        for rate in rates:
-            at = f"{name}-{rate:g}"
-            seconds = self.seconds_to(at, ranks, more | {"training.learning_rate": rate}, key, target)
-            least = least_error(self.curve(at), key) if (self.out / at / "summary.json").exists() else 1.0
-            tried.append((float("inf") if seconds is None else seconds, least, rate))
-        seconds, least, rate = min(tried)
-        return (None if seconds == float("inf") else seconds), rate, least
+    ) -> tuple["Times", float]:
+        """Of the rates: the times of the soonest, and the rate."""
+        tried = {
+            rate: self.times(f"{name}-{rate:g}", ranks, more | {"training.learning_rate": rate}, key, target)
+            for rate in rates
+        }
+        best = min(rates, key=lambda rate: tried[rate].merit)
+        return tried[best], best
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of each seed: the virtual seconds until an error, None if it never comes there, and the least error."""
+
+    seconds: list[float | None]
+    least: list[float]
+
+    @property
+    def merit(self) -> tuple[int, float, float]:
+        """Less is better: how many seeds do not come there, the mean seconds of those that do, the mean least error."""
+        there = [s for s in self.seconds if s is not None]
+        return len(self.least) - len(there), fmean(there) if there else 0.0, fmean(self.least)
+
+    def faster(self, base: "Times") -> list[float | None]:
+        """How many times as soon as `base`, by seed."""
+        pairs = zip(base.seconds, self.seconds, strict=True)
+        return [one / own if one is not None and own is not None else None for one, own in pairs]
+
+
+def spread(values: Sequence[float | None], form: str = "{:.1f}") -> str:
+    """Mean, least and greatest of the seeds' values; how many have one, unless all do; a dash if none has."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return "–"
+    of = "" if len(there) == len(values) else f"{len(there)} of {len(values)} seeds: "
+    least, mean, greatest = (form.format(value) for value in (min(there), fmean(there), max(there)))
+    return f"{of}{mean}" if len(there) == 1 or least == greatest else f"{of}{mean} ({least} to {greatest})"
 
 
 def least_error(curve: list[dict[str, Any]], key: str) -> float:
-    """Of all evaluations."""
-    return min(float(record[key]) for record in curve)
+    """Of all evaluations; 1 if there are none."""
+    return min((float(record[key]) for record in curve), default=1.0)
 
 
 def corpus(word: str) -> dict[str, Any]:
