@@ -44,7 +44,7 @@ SMALL = {
     "mvadownpour2015": CIFAR,
     "chan2014": Small((23,), 200, 3, 3 * 256, ("model.width=0.06",)),
     "krizhevsky2014": Small((72, 72, 3), 1000, 2, 2 * 128, ("model.width=0.06", "data.crop=67")),
-    "strom2015": Small((20,), 200, 2, 2 * 256, ("model.width=0.05", "pretraining.samples=2048")),
+    "strom2015": Small((20,), 200, 10, 10 * 256, ("model.width=0.05", "pretraining.samples=2048")),
     "zhang2013": Small((42,), 200, 5, 3 * 256, ("model.width=0.04", "pretraining.samples=2048")),
 }
 
