@@ -59,7 +59,7 @@ def make(layer: table.LayerTable) -> Layer:
 def _(layer: table.Convolution) -> Layer:
     pool = MaxPool(layer.pool, layer.pool_stride) if layer.pool else None
     geometry = layer.filters, layer.kernel, layer.stride, layer.pad, pool
-    return Convolution(*geometry, deviation=layer.deviation, bias=layer.bias, gain=layer.gain)
+    return Convolution(*geometry, deviation=layer.deviation, bias=layer.bias, gain=layer.gain, groups=layer.groups)
 
 
 @make.register

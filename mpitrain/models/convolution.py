@@ -1,13 +1,14 @@
 """Two-dimensional convolution, optionally followed by max-pooling in cache."""
 
 from collections.abc import Iterator
-from math import sqrt
+from math import prod, sqrt
 
 import numpy as np
 
 from mpitrain.flat import Array, Parameter
+from mpitrain.models.group_product import GroupProduct
 from mpitrain.models.layer import DoesNotFit, Layer, Shape, Views
-from mpitrain.models.patch_product import Patches
+from mpitrain.models.patch_product import Patches, Product
 from mpitrain.models.pooling import MaxPool
 
 
@@ -16,7 +17,11 @@ class Convolution(Layer):
 
     Product and pooling treat a few examples at a time, so that the patches and the output before pooling stay in cache.
     The bias is added after pooling, with the same result: max(z) + b = max(z + b).
-    `deviation` defaults to √(`gain` / (kh·kw·inputs)).
+
+    With several `groups`, input channels and filters are divided into as many equal parts, one after another, and each
+    filter sees only the channels of its own group. W is then [kh, kw, inputs / groups, filters].
+
+    `deviation` defaults to √(`gain` / inputs of a filter).
     """
 
     kind = "conv"
@@ -32,10 +37,11 @@ class Convolution(Layer):
         deviation: float | None = None,
         bias: float = 0.0,
         gain: float = 2.0,
+        groups: int = 1,
     ) -> None:
         super().__init__()
         self.filters, self.kernel, self.stride, self.pad = filters, kernel, stride, pad
-        self.pool = pool
+        self.pool, self.groups = pool, groups
         self.deviation, self.bias, self.gain = deviation, bias, gain
 
     def prepare(self, input_shape: Shape) -> Shape:
@@ -46,10 +52,13 @@ class Convolution(Layer):
         if min(rows, columns) < 1:
             why = f"a kernel of {self.kernel} x {self.kernel} does not fit {height} x {width} pixels"
             raise DoesNotFit(self.name, "kernel", why)
+        if channels % self.groups or self.filters % self.groups:
+            why = f"{channels} channels and {self.filters} filters cannot both be divided into {self.groups} groups"
+            raise DoesNotFit(self.name, "groups", why)
         self.image = (rows, columns)
-        self._product = self.workspace.product(self.name, Patches(self.kernel, self.stride, self.pad, self.image))
-        deviation = sqrt(self.gain / (self.kernel**2 * channels)) if self.deviation is None else self.deviation
-        shape = (self.kernel, self.kernel, channels, self.filters)
+        self._product = self._make_product()
+        shape = (self.kernel, self.kernel, channels // self.groups, self.filters)
+        deviation = sqrt(self.gain / prod(shape[:3])) if self.deviation is None else self.deviation
         weights = Parameter(f"{self.name}.weights", shape, ("gaussian", deviation))
         bias = Parameter(f"{self.name}.bias", (self.filters,), ("constant", self.bias), decay=False)
         self.parameters = [weights, bias]
@@ -64,7 +73,7 @@ class Convolution(Layer):
 
     @property
     def operations(self) -> int:
-        return self.image[0] * self.image[1] * self.filters * self.kernel**2 * self.input_shape[2]
+        return self.image[0] * self.image[1] * prod(self.parameters[0].shape)
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         weights, bias = (views[p.name] for p in self.parameters)
@@ -99,6 +108,13 @@ class Convolution(Layer):
             if dx is not None:
                 self._product.input_gradient(dz, views[weights.name], dx[block])
         return dx
+
+    def _make_product(self) -> Product:
+        window = Patches(self.kernel, self.stride, self.pad, self.image)
+        if self.groups == 1:
+            return self.workspace.product(self.name, window)
+        each = [self.workspace.product(f"{self.name}.group{group}", window) for group in range(self.groups)]
+        return GroupProduct(self.name, each, self.workspace)
 
     def _before_pooling(self, n: int, like: Array) -> Array:
         return self.buffer("z", (n, *self.image, self.filters), like)

@@ -38,7 +38,11 @@ class LayerTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_fi
 
 class Convolution(LayerTable, frozen=True, tag="convolution"):
     """`filters` square filters of side `kernel`, `stride` pixels apart, over an image with `pad` zeros at each edge;
-    then, if `pool` is given, the maximum of windows of side `pool`, `pool_stride` apart (by default `pool`)."""
+    then, if `pool` is given, the maximum of windows of side `pool`, `pool_stride` apart (by default `pool`).
+
+    With several `groups`, channels and filters are divided into as many equal parts, and each filter sees only the
+    channels of its own group.
+    """
 
     filters: Size
     kernel: Pixels
@@ -46,6 +50,7 @@ class Convolution(LayerTable, frozen=True, tag="convolution"):
     pad: Padding = 0
     pool: Pixels | None = None
     pool_stride: Pixels | None = None
+    groups: Size = 1
     gain: NotNegative = 2.0
     deviation: NotNegative | None = None
     bias: Finite = 0.0  # the initial one of every filter

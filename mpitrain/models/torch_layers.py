@@ -89,7 +89,7 @@ def _(layer: FullyConnected, x: torch.Tensor, own: Own, training: bool) -> torch
 @apply.register
 def _(layer: Convolution, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
     filters = own["weights"].permute(3, 2, 0, 1)
-    y = functional.conv2d(x, filters, own["bias"], layer.stride, layer.pad)
+    y = functional.conv2d(x, filters, own["bias"], layer.stride, layer.pad, groups=layer.groups)
     return y if layer.pool is None else apply(layer.pool, y, {}, training)
 
 

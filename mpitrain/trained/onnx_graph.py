@@ -101,7 +101,7 @@ def _(layer: Convolution, graph: Graph, views: Views) -> None:
     weights, bias = layer.parameters
     filters = graph.constant(weights.name, views[weights.name].transpose(3, 2, 0, 1))
     shape = {"kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2, "pads": [layer.pad] * 4}
-    graph.add("Conv", filters, graph.constant(bias.name, views[bias.name]), **shape)
+    graph.add("Conv", filters, graph.constant(bias.name, views[bias.name]), group=layer.groups, **shape)
     if layer.pool:
         translate(layer.pool, graph, views)
 

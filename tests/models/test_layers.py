@@ -40,6 +40,8 @@ LAYERS = [
     (Convolution(3, 2, pool=MaxPool(2)), (6, 5, 2)),
     (Convolution(2, 3, pad=1, pool=MaxPool(3, 2)), (7, 7, 2)),
     (Convolution(1, 2, pool=MaxPool(20)), (21, 22, 1)),
+    (Convolution(4, 3, pad=1, groups=2), (4, 5, 6)),
+    (Convolution(3, 2, stride=2, pool=MaxPool(2, 1), groups=3), (7, 6, 3)),
 ]
 
 
@@ -51,6 +53,7 @@ def test_gradients_are_those_of_central_differences(layer: Layer, shape: Shape) 
 def test_convolution_in_blocks_of_one_example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workspace, "patch_rows", 1)
     check_layer(Convolution(2, 3, pad=1, pool=MaxPool(2)), (4, 5, 3), n=4)
+    check_layer(Convolution(2, 3, pad=1, pool=MaxPool(2), groups=2), (4, 5, 4), n=4)
 
 
 def run(layer: Layer, x: Array, parameters: Array) -> Array:
@@ -100,6 +103,25 @@ def test_convolution_weights_are_height_width_input_filter() -> None:
     weights[1, 0, 1, 0] = weights[0, 1, 0, 1] = 1
     y = run(Convolution(2, 2), x, np.append(weights.ravel(), [0, 0]))
     np.testing.assert_array_equal(y.ravel(), [x[0, 1, 0, 1], x[0, 0, 1, 0]])
+
+
+def test_groups_by_hand() -> None:
+    """Channels 1, 2 and 3, 4 of one pixel; W [1, 1, 2, 4] has two filters for each group."""
+    weights = np.array([[1.0, 10.0, 100.0, 1000.0], [2.0, 20.0, 200.0, 2000.0]])
+    parameters = np.append(weights.ravel(), [0.5, 0, 0, -0.5])
+    y = run(Convolution(4, 1, groups=2), np.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 1, 4), parameters)
+    np.testing.assert_array_equal(y.ravel(), [1 + 4 + 0.5, 10 + 40, 300 + 800, 3000 + 8000 - 0.5])
+
+
+def test_groups_are_whole_and_see_fewer_channels() -> None:
+    """Weights are drawn for the channels of a group; what cannot be divided is said."""
+    layer = Convolution(6, 2, groups=3)
+    layer.connect((4, 3, 12))
+    assert layer.parameters[0].shape == (2, 2, 4, 6) and layer.parameters[0].initial == ("gaussian", (2 / 16) ** 0.5)
+    assert layer.operations == 3 * 2 * 6 * 4 * 4
+    for channels, filters in ((11, 6), (12, 5)):
+        with pytest.raises(BadInput, match=f"{channels} channels and {filters} filters cannot both be divided into 3"):
+            Convolution(filters, 1, groups=3).connect((2, 2, channels))
 
 
 def test_max_pool_by_hand() -> None:

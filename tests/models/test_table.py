@@ -74,7 +74,7 @@ def test_the_gradient_of_every_kind_is_that_of_central_differences() -> None:
 
 OTHER = {"stride": 2, "pool": 3, "pool_stride": 2, "pad": 1, "filters": 4, "kernel": 5, "units": 6, "size": 7}
 OTHER |= {"scale": 0.25, "power": 0.5, "offset": 1.25, "rate": 0.125, "gain": 0.75, "deviation": 0.375, "bias": 0.625}
-OTHER |= {"columns": 3, "scaled": "evaluation"}
+OTHER |= {"columns": 3, "groups": 2, "scaled": "evaluation"}
 
 
 @pytest.mark.parametrize("kind", table.KINDS)
@@ -207,6 +207,7 @@ CONV = '{kind = "convolution", filters = 3, kernel = 5}, {kind = "relu"}, '
         (CONV + '{kind = "convolution", filters = 3, kernel = 5}' + LAST, r"layers\[2\]\.kernel = 5: .* 4 x 4 pixels"),
         (CONV + '{kind = "max-pool", size = 5}' + LAST, r"layers\[2\]\.size = 5: .* 4 x 4 pixels"),
         ('{kind = "convolution", filters = 3, kernel = 5, pool = 5}' + LAST, r"layers\[0\]\.pool = 5: .* 4 x 4 pixels"),
+        (CONV + '{kind = "convolution", filters = 4, kernel = 1, groups = 2}' + LAST, r"layers\[2\]\.groups = 2: 3 ch"),
         ('{kind = "fully-connected", units = 3}, ' + CONV[:-2] + LAST, r"layers\[1\]\.kind = 'convolution': .* 3 num"),
         ('{kind = "fully-connected", units = 3}, {kind = "max-pool", size = 1}' + LAST, r"layers\[1\]\.kind = 'max-p"),
         ('{kind = "fully-connected", units = 3}, {kind = "local-response-norm"}' + LAST, r"layers\[1\]\.kind = 'local"),

@@ -109,6 +109,7 @@ LAYERS: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
     "conv, strides and padding": ([Convolution(4, 3, stride=2, pad=1)], (7, 6, 2)),
     "conv with pool": ([Convolution(4, 2, pool=MaxPool(3, 2))], (9, 8, 2)),
     "even kernel, odd image": ([Convolution(3, 2, stride=2), Relu(), Convolution(4, 2)], (9, 7, 1)),
+    "conv in groups": ([Convolution(6, 2, groups=3)], (5, 4, 3)),
     "pool": ([MaxPool(2)], (7, 6, 2)),
     "overlapping pool": ([MaxPool(3, 2)], (8, 9, 2)),
     "norm": ([LocalResponseNorm(size=3, scale=0.5, power=0.75, offset=1.5)], (3, 4, 7)),
