@@ -49,6 +49,7 @@ class PresetOptions:
     width: float = 1.0
     dropout: float | None = None
     hidden_layers: int | None = None
+    output: Output = "softmax"
 
     def units(self, number: int) -> int:
         """A hidden size after scaling, at least 1."""
@@ -57,6 +58,10 @@ class PresetOptions:
     def drop(self, rate: float = 0.5, scaled: Scaled = "training") -> Dropout:
         """Dropout at the paper's rate, unless it is overridden."""
         return Dropout(rate if self.dropout is None else self.dropout, scaled)
+
+    def classes(self, bias: float) -> FullyConnected:
+        """The outputs of a paper that says their bias: of a softmax, since logistic ones begin at 1/classes."""
+        return FullyConnected(gain=1.0, bias=bias if self.output == "softmax" else None)
 
 
 Layers = Callable[[PresetOptions], list[AnyLayer]]
@@ -77,21 +82,27 @@ def digits_cnn(o: PresetOptions) -> list[AnyLayer]:
 
 
 def chan2014_cnn(o: PresetOptions) -> list[AnyLayer]:
-    """Chan & Lane 2014 Figure 2, sizes ours: 23 x 23 log-mel, two convolutions, two fully connected of 1024."""
+    """Chan & Lane 2014 Figure 2, sizes ours: 23 x 23 log-mel, two convolutions, two fully connected of 1024.
+
+    §5: "biases set to a small positive value"; 0.1 is ours.
+    """
     layers: list[AnyLayer] = []
     for filters, kernel in ((64, 5), (128, 3)):
         layers += [Convolution(o.units(filters), kernel, pool=2, bias=0.1), Relu()]
     for _ in range(2):
         layers += [FullyConnected(o.units(1024), bias=0.1), Relu(), o.drop()]
-    return [*layers, FullyConnected(gain=1.0)]
+    return [*layers, o.classes(bias=0.1)]
 
 
 def chan2014_dnn(o: PresetOptions) -> list[AnyLayer]:
-    """Chan & Lane 2014's baseline: five fully connected ReLU layers with 50 % dropout; the width, 1024, is ours."""
+    """Chan & Lane 2014's baseline: five fully connected ReLU layers with 50 % dropout; the width, 1024, is ours.
+
+    Biases are those of `chan2014_cnn`.
+    """
     layers: list[AnyLayer] = []
     for _ in range(o.hidden_layers or 5):
         layers += [FullyConnected(o.units(1024), bias=0.1), Relu(), o.drop()]
-    return [*layers, FullyConnected(gain=1.0)]
+    return [*layers, o.classes(bias=0.1)]
 
 
 def sigmoid_dnn(units: int, o: PresetOptions) -> list[AnyLayer]:
@@ -143,7 +154,7 @@ def easgd_imagenet(o: PresetOptions) -> list[AnyLayer]:
         layers += [Convolution(o.units(filters), kernel, stride, pool=pool or None, bias=0.1), Relu()]
     for _ in range(2):
         layers += [FullyConnected(o.units(4096), bias=0.1), Relu(), o.drop()]
-    return [*layers, FullyConnected(gain=1.0, bias=0.1)]
+    return [*layers, o.classes(bias=0.1)]
 
 
 def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
@@ -232,7 +243,7 @@ def design(
     _check(dropout is None or 0 <= dropout < 1, f"model.dropout: {dropout} is not in [0, 1)")
     _check(hidden_layers is None or hidden_layers > 0, f"model.hidden_layers: {hidden_layers} is not above 0")
     _check(hidden_layers is None or known.depth, f"model.hidden_layers: {preset} has a fixed number of layers")
-    layers = known.layers(PresetOptions(width, dropout, hidden_layers))
+    layers = known.layers(PresetOptions(width, dropout, hidden_layers, chosen))
     penalty = known.l2 if l2 is None else l2, known.l2_biases if l2_biases is None else l2_biases
     return Design(layers, chosen, *penalty, preset)
 

@@ -155,6 +155,19 @@ def test_chan2014_baseline() -> None:
     assert shapes == [(529, 1024), *[(1024, 1024)] * 4, (1024, 1998)]
 
 
+@pytest.mark.parametrize("preset", ["chan2014-cnn", "chan2014-dnn", "easgd-imagenet"])
+def test_all_biases_begin_at_a_tenth(preset: str) -> None:
+    """As the papers have it; logistic outputs begin at 1/classes all the same."""
+    shape, width = SCALED[preset]
+
+    def biases(**options: str) -> list[tuple[str, float]]:
+        network = build(preset, shape, 11, width=width, **options)
+        return [p.initial for p in network.layout.parameters if p.name.endswith("bias")]
+
+    assert set(biases()) == {("constant", 0.1)}
+    assert biases(output="logistic") == [*biases()[:-1], ("constant", -log(10))]
+
+
 def test_split_is_the_first_fully_connected_layer() -> None:
     network = build("digits-cnn", (8, 8, 1), 10)
     kinds = [isinstance(layer, FullyConnected) for layer in network.layers]
