@@ -4,17 +4,19 @@ from math import log
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.models.build import build
+from mpitrain.models import table
+from mpitrain.models.build import build, network
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.losses import Logistic, Softmax
 from mpitrain.models.network import Network
 from mpitrain.models.normalisation import LocalResponseNorm
-from mpitrain.models.presets import PRESETS
+from mpitrain.models.presets import PRESETS, Design, design
 from mpitrain.rng import stream
 from mpitrain.rules.sgd import krizhevsky
 
@@ -105,6 +107,24 @@ def test_krizhevsky2014_starts_from_the_authors_values() -> None:
     assert [p.initial[1] for p in quarter.layout.parameters[::2]] == [0.01, 0.02, 0.06, 0.06, 0.06, 0.02, 0.02, 0.02]
     softmax = build("krizhevsky2014", (224, 224, 3), 1000, output="softmax", width=0.01)
     assert softmax.layout.parameters[-1].initial == ("constant", 0.0)
+
+
+@pytest.mark.parametrize(("fourth", "more"), [(256, 0.002), (384, 0.014)])
+def test_krizhevsky2014_s_fourth_convolution_fits_the_text_s_number_of_parameters(fourth: int, more: float) -> None:
+    """0.2 % more than the model of two towers (2012), whose second, fourth and fifth convolution have two groups."""
+    tower = design("krizhevsky2014")
+    place = [at for at, layer in enumerate(tower.layers) if isinstance(layer, table.Convolution)][3]
+    tower.layers[place] = replace(tower.layers[place], filters=fourth)
+    towers: list[table.AnyLayer] = [
+        table.Convolution(96, 11, stride=4, pad=2, pool=3, pool_stride=2),
+        table.Convolution(256, 5, pad=2, pool=3, pool_stride=2, groups=2),
+        table.Convolution(384, 3, pad=1),
+        table.Convolution(384, 3, pad=1, groups=2),
+        table.Convolution(256, 3, pad=1, pool=3, pool_stride=2, groups=2),
+        *(table.FullyConnected(units) for units in (4096, 4096, 1000)),
+    ]
+    one, two = (network(made, (224, 224, 3), 1000).layout.size for made in (tower, Design(towers)))
+    assert one / two - 1 == pytest.approx(more, abs=5e-4)
 
 
 @pytest.mark.parametrize("classes", [2, 10, 1000])
