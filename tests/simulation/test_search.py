@@ -66,6 +66,18 @@ def test_every_algorithm_comes_up_and_a_seed_is_one_case(search: Any) -> None:
     assert sorted(chain(*PROTOCOLS.values())) == sorted(map(search.name_of, range(14)))
 
 
+def test_a_worker_that_stood_by_at_a_stop_begins_at_the_centre(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its stage comes after the resume, as it does where nothing was stopped."""
+    stages = "stages=[{at=0, workers=2}, {at=0.4, minibatch=24, workers=1}, {at=1.1, workers=2}]"
+    keys = ("algorithm.name=downpour", search.SMALL, "training.minibatch=64", "algorithm.tau=6", stages)
+    order = ("run.exchange=messages", "algorithm.order=round-robin", "training.dtype=float64")
+    what = search.Case((*keys, *order), 3, False, 5e-4, 0.82, 0, (), 3, 0.01)
+    monkeypatch.setattr(search, "case", lambda seed: what)
+    assert search.fault(1, tmp_path) == ""
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_peer_that_is_a_round_ahead_does_not_fill_the_inbox(search: Any, tmp_path: Path, seed: int) -> None:
     """With a window of one message and messages that are late, the one that was waited for once found no room."""

@@ -43,6 +43,7 @@ class Past(MastersPast, frozen=True, kw_only=True):
     rest: list[Row]
     stock: list[Row] = []
     open: bool = True
+    idle: bool = False
     rate: Rate
 
 
@@ -289,7 +290,7 @@ class AddingWorker(Loop[Work]):
     def note_numbers(self) -> None:
         """Put the numbers of a checkpoint where it looks for them."""
         works = {"rest": to_rows(self.rest), "stock": to_rows(self.stock)}
-        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "open": self._open}
+        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "open": self._open, "idle": self._idle}
         self.session.state.local_numbers.update(**numbers, **works, rate=self.rate.numbers())
 
     def restored(self, numbers: Numbers) -> None:
@@ -297,7 +298,7 @@ class AddingWorker(Loop[Work]):
         past, samples = checked(numbers, Past), self.session.state.queue.samples
         self.t, self.turns, self.began = past.t, past.turns, past.began
         self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
-        self._open = self._whole and (past.open or bool(self.rest))
+        self._open, self._idle = self._whole and (past.open or bool(self.rest)), past.idle
         self.rate.restore(past.rate)
         self.rule.restored()
 
