@@ -109,10 +109,10 @@ MUTATIONS = [
         ELASTIC,
     ),
     Mutation(
-        "a worker's own rate is not restored",
+        "the common rate that a worker has heard of is not restored",
         f"{CENTRE}/adding_worker.py",
-        "        self.rate.restore(past.rate)\n",
-        "",
+        "            self.session.state.rate.hear(past.falls)\n",
+        "            pass\n",
         ELASTIC,
     ),
     Mutation(
@@ -375,8 +375,8 @@ MUTATIONS = [
     Mutation(
         "the mean loss that lowers the rate is one rank's",
         "protocols/model_averaging.py",
-        "        self.rate.observe(mean)\n",
-        "        self.rate.observe(loss / max(share.count, 1))\n",
+        "mean = float(self._small[0] / self._small[1])",
+        "mean = loss / max(share.count, 1)",
         AVERAGING,
     ),
     Mutation(

@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mpitrain.algorithms.table import Algorithm, Count, NotNegative, Number
+from mpitrain.algorithms.stagnation import Slowing
+from mpitrain.algorithms.table import Count, NotNegative
 from mpitrain.errors import BadInput
-from mpitrain.rules import plain
-from mpitrain.schedules.local_rate import LocalRate
+from mpitrain.rules import plain, rates
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
 
 
-class Centred(Algorithm, frozen=True):
+class Centred(Slowing, frozen=True):
     """A centre on rank 0, which is also the only worker if there is one rank."""
 
     protocol = "centre"
@@ -56,8 +56,6 @@ class Elastic(Centred, frozen=True):
     additive = True
     tau: Count = 10  # τ: minibatches between two exchanges
     rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
-    plateau: Number = 0
-    """Above 0, η is divided by 5, then by 2, when the loss over windows of so many minibatches stagnates."""
     centre: Literal["whole", "sharded"] = "whole"  # x̃ on rank 0, or a share of it on every rank
 
     def check(self, config: "Config") -> None:
@@ -79,5 +77,5 @@ class Elastic(Centred, frozen=True):
     def sharded(self) -> bool:
         return self.centre == "sharded"
 
-    def local_rate(self) -> LocalRate:
-        return LocalRate(self.rate_decay, self.plateau)
+    def own_rate(self, eta: float, t: int) -> float:
+        return rates.decayed(eta, t, self.rate_decay) if self.rate_decay else eta

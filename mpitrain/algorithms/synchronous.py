@@ -3,20 +3,21 @@
 from math import ceil
 from typing import ClassVar, Literal
 
+from mpitrain.algorithms.stagnation import Slowing
 from mpitrain.algorithms.table import Algorithm, Amount, Average, Fraction, Share
 from mpitrain.flat import Array
 from mpitrain.optimizers import Buffers, Optimizer, with_momentum
 from mpitrain.rules import Fast, averaging, plain
 
 
-class Sgd(Algorithm, frozen=True, tag_field="name", tag="sgd"):
+class Sgd(Slowing, frozen=True, tag_field="name", tag="sgd"):
     """Plain SGD on one rank."""
 
     protocol = "synchronous"
     any_optimizer = True
 
 
-class Msgd(Algorithm, frozen=True, tag_field="name", tag="msgd"):
+class Msgd(Slowing, frozen=True, tag_field="name", tag="msgd"):
     """SGD with momentum on one rank."""
 
     protocol = "synchronous"
@@ -28,7 +29,7 @@ class Msgd(Algorithm, frozen=True, tag_field="name", tag="msgd"):
         return with_momentum(self.momentum, self.nesterov, fast)
 
 
-class _KeepsAverage(Algorithm, frozen=True):
+class _KeepsAverage(Slowing, frozen=True):
     """SGD on one rank whose model is an average z of its iterates; z₀ = θ₀."""
 
     protocol = "synchronous"

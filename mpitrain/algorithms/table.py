@@ -15,7 +15,7 @@ from mpitrain.optimizers.interface import Fraction as Fraction
 from mpitrain.optimizers.interface import NotNegative as NotNegative
 from mpitrain.optimizers.interface import Positive as Positive
 from mpitrain.rules import Fast, plain
-from mpitrain.schedules.local_rate import LocalRate
+from mpitrain.schedules.common_rate import CommonRate
 
 if TYPE_CHECKING:
     from mpitrain.config import Config
@@ -187,9 +187,13 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Whether workers start from different seeds than the centre (which traps EASGD, footnote 7)."""
         return False
 
-    def local_rate(self) -> LocalRate:
-        """A worker's own learning rate, which may decrease with its clock."""
-        return LocalRate(0.0, 0)
+    def common_rate(self) -> CommonRate:
+        """The learning rate of all ranks, which may fall with their loss."""
+        return CommonRate()
+
+    def own_rate(self, eta: float, t: int) -> float:
+        """A worker's own learning rate at its time t, of the common one η."""
+        return eta
 
     # ---- arithmetic
 

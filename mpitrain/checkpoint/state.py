@@ -13,6 +13,7 @@ from mpitrain.flat import Array, on_host
 from mpitrain.optimizers import Buffers
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Natural, Queue
+from mpitrain.schedules.common_rate import CommonRate, RatePast
 
 if TYPE_CHECKING:
     from mpitrain.device import Cpu
@@ -41,6 +42,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     samples: Natural
     losses: list[tuple[Natural, float]] = []
     first_loss: float | None = None
+    rate: RatePast | None = None
 
 
 @dataclass
@@ -62,6 +64,7 @@ class State:
     trained: int = 0  # number of samples whose gradients were applied
     local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
     local_numbers: Numbers = field(default_factory=dict)
+    rate: CommonRate = field(default_factory=CommonRate)
     losses: Losses = field(init=False)  # losses of the most recent samples
 
     def __post_init__(self) -> None:
@@ -87,6 +90,7 @@ class State:
             "samples": samples,
             "losses": self.losses.numbers(),
             "first_loss": self.losses.first,
+            "rate": self.rate.numbers(),
         }
 
     def restore(self, numbers: Numbers) -> None:
@@ -96,6 +100,8 @@ class State:
         self.queue.position = numbers["position"]
         self.losses.restore(numbers.get("losses", ()), self.trained)
         self.losses.first = numbers.get("first_loss")
+        if numbers.get("rate") is not None:
+            self.rate.restore(numbers["rate"])
 
     @property
     def model(self) -> Array:
@@ -109,4 +115,5 @@ class State:
 
 def fresh(options: Algorithm, theta: Array, queue: Queue) -> State:
     """The state at the start of a training, with the vectors that the algorithm keeps beside θ."""
-    return State(theta, queue, beside=options.beside(theta), model_of=options.model, local=dict(options.own(theta)))
+    beside, own, rate = options.beside(theta), dict(options.own(theta)), options.common_rate()
+    return State(theta, queue, beside=beside, model_of=options.model, local=own, rate=rate)

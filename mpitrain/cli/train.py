@@ -278,5 +278,8 @@ def _share_state(session: Session) -> None:
     numbers = np.array([state.index, state.began, state.trained, state.queue.position], dtype=np.int64)
     transport.broadcast_array(numbers, "the checkpoint")
     state.index, state.began, state.trained, state.queue.position = map(int, numbers)
+    rate = np.array(state.rate.numbers())
+    transport.broadcast_array(rate, "the checkpoint")
+    state.rate.restore(tuple(rate.tolist()))
     ranges = msgspec.json.encode(state.queue.returned)
     state.queue.returned = msgspec.json.decode(transport.broadcast(ranges, "the checkpoint"), type=list[Work])

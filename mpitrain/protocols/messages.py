@@ -76,6 +76,13 @@ class Report(Message, frozen=True):
     exchanges: Count
 
 
+class PeriodLosses(Message, frozen=True):
+    """The sum of the losses of the minibatches since I last told: how often has the common rate fallen?"""
+
+    minibatches: Count
+    loss: Finite
+
+
 class Unused(Message, frozen=True):
     """I was given these samples and have not trained on them. `Copied` or `Done` ends the list."""
 
@@ -137,6 +144,12 @@ class Resume(Message, frozen=True):
     """Go on, and write the piece under the checkpoint's name, unless that is REFUSED."""
 
     name: int
+
+
+class Falls(Message, frozen=True):
+    """How often the common rate has fallen, as an answer to losses."""
+
+    number: Count
 
 
 class Added(Message, frozen=True):
@@ -272,8 +285,10 @@ class Channel(Generic[T]):
         return self.unpack(transport.receive(source, self.tag, what), source)
 
 
-FromWorker = Claim | Ready | Gradient | Pull | Pulled | Move | Report | Unused | Copied | Done | StopRequest
-FromMaster = Assignment | Place | Piece | Grant | Added | Finish | Leave | Save | Resume
+FromWorker = (
+    Claim | Ready | Gradient | Pull | Pulled | Move | Report | PeriodLosses | Unused | Copied | Done | StopRequest
+)
+FromMaster = Assignment | Place | Piece | Grant | Added | Falls | Finish | Leave | Save | Resume
 FromPeer = Totals | Reached | Meeting
 FromLeader = Share | Attend | Over
 

@@ -15,7 +15,6 @@ from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_of, block_pairs, block_slices
 from mpitrain.models.model import Consumer
 from mpitrain.sampling.queue import Natural, Work
-from mpitrain.schedules.local_rate import Rate
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
 
@@ -34,7 +33,6 @@ class Past(msgspec.Struct, frozen=True):
     """A rank's numbers in a checkpoint; older ones lack `since`."""
 
     t: Natural
-    rate: Rate
     since: Natural = 0
 
 
@@ -50,9 +48,9 @@ class AveragingStepper(Together):
             x = session.device.to_device(session.network.initial(seed + 1 + self.part, x.dtype))
         self.worker = self.options.averaging(x, self.state.vectors(), len(self.ranks), session.device.fast)
         self.state.local = self.worker.vectors
-        self.rate, self.t = self.options.local_rate(), 0
+        self.t = 0
         self.since = 0  # steps since the last exchange
-        self.eta = session.schedule.at(self.state.queue.position).learning_rate
+        self.eta = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)
         self._g = np.empty_like(x)
         self._sums: list[tuple[list[Any], slice]] = []
         self._small = np.zeros(4)
@@ -63,7 +61,7 @@ class AveragingStepper(Together):
         super().train()
         if self.since and not self.worker.overlaps and not self.stopping:
             self.worker.shorten(self.since)
-            self._start_exchange(self.rate(self.eta, self.t))
+            self._start_exchange(self.options.own_rate(self.eta, self.t))
             self._end_exchange()
             self._note_numbers()
 
@@ -77,7 +75,7 @@ class AveragingStepper(Together):
     def step(self, work: Work) -> float:
         """One step of every rank; the mean loss. All learn whether to stop and whether the first wants to save."""
         share, worker = work.share(self.part, len(self.ranks)), self.worker
-        eta = self.rate(self.eta, self.t)
+        eta = self.options.own_rate(self.eta, self.t)
         exchange = worker.due(self.t)
         if exchange and worker.overlaps:
             self._start_exchange(eta)
@@ -102,7 +100,6 @@ class AveragingStepper(Together):
         self.t += 1
         self.since += 0 if exchange and not worker.overlaps else 1
         mean = float(self._small[0] / self._small[1])
-        self.rate.observe(mean)
         self.stopping, self._saving = bool(self._small[2]), bool(self._small[3])
         self.state.index += 1
         return mean
@@ -140,13 +137,12 @@ class AveragingStepper(Together):
         def take(numbers: Numbers) -> None:
             past = checked(numbers, Past)
             self.t, self.since = past.t, past.since
-            self.rate.restore(past.rate)
             self.worker.restored()
 
         coordination.restore(self.session, take)
 
     def _note_numbers(self) -> None:
-        self.state.local_numbers.update(t=self.t, since=self.since, rate=self.rate.numbers())
+        self.state.local_numbers.update(t=self.t, since=self.since)
 
     def save(self) -> None:
         """All ranks together, between two steps."""

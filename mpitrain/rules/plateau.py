@@ -35,9 +35,12 @@ class PlateauState(NamedTuple):
     falls: int = 0
 
 
-def observe(plateau: Plateau, state: PlateauState, loss: float) -> PlateauState:
-    """The state after the loss of one more minibatch."""
-    state = state._replace(total=state.total + loss, seen=state.seen + 1)
+def observe(plateau: Plateau, state: PlateauState, loss: float, minibatches: int = 1) -> PlateauState:
+    """The state after some more minibatches, of which `loss` is the sum of the losses.
+
+    A window ends with those that fill it.
+    """
+    state = state._replace(total=state.total + loss, seen=state.seen + minibatches)
     if state.seen < plateau.window:
         return state
     mean = state.total / state.seen

@@ -77,6 +77,7 @@ class Together(Loop[Work]):
         """A step, and its loss counted."""
         loss = self.step(work)
         require_finite(loss, f"at update {self.state.index}")
+        self.state.rate.observe(loss)
         self.session.counters.trained(work.count, loss * work.count)
         self.session.counters.updated()
 
@@ -84,7 +85,7 @@ class Together(Loop[Work]):
         """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""
         queue, schedule = self.state.queue, self.session.schedule
         self.settings = schedule.at(queue.position)
-        self.eta = self.settings.learning_rate
+        self.eta = self.state.rate(self.settings.learning_rate)
         work = queue.next(self._minibatch(), 1, schedule.until_change(queue.position))
         if work is not None:
             following = queue.at(0, self._minibatch(), 1, schedule.until_change(queue.position))

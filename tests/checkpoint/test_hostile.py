@@ -125,6 +125,8 @@ STATE = {
     "losses of another form": (numbers(losses=[[1]]), "$.losses"),
     "losses of tables": (numbers(losses={"a": 1}), "$.losses"),
     "a first loss of text": (numbers(first_loss="x"), "$.first_loss"),
+    "a rate of two numbers": (numbers(rate=[1, 2]), "$.rate"),
+    "an endless rate": (numbers(rate=[0.0, float("inf"), 1.0, 0, 0]), "$.rate[1]"),
     "a layout of numbers": (attribute("layout", [1, 2]), "attribute layout is not a text"),
     "a group": (replaced("theta", lambda file: file.create_group("theta")), "theta is not a data set"),
     "no vector": (replaced("theta", lambda file: None), "no data set theta"),
@@ -156,8 +158,9 @@ PIECES: dict[str, tuple[str, str, Callable[[h5py.File], None], str]] = {
     "a worker's negative range": ("easgd", "rank-00001.h5", numbers(rest=[[0, -1, 5, 5]]), "$.rest[0][1]"),
     "a worker's range of text": ("easgd", "rank-00001.h5", numbers(stock=[["0", 0, 5, 5]]), "$.stock[0][0]"),
     "a worker's range beyond": ("easgd", "rank-00001.h5", numbers(rest=[[0, 1438, 5, 5]]), "beyond the 1438 samples"),
-    "a worker's rate": ("easgd", "rank-00001.h5", numbers(rate=[1, 2]), "$.rate"),
-    "a worker's endless rate": ("easgd", "rank-00001.h5", numbers(rate=[0.0, float("inf"), 1.0, 0, 0]), "$.rate[1]"),
+    "a worker's falls of the rate": ("easgd", "rank-00001.h5", numbers(falls=-1), "$.falls"),
+    "a worker's losses": ("easgd", "rank-00001.h5", numbers(untold=[1]), "$.untold"),
+    "a worker's endless losses": ("easgd", "rank-00001.h5", numbers(untold=[1, float("inf")]), "$.untold[1]"),
     "the master's ranges": ("easgd", "rank-00000.h5", numbers(again=[[0, 0, 5]]), "$.again[0]"),
     "a worker's vector": ("easgd", "rank-00001.h5", unstored("x", (HUGE,), np.float32), "x would take"),
     "a rank's step": ("block-momentum", "rank-00002.h5", numbers(t=[]), "$.t"),
@@ -374,7 +377,9 @@ JSON = st.recursive(
     max_leaves=6,
 )
 WRITTEN = {"index": 7, "began": 0, "trained": 36, "seconds": 1.0, "position": 40, "samples": 100, "losses": [[4, 1.0]]}
-OWN = {"t": 7, "turns": 1, "began": 0, "open": False, "rest": [[0, 3, 5, 4]], "stock": [], "rate": [0.0, 0, 1.0, 0, 0]}
+WRITTEN |= {"rate": [0.0, 0, 1.0, 0, 0]}
+OWN = {"t": 7, "turns": 1, "began": 0, "open": False, "rest": [[0, 3, 5, 4]], "stock": []}
+OWN |= {"falls": 0, "untold": [0, 0.0]}
 
 
 @pytest.fixture(scope="module")

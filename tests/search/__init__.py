@@ -221,6 +221,8 @@ def exact(name: str, seed: int, keys: list[str], ranks: int, again: int) -> tupl
         taken["stages"] = f"[{stages}]"
     if "algorithm.plateau" in taken or (name in ("easgd", "eamsgd", "downpour") and random.random() < 0.2):
         taken["algorithm.plateau"] = "1"  # a loss that does not fall for a few minibatches divides the rate
+    if name in SERVERS and np.random.default_rng((seed, EXACT, 1)).random() < 0.2:
+        taken["algorithm.plateau"] = "2"
     taken["training.dtype"] = "float64"
     return [f"{key}={value}" for key, value in taken.items()], ranks if random.random() < 0.6 else again
 
@@ -444,7 +446,7 @@ def start_of(run: Path) -> Start:
     begins = [epoch * SAMPLES + start for epoch, start, *_ in ranges]
     again = sorted(Piece(begin, begin + count) for begin, (_, _, count, *_) in zip(begins, ranges, strict=True))
     vectors["residual"] = residual
-    return Start(vectors, *(numbers[name] for name in ("index", "trained", "position")), again)
+    return Start(vectors, *(numbers[name] for name in ("index", "trained", "position")), again, numbers.get("rate"))
 
 
 def _elsewhere(what: Case, run: Path, begun: Start | None = None) -> list[str]:

@@ -20,7 +20,7 @@ from mpitrain.rng import stream
 from mpitrain.rules.plateau import Plateau, PlateauState, divisor, observe
 from mpitrain.rules.sparse_delta import UNIT, adapted, integer_step, least_threshold, round_threshold, unit_quantum
 from mpitrain.schedules.hybrid import rounds
-from mpitrain.schedules.stages import Schedule, Settings
+from mpitrain.schedules.stages import Schedule
 from mpitrain.training.inputs import data_path, network_of, reading
 
 Vectors = dict[str, Array]
@@ -52,6 +52,7 @@ class Start:
     trained: int = 0
     position: int = 0
     again: list[Piece] = field(default_factory=list)
+    rate: list[float] | None = None
 
 
 class Straight:
@@ -118,11 +119,13 @@ class Straight:
     def together(self) -> Vectors:
         """θ ← θ + u(g over the whole minibatch); z beside it."""
         theta, position, t, z = self.start.copy(), 0, 0, self.start.copy()
-        step = self.local(theta)  # which moves θ
+        step, common = self.local(theta), Stagnation(self.options)  # a step moves θ
         while (piece := self._of_all(position)) is not None:
             if name_of(self.options) in ("averaged", "moving-average"):
                 z += (theta - z) * (1 / (t + 1) if name_of(self.options) == "averaged" else self.options.average_rate)
-            step.take(self.gradient(step.at, piece)[1], self.schedule.at(position).learning_rate, t)
+            loss, g = self.gradient(step.at, piece)
+            step.take(g, self.schedule.at(position).learning_rate / common.divisor, t)
+            common.observe(loss)
             position, t = piece.end, t + 1
         return {"theta": theta, "average": z}
 
@@ -166,9 +169,10 @@ class Straight:
     def elastic_together(self) -> Vectors:
         """Equations 5 to 7 of Zhang, Choromanska & LeCun 2015: old values on the right."""
         centre, workers = self.start.copy(), [self.local(x) for x in self._starts(self.ranks)]
-        position, t, rate = 0, 0, Rate(self.options)
+        position, t, common = 0, 0, Stagnation(self.options)
         while (piece := self._of_all(position)) is not None:
-            eta, losses = rate(self.schedule.at(position).learning_rate, t), 0.0
+            eta, losses = self.schedule.at(position).learning_rate / common.divisor, 0.0
+            eta /= (1 + self.options.rate_decay * t) ** 0.5
             points = [worker.at.copy() for worker in workers]
             if t % self.options.tau == 0:
                 alpha = self.options.moving_rate(eta, self.ranks)
@@ -181,7 +185,7 @@ class Straight:
                 loss, g = self.gradient(points[number], share) if share.count else (0.0, np.zeros_like(centre))
                 losses += loss * share.count
                 worker.take(g, eta, t)
-            rate.observe(losses / piece.count)
+            common.observe(losses / piece.count)
             position, t = piece.end, t + 1
         return {"theta": centre}
 
@@ -234,10 +238,10 @@ class Straight:
         now, options, workers = start or Start(), self.options, max(self.ranks - 1, 1)
         theta = now.vectors.get("theta", self.start).copy()
         v, z = (now.vectors.get(name, other).copy() for name, other in (("velocity", 0 * theta), ("average", theta)))
-        held: dict[int, tuple[Array, int, Piece, Settings]] = {}
+        held: dict[int, tuple[Array, int, Piece, int, float]] = {}
         stock: dict[int, Piece] = {}
         gone: set[int] = set()
-        turn = 0
+        turn, common = 0, Stagnation(options, now.rate)
 
         def give(worker: int) -> None:
             settings = self.schedule.at(now.position)
@@ -252,7 +256,8 @@ class Straight:
             if given is None:
                 gone.add(worker)
             else:
-                held[worker] = theta.copy(), now.index, given, settings
+                own = settings.learning_rate / common.divisor
+                held[worker] = theta.copy(), now.index, given, settings.minibatch, own
 
         while True:
             active = self.schedule.at(now.position).workers or workers
@@ -263,14 +268,16 @@ class Straight:
                 return {"theta": theta, "velocity": v, "average": z}
             worker = next(w % workers for w in range(turn, turn + workers) if w % workers in held)
             turn = worker + 1
-            pulled, j, piece, settings = held.pop(worker)
-            total = np.zeros_like(theta)
-            for part in self.minibatches(piece, settings.minibatch):
-                g = self.gradient(pulled, part)[1]
+            pulled, j, piece, minibatch, own = held.pop(worker)
+            total, summed, parts = np.zeros_like(theta), 0.0, self.minibatches(piece, minibatch)
+            for part in parts:
+                loss, g = self.gradient(pulled, part)
+                summed += loss * part.count
                 total += g
-                pulled -= settings.learning_rate * g
+                pulled -= own * g
             at = self.schedule.at(now.trained)
-            eta, stale = at.learning_rate, now.index - j
+            eta, stale = at.learning_rate / common.divisor, now.index - j
+            common.observe(summed / piece.count * len(parts), len(parts))
             match name_of(options):
                 case "asgd":
                     mu = options.momentum if at.momentum is None else at.momentum
@@ -311,7 +318,7 @@ class Straight:
         centre = self.start.copy()
         kind = {"downpour": Downpour, "admm": Admm}.get(name_of(self.options), Elastic)
         each = [kind(self, x, centre, workers) for x in self._starts(workers)]
-        position, over = 0, False
+        position, over, common = 0, False, Stagnation(self.options)
         while not over:
             for number, worker in enumerate(each):
                 works, after = self._claim(position, number, len(worker.stock))
@@ -327,7 +334,7 @@ class Straight:
                     worker.idle = True
                     continue
                 active = min(self.schedule.at(period[0].begin).workers or workers, workers)
-                worker.period(period, centre, active)
+                worker.period(period, centre, active, common)
         for worker in each:
             worker.leave(centre)
         return {"theta": centre}
@@ -440,21 +447,24 @@ class Local:
             buffer[:] = 0
 
 
-class Rate:
-    """η/(1 + γt)^0.5, divided when a worker's own loss stagnates."""
+class Stagnation:
+    """What all rates are divided by, from the losses of all workers."""
 
-    def __init__(self, options: Any) -> None:
-        self._gamma = options.rate_decay
-        self._plateau, self._state = Plateau(window=options.plateau) if options.plateau else None, PlateauState()
+    def __init__(self, options: Any, past: list[float] | None = None) -> None:
+        window = getattr(options, "plateau", 0)
+        self._plateau = Plateau(window=window) if window else None
+        total, seen, best, waited, falls = past or PlateauState()
+        self._state = PlateauState(total, int(seen), best, int(waited), int(falls))
 
-    def __call__(self, eta: float, t: int) -> float:
-        eta /= (1 + self._gamma * t) ** 0.5
-        return eta / divisor(self._plateau, self._state) if self._plateau else eta
+    @property
+    def divisor(self) -> float:
+        """The present one."""
+        return divisor(self._plateau, self._state) if self._plateau else 1.0
 
-    def observe(self, loss: float) -> None:
-        """One more minibatch's."""
+    def observe(self, loss: float, minibatches: int = 1) -> None:
+        """The sum over some more minibatches."""
         if self._plateau:
-            self._state = observe(self._plateau, self._state, loss)
+            self._state = observe(self._plateau, self._state, loss, minibatches)
 
 
 class Elastic:
@@ -462,11 +472,14 @@ class Elastic:
 
     def __init__(self, straight: Straight, x: Array, centre: Array, workers: int) -> None:
         self.straight, self.options, self.workers = straight, straight.options, workers
-        self.local, self.rate = straight.local(x), Rate(straight.options)
+        self.local, self.losses, self.divisor = straight.local(x), list[float](), 1.0
         self.stock, self.idle, self.t, self.began = list[Piece](), False, 0, 0
 
-    def period(self, pieces: list[Piece], centre: Array, active: int) -> None:
-        """An exchange, by which a worker that was idle starts anew; and a step for each minibatch."""
+    def period(self, pieces: list[Piece], centre: Array, active: int, common: Stagnation) -> None:
+        """An exchange, by which a worker that was idle starts anew; and a step for each minibatch, whose losses concern
+        the common rate from its next turn on."""
+        common.observe(sum(self.losses), len(self.losses))
+        self.divisor, self.losses = common.divisor, []
         if self.idle:
             self.restart(centre)
             self.idle, self.began = False, self.t
@@ -478,12 +491,13 @@ class Elastic:
             self.step(g, self.eta(piece), d)
             d = np.zeros_like(centre)
             self.t += 1
-            self.rate.observe(loss)
+            self.losses.append(loss)
         self.over(centre)
 
     def eta(self, piece: Piece) -> float:
-        """This worker's own rate."""
-        return self.rate(self.straight.schedule.at(piece.begin).learning_rate, self.t)
+        """This worker's own rate, which falls with its clock."""
+        eta = self.straight.schedule.at(piece.begin).learning_rate / self.divisor
+        return float(eta / (1 + self.options.rate_decay * self.t) ** 0.5)
 
     def restart(self, centre: Array) -> None:
         """From x̃."""

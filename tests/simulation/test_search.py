@@ -78,6 +78,24 @@ def test_a_worker_that_stood_by_at_a_stop_begins_at_the_centre(
     assert search.fault(1, tmp_path) == ""
 
 
+@pytest.mark.parametrize("stop_at", [inf, 1.2])
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("msgd", 1), ("easgd", 1), ("mdownpour", 1), ("easgd", 4), ("eamsgd", 2), ("mdownpour", 4)]
+)
+def test_all_rates_fall_when_the_common_loss_stagnates(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ranks: int, stop_at: float
+) -> None:
+    """As in a sequential training, whether or not it is stopped and resumed."""
+    keys = (f"algorithm.name={name}", search.SMALL, "training.minibatch=16", "algorithm.plateau=2")
+    order = () if name == "msgd" else ("algorithm.order=round-robin",)
+    elastic = ("algorithm.tau=3", "algorithm.rate_decay=0.01") if name.startswith("ea") else ()
+    keys += (*order, *elastic, "training.dtype=float64")
+    what = search.Case(keys, ranks, False, 5e-4, stop_at, 0, (), ranks, 0.01)
+    monkeypatch.setattr(search, "case", lambda seed: what)
+    assert search.fault(1, tmp_path) == ""
+    assert search.start_of(tmp_path / "run").rate[-1] > 0
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_peer_that_is_a_round_ahead_does_not_fill_the_inbox(search: Any, tmp_path: Path, seed: int) -> None:
     """With a window of one message and messages that are late, the one that was waited for once found no room."""

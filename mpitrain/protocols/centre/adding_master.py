@@ -4,7 +4,18 @@ from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.coordination import REFUSED
 from mpitrain.protocols.centre.interface import MastersCentre
 from mpitrain.protocols.centre.master import Master
-from mpitrain.protocols.messages import Copied, Done, FromWorker, Leave, Report, Resume, Save, Unused
+from mpitrain.protocols.messages import (
+    Copied,
+    Done,
+    Falls,
+    FromWorker,
+    Leave,
+    PeriodLosses,
+    Report,
+    Resume,
+    Save,
+    Unused,
+)
 from mpitrain.sampling.queue import Queue, to_rows
 from mpitrain.sampling.queue import Unused as UnusedRanges
 from mpitrain.training.context import Session
@@ -31,6 +42,9 @@ class AddingMaster(Master):
                 self.counters.trained(samples, loss)
                 self.counters.updated(count=exchanges)
                 self.state.index += exchanges
+            case PeriodLosses(minibatches, loss):
+                self.state.rate.observe(loss, minibatches)
+                self.tell(sender, Falls(self.state.rate.falls))
             case Unused(work):
                 self._unused.name(sender, work)
             case Copied(nbytes) if self._saving:

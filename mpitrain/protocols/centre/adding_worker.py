@@ -1,7 +1,8 @@
 """A worker of a centre that only adds: periods of samples, exchange and τ steps, and its turns.
 
 In round-robin order a token passes from worker to worker. Its holder takes its samples and exchanges, nobody else
-does, and it computes after it has passed the token on: a run repeats bit for bit. Where a turn holds the steps, too
+does, and it computes after it has passed the token on: a run repeats bit for bit. The losses of a period, from which
+the master decides on the common rate, are told at the worker's next turn. Where a turn holds the steps, too
 (`WorkerRule.whole_turns`), it computes, adds what it has to add, and then passes the token on.
 """
 
@@ -18,9 +19,8 @@ from mpitrain.flat import Array, block_pairs, on_host
 from mpitrain.models.model import Consumer
 from mpitrain.protocols.centre.interface import Centre
 from mpitrain.protocols.centre.line import Line
-from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Report, Token, Unused, pack
+from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Finite, PeriodLosses, Report, Token, Unused, pack
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows, to_rows
-from mpitrain.schedules.local_rate import Rate
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop, require_finite
 
@@ -35,7 +35,8 @@ class MastersPast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Past(MastersPast, frozen=True, kw_only=True):
-    """A worker's: t, turns, t where it last (re)started, unused samples, the rate's past. Older ones lack some."""
+    """A worker's: t, turns, t where it last (re)started, unused samples, the falls of the common rate that it knows of,
+    the minibatches, and the sum of their losses, that it has not told. Older ones lack some."""
 
     t: Natural
     turns: Natural
@@ -44,7 +45,8 @@ class Past(MastersPast, frozen=True, kw_only=True):
     stock: list[Row] = []
     open: bool = True
     idle: bool = False
-    rate: Rate
+    falls: Natural | None = None
+    untold: tuple[Natural, Finite] = (0, 0.0)
 
 
 class AddingWorker(Loop[Work]):
@@ -66,7 +68,7 @@ class AddingWorker(Loop[Work]):
         to_device = session.device.to_device
         self.rule = self.options.worker(to_device(x), to_device(theta), len(workers), session.device.fast)
         state.local = self.rule.vectors
-        self.rate = self.options.local_rate()
+        self.untold = (0, 0.0)
         self.t, self.turns, self.began, self.rest, self.stock = 0, 0, 0, list[Work](), list[Work]()
         self._g = np.empty_like(self.rule.at)
         self._whole = self.in_order and self.rule.whole_turns
@@ -154,6 +156,7 @@ class AddingWorker(Loop[Work]):
         """Steps a and b of Algorithms 1 and 2, piece by piece; a worker that was idle restarts at x̃."""
         centre, rule = self.centre, self.rule
         centre.settle()
+        self._tell_losses()
         position = self._position(self.rest[0])
         active = min(self.session.schedule.at(position).workers or len(self.workers), len(self.workers))
         rule.begin(self._eta(self.rest[0]), active)
@@ -177,6 +180,16 @@ class AddingWorker(Loop[Work]):
         self._exchanges += 1
         self.session.learner.expect(self.rest)
 
+    def _tell_losses(self) -> None:
+        """Let the master know the losses of the last period; where the run shall be repeatable, hear at once what has
+        come of the common rate."""
+        if not self.session.state.rate.reacts:
+            return
+        self.line.tell(PeriodLosses(*self.untold))
+        self.untold = (0, 0.0)
+        if self.in_order or len(self.workers) == 1:
+            self.line.until(lambda: not self.line.unheard, "the common learning rate")
+
     def advance(self, minibatch: Work) -> None:
         """One step."""
         eta, first = self._eta(minibatch), self._first
@@ -191,11 +204,12 @@ class AddingWorker(Loop[Work]):
         require_finite(loss, f"at its step {self.t}", self.transport.rank, keys)
         self._first = False
         self.t += 1
-        self.rate.observe(loss)
+        self.untold = (self.untold[0] + 1, self.untold[1] + loss)
         self._samples, self._loss = self._samples + minibatch.count, self._loss + loss * minibatch.count
 
     def _eta(self, minibatch: Work) -> float:
-        return self.rate(self.session.schedule.at(self._position(minibatch)).learning_rate, self.t)
+        eta = self.session.schedule.at(self._position(minibatch)).learning_rate
+        return self.options.own_rate(self.session.state.rate(eta), self.t)
 
     def _position(self, work: Work) -> int:
         return work.epoch * self.session.learner.corpus.samples + work.start
@@ -291,7 +305,8 @@ class AddingWorker(Loop[Work]):
         """Put the numbers of a checkpoint where it looks for them."""
         works = {"rest": to_rows(self.rest), "stock": to_rows(self.stock)}
         numbers = {"t": self.t, "turns": self.turns, "began": self.began, "open": self._open, "idle": self._idle}
-        self.session.state.local_numbers.update(**numbers, **works, rate=self.rate.numbers())
+        rate = {"falls": self.session.state.rate.falls, "untold": self.untold}
+        self.session.state.local_numbers.update(**numbers, **works, **rate)
 
     def restored(self, numbers: Numbers) -> None:
         """Go on from the numbers of a checkpoint. Raises ValueError for those that do not fit."""
@@ -299,7 +314,9 @@ class AddingWorker(Loop[Work]):
         self.t, self.turns, self.began = past.t, past.turns, past.began
         self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
         self._open, self._idle = self._whole and (past.open or bool(self.rest)), past.idle
-        self.rate.restore(past.rate)
+        self.untold = past.untold
+        if past.falls is not None:
+            self.session.state.rate.hear(past.falls)
         self.rule.restored()
 
 

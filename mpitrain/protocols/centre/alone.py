@@ -9,7 +9,7 @@ from mpitrain.protocols.centre.interface import Source
 from mpitrain.protocols.centre.line import Line
 from mpitrain.protocols.centre.merging_worker import MergingWorker
 from mpitrain.protocols.centre.own import OwnCentre, OwnMerged
-from mpitrain.protocols.messages import FromWorker, Report
+from mpitrain.protocols.messages import FromMaster, FromWorker, PeriodLosses, Report
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
@@ -55,6 +55,8 @@ class _OwnLine(Line):
         if isinstance(message, Report):
             self.master_here.heed(self.master, message)
             self.session.monitor.turn(self.master_here, whole=True)
+        if isinstance(message, PeriodLosses):
+            self.master_here.heed(self.master, message)
 
     def look(self) -> bool:
         self.stopping = self.session.stop.flag
@@ -70,6 +72,9 @@ class _Master(AddingMaster):
     def __init__(self, session: Session, centre: OwnCentre, worker: AddingWorker, queue: Queue) -> None:
         super().__init__(session, centre, [], queue)
         self.worker = worker
+
+    def tell(self, worker: int, message: FromMaster) -> None:
+        """The worker sees the common rate where this one has it."""
 
     def refresh(self) -> None:
         super().refresh()

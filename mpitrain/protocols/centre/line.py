@@ -12,12 +12,14 @@ from mpitrain.protocols.messages import (
     Added,
     Assignment,
     Done,
+    Falls,
     Finish,
     FromWorker,
     Gradient,
     Grant,
     Leave,
     Move,
+    PeriodLosses,
     Piece,
     Place,
     Resume,
@@ -36,20 +38,21 @@ class Line:
 
     `stopping`: train no more; `over`: leave; `granted`: hand your gradient over; `saving`: copy your piece of a
     checkpoint and wait; `saved_as`: the name of the last one; `unconfirmed`: additions to the centre that are not known
-    to have arrived.
+    to have arrived; `unheard`: losses to which the common rate has not been heard.
     """
 
     def __init__(self, session: "Session", master: int) -> None:
         self.session, self.transport, self.master = session, session.transport, master
         self.stopping = self.over = self.granted = False
         self.saving, self.saved_as = False, 0
-        self.unconfirmed = 0
+        self.unconfirmed = self.unheard = 0
         self._answers: list[Assignment | Place | Piece] = []
         self._told = False  # of this rank's stop request, or that no more will come from it
 
     def tell(self, message: FromWorker) -> None:
         """Send a message."""
         self._told |= self.session.stop.flag or isinstance(message, Done)
+        self.unheard += isinstance(message, PeriodLosses)
         TO_MASTER.tell(self.session, self.master, message)
 
     def look(self) -> bool:
@@ -72,6 +75,9 @@ class Line:
                     self.saving, self.saved_as = False, name
                 case Added():
                     self.unconfirmed -= 1
+                case Falls(number):
+                    self.unheard -= 1
+                    self.session.state.rate.hear(number)
                 case answer:
                     self._answers.append(answer)
         return seen

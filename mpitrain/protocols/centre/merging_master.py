@@ -116,7 +116,7 @@ class MergingMaster(Master):
         settings, left = self.session.schedule.at(position), self.session.schedule.until_change(position)
         if not self.session.stop.flag:
             work = self._next_work(worker, settings.minibatch, left)
-        self.tell(worker, Assignment(self.state.index, work, settings.learning_rate))
+        self.tell(worker, Assignment(self.state.index, work, self.state.rate(settings.learning_rate)))
         if work is None:
             self.finished.add(worker)
             return

@@ -83,7 +83,8 @@ class OwnMerged:
         settings, left = schedule.at(queue.position), schedule.until_change(queue.position)
         period = self._updates.options.period
         self._given = None if self._session.stop.flag else queue.next(settings.minibatch, period, left)
-        return Claimed([self._given] if self._given else [], False, settings.learning_rate)
+        eta = self._session.state.rate(settings.learning_rate)
+        return Claimed([self._given] if self._given else [], False, eta)
 
     def read(self, piece: slice, out: Array) -> int:
         np.copyto(out, self._theta[piece])

@@ -55,12 +55,13 @@ class Updates:
         """
         state, now = self.state, self.schedule.at(self.counters.trained_all)
         stale, vectors = state.index - told.index, state.vectors()
-        at = Merge(now.learning_rate, stale, state.index, now.momentum)
+        at = Merge(state.rate(now.learning_rate), stale, state.index, now.momentum)
         for b in blocks(state.theta.size, block_of(state.theta)):
             parts = {name: vector[b] for name, vector in vectors.items()}
             scratch = self._scratch[: b.stop - b.start]
             self.rule.merge(parts, gradient[b], scratch, at)
         self.counters.updated(stale)
+        state.rate.observe(told.loss / told.work.count * told.minibatches, told.minibatches)
         if self._previous is not None:
             self._compare(gradient, told, worker)
         state.index += 1

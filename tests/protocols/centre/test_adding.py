@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
+from mpitrain.algorithms import Easgd
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.local_rate import LocalRate
 from mpitrain.schedules.stages import Schedule
 
 
@@ -92,18 +92,10 @@ def test_no_centre_s_pull_and_no_momentum_is_the_same_run(session_of) -> None:
         assert plain.state.theta.tobytes() == momentum.state.theta.tobytes()
 
 
-def test_the_local_rate() -> None:
-    """η/(1 + γt)^0.5, and ÷5 then ÷2 on a loss that does not fall; a restored one goes on."""
-    assert LocalRate(0.5, 0)(0.3, 6) == pytest.approx(0.15)
-    rate = LocalRate(0.0, 2)
-    rates = []
-    for _ in range(20):
-        rate.observe(1.0)
-        rates.append(rate(1.0, 0))
-    assert sorted(set(rates), reverse=True) == [1.0, 0.2, 0.1]
-    again = LocalRate(0.0, 2)
-    again.restore(rate.numbers())
-    assert again(1.0, 0) == 0.1
+def test_a_worker_s_rate_falls_with_its_clock() -> None:
+    """η/(1 + γt)^0.5."""
+    assert Easgd(rate_decay=0.5).own_rate(0.3, 6) == pytest.approx(0.15)
+    assert Easgd().own_rate(0.3, 6) == 0.3
 
 
 @pytest.mark.parametrize(
