@@ -40,6 +40,7 @@ SMALL = {
     "allreduce": CIFAR._replace(ranks=2),
     "easgd2015": CIFAR,
     "eamsgd2015": CIFAR,
+    "easgd-imagenet2015": Small((104, 104, 3), 1000, 5, 128, ("model.width=0.04", "data.crop=101")),
     "mdownpour2015": CIFAR,
     "mvadownpour2015": CIFAR,
     "chan2014": Small((23,), 200, 3, 3 * 256, ("model.width=0.06",)),
