@@ -15,6 +15,7 @@ greatest. Runs that are in OUT are not repeated. `--set KEY=VALUE` overrides wha
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -35,8 +36,12 @@ Shared = dict[str, Any]
 def zhang2013(out: Path, shared: Shared, fixed: Shared, seeds: tuple[int, ...]) -> None:
     """Time of the training and error by workers, for the smallest minibatch that the paper names and for 1024.
 
-    Workers read Θ one-sidedly, again if it has changed meanwhile, or ask the server for it.
+    Workers read Θ one-sidedly, again if it has changed meanwhile, or ask the server for it. "Later" is the paper's
+    "ASGD_from_iter5": one worker for a third of the training, then four.
     """
+    later = out / "zhang-later.toml"
+    later.parent.mkdir(parents=True, exist_ok=True)
+    later.write_text("[[stages]]\nat = 0.0\nworkers = 1\n[[stages]]\nat = 0.5\nworkers = 4\n")
     shared = shared | {"training.epochs": 1.5, "training.minibatch": 32}
     rows: list[list[Any]] = []
     for minibatch in (256, 1024):
@@ -44,14 +49,20 @@ def zhang2013(out: Path, shared: Shared, fixed: Shared, seeds: tuple[int, ...]) 
         runs = Runs(out, small.write(out / f"zhang-{minibatch}.toml"), shared, fixed, seeds=seeds)
         alone = runs.converged(f"zhang-{minibatch}-0-0.1", 1, _rate({"algorithm.name": "sgd"}, 0.1))
         rows.append([minibatch, "1, by SGD", "", "1", "1", spread(_all(alone, CLEAN), "{:.1%}"), "", ""])
-        for workers, exchange in ((1, "auto"), (2, "auto"), (3, "auto"), (4, "auto"), (4, "messages")):
+        four = (4, "auto", None), (4, "messages", None), (4, "auto", later), (4, "messages", later)
+        for workers, exchange, stages in ((1, "auto", None), (2, "auto", None), (3, "auto", None), *four):
             name = f"zhang-{minibatch}-{workers}-0.1" + ("-messages" if exchange == "messages" else "")
             more = {"algorithm.name": "asgd", "algorithm.preset": "zhang2013", "run.exchange": exchange}
-            told = runs.converged(name, workers + 1, _rate(more, 0.1))
+            staged = replace(runs, config=stages)
+            told = staged.converged(name + ("-later" if stages else ""), workers + 1, _rate(more, 0.1))
             faster = [one["seconds"] / own["seconds"] for one, own in zip(alone, told, strict=True)]
             lost = [own[CLEAN] - one[CLEAN] for one, own in zip(alone, told, strict=True)]
-            rows.append([minibatch, workers, told[0]["exchange"], spread(faster, "{:.2f}")])
-            rows[-1] += ["3.2" if workers == 4 else "–", spread(_all(told, CLEAN), "{:.1%}")]
+            rows.append([minibatch, f"{workers}, later" if stages else workers, told[0]["exchange"]])
+            rows[-1] += [
+                spread(faster, "{:.2f}"),
+                ("2.2" if stages else "3.2") if workers == 4 else "–",
+                spread(_all(told, CLEAN), "{:.1%}"),
+            ]
             rows[-1] += [spread(lost, "{:+.1%}"), spread(_all(told, "staleness_mean"))]
     print(table(["minibatch", "workers", "Θ", "speed-up", "paper", "frame error", "lost", "staleness"], rows))
 
