@@ -26,8 +26,8 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     sparse = True
     training: ClassVar = {"learning_rate": 0.05, "minibatch": 8}
     presets: ClassVar = {"": {}, "strom2015": {"threshold": 4.0}}
-    # Table 1 and §3.3, except for the number of ranks; 166 of 1000 hours are a sixth of an epoch. That the rate is one for
-    # means, and not for sums, is ours (docs/measured.md).
+    # Table 1 and §3.3, except for the number of ranks; 166 of 1000 hours are a sixth of an epoch. That the rate is
+    # one of means, and not of sums, is ours (docs/measured.md).
     recipes: ClassVar = {
         "strom2015": {
             "training": {"epochs": 10.0, "minibatch": 256, "learning_rate": 0.008},
