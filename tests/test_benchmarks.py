@@ -61,6 +61,7 @@ TRIALS = {
     "papers/scaling.py": Trial(
         "{out} zhang2013 {frames} --seeds 1 --set training.epochs=0.1 --set run.evaluate_every=0"
     ),
+    "papers/recipes.py": Trial("{out} --only chan2014 --factors 1 --short"),
     "prepare/images.py": Trial("--pictures 20 --turns 1", wants=("PIL",)),
     "prepare/kaldi.py": Trial("--hours 0.01 --turns 1", wants=("kaldiio",)),
     "prepare/speech.py": Trial("--hours 0.005 --turns 1", wants=("espeakng_loader", "kaldi_native_fbank")),
@@ -70,13 +71,15 @@ TRIALS = {
     "scaling/scaling.py": Trial("1 2 asgd sparse-delta", 3),
     "simulation/cost.py": Trial("4 1 asgd"),
     "simulation/validate.py": Trial("{calibrated} --rounds 1 --rates --only allreduce --epochs 1"),
+    "sparse/forty.py": Trial("{out} {frames} epochs --set training.epochs=0.01 --set pretraining.samples=200"),
     "sparse/hosts.py": Trial(
         f"--rounds 1 --rates none --minibatches 1 1 1 --torch {sys.executable}", wants=("hosts", "torch")
     ),
     "sparse/rates.py": Trial("1 1", 2),
     "sparse/start.py": Trial("{out} {frames} --peers 2 --width 0.02 --minibatches 1"),
     "sparse/study.py": Trial(f"teams digits {{out}} {SHORT}"),
-    "speech/study.py": Trial("minibatch {frames} {out} --sizes 64 128 --set training.epochs=0.05"),
+    "speech/study.py": Trial("minibatch {frames} {out} --sizes 64 128 --layers 1 --set training.epochs=0.05"),
+    "staleness/zeros.py": Trial("{frames} --width 0.05 --epochs 1"),
     "staleness/study.py": Trial("grid digits {out} --rates 0.1 --set training.epochs=0.05"),
     "torch/accuracy.py": Trial("tdnn {frames} 1 1", wants=("torch",)),
     "torch/allreduce.py": Trial("resnet 1", 2, wants=("torch",)),

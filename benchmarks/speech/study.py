@@ -3,7 +3,7 @@
 python -m mpitrain prepare speech CORPUS --language bn --hours 1 --classes 1998 --bins 23
 python benchmarks/speech/study.py workers CORPUS OUT      Chan & Lane's Tables 1 and 2: 1 to 5 workers
 python benchmarks/speech/study.py causes CORPUS OUT       why four workers learn less an epoch than one
-python benchmarks/speech/study.py minibatch CORPUS OUT    Zhang's Figure 2: minibatches of 64 to 4096, or --sizes N ...
+python benchmarks/speech/study.py minibatch CORPUS OUT    Zhang's Figure 2
 
 Runs that are in OUT are not repeated. `--set KEY=VALUE` overrides what the tables set.
 """
@@ -44,10 +44,11 @@ ZHANG: dict[str, Any] = COMMON | {
 
 
 class Study:
-    """A corpus, where its runs go, what all of them share, and the sizes of Figure 2's minibatches."""
+    """A corpus, where its runs go, what all of them share, and Figure 2's minibatches and hidden layers."""
 
-    def __init__(self, corpus: Path, out: Path, fixed: dict[str, Any], sizes: list[int]) -> None:
-        self.out, self._fixed, self.sizes = out, {"data.path": str(corpus.resolve())} | fixed, sizes
+    def __init__(self, words: argparse.Namespace, fixed: dict[str, Any]) -> None:
+        self.out, self._fixed = words.out, {"data.path": str(words.corpus.resolve())} | fixed
+        self.sizes, self.layers = words.sizes, words.layers
 
     def run(self, name: str, ranks: int, settings: dict[str, Any]) -> dict[str, Any]:
         """A run's summary."""
@@ -107,19 +108,18 @@ def _alone(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def minibatch(study: Study) -> None:
-    """Training time and error of plain SGD by size of the minibatch; the rate is the same for all, as in the paper."""
+    """Seconds and error of plain SGD by size of the minibatch and hidden layers; the rate is the same for all."""
     rows = []
     for size in study.sizes:
-        summary = study.run(f"minibatch-{size}", 1, ZHANG | {"training.minibatch": size})
-        rows.append(
-            [
-                size,
-                f"{summary['seconds']:.0f}",
-                f"{summary['test_clean_error']:.1%}",
-                f"{summary['test_clean_loss']:.2f}",
-            ]
-        )
-    print(table(["minibatch", "seconds", "frame error", "cross-entropy"], rows))
+        cells = []
+        for layers in study.layers:
+            told = study.run(
+                f"minibatch-{size}-{layers}", 1, ZHANG | {"training.minibatch": size, "model.hidden_layers": layers}
+            )
+            cells += [f"{told['seconds']:.0f} s", f"{told['test_clean_error']:.1%}"]
+        rows.append([size, *cells])
+    header = [each for layers in study.layers for each in (f"{layers} hidden layers", "frame error")]
+    print(table(["minibatch", *header], rows))
 
 
 MARKS = (0.10, 0.20, 0.25)
@@ -162,9 +162,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--sizes", type=int, nargs="+", default=[64 << n for n in range(7)], metavar="N")
+    parser.add_argument("--layers", type=int, nargs="+", default=[1, 3, 5, 7], metavar="N")
     words = parser.parse_args()
     fixed = {key: json.loads(value) for key, value in (word.split("=", 1) for word in words.set)}
-    TABLES[words.table](Study(words.corpus, words.out, fixed, words.sizes))
+    TABLES[words.table](Study(words, fixed))
 
 
 if __name__ == "__main__":
