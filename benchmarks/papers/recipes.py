@@ -58,7 +58,7 @@ class Case(NamedTuple):
 
 
 CIFAR = Case((32, 32, 3), "easgd2015", 5, 60, 128, 0.25)
-FEW = {"pretraining.samples": 2048}
+FEW, PASSES = {"pretraining.samples": 2048}, "pretraining.epochs"
 CASES = {
     "allreduce": CIFAR._replace(ranks=4, minibatches=240, minibatch=32, served=False),
     "easgd2015": CIFAR._replace(minibatches=200),
@@ -69,8 +69,8 @@ CASES = {
     "chan2014": Case((23,), "chan2014", 6, 200, 256, 0.06),
     "krizhevsky2014": Case((224, 224, 3), "krizhevsky2014", 8, 60, 128, 0.03, short={"ranks": 2}, served=False),
     "strom2015": Case((20,), "strom2015", 10, 120, 256, 1.0, FEW, short={"width": 0.25}, served=False),
-    # pre-trained on as many samples as in the recipe: without that, five layers of sigmoids learn nothing in an hour
-    "zhang2013": Case((42,), "zhang2013", 5, 60, 256, 0.04, {"pretraining.epochs": 244.0}),
+    # As many samples of pre-training as in the recipe: without it, five layers of sigmoids learn nothing in an hour.
+    "zhang2013": Case((42,), "zhang2013", 5, 60, 256, 0.04, {PASSES: 244.0}, short={"settings": {PASSES: 60.0}}),
 }
 
 

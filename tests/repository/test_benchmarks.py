@@ -17,11 +17,11 @@ import pytest
 
 from mpitrain.data.shards import write_shard
 
-from .conftest import MPIRUN
-from .report.chromium import CHROMIUM
-from .test_two_nodes import emulation
+from ..conftest import MPIRUN
+from ..mpi.test_two_nodes import emulation
+from ..report.chromium import CHROMIUM
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 DEADLINE = 500  # seconds for a script, on a busy machine
 
@@ -48,6 +48,7 @@ TRIALS = {
     "compute/step.py": Trial("--repeats 1", wants=("torch",)),
     "elastic/admm.py": Trial("{out}/admm.png --turns 400", wants=("matplotlib",)),
     "elastic/figure2.py": Trial("digits {out} --taus 1 --quick --set training.epochs=0.1", wants=("matplotlib",)),
+    "elastic/figure4.py": Trial("{out} --width 0.01 --samples 1440 --epochs 1 --rates 1"),
     "elastic/sweep.py": Trial(
         "{out} --quick --only workers --methods msgd downpour --epochs 0.2", wants=("matplotlib",)
     ),

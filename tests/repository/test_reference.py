@@ -15,7 +15,7 @@ from mpitrain.models.presets import PRESETS
 from mpitrain.models.table import KINDS
 from mpitrain.optimizers import OPTIMIZERS
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")

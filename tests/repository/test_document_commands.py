@@ -24,7 +24,7 @@ from mpitrain.__main__ import COMMANDS, parser
 from mpitrain.data.writer import ShardWriter
 from mpitrain.files import Record
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/**/README.md"))]
 NOT_RUN = (
     r"^(pip|python3 -m venv|\. venv|curl|sphinx-build|tensorboard|python3 tests|ali-to-pdf|srun|export|\. jobs|sbatch)"

@@ -12,7 +12,7 @@ import pytest
 from mpitrain.__main__ import main
 
 RANKS = 4
-TWOHOSTS = Path(__file__).resolve().parent.parent / "benchmarks" / "twohosts" / "twohosts.py"
+TWOHOSTS = Path(__file__).resolve().parents[2] / "benchmarks" / "twohosts" / "twohosts.py"
 
 
 def emulation() -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 import mpitrain
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_package_is_listed() -> None:

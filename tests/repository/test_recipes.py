@@ -14,7 +14,7 @@ import pytest
 
 from mpitrain.data.corpus import open_corpus
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "papers"))
 recipes = import_module("recipes")
 CASES = recipes.CASES

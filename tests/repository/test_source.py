@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for room in ("mpitrain", "kernels") for path in (ROOT / room).rglob("*.py"))
 
 

@@ -1,0 +1,79 @@
+"""EASGD's Figure 4 in small: four workers on synthetic images of ImageNet's size, the recipe's network and exchange.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/elastic/figure4.py OUT [--width 0.03] [--samples 4096] [--epochs 4]
+
+Test error against the virtual time of the paper's cluster: `msgd` on one rank, `downpour` with τ = 1, `easgd` and
+`eamsgd` with τ = 10, each at the rate with the least error of those tried. `jobs/configs/easgd-imagenet2015.toml` with
+minibatches of 32 and a momentum of 0.9 where the paper, in trainings of weeks, has 0.99. Runs in OUT are not repeated.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "papers"))
+from launch import simulate, table
+from recipes import CASES, RECIPES, corpus
+
+from mpitrain.report.runs import read_run
+from mpitrain.simulation.clusters import find
+
+NAME, POINTS = "easgd-imagenet2015", 8  # evaluations of a run
+METHODS: dict[str, tuple[int, dict[str, Any], tuple[float, ...]]] = {
+    "msgd": (1, {"algorithm.momentum": 0.9}, (0.005, 0.01, 0.02)),
+    "downpour": (5, {"algorithm.tau": 1}, (0.0125, 0.025, 0.05)),
+    "easgd": (5, {"algorithm.tau": 10}, (0.05, 0.1, 0.2)),
+    "eamsgd": (5, {"algorithm.tau": 10, "algorithm.delta": 0.9}, (0.01, 0.02, 0.04)),
+}
+
+
+def curve(out: Path, method: str, rate: float, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The evaluations of a run; none if it diverged."""
+    ranks, more, _ = METHODS[method]
+    recipe = out / f"{method}.toml"
+    text = (RECIPES / f"{NAME}.toml").read_text().split("[algorithm]")
+    keys = text[1].split("[training]")
+    sampling = "" if ranks == 1 else 'sampling = "chunked"\nloaders = 8\nchunk = 64\n'
+    recipe.write_text(f"{text[0]}[algorithm]\nname = '{method}'\n{sampling}\n[training]{keys[1]}")
+    given = settings | more | {"training.learning_rate": rate}
+    folder = out / f"{method}-{rate:g}"
+    told = simulate(folder, ranks, find(CASES[NAME].cluster), given, recipe)
+    return read_run(folder, folder.name).events("evaluate") if told else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--width", type=float, default=0.03)
+    parser.add_argument("--samples", type=int, default=4096)
+    parser.add_argument("--epochs", type=float, default=4)
+    parser.add_argument("--rates", type=int, default=3, help="how many of each method's are tried")
+    options = parser.parse_args()
+    where = options.out / "corpus"
+    if not where.exists():
+        corpus(where, CASES[NAME], options.samples)
+    settings = {
+        "data.path": str(where),
+        "model.width": options.width,
+        "training.minibatch": 32,
+        "training.epochs": options.epochs,
+        "run.evaluate_every": options.epochs / POINTS,
+        "run.checkpoint_every": 0,
+        "run.train_subset": 0,
+        "run.progress": "none",
+        "run.threads": 1,
+    }
+    rows = []
+    for method, (_, _, rates) in METHODS.items():
+        tried = {rate: curve(options.out, method, rate, settings) for rate in rates[: options.rates]}
+        rate = min(tried, key=lambda rate: tried[rate][-1]["test_error"] if tried[rate] else 1.0)
+        cells = [f"{each['seconds']:.0f} s: {each['test_error']:.0%}" for each in tried[rate]]
+        rows.append([f"`{method}`", f"{rate:g}", *(cells or ["diverged"])])
+    longest = max(len(row) for row in rows) - 2
+    print(table(["method", "rate", *(f"{number + 1}" for number in range(longest))], rows))
+
+
+if __name__ == "__main__":
+    main()
