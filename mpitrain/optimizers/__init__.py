@@ -1,22 +1,16 @@
 """Optimizers: each turns a gradient into the increment that an algorithm applies to its vectors."""
 
-from typing import get_args
+from typing import TYPE_CHECKING, Union
 
-from mpitrain.optimizers.adamw import AdamW, AdamWOptions
 from mpitrain.optimizers.descent import Descent
 from mpitrain.optimizers.interface import Buffers, Optimizer, OptimizerOptions
-from mpitrain.optimizers.momentum import (
-    Momentum,
-    MomentumOptions,
-    Nesterov,
-    NesterovOptions,
-    Sgd,
-    SgdOptions,
-    with_momentum,
-)
+from mpitrain.optimizers.momentum import Momentum, Nesterov, Sgd, with_momentum
+from mpitrain.registry import tagged
 
-AnyOptimizer = SgdOptions | MomentumOptions | NesterovOptions | AdamWOptions
+#: Options by the value of `algorithm.optimizer.name`, in the order of their modules.
+OPTIMIZERS = tagged(OptimizerOptions, "mpitrain.optimizers", "momentum", "adamw")
 
-OPTIMIZERS: dict[str, type[OptimizerOptions]] = {
-    str(kind.__struct_config__.tag): kind for kind in get_args(AnyOptimizer)
-}
+if TYPE_CHECKING:
+    AnyOptimizer = OptimizerOptions
+else:
+    AnyOptimizer = Union[tuple(OPTIMIZERS.values())]  # noqa: UP007 (of a list, for msgspec)

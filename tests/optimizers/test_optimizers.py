@@ -10,15 +10,13 @@ import pytest
 from mpitrain import config as configuration
 from mpitrain.algorithms import Algorithm
 from mpitrain.flat import Array
+from mpitrain.optimizers import OPTIMIZERS as REGISTERED
 from mpitrain.optimizers import Descent, Momentum, Nesterov, Optimizer, Sgd, with_momentum
 from mpitrain.optimizers.adamw import AdamWOptions
 from mpitrain.rules import plain
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
-    "sgd": Sgd,
-    "momentum": lambda: Momentum(0.9),
-    "nesterov": lambda: Nesterov(0.9),
-    "adamw": lambda: AdamWOptions().make(plain),
+    **{name: lambda kind=kind: kind().make(plain) for name, kind in REGISTERED.items()},  # type: ignore[misc]
     "adamw without decay": lambda: AdamWOptions(weight_decay=0.0).make(plain),
 }
 every_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
