@@ -8,7 +8,7 @@ from mpitrain.optimizers.momentum import Momentum, Nesterov, Sgd, with_momentum
 from mpitrain.registry import tagged
 
 #: Options by the value of `algorithm.optimizer.name`, in the order of their modules.
-OPTIMIZERS = tagged(OptimizerOptions, "mpitrain.optimizers", "momentum", "adamw")
+OPTIMIZERS = tagged(OptimizerOptions, "mpitrain.optimizers", "momentum", "adamw", "lion")
 
 if TYPE_CHECKING:
     AnyOptimizer = OptimizerOptions

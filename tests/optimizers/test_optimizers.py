@@ -13,6 +13,7 @@ from mpitrain.flat import Array
 from mpitrain.optimizers import OPTIMIZERS as REGISTERED
 from mpitrain.optimizers import Descent, Momentum, Nesterov, Optimizer, Sgd, with_momentum
 from mpitrain.optimizers.adamw import AdamWOptions
+from mpitrain.optimizers.lion import LionOptions
 from mpitrain.rules import plain
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
@@ -121,3 +122,15 @@ def test_no_momentum_is_sgd_and_keeps_no_velocity() -> None:
     for nesterov in (True, False):
         assert type(with_momentum(0.0, nesterov)) is Sgd
     assert Sgd().buffers(np.zeros(3)) == {}
+
+
+@both_dtypes
+def test_lion_by_hand(dtype: Any) -> None:
+    """β₁ = 0.5, β₂ = 0.75, λ = 0.5, η = 0.1; x = (1, −2, 0), g = (4, −1, 0): u = −0.1(1 + 0.5, −1 − 1, 0), m = g/4.
+    Then g = (−0.5, 2, 1): means (0.25, 0.875, 0.5), signs all 1."""
+    local = Descent(LionOptions(beta1=0.5, beta2=0.75, weight_decay=0.5).make(plain), np.array([1, -2, 0], dtype))
+    local.step(slice(0, 3), np.array([4, -1, 0], dtype), 0.1, 0)
+    np.testing.assert_allclose(local.x, [0.85, -1.8, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(local.buffers["momentum"], [1.0, -0.25, 0.0], rtol=1e-6)
+    local.step(slice(0, 3), np.array([-0.5, 2, 1], dtype), 0.1, 1)
+    np.testing.assert_allclose(local.x, [0.85 - 0.1425, -1.8 - 0.01, -0.1], rtol=1e-6)
