@@ -86,6 +86,11 @@ def fill(vector: Array, source: Array) -> None:
         vector.set(np.ascontiguousarray(source, vector.dtype))
 
 
+def share(size: int, part: int, parts: int) -> slice:
+    """One of `parts` consecutive pieces of range(size), whose sizes differ by at most one."""
+    return slice(part * size // parts, (part + 1) * size // parts)
+
+
 def blocks(size: int, block: int = BLOCK) -> Iterator[slice]:
     """Slices that cover range(size) in cache-sized pieces."""
     for start in range(0, size, block):

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpitrain.device.streams import Event, Stream
-from mpitrain.flat import Array
-from mpitrain.models.partition import units_of
+from mpitrain.flat import Array, share
 from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.tags import Tag
 
@@ -155,7 +154,7 @@ class ChunkedCollectives:
         return [Mark(event)]
 
     def _shares(self, size: int) -> Shares:
-        return {rank: units_of(size, place, len(self._ranks)) for place, rank in enumerate(self._ranks)}
+        return {rank: share(size, place, len(self._ranks)) for place, rank in enumerate(self._ranks)}
 
     def _tag(self) -> int:
         return Tag.COLLECTIVES + 2 * next(self._transport.numbers) % TAGS

@@ -11,18 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array, Layout, Parameter
+from mpitrain.flat import Array, Layout, Parameter, share
 from mpitrain.models.activations import Relu, Sigmoid
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer
 from mpitrain.models.network import Network
-
-
-def units_of(units: int, part: int, parts: int) -> slice:
-    """The units of a part; the sizes of parts differ by at most one."""
-    return slice(part * units // parts, (part + 1) * units // parts)
 
 
 class Stage(NamedTuple):
@@ -107,7 +102,7 @@ class Partition:
         self._each(whole, own, to_whole=True)
 
     def _share(self, parameter: Parameter) -> Parameter:
-        mine = units_of(parameter.shape[-1], self.part, self.parts)
+        mine = share(parameter.shape[-1], self.part, self.parts)
         return replace(parameter, shape=(*parameter.shape[:-1], mine.stop - mine.start))
 
     def _each(self, whole: Array, own: Array, to_whole: bool) -> None:
@@ -115,7 +110,7 @@ class Partition:
         for stage in self.stages:
             for parameter in stage.layer.parameters:
                 size = self._share(parameter).size
-                mine = views[parameter.name][..., units_of(parameter.shape[-1], self.part, self.parts)]
+                mine = views[parameter.name][..., share(parameter.shape[-1], self.part, self.parts)]
                 piece = own[start : start + size].reshape(mine.shape)
                 np.copyto(*((mine, piece) if to_whole else (piece, mine)))
                 start += size

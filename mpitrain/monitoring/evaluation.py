@@ -7,7 +7,7 @@ import numpy as np
 
 from mpitrain.data.batch import Batch, Place, Samples
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.flat import Array, on_host
+from mpitrain.flat import Array, on_host, share
 from mpitrain.models.model import Model
 from mpitrain.monitoring.measuring import Measuring
 from mpitrain.rng import stream
@@ -47,8 +47,9 @@ class Share(Selection):
     """A rank's contiguous share of the samples; some shares are empty if there are more ranks than samples."""
 
     def __init__(self, corpus: Samples, rank: int, ranks: int) -> None:
-        self._first = rank * corpus.samples // ranks
-        super().__init__(corpus, (rank + 1) * corpus.samples // ranks - self._first)
+        own = share(corpus.samples, rank, ranks)
+        self._first = own.start
+        super().__init__(corpus, own.stop - own.start)
 
     def _in_corpus(self, indices: Array) -> Array:
         return indices + self._first

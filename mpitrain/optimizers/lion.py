@@ -1,6 +1,6 @@
 """Lion (Chen et al. 2023, Algorithm 2), with decoupled weight decay.
 
-    u = −η(sign(β₁m + (1 − β₁)g) + λx);  m ← β₂m + (1 − β₂)g
+u = −η(sign(β₁m + (1 − β₁)g) + λx);  m ← β₂m + (1 − β₂)g
 """
 
 from typing import Annotated, ClassVar

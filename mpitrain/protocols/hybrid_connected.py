@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from mpitrain.algorithms import Hybrid
-from mpitrain.flat import Array
+from mpitrain.flat import Array, share
 from mpitrain.models.dropout_share import DropoutShare
 from mpitrain.models.layer import Views
-from mpitrain.models.partition import Partition, units_of
+from mpitrain.models.partition import Partition
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.protocols.hybrid_exchange import Exchange
 from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
-from mpitrain.schedules.hybrid import Round, held, rounds
+from mpitrain.schedules.hybrid import Round, rounds
 
 #: Called with the names of parameters whose gradients are final, and the number of examples they are means over.
 Update = Callable[[list[str], int], None]
@@ -40,7 +40,7 @@ class Connected:
         self._part, self._parts = partition.part, partition.parts
         self._workspace = partition.network.workspace.another()
         self._stages = [
-            SplitStage(stage, units_of(stage.layer.units, self._part, self._parts), self._workspace)
+            SplitStage(stage, share(stage.layer.units, self._part, self._parts), self._workspace)
             for stage in partition.stages
         ]
         self._loss = split_loss(partition.network.loss, self._stages[-1].own, self._workspace)
@@ -59,7 +59,7 @@ class Connected:
         are updated in every round with fc_batch = "sub", else in the last.
         """
         order = order_of(self._options, self._parts, len(targets))
-        first = held(self._part, self._parts, len(targets))[0]
+        first = share(len(targets), self._part, self._parts).start
         own = self._workspace.array("activations.gradient", activations.shape, activations.dtype)
         returning: list[Transfer | None] = []
         loss, coming = 0.0, self._exchange.start_activations(order[0], activations, first)

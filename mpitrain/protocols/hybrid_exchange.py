@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpitrain.flat import Array
-from mpitrain.models.partition import units_of
+from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Workspace
 from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
-from mpitrain.schedules.hybrid import Round, held
+from mpitrain.schedules.hybrid import Round
 
 if TYPE_CHECKING:
     from mpitrain.mpi import Transport
@@ -41,7 +40,8 @@ class Exchange:
         if self._parts == 1:
             return None, own
         out = self._workspace.array("targets", (count,), own.dtype)
-        counts = [end - begin for begin, end in (held(rank, self._parts, count) for rank in range(self._parts))]
+        held = (share(count, rank, self._parts) for rank in range(self._parts))
+        counts = [examples.stop - examples.start for examples in held]
         return self._transfers.start(OTHER, self._transport.start_gather, own, out, counts), out
 
     def start_activations(self, each: Round, own: Array, first: int) -> tuple[Transfer | None, Array]:
@@ -104,7 +104,7 @@ class Exchange:
         return [pieces.get(rank, 0) * self._width for rank in range(self._parts)]
 
     def _unit_counts(self, units: Array) -> list[int]:
-        shares = (units_of(len(units), part, self._parts) for part in range(self._parts))
+        shares = (share(len(units), part, self._parts) for part in range(self._parts))
         return [(share.stop - share.start) * units.shape[1] for share in shares]
 
 
@@ -128,7 +128,7 @@ class Synchroniser:
         self._part, self._parts, self._gradient = part, parts, gradient
         self._summing: deque[tuple[Transfer, slice]] = deque()
         self._handing: deque[tuple[Transfer, slice]] = deque()
-        shares = {piece.start: units_of(piece.stop - piece.start, part, parts) for piece in pieces}
+        shares = {piece.start: share(piece.stop - piece.start, part, parts) for piece in pieces}
         self._own = {start: np.empty_like(gradient[: share.stop - share.start]) for start, share in shares.items()}
 
     def start(self, part: slice) -> None:
@@ -160,5 +160,5 @@ class Synchroniser:
         self._handing.append((transfer, part))
 
     def _counts(self, part: slice) -> list[int]:
-        shares = (units_of(part.stop - part.start, each, self._parts) for each in range(self._parts))
+        shares = (share(part.stop - part.start, each, self._parts) for each in range(self._parts))
         return [share.stop - share.start for share in shares]

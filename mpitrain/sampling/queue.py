@@ -14,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 
+from mpitrain.flat import share
 from mpitrain.schedules.stages import Schedule
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
@@ -42,8 +43,8 @@ class Work:
 
     def share(self, part: int, parts: int) -> "Work":
         """One of `parts` shares whose sizes differ by at most one."""
-        begin, end = part * self.count // parts, (part + 1) * self.count // parts
-        return replace(self, start=self.start + begin, count=end - begin)
+        own = share(self.count, part, parts)
+        return replace(self, start=self.start + own.start, count=own.stop - own.start)
 
 
 def to_rows(works: Iterable[Work]) -> list[Row]:

@@ -7,6 +7,8 @@ a round, some ranks send a piece of their examples to all; the pieces of all rou
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mpitrain.flat import share
+
 
 class Share(NamedTuple):
     """Examples [start, stop) of the minibatch, at least one, which `rank` holds and sends."""
@@ -37,11 +39,6 @@ class Round(NamedTuple):
         return next((piece for piece in self.pieces if piece.rank == rank), None)
 
 
-def held(rank: int, ranks: int, count: int) -> tuple[int, int]:
-    """Begin and end of a rank's examples in the minibatch; sizes differ by at most one."""
-    return rank * count // ranks, (rank + 1) * count // ranks
-
-
 def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[Round]:
     """The rounds of one minibatch, numbered from 0; rounds without examples are omitted.
 
@@ -64,7 +61,7 @@ def _size(scheme: str, ranks: int, group: int) -> int:
 
 
 def _all_together(ranks: int, count: int) -> Iterator[tuple[Share, ...]]:
-    yield _pieces((rank, *held(rank, ranks, count)) for rank in range(ranks))
+    yield _pieces((rank, share(count, rank, ranks)) for rank in range(ranks))
 
 
 def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[Share, ...]]:
@@ -72,20 +69,19 @@ def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[Share, ...]]
         members = range(first, min(first + size, ranks))
         for turn in range(len(members)):
             yield _pieces(
-                (rank, *_turn(turn, rank - first, len(members), held(rank, ranks, count))) for rank in members
+                (rank, _turn(turn, rank - first, len(members), share(count, rank, ranks))) for rank in members
             )
 
 
-def _turn(turn: int, place: int, turns: int, own: tuple[int, int]) -> tuple[int, int]:
+def _turn(turn: int, place: int, turns: int, own: slice) -> slice:
     """The examples that a member sends in one turn; sizes differ by at most one.
 
     The position of a member's larger pieces depends on its place, so that turns are equal: by Hermite's identity
     Σ_i ⌊(m + i)/s⌋ over i = 0 … s−1 is m, members with n examples each send exactly n in every turn.
     """
-    begin, end = own
-    size = end - begin
-    return begin + (turn * size + place) // turns, begin + ((turn + 1) * size + place) // turns
+    size = own.stop - own.start
+    return slice(own.start + (turn * size + place) // turns, own.start + ((turn + 1) * size + place) // turns)
 
 
-def _pieces(pieces: Iterator[tuple[int, int, int]]) -> tuple[Share, ...]:
-    return tuple(Share(*piece) for piece in pieces if piece[1] < piece[2])
+def _pieces(pieces: Iterator[tuple[int, slice]]) -> tuple[Share, ...]:
+    return tuple(Share(rank, own.start, own.stop) for rank, own in pieces if own.start < own.stop)

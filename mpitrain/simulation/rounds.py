@@ -8,6 +8,8 @@ taken from what size on are the rules built into MPICH 5.0; the algorithms are t
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, zip_longest
 
+from mpitrain.flat import share
+
 Message = tuple[int, int, int]  # from, to, bytes
 Round = list[Message]
 
@@ -26,7 +28,8 @@ class Blocks:
     @classmethod
     def equal(cls, nbytes: int, count: int) -> "Blocks":
         """So many bytes in blocks that differ by one at most."""
-        return cls((i + 1) * nbytes // count - i * nbytes // count for i in range(count))
+        parts = (share(nbytes, part, count) for part in range(count))
+        return cls(part.stop - part.start for part in parts)
 
     @classmethod
     def shares(cls, counts: Sequence[int], nbytes: int) -> "Blocks":

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mpitrain.errors import BadInput
+from mpitrain.flat import share
 from mpitrain.models.activations import Relu
 from mpitrain.models.build import build
 from mpitrain.models.convolution import Convolution
@@ -13,7 +14,7 @@ from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer
 from mpitrain.models.losses import LOSSES, Loss, Softmax
 from mpitrain.models.network import Network
-from mpitrain.models.partition import Partition, stages, units_of
+from mpitrain.models.partition import Partition, stages
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage, add_product, product
 from mpitrain.models.table import Scaled
@@ -32,7 +33,7 @@ def network(*after: Layer) -> Network:
 def test_sizes_of_units_differ_by_at_most_one() -> None:
     for units in range(1, 30):
         for parts in range(1, 9):
-            slices = [units_of(units, part, parts) for part in range(parts)]
+            slices = [share(units, part, parts) for part in range(parts)]
             assert [s.start for s in slices[1:]] == [s.stop for s in slices[:-1]]
             assert (slices[0].start, slices[-1].stop) == (0, units)
             sizes = [s.stop - s.start for s in slices]
@@ -123,7 +124,7 @@ def test_parts_of_a_loss_add_up(output: str) -> None:
             array[:] = np.max(seen, axis=0) if how == "max" else np.sum(seen, axis=0)
             barrier.wait(10)
 
-        own = units_of(classes, part, parts)
+        own = share(classes, part, parts)
         mine = np.ascontiguousarray(z.T[own])
         return split_loss(LOSSES[output](), own, Workspace()).loss_and_gradient(mine, targets, 1 / n, reduce), mine
 
@@ -151,10 +152,10 @@ def test_shares_of_dropout_are_the_whole_layers(parts: int, scaled: Scaled) -> N
     net = network(FullyConnected(7), Relu(), Dropout(0.3, scaled), FullyConnected(3))
     whole = net.layers[4].forward({}, np.ones((200, 7)), True, stream(5, "dropout"))
     for part in range(parts):
-        own = units_of(7, part, parts)
-        share = DropoutShare(SplitStage(stages(net, 3)[0], own, Workspace()), Workspace())
-        share.draw(stream(5, "dropout"), 200, np.dtype(np.float64))
+        own = share(7, part, parts)
+        dropped = DropoutShare(SplitStage(stages(net, 3)[0], own, Workspace()), Workspace())
+        dropped.draw(stream(5, "dropout"), 200, np.dtype(np.float64))
         pieces = [Share(0, 3, 9), Share(1, 50, 52), Share(2, 120, 200)]
         rows = np.concatenate([np.arange(p.start, p.stop) for p in pieces])
-        assert np.array_equal(share.of(pieces).T, whole[rows, own])
-        assert np.array_equal(share.of(pieces[:1]).T, whole[3:9, own])
+        assert np.array_equal(dropped.of(pieces).T, whole[rows, own])
+        assert np.array_equal(dropped.of(pieces[:1]).T, whole[3:9, own])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mpitrain.schedules.hybrid import Round, held, rounds
+from mpitrain.flat import share
+from mpitrain.schedules.hybrid import Round, rounds
 
 # (scheme, group): for 3 ranks of 3 examples, each round as {rank: examples}.
 TABLES = {
@@ -48,8 +49,8 @@ def test_every_example_once_by_the_rank_that_holds_it(ranks: int, count: int, sc
         assert each.examples > 0
         assert [p.rank for p in each.pieces] == sorted({p.rank for p in each.pieces})
         for piece in each.pieces:
-            begin, end = held(piece.rank, ranks, count)
-            assert begin <= piece.start < piece.stop <= end
+            held = share(count, piece.rank, ranks)
+            assert held.start <= piece.start < piece.stop <= held.stop
             assert each.piece_of(piece.rank) == piece
             seen += range(piece.start, piece.stop)
     assert sorted(seen) == list(range(count))

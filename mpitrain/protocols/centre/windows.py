@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpitrain.flat import Array, block_slices
+from mpitrain.flat import Array, block_slices, share
 from mpitrain.protocols.centre.interface import Claimed, Source
 from mpitrain.protocols.messages import FromWorker, Gradient
 
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
 HEADER = 64  # bytes before the first rank's share: the place in the queue, on a cache line of its own
 PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
-
-
-def shares(size: int, parts: int) -> list[slice]:
-    """`size` elements in parts whose sizes differ by at most one."""
-    return [slice(part * size // parts, (part + 1) * size // parts) for part in range(parts)]
 
 
 class WindowCentre:
@@ -40,7 +35,7 @@ class WindowCentre:
     ) -> None:
         self._transport, self._source, self._number = transport, source, number
         self._master, self._itemsize = ranks[0], dtype.itemsize
-        owned = dict(zip(ranks, shares(size, len(ranks)), strict=True))
+        owned = {rank: share(size, place, len(ranks)) for place, rank in enumerate(ranks)}
         mine = owned.get(transport.rank, slice(0, 0))
         self._memory = transport.summing_segments(HEADER + (mine.stop - mine.start) * dtype.itemsize)
         self._memory.own[:] = 0
