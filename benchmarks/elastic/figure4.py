@@ -1,6 +1,6 @@
 """EASGD's Figure 4 in small: four workers on synthetic images of ImageNet's size, the recipe's network and exchange.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/elastic/figure4.py OUT [--width 0.03] [--samples 4096] [--epochs 4]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/elastic/figure4.py OUT [--width 0.03] [--samples 4096] [--epochs 8]
 
 Test error against the virtual time of the paper's cluster: `msgd` on one rank, `downpour` with τ = 1, `easgd` and
 `eamsgd` with τ = 10, each at the rate with the least error of those tried. `jobs/configs/easgd-imagenet2015.toml` with
@@ -22,10 +22,10 @@ from mpitrain.simulation.clusters import find
 
 NAME, POINTS = "easgd-imagenet2015", 8  # evaluations of a run
 METHODS: dict[str, tuple[int, dict[str, Any], tuple[float, ...]]] = {
-    "msgd": (1, {"algorithm.momentum": 0.9}, (0.005, 0.01, 0.02)),
-    "downpour": (5, {"algorithm.tau": 1}, (0.0125, 0.025, 0.05)),
-    "easgd": (5, {"algorithm.tau": 10}, (0.05, 0.1, 0.2)),
-    "eamsgd": (5, {"algorithm.tau": 10, "algorithm.delta": 0.9}, (0.01, 0.02, 0.04)),
+    "msgd": (1, {"algorithm.momentum": 0.9}, (0.001, 0.0025, 0.005)),
+    "downpour": (5, {"algorithm.tau": 1}, (0.0025, 0.005, 0.0125)),
+    "easgd": (5, {"algorithm.tau": 10}, (0.025, 0.05, 0.1)),
+    "eamsgd": (5, {"algorithm.tau": 10, "algorithm.delta": 0.9}, (0.0025, 0.005, 0.01)),
 }
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--width", type=float, default=0.03)
     parser.add_argument("--samples", type=int, default=4096)
-    parser.add_argument("--epochs", type=float, default=4)
+    parser.add_argument("--epochs", type=float, default=8)
     parser.add_argument("--rates", type=int, default=3, help="how many of each method's are tried")
     options = parser.parse_args()
     where = options.out / "corpus"

@@ -4,6 +4,7 @@
     python benchmarks/sparse/forty.py OUT BN epochs         Figure 1: error by epoch, one node and forty
     python benchmarks/sparse/forty.py OUT BN thresholds     Table 3
     python benchmarks/sparse/forty.py OUT BN sizes          Table 4
+    python benchmarks/sparse/forty.py OUT BN minibatches    §4: which minibatch would be selected at the start?
 
 As in the paper, a network is pre-trained layer by layer, then trained on ten nodes for an epoch and on forty for the
 others, of which the bytes and the speed are told. A minibatch of 16 stands for one of 1024; the paper's network is an
@@ -68,6 +69,11 @@ class Study:
         folder = self.out / f"forty-{threshold:g}-{layers}-{times:.2f}"
         return converged(folder, NODES, self.cluster, self.settings | own, self.stages)
 
+    def start(self, minibatch: int, more: dict[str, Any]) -> dict[str, Any]:
+        """Forty nodes from the first minibatch on."""
+        own = {"algorithm.name": "sparse-delta", "algorithm.threshold": THRESHOLD} | _width()
+        return converged(self.out / f"start-{minibatch}", NODES, self.cluster, self.settings | own | more)
+
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Epochs and errors."""
         return [
@@ -84,7 +90,7 @@ def epochs(study: Study) -> None:
     """Figure 1: the error by epoch, and the virtual time."""
     ends = [study.sgd()["seconds"], study.forty()["seconds"]]
     curves = [study.curve(name) for name in ("sgd", f"forty-{THRESHOLD:g}-5-1.00")]
-    rows = [[f"{epoch:.1f}", *(f"{dict(curve)[epoch]:.1%}" for curve in curves)] for epoch, _ in curves[0]]
+    rows = [[f"{pair[0][0]:.1f}", *(f"{error:.1%}" for _, error in pair)] for pair in zip(*curves, strict=True)]
     print(table(["epoch", "one node", "forty"], [*rows, ["seconds", *(f"{seconds:,.0f}" for seconds in ends)]]))
 
 
@@ -119,11 +125,25 @@ def sizes(study: Study) -> None:
     print(table(header, rows))
 
 
+def minibatches(study: Study) -> None:
+    """Half an epoch on forty nodes after the pre-training, by minibatch, with one rate of samples: what a selection by
+    trial (Seide et al. 2014, which §4 refers to) would see."""
+    rows = []
+    for size in (4, 8, 16, 32, 64):
+        rate = study.settings["training.learning_rate"] * size / SAMPLES
+        told = study.start(size, {"training.minibatch": size, "training.learning_rate": rate, "training.epochs": 0.5})
+        rows.append([size, size * 1024 // SAMPLES, f"{rate:g}", f"{told['seconds']:.0f}"])
+        rows[-1] += [*_traffic(told), f"{told['test_clean_error']:.1%}"]
+    header = ["minibatch", "the paper's", "rate", "seconds", "KB a minibatch", "compression", "frame error"]
+    print(table(header, rows))
+
+
 def _traffic(told: dict[str, Any]) -> list[str]:
     return [f"{told['bytes_per_minibatch'] / 1000:.2f}", f"{told['compression_ratio']:,.0f}"]
 
 
 TABLES: dict[str, Callable[[Study], None]] = {"epochs": epochs, "thresholds": thresholds, "sizes": sizes}
+TABLES["minibatches"] = minibatches
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
-"""What sparse delta exchange costs in accuracy and saves in traffic (Strom 2015, §2.5, Tables 3 and 4).
+"""What sparse delta exchange costs in accuracy and saves in traffic (Strom 2015, §2.5, Table 3).
 
 python -m mpitrain prepare speech CORPUS --language bn --hours 1 --classes 1998 --bins 20
 python benchmarks/sparse/study.py thresholds CORPUS OUT     Table 3: by threshold, two ranks
-python benchmarks/sparse/study.py sizes CORPUS OUT          Table 4: by size of the network
 python benchmarks/sparse/study.py accuracy CORPUS OUT       sgd and 2, 4, 8 ranks, three seeds each
 python benchmarks/sparse/study.py bits CORPUS OUT           §2.5: 1, 2, 4 bits and unquantised at equal traffic
 python benchmarks/sparse/study.py teams CORPUS OUT          §4: 2 × 2 and 2 × 4 ranks against 4 and 8, simulated
@@ -42,7 +41,6 @@ CLUSTER = Path(__file__).with_name("nodes.toml")
 #: What peers may share: their minibatch and the learning rate of its mean.
 SHARED = ("training.minibatch", "training.learning_rate")
 BYTES = ("bytes_per_minibatch", "bits_per_element")
-SIZES = {"5 layers": {}, "8 layers": {"layers": 8}, "5 of 2x size": {"times": 2}, "5 of 3x size": {"times": 3}}
 
 
 class Study:
@@ -75,21 +73,6 @@ def thresholds(study: Study) -> None:
         rows[-1].append(f"{1 - told['test_error'] / base['test_error']:+.1%}")
     header = ["threshold", "samples/s", "KB a minibatch", "bits an element", "compression", "test error", "reduction"]
     print(table(header, rows))
-
-
-def sizes(study: Study) -> None:
-    """Compression and accuracy by size of the network, at one threshold."""
-    rows = []
-    for name, size in SIZES.items():
-        width = study.settings.get("model.width", 1.0) * size.get("times", 1)
-        more = {"model.preset": "strom2015-dnn", "model.width": width, "model.hidden_layers": size.get("layers", 5)}
-        slug = name.replace(" ", "-")
-        told = study.sparse(f"size-{slug}", 2, THRESHOLDS[study.kind][1], more)
-        weights = told["compression_ratio"] * told["bytes_per_minibatch"] / 4
-        rows.append([name, f"{weights / 1e6:.2f}", f"{told['samples_per_second']:,.0f}", *_traffic(told)])
-        rows[-1].append(_percent(told))
-    header = ["hidden layers", "weights, millions", "samples/s", "KB a minibatch", "bits an element", "compression"]
-    print(table([*header, "test error"], rows))
 
 
 def accuracy(study: Study) -> None:
@@ -251,7 +234,7 @@ def _percent(told: dict[str, Any]) -> str:
     return f"{told['test_error']:.2%}"
 
 
-TABLES = {"thresholds": thresholds, "sizes": sizes, "accuracy": accuracy, "bits": bits, "teams": teams, "peers": peers}
+TABLES = {"thresholds": thresholds, "accuracy": accuracy, "bits": bits, "teams": teams, "peers": peers}
 
 
 def main() -> None:
