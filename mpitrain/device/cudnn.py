@@ -6,17 +6,13 @@ transposed once per minibatch, and so is their gradient. Nondeterministic kernel
 would need a second copy of every activation.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mpitrain.errors import first_line, missing
 from mpitrain.flat import Array
-from mpitrain.models.patch_product import Patches, PatchProduct
-
-if TYPE_CHECKING:
-    from mpitrain.models.workspace import Workspace
-
+from mpitrain.models.workspace import Patches, PatchProduct, Workspace
 
 Arrays = tuple[Array, Array, Array]  #: two operands, result
 
@@ -45,7 +41,7 @@ class CudnnProducts:
         """Return self, so that copies of layers share the device's handle and plans."""
         return self
 
-    def product(self, name: str, window: Patches, workspace: "Workspace") -> "CudnnProduct":
+    def product(self, name: str, window: Patches, workspace: Workspace) -> "CudnnProduct":
         """The products of one layer."""
         return CudnnProduct(self, name, window, workspace)
 
@@ -120,9 +116,9 @@ class Plan:
 
 
 class CudnnProduct:
-    """models.patch_product.Product with cuDNN, for the whole minibatch at once; with patches if cuDNN has no kernel."""
+    """models.workspace.Product with cuDNN, for the whole minibatch at once; with patches if cuDNN has no kernel."""
 
-    def __init__(self, owner: CudnnProducts, name: str, window: Patches, workspace: "Workspace") -> None:
+    def __init__(self, owner: CudnnProducts, name: str, window: Patches, workspace: Workspace) -> None:
         self._owner, self._name, self._window, self._workspace = owner, name, window, workspace
         self._patches = PatchProduct(name, window, workspace)
 

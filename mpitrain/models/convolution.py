@@ -8,8 +8,8 @@ import numpy as np
 from mpitrain.flat import Array, Parameter
 from mpitrain.models.group_product import GroupProduct
 from mpitrain.models.layer import DoesNotFit, Layer, Shape, Views
-from mpitrain.models.patch_product import Patches, Product
 from mpitrain.models.pooling import MaxPool
+from mpitrain.models.workspace import Patches, Product
 
 
 class Convolution(Layer):

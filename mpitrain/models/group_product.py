@@ -1,22 +1,18 @@
 """Convolution in groups: each filter sees the channels of its own group (Krizhevsky et al. 2012, §3.2)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.models.patch_product import Product
-
-if TYPE_CHECKING:
-    from mpitrain.models.workspace import Workspace
+from mpitrain.models.workspace import Product, Workspace
 
 
 class GroupProduct:
-    """models.patch_product.Product of equal parts of the channels and of the filters, with weights [kh, kw, channels of
+    """models.workspace.Product of equal parts of the channels and of the filters, with weights [kh, kw, channels of
     a group, filters]: `products` has one for each group, which works on copies of its part."""
 
-    def __init__(self, name: str, products: Sequence[Product], workspace: "Workspace") -> None:
+    def __init__(self, name: str, products: Sequence[Product], workspace: Workspace) -> None:
         self._name, self._products, self._workspace = name, products, workspace
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:

@@ -14,8 +14,8 @@ from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.gpu import Gpu
 from mpitrain.models.build import build
 from mpitrain.models.convolution import Convolution
-from mpitrain.models.patch_product import Patches, PatchProduct
 from mpitrain.models.pooling import MaxPool
+from mpitrain.models.workspace import Patches, PatchProduct
 from mpitrain.training.pretraining.steps import grown
 
 
