@@ -5,7 +5,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,16 +13,33 @@ from torch.nn.parameter import is_lazy
 
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput, first_line
-from mpitrain.flat import on_host
+from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_state
+from mpitrain.models.model import Model
 from mpitrain.models.torch_binding import Named
-from mpitrain.models.torch_place import HOST
+from mpitrain.models.torch_place import HOST, Place
+from mpitrain.models.torch_statistics import Statistics
 from mpitrain.rng import stream, undisturbed
 
-if TYPE_CHECKING:
-    from mpitrain.models.torch_module import TorchModel
-
 FLOATS = (torch.float32, torch.float64)
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Examined(Model, Protocol):
+    """A module with its loss and with its vectors, as it is examined."""
+
+    module: torch.nn.Module
+    statistics: Statistics
+    place: Place
+    loss: Loss
+
+    def inputs(self, inputs: Array) -> torch.Tensor: ...
+
+    def targets(self, batch: Batch) -> torch.Tensor: ...
+
+    def switch(self, training: bool) -> None: ...
+
+    def current(self) -> Array: ...
 
 
 @contextmanager
@@ -79,7 +96,7 @@ def trained(module: torch.nn.Module, all_names: bool = False) -> list[Named]:
     return [(name, p) for name, p in module.named_parameters(remove_duplicate=not all_names) if p.requires_grad]
 
 
-def examine(model: "TorchModel") -> None:
+def examine(model: Examined) -> None:
     """Raise BadInput unless the module's outputs fit the classes in training and in evaluation and its loss has a
     gradient, or if it changes a buffer that is not a statistic of normalisation."""
     module, batch = model.module, _batch(model)
@@ -99,7 +116,7 @@ def examine(model: "TorchModel") -> None:
     _require_unchanged(model, before, "evaluation")
 
 
-def _require_outputs(model: "TorchModel", outputs: object) -> None:
+def _require_outputs(model: Examined, outputs: object) -> None:
     found = type(outputs).__name__
     if isinstance(outputs, torch.Tensor):
         if outputs.shape == (2, model.classes) and outputs.is_floating_point():
@@ -112,7 +129,7 @@ def _require_outputs(model: "TorchModel", outputs: object) -> None:
     )
 
 
-def _state(model: "TorchModel") -> dict[str, bytes]:
+def _state(model: Examined) -> dict[str, bytes]:
     """Buffers that are no statistics, and what layers call extra state, by name."""
     statistics = model.statistics.names()
     buffers = {name: buffer for name, buffer in model.module.named_buffers() if name not in statistics}
@@ -122,7 +139,7 @@ def _state(model: "TorchModel") -> dict[str, bytes]:
     }
 
 
-def _require_unchanged(model: "TorchModel", before: dict[str, bytes], when: str) -> None:
+def _require_unchanged(model: Examined, before: dict[str, bytes], when: str) -> None:
     for name, value in _state(model).items():
         if before.get(name) != value:
             raise BadInput(
@@ -131,7 +148,7 @@ def _require_unchanged(model: "TorchModel", before: dict[str, bytes], when: str)
             )
 
 
-def in_pairs(model: "TorchModel") -> set[bool]:
+def in_pairs(model: Examined) -> set[bool]:
     """Whether the module cannot take one sample alone, which has no variance: in training (True), in evaluation."""
     batch = _batch(model)
     found = set()
@@ -147,7 +164,7 @@ def in_pairs(model: "TorchModel") -> set[bool]:
     return found
 
 
-def may_step_early(model: "TorchModel") -> bool:
+def may_step_early(model: Examined) -> bool:
     """Whether parameters may change as soon as their gradient is final, while the backward pass goes on.
 
     Tried out: were they still read, NaN in their place would reach the gradients of others. So it does where a layer
@@ -165,7 +182,7 @@ def may_step_early(model: "TorchModel") -> bool:
     return bool(np.array_equal(*(np.isnan(on_host(gradient)) for gradient in (plain, poisoned))))
 
 
-def _batch(model: "TorchModel") -> Batch:
+def _batch(model: Examined) -> Batch:
     draw = stream(0, "examination")
     inputs = draw.standard_normal((2, *model.input_shape)).astype(np.float32)
     batch = Batch(inputs, np.arange(2, dtype=np.int32) % model.classes)

@@ -17,12 +17,12 @@ from mpitrain.models import torch_examination as examination
 from mpitrain.models import torch_state
 from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.models.torch_binding import Binding
+from mpitrain.models.torch_examination import Loss as Loss
 from mpitrain.models.torch_place import HOST, Place
 from mpitrain.models.torch_start import keep_memory
 from mpitrain.models.torch_statistics import Statistics
 from mpitrain.rng import stream
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Make = Callable[[int], object]
 
 MIX = 2654435761  # an odd number: shares of one minibatch have different seeds, of which PyTorch takes 32 bits
