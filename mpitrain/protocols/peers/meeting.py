@@ -3,21 +3,17 @@
 Ranks come when they have no work left, and all come once their minibatch is done when one calls: to stop, or to save.
 """
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from mpitrain.checkpoint import coordination
 from mpitrain.errors import TrainingFailed, named
 from mpitrain.protocols.messages import Meeting, Reason, Totals
+from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
 from mpitrain.protocols.peers.rounds import END
 from mpitrain.protocols.standby import hear
 from mpitrain.protocols.team import order_meeting
-
-if TYPE_CHECKING:
-    from mpitrain.protocols.peers.peer import Peer
-    from mpitrain.training.context import Session
+from mpitrain.training.context import Session
 
 WHAT = "the meeting of all ranks"
 
@@ -31,7 +27,7 @@ class Standing(msgspec.Struct, frozen=True):
     report: Totals
 
 
-def attend(session: "Session") -> None:
+def attend(session: Session) -> None:
     """A follower's part in a meeting to which its leader goes."""
     transport = session.transport
     transport.wait(transport.start_barrier(), WHAT)
@@ -40,7 +36,7 @@ def attend(session: "Session") -> None:
         coordination.together(session, [])
 
 
-def _gather(session: "Session", mine: Standing | None) -> list[Standing]:
+def _gather(session: Session, mine: Standing | None) -> list[Standing]:
     """The members' standings; a follower has none."""
     text = "" if mine is None else msgspec.json.encode(mine).decode()
     texts = session.transport.gather_texts(text, WHAT)
@@ -58,9 +54,8 @@ def _to_save(standings: list[Standing]) -> bool:
 class Meetings:
     """The meetings of one rank with its peers."""
 
-    def __init__(self, peer: "Peer") -> None:
+    def __init__(self, peer: Peer) -> None:
         self._peer, self._session, self._exchange = peer, peer.session, peer.exchange
-        self._save_wanted = False
 
     def reason(self, done: bool = False) -> Reason | None:
         """Why this rank should come to a meeting now, if it should."""
@@ -68,7 +63,7 @@ class Meetings:
             hear(self._session)
         if self._session.stop.flag:
             return "stop"
-        if self._save_wanted:
+        if self._peer.save_wanted:
             return "save"
         if self._exchange.requested >= self._exchange.meeting:
             return "called"
@@ -95,10 +90,6 @@ class Meetings:
         if _to_save(standings):
             self._save(began)
         return over
-
-    def want_save(self) -> None:
-        """Have this rank call a meeting to save."""
-        self._save_wanted = True
 
     # ---- the nonblocking consensus
 
@@ -129,5 +120,5 @@ class Meetings:
             self._session.monitor.warn(line)
 
     def _save(self, began: float) -> None:
-        self._save_wanted = False
+        self._peer.save_wanted = False
         self._session.monitor.checkpoint(lambda: coordination.together(self._session, []), since=began)

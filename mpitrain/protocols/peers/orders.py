@@ -1,5 +1,6 @@
 """The two orders in which peers train: each at its own pace, or round by round."""
 
+from mpitrain.protocols.peers.meeting import Meetings
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.rounds import END, Round, Turn
 from mpitrain.training.loop import Loop
@@ -10,22 +11,22 @@ class Asynchronous(Loop[Turn]):
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer.session)
-        self.peer, self.turn = peer, peer.rounds.turn(peer.number, 0)
+        self.peer, self.meetings, self.turn = peer, Meetings(peer), peer.rounds.turn(peer.number, 0)
 
     def next_work(self) -> Turn | None:
         """This rank's next minibatch, once its stage has come; until then, meetings."""
         peer = self.peer
         while not self.stopping:
             peer.exchange.receive()
-            reason = peer.meetings.reason(done=self.turn is None)
+            reason = self.meetings.reason(done=self.turn is None)
             if reason is not None:  # nobody waits for more than the minibatch that this rank was in when it was called
-                self.stopping = peer.meetings.meet(reason, END if self.turn is None else self.turn.place)
+                self.stopping = self.meetings.meet(reason, END if self.turn is None else self.turn.place)
                 if self.stopping:  # nobody takes a report any more
                     return None
             elif self.turn is None or _may_start(peer, self.turn):
                 return self.turn
             else:
-                _await_stage(peer, self.turn)
+                _await_stage(peer, self.meetings, self.turn)
             self.attend()
         return None
 
@@ -42,35 +43,35 @@ class Synchronous(Loop[Round]):
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer.session)
-        self.peer, self.now = peer, peer.rounds.at(0)
+        self.peer, self.meetings, self.now = peer, Meetings(peer), peer.rounds.at(0)
         self._wish = False
 
     def train(self) -> None:
         super().train()
         if not self.stopping:
-            self.peer.meetings.meet("done", END)
+            self.meetings.meet("done", END)
 
     def next_work(self) -> Round | None:
         return self.now
 
     def advance(self, work: Round) -> None:
-        self._wish = _round(self.peer, work)
+        self._wish = _round(self.peer, self.meetings, work)
         self.now = self.peer.rounds.at(work.after)
 
     def attend(self) -> None:
         self.peer.attend()
         if self._wish and self.now is not None:
-            self.stopping = self.peer.meetings.meet(self.peer.meetings.reason() or "called", self.now.place)
+            self.stopping = self.meetings.meet(self.meetings.reason() or "called", self.now.place)
 
 
 def _may_start(peer: Peer, turn: Turn) -> bool:
     return peer.number == 0 or turn.since <= peer.exchange.reached
 
 
-def _await_stage(peer: Peer, turn: Turn) -> None:
+def _await_stage(peer: Peer, meetings: Meetings, turn: Turn) -> None:
     """Apply what comes until the master has reached the stage in which this rank trains."""
     peer.exchange.until(
-        lambda: _may_start(peer, turn) or peer.meetings.reason() is not None,
+        lambda: _may_start(peer, turn) or meetings.reason() is not None,
         "the beginning of a later stage",
         lambda: [peer.members[0]],
     )
@@ -90,12 +91,12 @@ def _train(peer: Peer, turn: Turn, following: Turn | None) -> None:
         peer.send(entries)
 
 
-def _round(peer: Peer, now: Round) -> bool:
+def _round(peer: Peer, meetings: Meetings, now: Round) -> bool:
     """A minibatch of every rank that has one; the others send nothing. Whether somebody called for a meeting."""
     exchange, entries, has_work = peer.exchange, peer.compression.nothing, peer.number < len(now.works)
     if has_work:
         entries = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
-    exchange.round_requests = peer.meetings.reason() is not None
+    exchange.round_requests = meetings.reason() is not None
     await_window(peer)
     peer.send(entries, exchange.round_requests, has_work)
     for member in exchange.peers:

@@ -10,7 +10,6 @@ from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import Reached, Totals
 from mpitrain.protocols.peers.compression import Compression
 from mpitrain.protocols.peers.exchange import Exchange
-from mpitrain.protocols.peers.meeting import Meetings
 from mpitrain.protocols.peers.rounds import Rounds, Turn
 from mpitrain.rules.sparse_delta import COARSE
 from mpitrain.sampling.queue import Work
@@ -40,7 +39,7 @@ class Peer(Trainer):
         self.rounds = Rounds(self.state.queue, session.schedule, len(self.members))
         self.compression = Compression(session)
         self.exchange = Exchange(session, at_once=not self.in_step)
-        self.meetings = Meetings(self)
+        self.save_wanted = False  # at the next meeting, which this rank then calls
         self.report = Totals()
         self.patience = options.patience  # minibatches that may yet be trained on with a full window
         self._index, self._workers = self.state.index, 0
@@ -105,7 +104,7 @@ class Peer(Trainer):
 
     def save(self) -> None:
         """At a meeting."""
-        self.meetings.want_save()
+        self.save_wanted = True
 
     def _part_done(self, part: slice, gradient: Array) -> None:
         self.compression.take(part, gradient)
