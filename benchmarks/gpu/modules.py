@@ -74,7 +74,7 @@ def order(device: Any, make: Any, shape: tuple[int, ...], batch: Batch, side: in
     model = TorchModel(lambda seed: make(), shape, 10, place=device.place())
     waiting = difference(device, model, batch, side)[1]
     found = {"ours": max(difference(device, model, batch, side, waiting)[0] for _ in range(3))}
-    model.place = Unordered(device)
+    model.place = Unordered(device, device.matmul)
     found["control"] = max(difference(device, model, batch, side, waiting)[0] for _ in range(3))
     return found
 

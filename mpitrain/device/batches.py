@@ -4,23 +4,21 @@ While the GPU computes a minibatch, the host gathers the next one into pinned me
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mpitrain.data.batch import Batch
 from mpitrain.data.prefetch import Loader
+from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.flat import Array
-
-if TYPE_CHECKING:
-    from mpitrain.device.gpu import Gpu
 
 
 class Uploading:
     """A loader that copies minibatches of another loader, with pinned buffers, to the GPU. It holds two minibatches:
     one in use and one being copied."""
 
-    def __init__(self, device: "Gpu", inner: Loader) -> None:
+    def __init__(self, device: GpuMemory, inner: Loader) -> None:
         self._device, self._inner = device, inner
         self.why = f"{inner.why}; copied to the GPU ahead of use"
         self._slots = [_Slot(device), _Slot(device)]
@@ -72,11 +70,11 @@ class Uploading:
 class _Slot:
     """A minibatch's memory on the GPU, which grows to the largest one."""
 
-    def __init__(self, device: "Gpu") -> None:
+    def __init__(self, device: GpuMemory) -> None:
         self.filled, self.read = device.event(), device.event()
         self._room: Batch | None = None
 
-    def fill(self, batch: Batch, device: "Gpu") -> None:
+    def fill(self, batch: Batch, device: GpuMemory) -> None:
         """Start to copy a host minibatch to this memory."""
         count = len(batch.targets)
         if self._room is None or len(self._room.targets) < count:

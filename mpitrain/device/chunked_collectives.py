@@ -6,21 +6,17 @@ them up, and sends the sum to the ranks that need it, so that in a sum over K ra
 sends 2(K−1)/K·n. The sum of an element is computed by one rank, so that all get the same bits.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.streams import Event, Stream
 from mpitrain.flat import Array, share
+from mpitrain.mpi import Transport
 from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.tags import Tag
-
-if TYPE_CHECKING:
-    from mpitrain.device.collectives import StagedTransport
-    from mpitrain.device.gpu import Gpu
-    from mpitrain.mpi import Transport
 
 #: Each collective has two of these tags, one for each of its steps, so that its messages match no other's.
 TAGS = 1 << 14
@@ -29,15 +25,16 @@ Shares = Mapping[int, slice]  # of a vector, by rank
 
 
 class ChunkedCollective:
-    """A chunked collective in `queue`: its steps yield the requests that must complete before the next step."""
+    """A chunked collective in a queue, which `advance` makes advance: its steps yield the requests that must complete
+    before the next step."""
 
-    def __init__(self, queue: "StagedTransport", steps: Steps) -> None:
-        self._queue, self._steps, self.done = queue, steps, False
+    def __init__(self, advance: Callable[[], None], steps: Steps) -> None:
+        self._advance, self._steps, self.done = advance, steps, False
         self._pending = list(next(steps))
 
     def Test(self) -> bool:  # named as in MPI's requests
         """Whether kernels launched from now on see the result."""
-        self._queue.advance()
+        self._advance()
         return self.done
 
     def started(self) -> bool:
@@ -71,7 +68,7 @@ class Mark:
 class ChunkedCollectives:
     """The steps of one transport's collectives over several ranks. Arrays are flat."""
 
-    def __init__(self, transport: "Transport", device: "Gpu") -> None:
+    def __init__(self, transport: Transport, device: GpuMemory) -> None:
         self._transport, self._device = transport, device
         self._rank, self._ranks = transport.rank, transport.members
         self._others = [rank for rank in self._ranks if rank != self._rank]

@@ -8,18 +8,16 @@ which is the same on every rank. `Test` of any request makes all of them progres
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.streams import Event
 from mpitrain.flat import Array
+from mpitrain.mpi import Transport
 from mpitrain.mpi.collectives import Counted
 from mpitrain.mpi.communicator import Request
-
-if TYPE_CHECKING:
-    from mpitrain.device.gpu import Gpu
-    from mpitrain.mpi import Transport
 
 
 class Queued(Request, Protocol):
@@ -64,7 +62,7 @@ class Operation:
 class StagedTransport(Counted):
     """A transport whose collectives also accept device arrays. Everything else is passed to the wrapped transport."""
 
-    def __init__(self, transport: "Transport", device: "Gpu") -> None:
+    def __init__(self, transport: Transport, device: GpuMemory) -> None:
         self._transport, self._device = transport, device
         self._waiting: deque[Queued] = deque()
         self._queues = [self._waiting]  # with those of the duplicate

@@ -4,24 +4,20 @@ MPI does not know streams. Before it may read or overwrite an array, the kernels
 of a completed request are visible to every kernel that is launched afterwards.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from mpitrain.device.chunked_collectives import ChunkedCollective, ChunkedCollectives, Shares, Steps
 from mpitrain.device.collectives import StagedTransport, pieces_of
+from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.flat import Array
+from mpitrain.mpi import Transport
 from mpitrain.mpi.communicator import Request
-
-if TYPE_CHECKING:
-    from mpitrain.device.gpu import Gpu
-    from mpitrain.mpi import Transport
 
 
 class DirectTransport(StagedTransport):
     """Messages and collectives of device arrays. Host arrays and bytes are passed on unchanged."""
 
-    def __init__(self, transport: "Transport", device: "Gpu") -> None:
+    def __init__(self, transport: Transport, device: GpuMemory) -> None:
         super().__init__(transport, device)
         self._chunked = ChunkedCollectives(transport, device)
 
@@ -75,7 +71,7 @@ class DirectTransport(StagedTransport):
         return dict(zip(self._transport.members, pieces_of(counts), strict=True))
 
     def _begin(self, steps: Steps) -> Request:
-        return self._enqueue(ChunkedCollective(self, steps))
+        return self._enqueue(ChunkedCollective(self.advance, steps))
 
     def _settle(self, buffer: bytes | Array) -> None:
         if not isinstance(buffer, (bytes, np.ndarray)):

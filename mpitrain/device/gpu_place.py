@@ -1,31 +1,29 @@
 """A GPU on which a module of PyTorch's computes, on CuPy's arrays and in CuPy's order.
 
 Tensors and arrays share memory by DLPack. PyTorch's kernels go to the stream to which all others go, in program order,
-so that a copy in another stream waits for both kinds by the same events (gpu.py). What PyTorch frees, its allocator
+so that a copy in another stream waits for both kinds by the same events. What PyTorch frees, its allocator
 gives only to later kernels of that stream; what CuPy frees likewise.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import SupportsFloat
 
 import torch
 
+from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.flat import Array
 from mpitrain.models.torch_place import Hook, Place
-
-if TYPE_CHECKING:
-    from mpitrain.device.gpu import Gpu
 
 
 class GpuPlace(Place):
     """The rank's GPU. Other products than those under `bf16` are in TF32 unless `matmul` is "float32"."""
 
-    def __init__(self, device: "Gpu") -> None:
+    def __init__(self, device: GpuMemory, matmul: str) -> None:
         self._gpu, self._cupy = device, device.cupy
         # PyTorch numbers the GPUs as CuPy does: CUDA tells both which ones there are.
         self._stream = torch.cuda.ExternalStream(device.compute.ptr, device=device.number)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = device.matmul != "float32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = matmul != "float32"
         with self.computing():
             self.device = self.tensor(self._cupy.empty(1, "f")).device
 

@@ -2,21 +2,18 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.streams import Event, Stream
 from mpitrain.flat import Array
-
-if TYPE_CHECKING:
-    from mpitrain.device.gpu import Gpu
 
 
 class Outgoing:
     """Copies a device vector to a host vector, part by part, as the parts become final in the compute stream."""
 
-    def __init__(self, device: "Gpu", stream: Stream, vector: Array, to: Array) -> None:
+    def __init__(self, device: GpuMemory, stream: Stream, vector: Array, to: Array) -> None:
         self._device, self._stream, self._vector, self._to = device, stream, vector, to
         self._pinned = device.host_like(vector)
         self._under_way: deque[tuple[slice, Event]] = deque()
@@ -41,7 +38,7 @@ class Outgoing:
 class GpuStaging:
     """Stages pieces to the GPU, processes them there, and stages the results back, all three at the same time."""
 
-    def __init__(self, device: "Gpu", stream: Stream, vector: Array) -> None:
+    def __init__(self, device: GpuMemory, stream: Stream, vector: Array) -> None:
         self._device, self._stream, self._dtype = device, stream, vector.dtype
         self._back = device.host_like(vector)
         self._slots: list[_Slot] = []
@@ -100,7 +97,7 @@ class GpuStaging:
 class _Slot:
     """A piece's memory on both sides, with the events of its last use."""
 
-    def __init__(self, device: "Gpu", size: int, dtype: np.dtype) -> None:
+    def __init__(self, device: GpuMemory, size: int, dtype: np.dtype) -> None:
         self.pinned, self.array = device.pinned(size, dtype), device.cupy.empty(size, dtype)
         self.copied, self.used = device.event(), device.event()
         self.used.record(device.compute)  # CuPy reuses freed memory while kernels in this stream still use it

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpitrain.data.prefetch import open_loader
-from mpitrain.device import gpu as module
+from mpitrain.device import gpu_memory as module
 from mpitrain.device import staging
 from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu

@@ -1,0 +1,96 @@
+"""A GPU's memory, with three streams: for computing, for incoming copies and for outgoing copies.
+
+All kernels go to the compute stream, in program order. By events, a copy waits for the kernels before it, and later
+kernels wait for the copy; the host waits only when it reads data, such as a loss or a vector to send.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from mpitrain.device.streams import Event, Stream
+from mpitrain.flat import Array
+
+CHUNK = 1 << 20  # elements staged at a time: 4 MiB, while 1 MiB suffices for the full speed of the bus
+
+
+class GpuMemory:
+    """The memory of GPU `number` of this node, and what a device copies to it and from it."""
+
+    def __init__(self, cupy: Any, number: int) -> None:
+        self.cupy, self.number = cupy, number
+        cupy.cuda.Device(number).use()
+        self.compute, self.incoming, self.leaving = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+        self.compute.__enter__()  # not `use`, whose effect ends with any `with` block, even in CuPy's own functions
+        self._chunks: dict[np.dtype, list[tuple[Array, Event]]] = {}
+
+    def to_device(self, vector: Array) -> Array:
+        if not isinstance(vector, np.ndarray):
+            return vector
+        placed = self.cupy.empty(vector.shape, vector.dtype)
+        self.upload(placed.reshape(-1), np.ascontiguousarray(vector).reshape(-1))
+        return placed
+
+    def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
+        """Copy through two pinned buffers: one is filled while the other is copied. Later kernels see the whole
+        vector."""
+        self.after(self.compute, self.incoming)
+        if steady:
+            to.set(vector, stream=self.incoming)
+            self.after(self.incoming, self.compute)
+            return
+        for number, start in enumerate(range(0, vector.size, CHUNK)):
+            piece = slice(start, min(start + CHUNK, vector.size))
+            pinned, copied = self._chunk(vector.dtype, number, piece)
+            copied.synchronize()
+            np.copyto(pinned, vector[piece])
+            to[piece].set(pinned, stream=self.incoming)
+            copied.record(self.incoming)
+        self.after(self.incoming, self.compute)
+
+    def download(self, vector: Array, to: Array) -> None:
+        self.after(self.compute, self.leaving)
+        coming: list[tuple[slice, Array, Event]] = []
+        for number, start in enumerate(range(0, to.size, CHUNK)):
+            piece = slice(start, min(start + CHUNK, to.size))
+            if len(coming) == 2:
+                self._arrive(*coming.pop(0), to)
+            pinned, copied = self._chunk(to.dtype, number, piece)
+            copied.synchronize()
+            vector[piece].get(stream=self.leaving, out=pinned, blocking=False)
+            copied.record(self.leaving)
+            coming.append((piece, pinned, copied))
+        for each in coming:
+            self._arrive(*each, to)
+
+    def host_like(self, vector: Array) -> Array:
+        return self.pinned(vector.shape, vector.dtype)
+
+    def pinned(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
+        """An uninitialised pinned array, for asynchronous copies."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        with self.cupy.cuda.Device(self.number):  # another thread may call this
+            memory = self.cupy.cuda.alloc_pinned_memory(max(size, 1))
+        return np.frombuffer(memory, np.uint8, size).view(dtype).reshape(shape)
+
+    def event(self) -> Event:
+        """An event to record in a stream."""
+        return self.cupy.cuda.Event(disable_timing=True)
+
+    def after(self, first: Stream, then: Stream) -> None:
+        """Let later work in stream `then` wait for the work that is in stream `first` now."""
+        mark = self.event()
+        mark.record(first)
+        then.wait_event(mark)
+
+    def _chunk(self, dtype: np.dtype, number: int, piece: slice) -> tuple[Array, Event]:
+        """One of two alternating pinned buffers, with the event of its last copy."""
+        if dtype not in self._chunks:
+            self._chunks[dtype] = [(self.pinned(CHUNK, dtype), self.event()) for _ in range(2)]
+        buffer, copied = self._chunks[dtype][number % 2]
+        return buffer[: piece.stop - piece.start], copied
+
+    @staticmethod
+    def _arrive(piece: slice, pinned: Array, copied: Event, to: Array) -> None:
+        copied.synchronize()
+        np.copyto(to[piece], pinned)
