@@ -17,33 +17,33 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mpitrain import checkpoint
-from mpitrain.algorithms import maker_of
+from mpitrain.algorithms import Algorithm, maker_of
 from mpitrain.checkpoint.draft import FileContent
-from mpitrain.checkpoint.state import Numbers
+from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
+from mpitrain.config import Run
 from mpitrain.errors import BadInput, naming
+from mpitrain.flat import Layout
+from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Work
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
-    from mpitrain.training.context import Session
 
 NONE, REFUSED = -1, -1  # the size of a rank's piece if it has none; the name of a checkpoint that is not written
 
 
-def share(session: "Session") -> None:
-    """Tell all ranks where checkpoints are written and which one the run resumes from. Collective."""
-    saver, resumed = session.saver, session.resumed
+def share(
+    saver: Saver | None, resumed: Path | None, transport: Transport, layout: Layout, run: Run
+) -> tuple[Saver | None, Path | None]:
+    """What writes checkpoints where rank 0's does, and the checkpoint that the run resumes from, of which rank 0
+    knows. Collective."""
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
-    told = session.transport.broadcast(os.fsencode("\0".join(paths)), "the run folder")
+    told = transport.broadcast(os.fsencode("\0".join(paths)), "the run folder")
     folder, found = os.fsdecode(told).split("\0")
     if folder and saver is None:
-        session.saver = Saver(Path(folder), session.network.layout, session.config.run, session.transport)
-    session.resumed = Path(found) if found else None
+        saver = Saver(Path(folder), layout, run, transport)
+    return saver, Path(found) if found else None
 
 
 @dataclass(frozen=True)
@@ -61,30 +61,24 @@ class Copies:
         return sum(self.sizes.values()) + (self.whole.nbytes if self.whole else 0)
 
 
-def copied(session: "Session", saver: Saver, outstanding: list[Work]) -> Copies:
+def copied(saver: Saver, state: State, transport: Transport) -> Copies:
     """Copies of this moment. Collective over the transport."""
-    transport, state = session.transport, session.state
     own = saver.copy_own(state)
-    whole = saver.copy_state(state, outstanding) if transport.rank == 0 else None
+    whole = saver.copy_state(state, []) if transport.rank == 0 else None
     texts = transport.gather_texts(str(NONE if own is None else own.nbytes), "the checkpoint")
     return Copies(own, whole, {rank: int(text) for rank, text in enumerate(texts) if int(text) != NONE})
 
 
-def save_state(session: "Session", outstanding: list[Work]) -> None:
+def save_state(saver: Saver, state: State, outstanding: list[Work]) -> None:
     """Start a checkpoint that holds the master's state alone. The master calls this."""
-    saver, state = session.saver, session.state
-    assert saver is not None
     piece = saver.copy_state(state, outstanding)
     if begun(saver, state.trained, piece.nbytes):
         saver.commit(state.trained, piece, [])
 
 
-def together(session: "Session", outstanding: list[Work]) -> None:
+def together(saver: Saver, state: State, transport: Transport) -> None:
     """Start a checkpoint of all ranks, each with its own piece. Collective over the transport."""
-    transport, state, saver = session.transport, session.state, session.saver
-    if saver is None:
-        return
-    copies = copied(session, saver, outstanding)
+    copies = copied(saver, state, transport)
     name = state.trained
     if transport.rank == 0 and not begun(saver, name, copies.nbytes):
         name = REFUSED
@@ -107,25 +101,29 @@ def begun(saver: Saver, samples: int, nbytes: int) -> bool:
     return True
 
 
-def restore(session: "Session", take: Callable[[Numbers], None] = lambda numbers: None) -> bool:
-    """Fill `state.local` from this rank's piece of the checkpoint that the run resumes from.
+def restore(
+    folder: Path,
+    state: State,
+    transport: Transport,
+    layout: Layout,
+    algorithm: Algorithm,
+    take: Callable[[Numbers], None] = lambda numbers: None,
+) -> bool:
+    """Fill `state.local` from this rank's piece of the checkpoint in `folder`.
 
     `take` takes up the numbers in it, which may be anything, and raises ValueError for those that do not fit.
-    Collective over all ranks; those with a piece have allocated its vectors. Returns False and changes nothing if there
-    is no such checkpoint, or if another set of ranks or another algorithm wrote it. Raises BadInput naming a file.
+    Collective over all ranks; those with a piece have allocated its vectors. Returns False and changes nothing if
+    another set of ranks or another algorithm wrote it. Raises BadInput naming a file.
     """
-    folder, state, transport = session.resumed, session.state, session.transport
-    if folder is None:
-        return False
     has_some = state.local or state.local_numbers
     mine = checkpoint.file_of(transport.rank) if has_some else ""
     wanted = sorted(filter(None, transport.gather_texts(mine, "the pieces of the checkpoint")))
-    if wanted != from_first(transport, lambda: _pieces(session, folder), "the pieces of the checkpoint"):
+    if wanted != from_first(transport, lambda: _pieces(folder, algorithm), "the pieces of the checkpoint"):
         return False
 
     def load() -> None:
         if has_some:
-            _load_local(session, folder)
+            transport.alive_while(lambda: checkpoint.load_local(folder, transport.rank, state, layout))
             with naming(folder / mine, ValueError):
                 take(state.local_numbers)
 
@@ -133,19 +131,13 @@ def restore(session: "Session", take: Callable[[Numbers], None] = lambda numbers
     return True
 
 
-def _pieces(session: "Session", folder: Path) -> list[str]:
+def _pieces(folder: Path, algorithm: Algorithm) -> list[str]:
     """The names of the ranks' own pieces; none if another algorithm or optimizer wrote them."""
     made = checkpoint.maker(folder)
-    return checkpoint.pieces(folder) if made in ("", maker_of(session.config.algorithm)) else []
+    return checkpoint.pieces(folder) if made in ("", maker_of(algorithm)) else []
 
 
-def _load_local(session: "Session", folder: Path) -> None:
-    """Fill `state.local` while heartbeats are sent."""
-    state, rank, layout = session.state, session.transport.rank, session.network.layout
-    session.transport.alive_while(lambda: checkpoint.load_local(folder, rank, state, layout))
-
-
-def from_first(transport: "Transport", read: Callable[[], list[str]], what: str) -> list[str]:
+def from_first(transport: Transport, read: Callable[[], list[str]], what: str) -> list[str]:
     """Broadcast the names that rank 0 reads: if many ranks listed the folder, they would load the file system and might
     see different contents."""
     names = transport.alive_while(read) if transport.rank == 0 else []

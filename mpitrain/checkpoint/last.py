@@ -13,16 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mpitrain.checkpoint import Draft
 from mpitrain.checkpoint.coordination import Copies, copied
+from mpitrain.checkpoint.state import State
+from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput, naming, printable
+from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
-
-if TYPE_CHECKING:
-    from mpitrain.checkpoint.writer import Saver
-    from mpitrain.training.context import Session
 
 WHAT = "the last checkpoint"
 UNSEEN = "unseen"  # what a rank says of a folder that is on another node
@@ -38,18 +36,24 @@ class Written:
     lacking: list[int]
 
 
-def write(session: "Session", find: Callable[[], Path | None] | None = None, needed: bool = True) -> Written | None:
+def write(
+    saver: Saver,
+    state: State,
+    transport: Transport,
+    spare: str = "",
+    find: Callable[[], Path | None] | None = None,
+    needed: bool = True,
+) -> Written | None:
     """Write a checkpoint of all ranks; None if none is written at all. Collective.
 
-    Rank 0 says whether it is `needed`, and by `find` where the run folder is now, None for nowhere. Raises BadInput on
-    all ranks if there is no room anywhere.
+    Rank 0 says whether it is `needed`, by `find` where the run folder is now, None for nowhere, and where a `spare` one
+    would be. Raises BadInput on all ranks if there is no room anywhere.
     """
-    saver, transport = session.saver, session.transport
-    if saver is None or not transport.broadcast(b"needed" if needed else b"", WHAT):
+    if not transport.broadcast(b"needed" if needed else b"", WHAT):
         return None
-    copies, own, faults = copied(session, saver, []), saver.folder.parent, list[str]()
-    for place in (lambda: _found(own, find), lambda: fallback(session.config.run.fallback, own)):
-        fault, lacking = _attempt(session, saver, place, copies)
+    copies, own, faults = copied(saver, state, transport), saver.folder.parent, list[str]()
+    for place in (lambda: _found(own, find), lambda: fallback(spare, own)):
+        fault, lacking = _attempt(saver, state.trained, transport, place, copies)
         if not fault:
             return Written(saver.folder.parent, "; ".join(faults), lacking)
         faults.append(fault)
@@ -81,11 +85,12 @@ def fallback(parent: str, run: Path) -> Path:
     return folder
 
 
-def _attempt(session: "Session", saver: "Saver", place: Callable[[], Path], copies: Copies) -> tuple[str, list[int]]:
+def _attempt(
+    saver: Saver, name: int, transport: Transport, place: Callable[[], Path], copies: Copies
+) -> tuple[str, list[int]]:
     """Write the checkpoint into the run folder that is rank 0's `place`; why that failed, or "", and the ranks that do
     not see it. Collective."""
-    transport, name, run, fault = session.transport, session.state.trained, "", ""
-    first = transport.rank == 0
+    run, fault, first = "", "", transport.rank == 0
     if first:
         run, fault = _begin(saver, place, name, copies)
     told = os.fsdecode(transport.broadcast(os.fsencode(f"{name}\0{run}\0{fault}"), WHAT))
@@ -103,7 +108,7 @@ def _attempt(session: "Session", saver: "Saver", place: Callable[[], Path], copi
     return os.fsdecode(transport.broadcast(os.fsencode(fault), WHAT)), lacking
 
 
-def _begin(saver: "Saver", place: Callable[[], Path], name: int, copies: Copies) -> tuple[str, str]:
+def _begin(saver: Saver, place: Callable[[], Path], name: int, copies: Copies) -> tuple[str, str]:
     """Rank 0's: where the checkpoint has begun, or why that failed."""
     try:
         run = place()
@@ -117,7 +122,7 @@ def _begin(saver: "Saver", place: Callable[[], Path], name: int, copies: Copies)
     return str(run.absolute()), ""
 
 
-def _write_own(saver: "Saver", rank: int, name: int, copies: Copies) -> str:
+def _write_own(saver: Saver, rank: int, name: int, copies: Copies) -> str:
     """Write this rank's piece; what is wrong with that, or ""."""
     if copies.own is None:
         return ""
@@ -127,7 +132,7 @@ def _write_own(saver: "Saver", rank: int, name: int, copies: Copies) -> str:
     return _settled(saver)
 
 
-def _end(saver: "Saver", name: int, copies: Copies, ranks: list[int], fault: str) -> str:
+def _end(saver: Saver, name: int, copies: Copies, ranks: list[int], fault: str) -> str:
     """Rank 0's: commit the checkpoint, unless some rank has met a fault; the fault, or ""."""
     if fault:
         Draft(saver.folder, name).abandon()
@@ -139,7 +144,7 @@ def _end(saver: "Saver", name: int, copies: Copies, ranks: list[int], fault: str
     return fault
 
 
-def _settled(saver: "Saver") -> str:
+def _settled(saver: Saver) -> str:
     try:
         saver.settle()
     except BadInput as error:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from math import isfinite, log
 from pathlib import Path
@@ -44,7 +45,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     transport.sum(counts, "the end")
     of_kinds = transport.stopwatch.read()
     if recorder is not None:
-        trace.end(session, recorder)
+        trace.end(transport, session.counters, recorder)
     gathered = transport.gather_texts(json.dumps(of_kinds), "the ranks' times")
     replicas = None
     if session.config.algorithm.replicated and not session.device.phantom:
@@ -52,7 +53,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         replicas = len(set(digests)) == 1
     status = 0
     if monitor is None:
-        last.write(session)
+        _write_last(session)
     else:
         monitor.trained()
         said = _said_before(session, monitor, stopped)
@@ -71,7 +72,8 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
             print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
         status = elsewhere or STATUS[reason]
     if recorder is not None:
-        trace.write(session, recorder, monitor)
+        has_master = has_server(session.config) and transport.size > 1
+        trace.write(transport, recorder, monitor, session.members[0] if has_master else None)
     return int(transport.broadcast(str(status).encode(), "the end"))
 
 
@@ -98,7 +100,7 @@ def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool)
         if not stopped:
             monitor.measure()
     finally:
-        monitor.checkpoint(lambda: written.append(last.write(session, monitor.find, needed)))
+        monitor.checkpoint(lambda: written.append(_write_last(session, monitor.find, needed)))
     before, there, found = monitor.folder, monitor.find(), written[0]
     run = there if found is None else found.run
     if run is None:
@@ -113,6 +115,14 @@ def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool)
     monitor.write("warning", text=why)
     print(printable(f"mpitrain: {why}; to resume: {session.command_to_resume(run)}"), file=sys.stderr, flush=True)
     return 2 if found is not None and found.fault and there is not None else 1
+
+
+def _write_last(
+    session: Session, find: Callable[[], Path | None] | None = None, needed: bool = True
+) -> last.Written | None:
+    """The last checkpoint, where any is written."""
+    saver, spare = session.saver, session.config.run.fallback
+    return None if saver is None else last.write(saver, session.state, session.transport, spare, find, needed)
 
 
 def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, said: Record | None) -> None:

@@ -26,7 +26,7 @@ def pretrain(session: Session) -> None:
     else:
         complete = stand_by(session, first, f"the pre-training by rank {first}").complete
     if not complete:
-        session.saver = None
+        session.saver = session.monitor.saver = None
     transport.broadcast_array(theta, "the pre-trained weights", first)
     transport.flush()
     session.state = fresh(session.config.algorithm, theta, session.state.queue)

@@ -256,7 +256,23 @@ def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> Mast
         )
         if transport.runtime.pace is not None:
             evaluation.pace = transport.runtime.pace.evaluation
-    session.monitor = monitor = MasterMonitor(session, folder, metrics, progress, evaluation, lease.find)
+    session.monitor = monitor = MasterMonitor(
+        config.run,
+        session.counters,
+        transport,
+        folder,
+        metrics,
+        progress,
+        evaluation,
+        lease.find,
+        clock=session.clock,
+        layout=session.network.layout,
+        stop=session.stop,
+        exchanged=session.bytes_exchanged,
+        resume=session.command_to_resume,
+        saver=session.saver,
+        witness=session.witness,
+    )
     _say_start(session, resumed is not None)
     of_data = [] if session.device.phantom else doubts.of_data(session.schedule, told.class_counts, corpora)
     for line in (*of_data, *doubts.of_resume(session, before), *doubts.of_room(session, folder)):

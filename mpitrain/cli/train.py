@@ -188,7 +188,8 @@ def _train_in(
     session = new_session(transport, config, device, corpus, network, stop, witness)
     agreed(transport, lambda: _require_same_model(session), "the model", calls_mpi=True)
     monitor = agreed(transport, lambda: furnish(session, lease, options.checkpoint), "the run folder")
-    coordination.share(session)
+    layout = session.network.layout
+    session.saver, session.resumed = coordination.share(session.saver, session.resumed, transport, layout, config.run)
     if options.resume:
         _share_state(session)
         _restore_kept(session)
@@ -197,7 +198,7 @@ def _train_in(
             pretrain(session)
         session.counters.resume(session.state)
         session.monitor.start()
-        recorder = trace.begin(session)
+        recorder = trace.begin(transport, session.counters) if config.run.trace else None
         transport.stopwatch.start()
         if session.takes_part(transport.rank):
             PROTOCOLS[config.algorithm.protocol](session)

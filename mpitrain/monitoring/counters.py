@@ -44,7 +44,7 @@ class Counters:
 
     def resume(self, state: State) -> None:
         """Count from this state on, after a resume."""
-        self.losses, self.trained_before = state.losses, state.trained
+        self.state, self.losses, self.trained_before = state, state.losses, state.trained
 
     # ---- reports of protocols
 

@@ -3,35 +3,46 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from mpitrain.checkpoint.state import State
+from mpitrain.checkpoint.writer import Saver
+from mpitrain.config import Run
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
-from mpitrain.flat import on_host
+from mpitrain.flat import Layout, on_host
 from mpitrain.monitoring import late
 from mpitrain.monitoring.cadence import Cadence
+from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.monitoring.late import Moment
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics
+from mpitrain.mpi import Transport
+from mpitrain.mpi.witness import Witness
+from mpitrain.signals import Stop
 from mpitrain.stopwatch import About
 
-if TYPE_CHECKING:
-    from mpitrain.checkpoint.writer import Saver
-    from mpitrain.training.context import Session
-    from mpitrain.training.trainer import Trainer
-
 CHECKPOINT = About("a checkpoint")
+
+
+class Subject(Protocol):
+    """What is trained, as far as it is evaluated and saved."""
+
+    def refresh(self) -> None:
+        """Bring the state up to date before it is evaluated."""
+
+    def save(self) -> None:
+        """Start a checkpoint of the state, up to date."""
 
 
 class Monitor:
     """The monitor of a rank that keeps no records: nothing is ever due."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        self.progress = progress or Progress("none", 1)
+    def __init__(self, progress: Progress | None = None, saver: Saver | None = None) -> None:
+        self.progress, self.saver = progress or Progress("none", 1), saver
 
     def write(self, event: str, **fields: object) -> None:
         """Write a record, if this rank keeps records."""
@@ -46,7 +57,7 @@ class Monitor:
 
     def turn(
         self,
-        trainer: "Trainer",
+        trainer: Subject,
         whole: bool = False,
         parameters: bool = True,
         saves: bool = True,
@@ -75,27 +86,44 @@ class Monitor:
 
 
 class MasterMonitor(Monitor):
-    """Evaluates, saves, and records the session's counts."""
+    """Evaluates, saves, and records the counts.
+
+    `exchanged` says how many bytes all ranks have exchanged, None for nothing to say; `resume` which command continues
+    the run in a folder.
+    """
 
     def __init__(
         self,
-        session: "Session",
+        run: Run,
+        counters: Counters,
+        transport: Transport,
         folder: Path,
         metrics: Metrics,
         progress: Progress,
         evaluation: Evaluation | None = None,
         find: Callable[[], Path | None] | None = None,
+        *,
+        clock: Callable[[], float],
+        layout: Layout,
+        stop: Stop,
+        exchanged: Callable[[], int | None],
+        resume: Callable[[Path], str],
+        saver: Saver | None = None,
+        witness: Witness | None = None,
     ) -> None:
-        super().__init__(progress)
-        self.session, self.counters, self.folder = session, session.counters, folder
+        super().__init__(progress, saver)
+        self.counters, self.folder = counters, folder
+        self._transport, self._clock, self._stop = transport, clock, stop
+        self._exchanged, self._resume, self._happened = exchanged, resume, (witness or Witness()).happened
+        self._saves_best = run.checkpoint_best
         self._metrics, self.evaluation = metrics, evaluation
         self.gone = ""  # "moved" or "deleted": what has become of the run folder
         self.find = find or (lambda: folder)  # where it is now
-        self.samples = session.state.queue.samples
-        self.cadence = Cadence(session.config.run, session.clock, self.samples)
+        self.samples = counters.state.queue.samples
+        self.cadence = Cadence(run, clock, self.samples)
         self.results: dict[str, float] = {}
         self._evaluated = Moment()
-        self._late = late.Writer(session.network.layout) if session.config.run.evaluate_late else None
+        self._late = late.Writer(layout) if run.evaluate_late else None
         self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
         self._measured = True  # what the last one has cost
         self._lacking = set[str]()  # other files that could not be written, of which the user knows
@@ -105,12 +133,12 @@ class MasterMonitor(Monitor):
         self._metrics.write(event, **fields)
 
     def start(self) -> None:
-        self.cadence.start(self.counters.trained_before, self.session.state.seconds)
+        self.cadence.start(self.counters.trained_before, self.counters.state.seconds)
         late.forget(self.folder, self.counters.trained_before)
 
     def turn(
         self,
-        trainer: "Trainer",
+        trainer: Subject,
         whole: bool = False,
         parameters: bool = True,
         saves: bool = True,
@@ -164,7 +192,7 @@ class MasterMonitor(Monitor):
         """Write the last record, after the last evaluations. A signal ends them."""
         if self._late is not None:
             with self._leaving_out():
-                self.session.transport.alive_while(self._late.settle)
+                self._transport.alive_while(self._late.settle)
         if evaluate and self.evaluation is not None:
             self._evaluate_copies(self.evaluation)
             self._evaluate(self.evaluation)
@@ -174,10 +202,10 @@ class MasterMonitor(Monitor):
     # ---- checkpoints
 
     def save_due(self, coming: int = 0) -> bool:
-        saver = self.session.saver
+        saver = self.saver
         if saver is None or self.gone:
             return False
-        happened, free = self.session.witness.happened, lambda: not saver.busy
+        happened, free = self._happened, lambda: not saver.busy
         if not self._measured and happened(free):
             self._measured = True
             self.cadence.written()
@@ -188,16 +216,16 @@ class MasterMonitor(Monitor):
         return not self.gone
 
     def checkpoint(self, save: Callable[[], None], since: float | None = None) -> None:
-        began, state, saver = self.session.clock(), self._counted(), self.session.saver
+        began, state, saver = self._clock(), self._counted(), self.saver
         state.seconds, before = self.cadence.seconds, saver.begun if saver is not None else 0
-        with self.session.transport.stopwatch.on("rest", CHECKPOINT):
+        with self._transport.stopwatch.on("rest", CHECKPOINT):
             save()
         self.cadence.saved(state.trained, began if since is None else since)
         if saver is None:
             return
         if saver.begun > before:  # peers only ask for a meeting, at which it is begun
             place = {"samples": state.trained, "step": state.index, "seconds": self.cadence.seconds}
-            self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self.session.clock() - began}
+            self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self._clock() - began}
             self._measured = False
         self.tell_of_checkpoints(saver)
 
@@ -219,7 +247,7 @@ class MasterMonitor(Monitor):
         """Once: when a rank is killed, the launcher ends all others before they can say it."""
         if not self._said_how_to_resume:
             self._said_how_to_resume = True
-            command = self.session.command_to_resume(self.folder)
+            command = self._resume(self.folder)
             self.progress.line(
                 f"first checkpoint, at epoch {samples / self.samples:.2f}; if the run is cut off: {command}"
             )
@@ -235,7 +263,7 @@ class MasterMonitor(Monitor):
             self.gone = "deleted" if found is None else "moved"
             where = "" if found is None else f" to {found}"
             self.warn(f"{self.folder} was {self.gone}{where}: the training ends with a checkpoint")
-            self.session.stop.ask()
+            self._stop.ask()
 
     def move(self, folder: Path) -> None:
         """Write into this folder from now on: the run folder where it is now, or another one."""
@@ -246,40 +274,40 @@ class MasterMonitor(Monitor):
 
     @property
     def evaluated(self) -> bool:
-        """Whether the results are those of the session's current parameters."""
+        """Whether the results are those of the current parameters."""
         if self.evaluation is None or self.evaluation.active or not self.results:
             return False
-        state, then = self.session.state, self._evaluated
+        state, then = self.counters.state, self._evaluated
         return (then.samples, then.step) == (state.trained, state.index) and self.evaluation.is_of(state.model)
 
     @property
     def _evaluating(self) -> bool:
-        return self.evaluation is not None and self.evaluation.active and not self.session.stop.flag
+        return self.evaluation is not None and self.evaluation.active and not self._stop.flag
 
     def _now(self) -> Moment:
-        state, loss = self.session.state, self.counters.losses.mean(self.cadence.loss_window)
+        state, loss = self.counters.state, self.counters.losses.mean(self.cadence.loss_window)
         return Moment(state.trained, state.index, self.cadence.seconds, loss)
 
     def _begin_evaluation(self, evaluation: Evaluation) -> None:
         self._evaluated = self._now()
-        evaluation.begin(self.session.state.model)
+        evaluation.begin(self.counters.state.model)
 
     def _evaluate_later(self, writer: late.Writer) -> None:
         """Keep a copy of the parameters."""
-        session = self.session
+        model = self.counters.state.model
         with self._leaving_out():
-            session.transport.alive_while(lambda: writer.keep(self.folder, self._now(), session.state.model))
+            self._transport.alive_while(lambda: writer.keep(self.folder, self._now(), model))
 
     def _evaluate_copies(self, evaluation: Evaluation) -> None:
         """Evaluate the copies that were kept; then begin to evaluate the final parameters, unless one had these."""
-        parameters = np.empty_like(on_host(self.session.state.model))
+        parameters = np.empty_like(on_host(self.counters.state.model))
         copies = late.waiting(self.folder)
         for copy in copies:
             with self._leaving_out():
                 self._evaluated = late.read(copy, parameters)
                 evaluation.begin(parameters)
                 self._evaluate(evaluation)
-            if self.session.stop.flag:
+            if self._stop.flag:
                 return
             late.delete(copy)
         if copies and not self.evaluated:
@@ -299,9 +327,9 @@ class MasterMonitor(Monitor):
             self._evaluate_slice(evaluation)
 
     def _evaluate_slice(self, evaluation: Evaluation) -> None:
-        with self.session.transport.stopwatch.on("evaluation"):
+        with self._transport.stopwatch.on("evaluation"):
             results = evaluation.step()
-        self.session.transport.heartbeat()
+        self._transport.heartbeat()
         if results is None:
             return
         self.results, then = results, self._evaluated
@@ -313,8 +341,8 @@ class MasterMonitor(Monitor):
         self.progress.evaluated(epoch, then.seconds, then.train_loss, results)
 
     def _offer_best(self, evaluation: Evaluation, results: dict[str, float]) -> None:
-        error, saver = results.get("dev_error", results.get("test_error")), self.session.saver
-        if saver is None or not self.session.config.run.checkpoint_best or error is None:
+        error, saver = results.get("dev_error", results.get("test_error")), self.saver
+        if saver is None or not self._saves_best or error is None:
             return
         self._look_for_folder()
         if not self.gone:
@@ -328,13 +356,13 @@ class MasterMonitor(Monitor):
         return self.counters.losses.mean(self.samples)
 
     def _counted(self) -> State:
-        """The session's state, with the number of samples brought up to date."""
-        state = self.session.state
+        """The state, with the number of samples brought up to date."""
+        state = self.counters.state
         state.trained = self.counters.trained_all
         return state
 
     def _record(self) -> None:
-        state, seconds, loss = self.session.state, self.cadence.seconds, self.counters.recent_loss()
+        state, seconds, loss = self.counters.state, self.cadence.seconds, self.counters.recent_loss()
         self.cadence.recorded()
         self.write(
             "train",
@@ -350,11 +378,5 @@ class MasterMonitor(Monitor):
         self.progress.update(state.trained, rate, loss, self.results.get("test_error"))
 
     def _bytes(self) -> dict[str, int]:
-        """Bytes exchanged by all ranks since the start: reported by workers, or else this rank's times their number."""
-        session = self.session
-        if session.transport.size == 1:
-            return {}
-        if session.config.algorithm.has_master:
-            return {"bytes_exchanged": int(sum(self.counters.traffic.values()))}
-        followers = session.team.traffic.both if session.team is not None else 0
-        return {"bytes_exchanged": int(len(session.members) * (session.transport.traffic.both + followers))}
+        exchanged = self._exchanged()
+        return {} if exchanged is None else {"bytes_exchanged": exchanged}

@@ -7,7 +7,6 @@ together at the end of the training; one that fails leaves none.
 
 import platform
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -16,13 +15,11 @@ import xxhash
 from mpitrain import __version__
 from mpitrain.errors import BadInput, WireError
 from mpitrain.files import Record, write_below
+from mpitrain.monitoring.counters import Counters
+from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.recorder import Instant, Recorder, Stretch
+from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
-
-if TYPE_CHECKING:
-    from mpitrain.monitoring.monitor import MasterMonitor
-    from mpitrain.mpi import Transport
-    from mpitrain.training.context import Session
 
 NAME, WHAT = "trace.json", "the ranks' traces"
 MOST_OF_A_RANK, MOST = 50_000, 500_000  # stretches of time, and as many instants
@@ -44,30 +41,26 @@ class Rank(msgspec.Struct, frozen=True):
     dropped: int  # events
 
 
-def begin(session: "Session") -> Recorder | None:
-    """Record from now on, if the configuration says so."""
-    transport = session.transport
-    if not session.config.run.trace:
-        return None
+def begin(transport: Transport, counters: Counters) -> Recorder:
+    """Record from now on."""
     recorder = Recorder(transport.clock, max(2, min(MOST_OF_A_RANK, MOST // transport.size)))
-    transport.stopwatch.listener = transport.traffic.listener = session.counters.listener = recorder
+    transport.stopwatch.listener = transport.traffic.listener = counters.listener = recorder
     return recorder
 
 
-def end(session: "Session", recorder: Recorder) -> None:
+def end(transport: Transport, counters: Counters, recorder: Recorder) -> None:
     """Record no more."""
-    transport = session.transport
-    transport.stopwatch.listener = transport.traffic.listener = session.counters.listener = None
+    transport.stopwatch.listener = transport.traffic.listener = counters.listener = None
     recorder.close()
 
 
-def write(session: "Session", recorder: Recorder, monitor: "MasterMonitor | None") -> None:
-    """Gather the ranks' events and write trace.json, in rank 0's run folder. Collective."""
-    transport = session.transport
+def write(transport: Transport, recorder: Recorder, monitor: MasterMonitor | None, master: int | None = None) -> None:
+    """Gather the ranks' events and write trace.json, in rank 0's run folder; `master` is a rank that computes none of
+    the gradients. Collective."""
     ranks = _told(transport, recorder)
     mine = _encoded(recorder, transport.rank, _zeros(transport, ranks)[transport.rank])
     texts = _gathered(transport, mine)
-    if monitor is None or not session.counters.trained_now:
+    if monitor is None or not monitor.counters.trained_now:
         return
     dropped = {rank: each.dropped for rank, each in enumerate(ranks) if each.dropped}
     if dropped:
@@ -75,8 +68,8 @@ def write(session: "Session", recorder: Recorder, monitor: "MasterMonitor | None
             f"{NAME}: {sum(dropped.values()):,} events between the first and the last were left out, of "
             f"{len(dropped)} ranks",
         )
-    parts = [_names(session, ranks), *texts]
-    about = msgspec.json.encode(_about(session, dropped))
+    parts = [_names(transport, ranks, master), *texts]
+    about = msgspec.json.encode(_about(transport, monitor.counters, dropped))
     try:
         transport.alive_while(lambda: write_below(monitor.folder, NAME, _whole(about, parts)))
     except BadInput as error:
@@ -88,8 +81,7 @@ def _whole(about: bytes, parts: Sequence[bytes]) -> bytes:
     return b'{"displayTimeUnit":"ms","otherData":' + about + b',"traceEvents":[\n' + events + b"\n]}\n"
 
 
-def _about(session: "Session", dropped: dict[int, int]) -> Record:
-    transport, counters = session.transport, session.counters
+def _about(transport: Transport, counters: Counters, dropped: dict[int, int]) -> Record:
     simulated = bool(transport.runtime.simulated)
     return {
         "program": f"mpitrain {__version__}",
@@ -105,7 +97,7 @@ def _about(session: "Session", dropped: dict[int, int]) -> Record:
 # ---- the ranks' clocks
 
 
-def _told(transport: "Transport", recorder: Recorder) -> list[Rank]:
+def _told(transport: Transport, recorder: Recorder) -> list[Rank]:
     host = "" if transport.runtime.simulated else platform.node()
     transport.barrier(WHAT)
     left = transport.clock()
@@ -114,7 +106,7 @@ def _told(transport: "Transport", recorder: Recorder) -> list[Rank]:
     return [msgspec.json.decode(text, type=Rank) for text in transport.gather_texts(told, WHAT)]
 
 
-def _zeros(transport: "Transport", ranks: Sequence[Rank]) -> list[float]:
+def _zeros(transport: Transport, ranks: Sequence[Rank]) -> list[float]:
     """What each rank's clock said when the first rank began. Ranks of one node share its clock, simulated ones all."""
     clocks = [0] * len(ranks) if transport.runtime.simulated else transport.node_leaders
     left: dict[int, float] = {}
@@ -128,11 +120,10 @@ def _zeros(transport: "Transport", ranks: Sequence[Rank]) -> list[float]:
 # ---- the ranks' events
 
 
-def _names(session: "Session", ranks: Sequence[Rank]) -> bytes:
+def _names(transport: Transport, ranks: Sequence[Rank], master: int | None) -> bytes:
     """The events that name processes and threads."""
-    transport, found = session.transport, list[Record]()
+    found = list[Record]()
     nodes = sorted(set(transport.node_leaders))
-    master = session.members[0] if session.config.algorithm.has_master and transport.size > 1 else None
     for rank, each in enumerate(ranks):
         name = f"rank {rank}, node {nodes.index(transport.node_leaders[rank])}"
         labels = ", ".join(filter(None, ("master" if rank == master else "", each.host)))
@@ -186,7 +177,7 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _gathered(transport: "Transport", mine: bytes) -> list[bytes]:
+def _gathered(transport: Transport, mine: bytes) -> list[bytes]:
     """All ranks' texts on rank 0, one rank's after the other's; none elsewhere. Raises WireError naming the sender."""
     told = transport.gather_texts(f"{len(mine)} {xxhash.xxh3_64_hexdigest(mine)}", WHAT)
     if transport.rank:

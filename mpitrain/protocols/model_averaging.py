@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_of, block_pairs, block_slices
 from mpitrain.models.model import Consumer
@@ -139,11 +138,11 @@ class AveragingStepper(Together):
             self.t, self.since = past.t, past.since
             self.worker.restored()
 
-        coordination.restore(self.session, take)
+        self.session.restore(take)
 
     def _note_numbers(self) -> None:
         self.state.local_numbers.update(t=self.t, since=self.since)
 
     def save(self) -> None:
         """All ranks together, between two steps."""
-        coordination.together(self.session, [])
+        self.session.save_together()

@@ -4,26 +4,23 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mpitrain.checkpoint.state import State
+from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint.state import Numbers, State
+from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.models.model import Model
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.monitor import Monitor
+from mpitrain.mpi import Transport
+from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
 from mpitrain.training.run_code import GIVEN
 from mpitrain.training.teams import workers_of
-
-if TYPE_CHECKING:
-    from mpitrain.checkpoint.writer import Saver
-    from mpitrain.mpi import Transport
-    from mpitrain.mpi.team import Team
-
 
 WAYS = {  # what a probe of several nodes has chosen, and why
     "messages": "by messages: MPI serves one-sided reads across these nodes only while their target calls MPI",
@@ -42,7 +39,7 @@ class Session:
     """
 
     config: Config
-    transport: "Transport"
+    transport: Transport
     members: list[int]
     network: Model
     learner: Learner
@@ -50,12 +47,12 @@ class Session:
     state: State
     clock: Callable[[], float]
     stop: Stop = field(default_factory=Stop)
-    saver: "Saver | None" = None  # where checkpoints go; None: none are written
+    saver: Saver | None = None  # where checkpoints go; None: none are written
     device: Cpu = CPU
     resumed: Path | None = None  # the checkpoint that this run goes on from
     monitor: Monitor = field(default_factory=Monitor)
     exchange: str = "none"  # how vectors travel
-    team: "Team | None" = None
+    team: Team | None = None
     witness: Witness = field(default_factory=Witness)  # of what decides and does not follow from the input
 
     def __post_init__(self) -> None:
@@ -83,6 +80,28 @@ class Session:
     def takes_part(self, rank: int) -> bool:
         """Whether a rank trains, as a member or for one."""
         return self.team is not None or rank in self.members
+
+    def bytes_exchanged(self) -> int | None:
+        """Bytes exchanged by all ranks since the start: reported by workers, or else this rank's times their number;
+        None of a rank that is alone."""
+        if self.transport.size == 1:
+            return None
+        if self.config.algorithm.has_master:
+            return int(sum(self.counters.traffic.values()))
+        followers = self.team.traffic.both if self.team is not None else 0
+        return int(len(self.members) * (self.transport.traffic.both + followers))
+
+    def save_together(self) -> None:
+        """Start a checkpoint of all ranks, each with its own piece, where one is written. Collective."""
+        if self.saver is not None:
+            coordination.together(self.saver, self.state, self.transport)
+
+    def restore(self, take: Callable[[Numbers], None] = lambda numbers: None) -> bool:
+        """As `coordination.restore`, from the checkpoint that the run resumes from; False if there is none."""
+        if self.resumed is None:
+            return False
+        algorithm, layout = self.config.algorithm, self.network.layout
+        return coordination.restore(self.resumed, self.state, self.transport, layout, algorithm, take)
 
     def say_exchange(self, how: str) -> None:
         """Record how vectors travel; say it where that was probed, or where they start from a GPU."""

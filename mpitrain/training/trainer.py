@@ -1,6 +1,7 @@
 """What a protocol trains with, as the monitor sees it."""
 
 from mpitrain.checkpoint import coordination
+from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 
 
@@ -15,4 +16,9 @@ class Trainer:
 
     def save(self) -> None:
         """Start a checkpoint of the session's state, up to date."""
-        coordination.save_state(self.session, [])
+        self.save_with([])
+
+    def save_with(self, outstanding: list[Work]) -> None:
+        """The same, with work that was handed out and is not yet done."""
+        assert self.session.saver is not None
+        coordination.save_state(self.session.saver, self.session.state, outstanding)

@@ -72,7 +72,20 @@ class Run:
         self.counters, self.trainer, self.records = self.session.counters, Trainer(self.session), Written()
         self.evaluation: Any = Evaluation(self.pass_time)
         records: Any = self.records
-        self.monitor = MasterMonitor(self.session, folder, records, Progress("none", 1), self.evaluation)
+        self.monitor = MasterMonitor(
+            config.run,
+            self.counters,
+            alone,  # type: ignore[arg-type]
+            folder,
+            records,
+            Progress("none", 1),
+            self.evaluation,
+            clock=lambda: self.now,
+            layout=network.layout,
+            stop=self.session.stop,
+            exchanged=lambda: None,
+            resume=str,
+        )
         self.monitor.start()
 
     def turn(self, whole: bool = False) -> bool:

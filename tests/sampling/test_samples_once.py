@@ -48,7 +48,7 @@ def hold(moment):
         time.sleep(0.5)
 
 def saving(self, piece, **more):
-    if self.session.saver is not None:
+    if self.saver is not None:
         hold("before")
     save(self, piece, **more)
 

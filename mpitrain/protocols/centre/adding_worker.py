@@ -12,7 +12,6 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.coordination import REFUSED
 from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_pairs, on_host
@@ -335,7 +334,7 @@ def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int]:
 
     if transport.rank == master:
         state.local_numbers["again"] = []
-    if coordination.restore(session, take):
+    if session.restore(take):
         rows = transport.broadcast(json.dumps(to_rows(again)).encode(), "the checkpoint", master)
         state.queue.returned = [Work(*row) for row in json.loads(rows)]
     turns = transport.gather_texts("" if worker is None else str(worker.turns), "the workers' turns")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from mpitrain.checkpoint import coordination
 from mpitrain.protocols.centre.adding_master import AddingMaster
 from mpitrain.protocols.centre.adding_worker import AddingWorker, take_up
 from mpitrain.protocols.centre.interface import Source
@@ -83,4 +82,4 @@ class _Master(AddingMaster):
 
     def save(self) -> None:
         self.refresh()
-        coordination.together(self.session, [])
+        self.session.save_together()

@@ -6,7 +6,6 @@ every worker is working on, and therefore saves without asking them.
 
 from dataclasses import replace
 
-from mpitrain.checkpoint import coordination
 from mpitrain.errors import WireError
 from mpitrain.protocols.centre.master import Master
 from mpitrain.protocols.centre.merged import MergingCentre
@@ -35,7 +34,7 @@ class MergingMaster(Master):
 
     def save(self) -> None:
         """The master alone; what workers hold is handed out again after a resume."""
-        coordination.save_state(self.session, [*self.assigned.values(), *self.stocks.values()])
+        self.save_with([*self.assigned.values(), *self.stocks.values()])
 
     def serve(self) -> None:
         super().serve()

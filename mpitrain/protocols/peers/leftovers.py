@@ -37,7 +37,7 @@ def take_up(session: Session) -> None:
         round_weights(state.theta, state.beside["counts"])
     folder, transport = session.resumed, session.transport
     names = coordination.from_first(transport, lambda: _with_residual(folder), "the pieces of the checkpoint")
-    if names and not coordination.restore(session, _require):
+    if names and not session.restore(_require):
         pieces = [] if session.follows else [folder / name for name in names]
         share_out = partial(transport.alive_while, lambda: _share_out(session, pieces))
         agreed(transport, share_out, "the pieces of the checkpoint")

@@ -5,7 +5,6 @@ Ranks come when they have no work left, and all come once their minibatch is don
 
 import msgspec
 
-from mpitrain.checkpoint import coordination
 from mpitrain.errors import TrainingFailed, named
 from mpitrain.protocols.messages import Meeting, Reason, Totals
 from mpitrain.protocols.peers.peer import Peer
@@ -33,7 +32,7 @@ def attend(session: Session) -> None:
     transport.wait(transport.start_barrier(), WHAT)
     standings = _gather(session, None)
     if _to_save(standings):
-        coordination.together(session, [])
+        session.save_together()
 
 
 def _gather(session: Session, mine: Standing | None) -> list[Standing]:
@@ -121,4 +120,4 @@ class Meetings:
 
     def _save(self, began: float) -> None:
         self._peer.save_wanted = False
-        self._session.monitor.checkpoint(lambda: coordination.together(self._session, []), since=began)
+        self._session.monitor.checkpoint(self._session.save_together, since=began)

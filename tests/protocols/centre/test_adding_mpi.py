@@ -354,7 +354,7 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(
         stop_after(first, 30)
     PROTOCOLS[first.config.algorithm.protocol](first)
     first.state.trained = first.counters.trained_now
-    last.write(first)
+    last.write(first.saver, first.state, transport)
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *common, samples=100), shared_folder, resume=True)
     PROTOCOLS[second.config.algorithm.protocol](second)
@@ -381,7 +381,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
         stop_after(first, 5)  # samples, whoever comes first: one rank alone could find all 800 taken by the others
     PROTOCOLS["centre"](first)
     first.state.trained = first.counters.trained_now
-    last.write(first)
+    last.write(first.saver, first.state, transport)
     seen = list(first.learner.corpus.gathered)
     few = (
         Transport(MPI.COMM_WORLD.Split(0 if transport.rank < 2 else MPI.UNDEFINED), deadline=30)

@@ -166,7 +166,7 @@ def test_a_resumed_run_has_all_of_the_residuals(session_of, transport, tmp_path:
     before = peers(session_of, transport)
     PROTOCOLS["peers"](before)
     before.saver = Saver(folder, before.network.layout, Run())
-    last.write(before)
+    last.write(before.saver, before.state, transport)
     transport.barrier("the checkpoint")
     ranks = max(transport.size // 2, 1) if fewer else transport.size
     part = Transport(transport.comm.Split(int(transport.rank >= ranks)), deadline=30)
