@@ -14,7 +14,9 @@ import tomli_w
 from msgspec.structs import replace
 
 from mpitrain.algorithms import ALGORITHMS, AnyAlgorithm, defaults_of, name_of
-from mpitrain.algorithms.table import (
+from mpitrain.errors import BadInput, naming
+from mpitrain.files import Record
+from mpitrain.keys import (
     Amount,
     AmountOrNone,
     Count,
@@ -25,15 +27,16 @@ from mpitrain.algorithms.table import (
     NotNegative,
     Number,
     Positive,
+    Section,
     Text,
 )
-from mpitrain.errors import BadInput, naming
-from mpitrain.files import Record
 from mpitrain.models import presets
 from mpitrain.models import table as layer_table
 from mpitrain.models.table import KINDS, AnyLayer
 from mpitrain.optimizers import OPTIMIZERS
 from mpitrain.schedules.stages import Schedule
+from mpitrain.schedules.stages import Stage as Stage
+from mpitrain.schedules.stages import Training as Training
 from mpitrain.start import DEADLINE
 
 #: Messages of msgspec, and clearer ones.
@@ -43,17 +46,14 @@ PLAIN = {
 }
 
 
-class Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A table of the configuration file."""
-
-
 class Data(Section, frozen=True):
     """Where the shards are and how they are read."""
 
     path: Text = ""
     """A folder of shards; empty: the embedded digits. A relative path is resolved from the folder where the run
     began, so that `--resume`, `evaluate` and the other commands work from anywhere."""
-    context: Annotated[list[Few], msgspec.Meta(max_length=2)] = []  # frames left and right of the one to classify
+    context: Annotated[list[Few], msgspec.Meta(max_length=2)] = msgspec.field(default_factory=list)
+    """frames left and right of the one to classify"""
     memory_limit_gb: Amount = 4.0  # larger splits are read from disk during training
     normalise: Literal["corpus", "speaker", "utterance", "mean", "unit", "none"] = "corpus"
     """Whose mean and standard deviation; for images also `"mean"`, the corpus's mean alone; `"unit"`: pixels ÷ 255."""
@@ -86,18 +86,6 @@ class Model(Section, frozen=True):
     backend: Literal["numpy", "torch"] = "numpy"  # what computes the network; with `import`, always `"torch"`
     loss: Text | None = None
     """With `import`, a function of outputs and targets instead of the loss of `output`, named in the same way."""
-
-
-class Training(Section, frozen=True):
-    """Length, learning rate and random numbers of the training."""
-
-    epochs: Amount = 10.0  # length of the training, in passes over the training split
-    minibatch: Count = 32  # samples of a worker's step
-    learning_rate: Positive = 0.05  # η
-    rate_per: Literal["minibatch", "sample"] = "minibatch"  # η multiplies the mean over a minibatch, or the sum
-    seed: Large = 1
-    """Determines the order of samples, dropout and augmentation, and the initial weights unless `model.seed` does."""
-    dtype: Literal["float32", "float64"] = "float32"  # precision of parameters and gradients
 
 
 class Pretraining(Section, frozen=True):
@@ -159,20 +147,6 @@ class Run(Section, frozen=True):
     ([guide](simulate.md#a-recorded-run-to-the-bit)); vectors then travel by messages."""
 
 
-class Stage(Section, frozen=True, kw_only=True):
-    """Settings that replace those of [training] from `at` on (in epochs, or as "25%" of the training)."""
-
-    at: AmountOrNone | Text  # where the stage begins: in epochs, or as `"25%"` of the training
-    minibatch: Count | None = None  # as in [training]
-    learning_rate: Positive | None = None  # as in [training]
-    rate_factor: Positive | None = None  # multiplies the previous learning rate instead
-    momentum: Fraction | None = None
-    """With `asgd`, the master's momentum, where `algorithm.momentum` is above 0 (Chan & Lane's MOMENTUM(i))."""
-    bias_factor: Positive | None = None
-    """With `hybrid`, multiplies the biases' previous rate, instead of what changes the weights'."""
-    workers: Count | None = None  # number of ranks that compute gradients, with algorithms that can change it
-
-
 class Config(Section, frozen=True, kw_only=True):
     """The whole configuration."""
 
@@ -182,7 +156,7 @@ class Config(Section, frozen=True, kw_only=True):
     pretraining: Pretraining = Pretraining()
     algorithm: AnyAlgorithm
     run: Run = Run()
-    stages: list[Stage] = []
+    stages: list[Stage] = msgspec.field(default_factory=list)
 
     @property
     def by_torch(self) -> bool:
@@ -193,6 +167,10 @@ class Config(Section, frozen=True, kw_only=True):
     def initial_seed(self) -> int:
         """What determines the initial parameters."""
         return self.training.seed if self.model.seed is None else self.model.seed
+
+    def schedule(self, samples: int) -> Schedule:
+        """The stages of a training on so many samples. Raises BadInput naming one."""
+        return Schedule(self.training, self.stages, samples)
 
 
 def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Config:
@@ -285,8 +263,8 @@ def resolve(table: Record) -> Config:
         raise BadInput(f"run.team = {config.run.team}: workers of this algorithm are single ranks; teams train {able}")
     if config.run.record_order:
         config = replace(config, run=_recorded(config.run))
-    config.algorithm.check(config)
-    config.algorithm.check_settings(config, Schedule(config, 1).all)
+    config.algorithm.check()
+    config.algorithm.check_with(config.run.exchange, config.training.rate_per, config.schedule(1).all)
     return config
 
 

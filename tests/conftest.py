@@ -25,7 +25,6 @@ from mpitrain.data.batch import Batch
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
@@ -245,7 +244,7 @@ def make_session(
     """A session on the toys above, in float64, or on what is given; `settings` override the configuration."""
     config = configuration.load(None, ["run.evaluate_every=0", "training.dtype=float64", *settings])
     network, corpus = network or Bowl(), corpus or Counting(samples)
-    schedule = Schedule(config, corpus.samples)
+    schedule = config.schedule(corpus.samples)
     dtype = config.training.dtype
     theta = network.initial(config.training.seed, np.dtype(dtype))
     state = fresh(config.algorithm, theta, Queue(corpus.samples, schedule.total))

@@ -14,7 +14,6 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS
 from mpitrain.errors import BadInput
 from mpitrain.optimizers import OPTIMIZERS
-from mpitrain.schedules.stages import Schedule
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -167,7 +166,7 @@ def accept_or_name(section: str, key: str, algorithm: str, value: Any) -> None:
         table[section] = table.get(section, {}) | {key: value}
     try:
         config = configuration.resolve(table)
-        assert Schedule(config, 1438).total < 2**60
+        assert config.schedule(1438).total < 2**60
     except BadInput as refusal:
         said = str(refusal)
         named = key in said or (key == "learning_rate" and "learning rate" in said)

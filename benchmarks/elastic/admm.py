@@ -18,7 +18,6 @@ from mpitrain.data.batch import Batch
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.stages import Schedule
 from mpitrain.simulation.job import Job
 from mpitrain.stability import maps
 from mpitrain.training.context import Session
@@ -65,7 +64,7 @@ def trained(eta: float, rho: float, turns: int) -> list[float]:
 
     def program(transport) -> None:  # type: ignore[no-untyped-def]
         corpus, model = Nothing(turns), Parabola()
-        schedule = Schedule(config, turns)
+        schedule = config.schedule(turns)
         state = fresh(config.algorithm, model.initial(1, np.dtype(float)), Queue(turns, schedule.total))
         learner = Learner(model, corpus, seed=1, dtype="float64")
         members = list(transport.members)

@@ -12,7 +12,6 @@ from mpitrain.models.build import build
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
 
@@ -48,7 +47,7 @@ def session(transport: Transport, net: Network, minibatch: int, minibatches: int
     base = [f"training.minibatch={minibatch}", "training.epochs=1", "training.learning_rate=0.001"]
     config = configuration.load(None, [*base, "run.evaluate_every=0", *settings])
     corpus = RandomImages(samples, net.input_shape[0])
-    schedule = Schedule(config, samples)
+    schedule = config.schedule(samples)
     state = fresh(config.algorithm, net.initial(1), Queue(samples, schedule.total))
     learner = Learner(net, corpus, seed=1, dtype="float32")
     members = list(range(transport.size))

@@ -12,7 +12,6 @@ from mpitrain.models.build import build
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
 
@@ -53,7 +52,7 @@ def session(transport: Transport, minibatches: int, *settings: str, members: lis
     ]
     config = configuration.load(None, [*base, *settings])
     net, corpus = network(), RandomFrames(samples)
-    schedule = Schedule(config, samples)
+    schedule = config.schedule(samples)
     state = fresh(config.algorithm, net.initial(1), Queue(samples, schedule.total))
     learner = Learner(net, corpus, seed=1, dtype="float32")
     return Session(

@@ -13,7 +13,6 @@ from mpitrain.flat import Array
 from mpitrain.models.torch_module import TorchModel
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.stages import Schedule
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
 
@@ -47,7 +46,7 @@ def session(transport: Transport, name: str, samples: int, *settings: str) -> Se
     told = ["training.epochs=1", "run.evaluate_every=0", f"training.learning_rate={RATE}", *settings]
     config = configuration.load(None, told)
     corpus, model = Random(samples), TorchModel(lambda seed: MODULES[name](), SHAPE, CLASSES)
-    schedule = Schedule(config, samples)
+    schedule = config.schedule(samples)
     state = fresh(config.algorithm, model.initial(1), Queue(samples, schedule.total))
     learner = Learner(model, corpus, seed=1, dtype="float32")
     members = list(range(transport.size))

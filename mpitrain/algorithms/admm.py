@@ -7,8 +7,8 @@ import numpy as np
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.elastic import named
 from mpitrain.algorithms.roles import WorkerRule
-from mpitrain.algorithms.table import Fraction, NotNegative
 from mpitrain.flat import Array, scratch_for
+from mpitrain.keys import Fraction, NotNegative
 from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
 from mpitrain.rules import Fast, admm, plain
 

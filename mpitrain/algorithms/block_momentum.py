@@ -1,20 +1,18 @@
 """Block momentum: local steps, then a step with outer momentum towards their average (BMUF, SlowMo, DiLoCo)."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from mpitrain.algorithms.roles import AveragingRule
-from mpitrain.algorithms.table import Algorithm, Count, Fraction, Positive
+from mpitrain.algorithms.table import Algorithm
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
+from mpitrain.keys import Count, Fraction, Positive
 from mpitrain.optimizers import Buffers, Descent, Optimizer
 from mpitrain.rules import Fast, plain
 from mpitrain.rules.block_momentum import block_move, block_step, nesterov_step
 from mpitrain.rules.sgd import look_ahead
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
 
 
 class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentum"):
@@ -42,7 +40,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     buffers: Literal["kept", "reset", "averaged"] = "kept"
     """Whether an average leaves the optimizer's buffers as they are, clears them, or averages them."""
 
-    def check(self, config: "Config") -> None:
+    def check(self) -> None:
         if self.look_ahead != "none" and self.unit != "one":
             raise BadInput(f"algorithm.unit: can only be 'one' with look_ahead = {self.look_ahead!r}")
 

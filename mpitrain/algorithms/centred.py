@@ -1,16 +1,15 @@
 """Base classes of the algorithms whose workers exchange with a centre."""
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from mpitrain.algorithms.stagnation import Slowing
-from mpitrain.algorithms.table import Count, NotNegative
 from mpitrain.errors import BadInput
+from mpitrain.keys import Count, NotNegative
 from mpitrain.rules import plain, rates
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
+from mpitrain.schedules.stages import Settings
 
 
 class Centred(Slowing, frozen=True):
@@ -58,8 +57,8 @@ class Elastic(Centred, frozen=True):
     rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
     centre: Literal["whole", "sharded"] = "whole"  # x̃ on rank 0, or a share of it on every rank
 
-    def check(self, config: "Config") -> None:
-        if self.centre == "sharded" and config.run.exchange == "messages":
+    def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
+        if self.centre == "sharded" and exchange == "messages":
             raise BadInput("algorithm.centre = 'sharded': needs one-sided access; run.exchange allows messages only")
 
     def vectors(self) -> int:

@@ -8,8 +8,9 @@ from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.roles import MasterRule, Merge, WorkerRule
 from mpitrain.algorithms.server import Served, ServerRule
 from mpitrain.algorithms.synchronous import moving, running
-from mpitrain.algorithms.table import Average, Count, Fraction, Share
+from mpitrain.algorithms.table import Average
 from mpitrain.flat import Array
+from mpitrain.keys import Count, Fraction, Share
 from mpitrain.optimizers import Buffers, Descent, Optimizer
 from mpitrain.rules import Fast, downpour, plain
 from mpitrain.rules.server import mdownpour

@@ -1,21 +1,18 @@
 """EASGD and EAMSGD, asynchronous and synchronous (Zhang, Choromanska & LeCun 2015, Algorithms 1 and 2)."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
-from mpitrain.algorithms.table import Algorithm, Fraction, NotNegative
+from mpitrain.algorithms.table import Algorithm
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
+from mpitrain.keys import Fraction, NotNegative
 from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
 from mpitrain.rules import Fast, elastic, plain
-from mpitrain.stability.maps import easgd_condition
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
 
 
 class Pulled(Elastic, frozen=True):
@@ -27,14 +24,14 @@ class Pulled(Elastic, frozen=True):
     start: Literal["same", "different"] = "same"
     """Whether all workers start at the centre, or from different seeds, which trap the algorithm (footnote 7)."""
 
-    def check(self, config: "Config") -> None:
-        super().check(config)
+    def check(self) -> None:
+        super().check()
         if sum(value is not None for value in (self.alpha, self.beta, self.rho)) > 1:
             raise BadInput("algorithm.alpha, algorithm.beta, algorithm.rho: give one of them")
 
     def warnings(self, eta: float, workers: int) -> list[tuple[str, dict[str, float]]]:
         alpha = self.moving_rate(eta, workers)
-        if easgd_condition(np.float64(eta), np.float64(alpha)):
+        if elastic.easgd_condition(np.float64(eta), np.float64(alpha)):
             return []
         line = f"α = {alpha:g} with η = {eta:g} is outside 0 ≤ η ≤ 2, 0 ≤ α ≤ (4−2η)/(4−η): may not be stable"
         return [(line, {"alpha": alpha, "learning_rate": eta})]
@@ -86,8 +83,8 @@ class _InStep(Pulled, frozen=True):
     has_master = False
     workers_change = False
 
-    def check(self, config: "Config") -> None:
-        super().check(config)
+    def check(self) -> None:
+        super().check()
         if self.order != "free" or self.centre != "whole":
             raise BadInput("algorithm.order, algorithm.centre: not for an algorithm without a master")
 

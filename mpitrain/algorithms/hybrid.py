@@ -1,24 +1,24 @@
 """Data-parallel convolutions with model-parallel fully connected layers."""
 
+from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from mpitrain.algorithms.table import Algorithm, Count, Fraction, NotNegative, Number, Positive
+from mpitrain.algorithms.table import Algorithm
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.keys import Count, Fraction, NotNegative, Number, Positive
 from mpitrain.optimizers import Buffers
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
-    from mpitrain.models.model import Model
+from mpitrain.schedules.stages import Settings
 
 
 class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
 
     protocol = "hybrid"
+    divides = True
     rates_biases = True
     needs_values = "its layers are divided over the ranks"
     training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
@@ -33,12 +33,14 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     base_batch: Count = 128  # the minibatch to which training.learning_rate applies
     overlap: bool = True  # overlap communication and computation; false measures the gain
 
-    def check(self, config: "Config") -> None:
+    def check(self) -> None:
         if self.group and self.scheme != "c":
             raise BadInput(f"algorithm.group: only scheme c has groups, not {self.scheme}")
-        if config.training.rate_per == "sample":
+
+    def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
+        if rate_per == "sample":
             raise BadInput("training.rate_per: hybrid's learning rate multiplies means; algorithm.scaling scales it")
-        if self.scaling == "theory" and config.training.learning_rate * self.weight_decay >= 1:
+        if self.scaling == "theory" and settings[0].learning_rate * self.weight_decay >= 1:
             raise BadInput("algorithm.scaling: theory needs learning_rate x weight_decay below 1")
 
     def workers(self, ranks: int) -> int:
@@ -52,10 +54,3 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
 
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)} if self.momentum else {}
-
-    def fits(self, network: "Model", ranks: int) -> None:
-        # here, so that reading a configuration loads no layers
-        from mpitrain.models.network import network_of_layers
-        from mpitrain.models.partition import stages
-
-        stages(network_of_layers(network, "split", "hybrid"), ranks)

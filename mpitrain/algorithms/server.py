@@ -6,8 +6,8 @@ import numpy as np
 
 from mpitrain.algorithms.centred import Centred
 from mpitrain.algorithms.roles import MasterRule, Merge
-from mpitrain.algorithms.table import Count, Fraction, Number, Share
 from mpitrain.flat import Array
+from mpitrain.keys import Count, Fraction, Number, Share
 from mpitrain.optimizers import Buffers
 from mpitrain.rules import Fast
 from mpitrain.rules.server import decay, update

@@ -1,19 +1,18 @@
 """Peers that exchange sparse deltas of 1 bit or a few, or unquantised."""
 
 import warnings
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from mpitrain.algorithms.table import Algorithm, Fraction, Handful, NotNegative, Number, Positive
+from mpitrain.algorithms.table import Algorithm
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.keys import Fraction, Handful, NotNegative, Number, Positive
 from mpitrain.optimizers import Buffers
 from mpitrain.rules.sparse_delta import integer_step, round_threshold, round_weights
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
-    from mpitrain.schedules.stages import Settings
+from mpitrain.schedules.stages import Settings
 
 
 class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
@@ -51,19 +50,21 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     order: Literal["free", "round-robin"] = "free"  # `"round-robin"`: synchronous, messages applied by rank
     check_every: NotNegative = 10.0  # seconds between checks of the replica; 0: none
 
-    def check_settings(self, config: "Config", settings: list["Settings"]) -> None:
+    def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for each in settings:
                 try:
-                    integer_step(self.rate(config, each.learning_rate, each.minibatch), round_threshold(self.threshold))
+                    integer_step(
+                        self.rate(rate_per, each.learning_rate, each.minibatch), round_threshold(self.threshold)
+                    )
                 except BadInput as error:
                     raise BadInput(f"algorithm.threshold: {error}") from None
 
     @staticmethod
-    def rate(config: "Config", learning_rate: float, minibatch: int) -> float:
-        """η per sample."""
-        return learning_rate if config.training.rate_per == "sample" else learning_rate / minibatch
+    def rate(per: str, learning_rate: float, minibatch: int) -> float:
+        """η per sample, where training.rate_per is `per`."""
+        return learning_rate if per == "sample" else learning_rate / minibatch
 
     @property
     def density(self) -> float:

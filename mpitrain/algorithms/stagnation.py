@@ -1,6 +1,7 @@
 """The base class of algorithms whose learning rate can fall when the training stagnates."""
 
-from mpitrain.algorithms.table import Algorithm, Number
+from mpitrain.algorithms.table import Algorithm
+from mpitrain.keys import Number
 from mpitrain.schedules.common_rate import CommonRate
 
 

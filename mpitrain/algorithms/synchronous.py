@@ -4,8 +4,9 @@ from math import ceil
 from typing import ClassVar, Literal
 
 from mpitrain.algorithms.stagnation import Slowing
-from mpitrain.algorithms.table import Algorithm, Amount, Average, Fraction, Share
+from mpitrain.algorithms.table import Algorithm, Average
 from mpitrain.flat import Array
+from mpitrain.keys import Amount, Fraction, Share
 from mpitrain.optimizers import Buffers, Optimizer, with_momentum
 from mpitrain.rules import Fast, averaging, plain
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self, TypedDict
+from typing import ClassVar, Self, TypedDict
 
 import msgspec
 import numpy as np
@@ -11,31 +11,12 @@ from mpitrain.algorithms.roles import AveragingRule, MasterRule, WorkerRule
 from mpitrain.files import Record
 from mpitrain.flat import Array
 from mpitrain.optimizers import AnyOptimizer, Buffers, Optimizer, Sgd
-from mpitrain.optimizers.interface import Fraction as Fraction
-from mpitrain.optimizers.interface import NotNegative as NotNegative
-from mpitrain.optimizers.interface import Positive as Positive
 from mpitrain.rules import Fast, plain
 from mpitrain.schedules.common_rate import CommonRate
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
-    from mpitrain.models.model import Model
-    from mpitrain.schedules.stages import Settings
+from mpitrain.schedules.stages import Settings
 
 #: Called with z, x, scratch and t; includes x_t in the average z, just before update t + 1.
 Average = Callable[[Array, Array, Array, int], None]
-
-# The types of keys, in addition to Literal and bool. The upper bounds exceed all practical values: they exclude
-# infinity, and keep whatever is computed from several keys within the ranges of int64 and float64.
-Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
-Number = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
-Large = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Few = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
-Handful = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Amount = Annotated[float, msgspec.Meta(gt=0, le=1e9)]  # epochs, seconds, gigabytes
-AmountOrNone = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]  # without NUL, which file names cannot contain
 
 
 class Recipe(TypedDict, total=False):
@@ -67,6 +48,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     workers_change: ClassVar[bool] = False
     #: Whether a worker can be a team of ranks.
     in_teams: ClassVar[bool] = False
+    #: Whether the network's fully connected layers are divided over the ranks.
+    divides: ClassVar[bool] = False
     #: Whether biases have a learning rate of their own, which stages can change by `bias_factor`.
     rates_biases: ClassVar[bool] = False
     #: Whether [algorithm.optimizer] can choose the optimizer of the local step.
@@ -90,14 +73,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     # ---- requirements
 
-    def check(self, config: "Config") -> None:
+    def check(self) -> None:
         """Raise BadInput for a combination of keys that cannot work."""
 
-    def check_settings(self, config: "Config", settings: list["Settings"]) -> None:
-        """Raise BadInput for settings of a stage that cannot work."""
-
-    def fits(self, network: "Model", ranks: int) -> None:
-        """Raise BadInput if the network cannot be trained on this number of ranks."""
+    def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
+        """Raise BadInput where the keys cannot work with run.exchange, training.rate_per or the settings of a stage."""
 
     def check_steps(self, steps: int) -> None:
         """Raise BadInput if each worker has too few minibatches."""

@@ -27,6 +27,8 @@ from mpitrain.files import write_below
 from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.models.model import Model, buffered
+from mpitrain.models.network import network_of_layers
+from mpitrain.models.partition import stages
 from mpitrain.models.phantom import Phantom
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
@@ -41,7 +43,6 @@ from mpitrain.mpi.witness import Witness
 from mpitrain.protocols.standby import idle_ranks
 from mpitrain.protocols.team import Leading
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training import pretraining
 from mpitrain.training.context import Session
@@ -93,11 +94,13 @@ def prepare(
     _require_whole_samples(config, corpus.samples)
     if transport.rank == 0 or not transport.runtime.simulated:
         memory.require(config, network, corpus, 0 if device.phantom else transport.runtime.simulated)
-    wanted, there = Schedule(config, corpus.samples).most_workers, workers_of(config, transport)
-    config.algorithm.check_steps(Schedule(config, corpus.samples).steps(there))
+    schedule, there = config.schedule(corpus.samples), workers_of(config, transport)
+    wanted = schedule.most_workers
+    config.algorithm.check_steps(schedule.steps(there))
     if wanted > there:
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
-    config.algorithm.fits(network, transport.size)
+    if config.algorithm.divides:
+        stages(network_of_layers(network, "split", name_of(config.algorithm)), transport.size)
     pretraining.require_fit(config.pretraining, network)
     if config.run.tensorboard:
         tensorboard.require()
@@ -161,7 +164,7 @@ def new_session(
     if config.run.trace:
         device = telling(device, transport.stopwatch)
     training = config.training
-    schedule = Schedule(config, corpus.samples)
+    schedule = config.schedule(corpus.samples)
     with transport.working():
         initial = _initial(transport, config, network, device)
         state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))

@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.optimizers.interface import Buffers, Fraction, NotNegative, Optimizer, OptimizerOptions
+from mpitrain.keys import Fraction, NotNegative
+from mpitrain.optimizers.interface import Buffers, Optimizer, OptimizerOptions
 from mpitrain.rules import Fast
 from mpitrain.rules import adamw as rule
 

@@ -1,6 +1,6 @@
 """The interface of optimizers: gradients in, increments out, as in optax. The caller keeps their state."""
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -9,9 +9,6 @@ from mpitrain.files import Record
 from mpitrain.flat import Array
 from mpitrain.rules import Fast
 
-NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
-Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 Buffers = dict[str, Array]
 
 

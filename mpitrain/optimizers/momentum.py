@@ -5,7 +5,8 @@ from typing import ClassVar
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.optimizers.interface import Buffers, Fraction, Optimizer, OptimizerOptions
+from mpitrain.keys import Fraction
+from mpitrain.optimizers.interface import Buffers, Optimizer, OptimizerOptions
 from mpitrain.rules import Fast, plain
 from mpitrain.rules import sgd as rule
 

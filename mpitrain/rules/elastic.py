@@ -45,3 +45,8 @@ def synchronous_centre(centre: Array, mean: Array, scratch: Array, *, beta: floa
     """Equation 6, β = pα: the average over space (`mean`, of all xⁱ before their step) and time."""
     # x̃ ← (1 − β)x̃ + β(1/p)Σxⁱ
     moving_average(centre, mean, scratch, rate=beta)
+
+
+def easgd_condition(eta: Array, alpha: Array) -> Array:
+    """0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η): sufficient for every p, exact for odd p, not necessary for even p."""
+    return (eta >= 0) & (eta <= 2) & (alpha >= 0) & (alpha * (4 - eta) <= 4 - 2 * eta)

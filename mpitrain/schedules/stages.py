@@ -1,13 +1,38 @@
 """Minibatch, learning rate and number of workers as functions of the number of samples served."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from mpitrain.errors import BadInput
+from mpitrain.keys import Amount, AmountOrNone, Count, Fraction, Large, Positive, Section, Text
 
-if TYPE_CHECKING:
-    from mpitrain.config import Config, Stage
+
+class Training(Section, frozen=True):
+    """Length, learning rate and random numbers of the training."""
+
+    epochs: Amount = 10.0  # length of the training, in passes over the training split
+    minibatch: Count = 32  # samples of a worker's step
+    learning_rate: Positive = 0.05  # η
+    rate_per: Literal["minibatch", "sample"] = "minibatch"  # η multiplies the mean over a minibatch, or the sum
+    seed: Large = 1
+    """Determines the order of samples, dropout and augmentation, and the initial weights unless `model.seed` does."""
+    dtype: Literal["float32", "float64"] = "float32"  # precision of parameters and gradients
+
+
+class Stage(Section, frozen=True, kw_only=True):
+    """Settings that replace those of [training] from `at` on (in epochs, or as "25%" of the training)."""
+
+    at: AmountOrNone | Text  # where the stage begins: in epochs, or as `"25%"` of the training
+    minibatch: Count | None = None  # as in [training]
+    learning_rate: Positive | None = None  # as in [training]
+    rate_factor: Positive | None = None  # multiplies the previous learning rate instead
+    momentum: Fraction | None = None
+    """With `asgd`, the master's momentum, where `algorithm.momentum` is above 0 (Chan & Lane's MOMENTUM(i))."""
+    bias_factor: Positive | None = None
+    """With `hybrid`, multiplies the biases' previous rate, instead of what changes the weights'."""
+    workers: Count | None = None  # number of ranks that compute gradients, with algorithms that can change it
 
 
 @dataclass(frozen=True)
@@ -30,12 +55,12 @@ class Schedule:
     Raises BadInput naming a stage whose `at` cannot be parsed.
     """
 
-    def __init__(self, config: "Config", samples: int) -> None:
+    def __init__(self, training: Training, stages: Sequence[Stage], samples: int) -> None:
         self.samples = samples
-        self.total = round(config.training.epochs * samples)
-        now = Settings(config.training.minibatch, config.training.learning_rate, None)
+        self.total = round(training.epochs * samples)
+        now = Settings(training.minibatch, training.learning_rate, None)
         self._begins = [(0, now)]
-        placed = [(self._position(stage, number), stage) for number, stage in enumerate(config.stages)]
+        placed = [(self._position(stage, number), stage) for number, stage in enumerate(stages)]
         for position, stage in sorted(placed, key=lambda pair: pair[0]):
             rate = (stage.learning_rate or now.learning_rate) * (stage.rate_factor or 1.0)
             scale = stage.bias_factor * now.learning_rate / rate if stage.bias_factor else 1.0
@@ -75,7 +100,7 @@ class Schedule:
         """The largest number of workers that a stage asks for; 0 if none does."""
         return max(settings.workers or 0 for _, settings in self._begins)
 
-    def _position(self, stage: "Stage", number: int) -> int:
+    def _position(self, stage: Stage, number: int) -> int:
         try:
             if isinstance(stage.at, str):
                 fraction = float(stage.at.removesuffix("%")) / 100 if stage.at.endswith("%") else float("nan")

@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from mpitrain.algorithms.table import Count
-from mpitrain.config import Section, read_toml, readable
+from mpitrain.config import read_toml, readable
 from mpitrain.errors import BadInput
+from mpitrain.keys import Count, Section
 from mpitrain.rng import stream
 from mpitrain.simulation.network import Link, Network
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record
+from mpitrain.rules import elastic
 from mpitrain.stability import grid, maps, variance
 
 METHODS = ("easgd", "eamsgd", "admm")
@@ -61,7 +62,7 @@ def _point(args: argparse.Namespace) -> Record:
     answer: Record = {"eta": eta, "alpha": alpha, "rho": rho, "spectral_radius": radius}
     answer["stable"] = radius <= 1 + maps.ALLOWANCE
     if args.method == "easgd":
-        answer["condition_holds"] = bool(maps.easgd_condition(np.float64(eta), np.float64(alpha)))
+        answer["condition_holds"] = bool(elastic.easgd_condition(np.float64(eta), np.float64(alpha)))
     if args.method != "admm":
         answer["noise"] = _noise(args, eta, alpha)
     if args.simulate is not None:

@@ -109,11 +109,6 @@ def spectral_radius(method: Map, workers: int, eta: Array, strength: Array) -> A
     return np.abs(np.linalg.eigvals(G)).max(axis=-1) ** workers
 
 
-def easgd_condition(eta: Array, alpha: Array) -> Array:
-    """0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η): sufficient for every p, exact for odd p, not necessary for even p."""
-    return (eta >= 0) & (eta <= 2) & (alpha >= 0) & (alpha * (4 - eta) <= 4 - 2 * eta)
-
-
 def centre_trajectory(method: Map, workers: int, eta: float, strength: float, ticks: int) -> list[float]:
     """x̃ at global times 0 … ticks from the paper's start: λ = 0 or v = 0, every xⁱ = x̃ = 1000. Ends early
     where it overflows."""

@@ -6,7 +6,6 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.cli import doubts
-from mpitrain.schedules.stages import Schedule
 
 
 @pytest.mark.parametrize(
@@ -22,6 +21,6 @@ from mpitrain.schedules.stages import Schedule
 def test_what_is_probably_not_intended(
     settings: list[str], counts: Sequence[int], measured: Collection[str], warned: list[str]
 ) -> None:
-    schedule = Schedule(configuration.load(None, settings), 100)
+    schedule = configuration.load(None, settings).schedule(100)
     found = list(doubts.of_data(schedule, counts, measured))
     assert len(found) == len(warned) and all(map(str.startswith, found, warned)), found

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mpitrain import config as configuration
 from mpitrain.sampling.queue import Queue, Work
-from mpitrain.schedules.stages import Schedule
 
 
 def positions(work: Work) -> list[tuple[int, int]]:
@@ -54,7 +53,7 @@ def test_minibatches_from_a_place() -> None:
     config = configuration.load(
         None, ["algorithm.name=easgd", "training.minibatch=7", "training.epochs=3", "stages=[{at=1.5, minibatch=5}]"]
     )
-    schedule = Schedule(config, 20)
+    schedule = config.schedule(20)
     queue = Queue(20, 60, 20, [Work(0, 3, 9, 7)])
     taken, place = queue.take(schedule, 0, 100)
     assert place == queue.end == 49
@@ -71,7 +70,7 @@ def test_whole_groups_from_a_place() -> None:
     """Groups of 12 in epochs of 20, minibatches of 7: 7 and 5, then the 8 that are left as 7 and 1."""
     config = configuration.load(None, ["algorithm.name=easgd", "training.minibatch=7", "training.epochs=2"])
     queue = Queue(20, 40)
-    take = partial(queue.take, Schedule(config, 20), group=12)
+    take = partial(queue.take, config.schedule(20), group=12)
     first, place = take(0, 1)
     assert [(w.start, w.count) for w in first] == [(0, 7), (7, 5)] and place == 12
     both, place = take(12, 3)
@@ -83,7 +82,7 @@ def test_whole_groups_from_a_place() -> None:
 def test_a_place_has_nothing_for_a_worker_whose_stage_has_not_come() -> None:
     """By the worker's number."""
     settings = ["algorithm.name=easgd", "training.minibatch=5", "stages=[{at=0, workers=1}, {at=1, workers=2}]"]
-    take = partial(Queue(20, 40).take, Schedule(configuration.load(None, settings), 20))
+    take = partial(Queue(20, 40).take, configuration.load(None, settings).schedule(20))
     assert take(0, 2, worker=1) == ([], 0)
     assert len(take(0, 2, worker=0)[0]) == len(take(20, 2, worker=1)[0]) == 2
 
@@ -100,7 +99,7 @@ def test_the_dispenser_and_the_places_give_the_same(
     samples, position, more = sizes
     again = [Work(0, start, count, 7) for start, count in returned]
     queue = Queue(samples, position + more, position, again)
-    schedule = Schedule(configuration.load(None, [f"training.minibatch={minibatch}"]), samples)
+    schedule = configuration.load(None, [f"training.minibatch={minibatch}"]).schedule(samples)
     schedule.total = queue.total
     taken, end = queue.take(schedule, 0, 10**6)
     ledger = Queue(samples, position + more, position, list(again))

@@ -12,7 +12,7 @@ def schedule(stages: list[dict[str, object]], samples: int = 600, hybrid: bool =
     training = {"epochs": 10.0, "minibatch": 256, "learning_rate": 0.008}
     algorithm = {"name": "hybrid" if hybrid else "asgd"}
     table = {"training": training, "stages": stages, "algorithm": algorithm}
-    return Schedule(configuration.resolve(table), samples)
+    return configuration.resolve(table).schedule(samples)
 
 
 def test_stroms_table_1() -> None:

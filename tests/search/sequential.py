@@ -20,7 +20,6 @@ from mpitrain.rng import stream
 from mpitrain.rules.plateau import Plateau, PlateauState, divisor, observe
 from mpitrain.rules.sparse_delta import UNIT, adapted, integer_step, least_threshold, round_threshold, unit_quantum
 from mpitrain.schedules.hybrid import rounds
-from mpitrain.schedules.stages import Schedule
 from mpitrain.training.inputs import data_path, network_of, reading
 
 Vectors = dict[str, Array]
@@ -64,7 +63,7 @@ class Straight:
         self.config, self.options, self.ranks = config, config.algorithm, ranks
         self.corpus = open_corpus(data_path(config), "train", **reading(config))
         self.network: Any = network_of(config, self.corpus.shape, self.corpus.classes)
-        self.schedule = Schedule(config, self.corpus.samples)
+        self.schedule = config.schedule(self.corpus.samples)
         self.start = self.network.initial(config.initial_seed, np.float64)
 
     # ---- samples and gradients

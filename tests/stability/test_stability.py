@@ -77,7 +77,7 @@ def test_the_condition_is_exact_for_the_two_by_two_map() -> None:
     eta, alpha = rng.uniform(-0.5, 2.5, 10_000), rng.uniform(-0.5, 1.5, 10_000)
     blocks = np.stack([np.stack([1 - eta - alpha, alpha], -1), np.stack([alpha, 1 - alpha], -1)], -2)
     radius = np.abs(np.linalg.eigvalsh(blocks)).max(axis=-1)
-    holds = maps.easgd_condition(eta, alpha)
+    holds = elastic.easgd_condition(eta, alpha)
     assert np.array_equal(holds, radius <= 1 + 1e-12)
     assert 0.2 < holds.mean() < 0.8
 
@@ -94,7 +94,7 @@ def test_the_condition_suffices_for_a_round(workers: int) -> None:
 def test_the_condition_is_not_necessary_for_an_even_round() -> None:
     """p = 2, η = 0.8: α = 0.775 violates α ≤ 2.4/3.2 = 0.75, and F¹ alone diverges; F²F¹ contracts."""
     eta, alpha = np.float64(0.8), np.float64(0.775)
-    assert not maps.easgd_condition(eta, alpha)
+    assert not elastic.easgd_condition(eta, alpha)
     assert radius_of(maps.easgd(0, 2, eta, alpha)) > 1.04
     assert radius_of(composite(maps.easgd, 2, 0.8, 0.775)) < 0.98
 
@@ -108,7 +108,7 @@ def test_the_condition_is_exact_for_an_odd_round(workers: int) -> None:
     rng = np.random.default_rng(workers)
     eta, alpha = rng.uniform(0, 3, 1000), rng.uniform(0, 1.5, 1000)
     stable = maps.spectral_radius(maps.easgd, workers, eta, alpha) <= 1 + maps.ALLOWANCE
-    assert np.array_equal(stable, maps.easgd_condition(eta, alpha))
+    assert np.array_equal(stable, elastic.easgd_condition(eta, alpha))
 
 
 @pytest.mark.parametrize("workers", [3, 8])

@@ -90,7 +90,7 @@ class Compression:
             return rule.integer_step(self._rate_at(settings), rule.round_threshold(self._numbers["threshold"]))
 
     def _rate_at(self, settings: Settings) -> float:
-        return self.options.rate(self._config, settings.learning_rate, settings.minibatch)
+        return self.options.rate(self._config.training.rate_per, settings.learning_rate, settings.minibatch)
 
     def _prepare(self, settings: Settings) -> None:
         now = self._rate_at(settings), rule.round_threshold(self._numbers["threshold"])

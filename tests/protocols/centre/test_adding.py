@@ -11,7 +11,6 @@ from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.stages import Schedule
 
 
 def trained(session_of, *settings: str):
@@ -118,7 +117,7 @@ def test_bad_values_are_named(settings: list[str], key: str) -> None:
 def test_a_period_longer_than_the_training_is_named() -> None:
     """64 samples, 3 epochs, minibatch 7 and 2 workers: 14 steps each."""
     config = configuration.load(None, ["algorithm.name=easgd", "algorithm.tau=15", *COMMON])
-    steps = Schedule(config, 64).steps(2)
+    steps = config.schedule(64).steps(2)
     assert steps == 14
     with pytest.raises(BadInput, match=r"algorithm\.tau = 15"):
         config.algorithm.check_steps(steps)

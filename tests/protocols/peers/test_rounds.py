@@ -8,7 +8,6 @@ import pytest
 from mpitrain import config as configuration
 from mpitrain.protocols.peers.rounds import END, Rounds
 from mpitrain.sampling.queue import Queue, Work
-from mpitrain.schedules.stages import Schedule
 
 SAMPLES = 101
 
@@ -16,7 +15,7 @@ SAMPLES = 101
 def rounds(ranks: int, *settings: str, position: int = 0, returned: Iterable[Work] = ()) -> Rounds:
     """Two epochs in minibatches of 7 unless `settings` say otherwise."""
     base = ["algorithm.name=sparse-delta", "training.minibatch=7", "training.epochs=2"]
-    schedule = Schedule(configuration.load(None, [*base, *settings]), SAMPLES)
+    schedule = configuration.load(None, [*base, *settings]).schedule(SAMPLES)
     return Rounds(Queue(SAMPLES, schedule.total, position, list(returned)), schedule, ranks)
 
 
