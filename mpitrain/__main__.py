@@ -10,26 +10,25 @@ from pkgutil import resolve_name
 
 from mpitrain import __version__
 from mpitrain.cli import environment
-from mpitrain.cli.arguments import add_training_arguments, training_options
-from mpitrain.errors import BadInput, printable
-from mpitrain.signals import Stop
-from mpitrain.start import first_deadline
+from mpitrain.errors import BadInput, nearest, printable
 
 environment.prepare()  # before anything loads NumPy
 
-#: The functions that add these commands to the command line; only that of the given command is loaded.
+#: The functions that add these commands to the command line; only that of the given command is loaded. What a command
+#: runs is named in its parser, and loaded when it runs.
 ADDED = {
+    ("train",): "mpitrain.cli.arguments:add_train",
     ("evaluate", "predict", "export"): "mpitrain.trained.commands:add_parsers",
     ("prepare", "check"): "mpitrain.data.commands:add_parsers",
     ("compare",): "mpitrain.report.comparison.command:add_parser",
     ("report",): "mpitrain.report.command:add_parser",
     ("stability",): "mpitrain.stability.command:add_parser",
-    ("simulate",): "mpitrain.simulation.command:add_parsers",
-    ("calibrate",): "mpitrain.simulation.calibrate:add_parser",
-    ("describe",): "mpitrain.cli.describe:add_parser",
+    ("simulate", "calibrate"): "mpitrain.simulation.commands:add_parsers",
+    ("describe",): "mpitrain.cli.arguments:add_describe",
     ("jobs",): "mpitrain.cli.jobs:add_parser",
+    ("info",): "mpitrain.cli.arguments:add_info",
 }
-COMMANDS = ("train", *chain(*ADDED), "info")
+COMMANDS = tuple(chain(*ADDED))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
         words = ["train", *words]
     options = parser(words[0]).parse_args(words)
     try:
-        return int(options.run(options) or 0)
+        run = resolve_name(options.run) if isinstance(options.run, str) else options.run
+        return int(run(options) or 0)
     except BadInput as error:
         print(f"mpitrain: {printable(str(error))}", file=sys.stderr)
         return 2
@@ -59,15 +59,8 @@ def _is_misspelled(word: str) -> bool:
 
 def _refuse(word: str) -> int:
     """Report once, on any number of ranks, that there is no such command."""
-    from mpitrain.config import nearest
-    from mpitrain.mpi import Transport
-    from mpitrain.mpi.agreement import agreed, ending_together
-
-    def fail() -> int:
-        raise BadInput(f"{word}: neither a command nor a configuration file{nearest(word, list(COMMANDS))}")
-
-    transport = Transport()
-    return ending_together(transport, lambda: agreed(transport, fail, "the command"))
+    fault = f"{word}: neither a command nor a configuration file{nearest(word, list(COMMANDS))}"
+    return int(resolve_name("mpitrain.cli.launch:refuse")(argparse.Namespace(fault=fault)))
 
 
 def _prepare_output() -> None:
@@ -83,49 +76,10 @@ def parser(command: str = "--help") -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="mpitrain", description="Distributed SGD over MPI on HDF5 shards.")
     top.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    _add_train(commands)
     for names, adder in ADDED.items():
         if command in names or command in ("-h", "--help"):
             resolve_name(adder)(commands)
-    info = commands.add_parser("info", help="what was found: MPI, ranks, nodes, threads, devices")
-    info.add_argument("--check", action="store_true", help="also measure links, storage and a gradient, and advise")
-    info.add_argument("--data", type=Path, metavar="DIR", help="with --check: a shard folder to read from")
-    info.add_argument("--out", type=Path, metavar="DIR", help="with --check: a folder to write to")
-    info.set_defaults(run=_info)
     return top
-
-
-def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    train = commands.add_parser("train", help="train a network (the default)")
-    add_training_arguments(train)
-    train.set_defaults(run=_train)
-
-
-def _train(options: argparse.Namespace) -> int:
-    from mpitrain.mpi import Transport, abort_on_exception
-    from mpitrain.mpi.agreement import agreed, ending_together
-
-    abort_on_exception()
-    stop = Stop()
-    stop.install()
-    transport = Transport(deadline=first_deadline(options.set))
-
-    def load_and_train() -> int:
-        transport.watch()
-        with transport.working():  # loading takes seconds, on some file systems minutes
-            from mpitrain.cli.train import configured
-        told = agreed(transport, lambda: training_options(options), "the command line")
-        return configured(transport, told, stop)
-
-    return ending_together(transport, load_and_train)
-
-
-def _info(options: argparse.Namespace) -> int:
-    from mpitrain.cli.info import info
-    from mpitrain.mpi import abort_on_exception
-
-    abort_on_exception()
-    return info(options.check, options.data, options.out)
 
 
 if __name__ == "__main__":

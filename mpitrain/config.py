@@ -4,7 +4,6 @@ Every key is checked: unknown keys, for which the error names the nearest known 
 range are errors. `to_toml` writes the resolved configuration, which resolves to itself.
 """
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +13,7 @@ import tomli_w
 from msgspec.structs import replace
 
 from mpitrain.algorithms import ALGORITHMS, AnyAlgorithm, defaults_of, name_of
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, naming, nearest
 from mpitrain.files import Record
 from mpitrain.keys import (
     Amount,
@@ -398,12 +397,6 @@ def _check_fields(table: object, section: type[msgspec.Struct], prefix: str) -> 
     for key in table:
         if key not in known:
             raise BadInput(f"unknown key {prefix}{key}{nearest(key, known, prefix)}")
-
-
-def nearest(word: str, known: list[str], prefix: str = "") -> str:
-    """The end of a message that says that `word` is unknown: the nearest known word after `prefix`, or all of them."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"
 
 
 def readable(error: msgspec.ValidationError) -> str:

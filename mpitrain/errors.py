@@ -1,5 +1,6 @@
 """Errors that a user can fix, and the messages of others' errors in one line."""
 
+import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -83,3 +84,9 @@ def library(module: str, need: str, extra: str) -> ModuleType:
         return import_module(module)
     except (ImportError, OSError) as error:  # OSError: the package is installed without its C library
         raise BadInput(f"{need}: pip install mpitrain[{extra}]") from error
+
+
+def nearest(word: str, known: list[str], prefix: str = "") -> str:
+    """The end of a message that says that `word` is unknown: the nearest known word after `prefix`, or all of them."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"

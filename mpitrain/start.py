@@ -1,11 +1,14 @@
 """What a process knows about its start before MPI and the configuration: from its launcher and the command line."""
 
+import argparse
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from typing import TypeAlias
 
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # where commands are added
 DEADLINE = 300.0  # seconds; the default of run.deadline
 #: The number of a rank in its job: Open MPI, MPICH and Intel MPI, PMIx, Slurm. Slurm's comes last: within a batch
 #: script it is 0, and mpirun passes that on to all ranks.

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.cli.setup import TrainOptions
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.data.shards import write_shard
 from mpitrain.monitoring.monitor import MasterMonitor

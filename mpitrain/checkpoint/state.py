@@ -3,20 +3,18 @@
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from mpitrain.algorithms import Algorithm
+from mpitrain.device import Cpu
 from mpitrain.flat import Array, on_host
 from mpitrain.optimizers import Buffers
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Natural, Queue
 from mpitrain.schedules.common_rate import CommonRate, RatePast
-
-if TYPE_CHECKING:
-    from mpitrain.device import Cpu
 
 #: The numbers in a checkpoint: counters of the master's state, or whatever a protocol keeps for a rank.
 Numbers = dict[str, Any]
@@ -74,7 +72,7 @@ class State:
         """The vectors that this algorithm uses, by name."""
         return {"theta": self.theta, **self.beside}
 
-    def to_device(self, device: "Cpu") -> None:
+    def to_device(self, device: Cpu) -> None:
         """Move the vectors to the device."""
         self.theta = device.to_device(self.theta)
         self.beside = {name: device.to_device(vector) for name, vector in self.beside.items()}

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from mpitrain.errors import BadInput
 from mpitrain.files import read_text, write_below
 from mpitrain.flat import Array, Layout, on_host
 from mpitrain.models.model import Buffered
+from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Work
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
 
 Result = TypeVar("Result")
 
@@ -41,7 +39,7 @@ class Saver:
         folder: Path,
         layout: Layout,
         run: Run,
-        transport: "Transport | None" = None,
+        transport: Transport | None = None,
         documents: Mapping[str, str] = MappingProxyType({}),
         model: Buffered | None = None,
     ) -> None:

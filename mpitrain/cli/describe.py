@@ -2,43 +2,24 @@
 
 import argparse
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+from rich.console import Console
+from rich.table import Table
 
 from mpitrain import config as configuration
+from mpitrain.checkpoint import origin
 from mpitrain.config import Config
 from mpitrain.errors import BadInput
 from mpitrain.models import presets, table
+from mpitrain.models.layer import Shape
+from mpitrain.models.network import Network, network_of_layers
 from mpitrain.models.table import AnyLayer
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from mpitrain.models.layer import Shape
-    from mpitrain.models.network import Network
-
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the subcommand; `args.run` is then `run`."""
-    parser = subparsers.add_parser("describe", help="a network's layers: shapes, parameters, operations")
-    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as a.b=value")
-    parser.add_argument(
-        "--input", metavar="HxWxC", help="shape of an input, or WINDOWxFEATURES; default: the data's, or a preset's own"
-    )
-    parser.add_argument("--classes", type=int, metavar="N", help="default: as for --input")
-    parser.set_defaults(run=run)
+from mpitrain.training.inputs import data_path, design_of, network_of, seen_shape
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the table. Raises BadInput naming the key, the option or the folder that does not fit."""
-    from rich.console import Console
-
-    from mpitrain.models.network import network_of_layers
-    from mpitrain.training.inputs import design_of, network_of
-
     config = configuration.load(options.config, options.set)
     (own, own_classes), design = _inputs(config), design_of(config)
     shape = _shape(options.input) if options.input else own
@@ -50,10 +31,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def layers_table(network: "Network", tables: list[AnyLayer]) -> "Table":
+def layers_table(network: Network, tables: list[AnyLayer]) -> Table:
     """A row for each layer: what it is, the shape of its output, parameters and multiply-adds for one sample."""
-    from rich.table import Table
-
     rows = Table("layer", "", box=None, pad_edge=False, show_footer=True)
     parameters = [sum(parameter.size for parameter in layer.parameters) for layer in network.layers]
     operations = [layer.operations for layer in network.layers]
@@ -73,11 +52,8 @@ def _settings(layer: AnyLayer) -> str:
     return ", ".join(f"{key} {value if isinstance(value, str) else format(value, 'g')}" for key, value in told.items())
 
 
-def _inputs(config: Config) -> tuple["Shape", int]:
+def _inputs(config: Config) -> tuple[Shape, int]:
     """Shape of an input and number of classes: the data's, or without data those a preset is made for."""
-    from mpitrain.checkpoint import origin
-    from mpitrain.training.inputs import data_path, seen_shape
-
     if not config.data.path and config.model.preset in presets.PRESETS:
         known = presets.PRESETS[config.model.preset]
         return known.inputs, known.classes
@@ -85,7 +61,7 @@ def _inputs(config: Config) -> tuple["Shape", int]:
     return seen_shape(config, of), of.classes
 
 
-def _shape(text: str) -> "Shape":
+def _shape(text: str) -> Shape:
     if not re.fullmatch(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){0,2}", text):
         raise BadInput(f"--input {text}: expected numbers, such as 28x28x3 for images, 11x40 for windows of frames")
     return tuple(map(int, text.split("x")))
@@ -95,5 +71,5 @@ def _sum(numbers: list[int]) -> str:
     return f"{sum(numbers):,}"
 
 
-def _times(shape: "Shape") -> str:
+def _times(shape: Shape) -> str:
     return " x ".join(map(str, shape))

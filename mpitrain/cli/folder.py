@@ -4,17 +4,14 @@ from contextlib import ExitStack
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint.lease import Lease, user
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.config import Config
 from mpitrain.errors import BadInput
 from mpitrain.monitoring import trace
 from mpitrain.mpi import Transport, order
-
-if TYPE_CHECKING:
-    from mpitrain.cli.setup import TrainOptions
 
 
 class Reserved(ExitStack):
@@ -26,7 +23,7 @@ class Reserved(ExitStack):
         super().__init__()
         self._transport = transport
 
-    def reserve_given(self, options: "TrainOptions") -> None:
+    def reserve_given(self, options: TrainOptions) -> None:
         """Reserve the folder that --resume or --continue names, so that no other run writes a checkpoint there after
         this one has chosen its own. Raises BadInput naming the folder, and the process that uses it."""
         if self._transport.rank or options.print_config:
@@ -37,7 +34,7 @@ class Reserved(ExitStack):
         elif options.resume is not None and options.resume.is_dir():
             self._reserve(options.resume)
 
-    def reserve_new(self, config: Config, options: "TrainOptions") -> None:
+    def reserve_new(self, config: Config, options: TrainOptions) -> None:
         """Create and reserve the folder of a new run; clear one in which --continue has found no checkpoint. Raises
         BadInput naming the folder."""
         if self._transport.rank:

@@ -1,5 +1,6 @@
 """`info`: print the environment that this program finds. Run it first on a new cluster."""
 
+import argparse
 import os
 import platform
 from pathlib import Path
@@ -8,14 +9,21 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from mpitrain import __version__
+from mpitrain.cli.check import advice, measure
 from mpitrain.cli.setup import some, threads
 from mpitrain.device import available, describe, why_staged
 from mpitrain.errors import BadInput
-from mpitrain.mpi import Transport, cuda_aware, library
+from mpitrain.mpi import Transport, abort_on_exception, cuda_aware, library
 from mpitrain.mpi.agreement import agreed, ending_together
 
 #: The exchanges for which a CUDA-aware MPI reads and writes GPU memory directly.
 DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command; its exit status."""
+    abort_on_exception()
+    return info(options.check, options.data, options.out)
 
 
 def info(check: bool = False, data: Path | None = None, out: Path | None = None) -> int:
@@ -50,8 +58,6 @@ def _refuse() -> int:
 
 
 def _check(transport: Transport, number: int, passive: bool, data: Path | None, out: Path | None) -> int:
-    from mpitrain.cli.check import advice, measure
-
     found = agreed(transport, lambda: measure(transport, number, passive, data, out), "the check", calls_mpi=True)
     if transport.rank == 0:
         for name, value in found.lines():

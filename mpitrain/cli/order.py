@@ -8,7 +8,8 @@ import numpy as np
 
 from mpitrain import __version__
 from mpitrain import config as configuration
-from mpitrain.cli.setup import TrainOptions, threads
+from mpitrain.cli.arguments import TrainOptions
+from mpitrain.cli.setup import threads
 from mpitrain.config import Config
 from mpitrain.mpi import Transport, library
 from mpitrain.mpi.recording import recorder

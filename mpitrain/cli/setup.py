@@ -1,8 +1,7 @@
 """Set up a training: data, network, run folder and session; on a resume, restore the checkpoint."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.cli import doubts, memory
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.config import Config
 from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
@@ -50,26 +50,6 @@ from mpitrain.training.gradients import Learner
 from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
 from mpitrain.training.teams import divide, workers_of
 from mpitrain.training.user_code import Code
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """The command line of `train`."""
-
-    config: Path | None = None
-    overrides: tuple[str, ...] = ()
-    out: Path | None = None
-    resume: Path | None = None
-    continued: Path | None = None  # --continue: resume if there is an intact checkpoint, otherwise start
-    replayed: Path | None = None  # the run folder whose record is replayed
-    trust: bool = False  # execute the code that a resumed or replayed run folder of another user names
-    new_code: bool = False  # execute the user's files as they are now, not as a resumed run was trained with them
-    print_config: bool = False
-    checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
-    build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
-    phantom: bool = False  # simulate time and traffic alone
-    density: float = 0.0  # of a phantom: entries sent of each gradient, by its length
-    whole: Config | None = None  # the configuration, instead of a file and overrides
 
 
 def prepare(

@@ -20,13 +20,14 @@ from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.checkpoint import coordination, origin
 from mpitrain.checkpoint.lease import Lease
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.explain import explained
 from mpitrain.cli.failures import failures_recorded
 from mpitrain.cli.finish import finish
 from mpitrain.cli.folder import Reserved
 from mpitrain.cli.order import parameters, witness_of
 from mpitrain.cli.pretraining import pretrain
-from mpitrain.cli.setup import TrainOptions, furnish, new_session, prepare, threads
+from mpitrain.cli.setup import furnish, new_session, prepare, threads
 from mpitrain.config import Config
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
@@ -125,10 +126,12 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
     def read() -> str:
         if transport.rank:
             return ""
+        if options.whole:
+            return options.whole
         run, found, path = options.resume, options.checkpoint, options.config
         if run is not None and found is not None:
             path = checkpoint.document(run, found, checkpoint.CONFIG)
-        config = options.whole or configuration.load(path, list(options.overrides), run is not None)
+        config = configuration.load(path, list(options.overrides), run is not None)
         if run is not None and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
             config = at_home(config, run)
         return configuration.to_toml(config)

@@ -3,9 +3,12 @@
 import argparse
 from pathlib import Path
 
+from mpitrain.data import kaldi, wav
 from mpitrain.data.plan import Plan
-from mpitrain.data.sources import Subparsers, add_common, require_least
+from mpitrain.data.shards import shard_name
+from mpitrain.data.sources import add_common, require_least
 from mpitrain.errors import BadInput
+from mpitrain.start import Subparsers
 
 
 def add_acoustic_sources(sources: Subparsers) -> None:
@@ -15,9 +18,9 @@ def add_acoustic_sources(sources: Subparsers) -> None:
 
 
 def _add_kaldi(sources: Subparsers) -> None:
-    kaldi = sources.add_parser("kaldi", help="Kaldi's features and alignments: scp, ark")
-    kaldi.add_argument("source", type=Path, metavar="SOURCE", help="data folder with feats.scp, or an scp, or an ark")
-    kaldi.add_argument(
+    parser = sources.add_parser("kaldi", help="Kaldi's features and alignments: scp, ark")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="data folder with feats.scp, or an scp, or an ark")
+    parser.add_argument(
         "--alignments",
         type=Path,
         nargs="+",
@@ -26,38 +29,38 @@ def _add_kaldi(sources: Subparsers) -> None:
         metavar="FILE",
         help="an integer per frame, for all splits: scp, ark, ark.gz",
     )
-    _add_parts(kaldi, "data folder")
-    kaldi.add_argument(
+    _add_parts(parser, "data folder")
+    parser.add_argument(
         "--cmvn",
         choices=("none", "scp", "speaker", "utterance"),
         default="none",
         help="subtract the mean given by cmvn.scp, or that of the speaker or utterance; default: none",
     )
-    kaldi.add_argument("--norm-vars", action="store_true", help="with --cmvn: also divide by the standard deviation")
-    _add_matching(kaldi)
-    add_common(kaldi, _kaldi)
+    parser.add_argument("--norm-vars", action="store_true", help="with --cmvn: also divide by the standard deviation")
+    _add_matching(parser)
+    add_common(parser, _kaldi)
 
 
 def _add_wav(sources: Subparsers) -> None:
-    wav = sources.add_parser("wav", help="audio files and a file of labels: WAV, FLAC, SPHERE and others")
-    wav.add_argument(
+    parser = sources.add_parser("wav", help="audio files and a file of labels: WAV, FLAC, SPHERE and others")
+    parser.add_argument(
         "source", type=Path, metavar="SOURCE", help="folder of recordings, or a list with a key and a path per line"
     )
-    labels = wav.add_mutually_exclusive_group(required=True)
+    labels = parser.add_mutually_exclusive_group(required=True)
     labels.add_argument(
         "--frames", type=Path, metavar="FILE", help="labels: a key, then one label per frame, on each line"
     )
     labels.add_argument(
         "--segments", type=Path, metavar="FILE", help="labels: key, start, end (seconds) and label on each line; or CTM"
     )
-    wav.add_argument(
+    parser.add_argument(
         "--background", metavar="LABEL", help="label of frames outside all segments; default: such frames are an error"
     )
-    _add_parts(wav, "folder or list")
-    wav.add_argument("--bins", type=int, default=23, help="log-mel features per frame; default: 23")
-    wav.add_argument("--deltas", action="store_true", help="add first and second order deltas")
-    _add_matching(wav)
-    add_common(wav, _wav)
+    _add_parts(parser, "folder or list")
+    parser.add_argument("--bins", type=int, default=23, help="log-mel features per frame; default: 23")
+    parser.add_argument("--deltas", action="store_true", help="add first and second order deltas")
+    _add_matching(parser)
+    add_common(parser, _wav)
 
 
 def _add_parts(parser: argparse.ArgumentParser, what: str) -> None:
@@ -82,8 +85,6 @@ def _add_matching(parser: argparse.ArgumentParser) -> None:
 
 
 def _kaldi(options: argparse.Namespace) -> Plan:
-    from mpitrain.data import kaldi
-
     require_least(options, tolerance=0, seed=0)
     if options.norm_vars and options.cmvn == "none":
         raise BadInput("--norm-vars: goes with --cmvn")
@@ -93,8 +94,6 @@ def _kaldi(options: argparse.Namespace) -> Plan:
 
 
 def _wav(options: argparse.Namespace) -> Plan:
-    from mpitrain.data import wav
-
     require_least(options, tolerance=0, seed=0, bins=3)
     if options.background is not None and not options.segments:
         raise BadInput("--background: goes with --segments")
@@ -113,8 +112,6 @@ def _wav(options: argparse.Namespace) -> Plan:
 
 def _parts(options: argparse.Namespace) -> tuple[dict[str, Path], dict[str, int]]:
     """The source of each split, and the number of training speakers to move to each other split."""
-    from mpitrain.data.shards import shard_name
-
     sources: dict[str, Path] = {"train": options.source}
     if options.dev:
         sources["dev"] = options.dev

@@ -1,5 +1,6 @@
 """Verify a shard folder: every byte of every shard is read."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,12 @@ from rich.table import Table
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command; its exit status."""
+    check(options.folder)
+    return 0
 
 
 def check(folder: Path) -> None:

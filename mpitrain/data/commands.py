@@ -1,11 +1,10 @@
 """The command line of `prepare SOURCE ... DIR` and `check DIR`."""
 
-import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 from mpitrain.data.acoustic_sources import add_acoustic_sources
-from mpitrain.data.sources import Subparsers, add_sources, require_least
+from mpitrain.data.sources import add_sources
+from mpitrain.start import Subparsers
 
 
 def add_parsers(commands: Subparsers) -> None:
@@ -14,13 +13,13 @@ def add_parsers(commands: Subparsers) -> None:
     sources = prepare.add_subparsers(metavar="SOURCE", required=True)
     digits = sources.add_parser("digits", help="the embedded handwritten digits")
     digits.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
-    digits.set_defaults(run=_digits)
+    digits.set_defaults(run="mpitrain.data.preparing:digits")
     _add_speech(sources)
     add_acoustic_sources(sources)
     add_sources(sources)
     check = commands.add_parser("check", help="verify every shard of a folder")
     check.add_argument("folder", type=Path, metavar="DIR", help="a shard folder")
-    check.set_defaults(run=_check)
+    check.set_defaults(run="mpitrain.data.check:run")
 
 
 def _add_speech(sources: Subparsers) -> None:
@@ -39,38 +38,4 @@ def _add_speech(sources: Subparsers) -> None:
     )
     speech.add_argument("--seed", type=int, default=1, help="seed of sentences, voices and noise; default: 1")
     speech.add_argument("--jobs", type=int, help="number of processes; default: one per core")
-    speech.set_defaults(run=_speech)
-
-
-def _digits(options: argparse.Namespace) -> int:
-    from mpitrain.data.digits import prepare_digits
-
-    return _alone(lambda: prepare_digits(options.folder)) or _check(options)
-
-
-def _speech(options: argparse.Namespace) -> int:
-    from mpitrain.data.speech import prepare_speech
-    from mpitrain.data.utterances import Recipe
-
-    require_least(options, classes=1, bins=3, jobs=1, seed=0)
-    recipe = Recipe(options.language, options.bins, options.deltas, options.noise, options.seed)
-    return _alone(lambda: prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs))
-
-
-def _alone(action: Callable[[], None]) -> int:
-    """Run an action that needs a single process; return the exit status. Raises BadInput on all ranks if there are
-    several."""
-    from mpitrain.mpi.agreement import alone
-
-    def once() -> int:
-        action()
-        return 0
-
-    return alone(once, "this source is prepared without mpirun; it uses all cores of one node")
-
-
-def _check(options: argparse.Namespace) -> int:
-    from mpitrain.data.check import check
-
-    check(options.folder)
-    return 0
+    speech.set_defaults(run="mpitrain.data.preparing:speech")

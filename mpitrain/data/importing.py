@@ -6,13 +6,14 @@ depend on the whole corpus are added to each, and then they get their final name
 incomplete corpus.
 """
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from rich.progress import Progress
@@ -25,17 +26,32 @@ from mpitrain.data.normalising import statistics
 from mpitrain.data.plan import Plan, Task
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.reader import ShardFile
+from mpitrain.data.sources import require_least
 from mpitrain.data.validation import Value, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, writing
-from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi import Transport, abort_on_exception
+from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.signals import Stop
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
 
 Result = TypeVar("Result")
 TICK = 0.25  # seconds between two checks of the progress of other processes and ranks
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import on all ranks what `options.planning` plans; return the exit status."""
+    abort_on_exception()
+    stop = Stop()
+    stop.install()
+    transport = Transport()
+    importing = Importing(transport, options.folder, options.jobs, stop)
+
+    def planning() -> Plan:
+        require_least(options, jobs=1)
+        plan: Plan = options.planning(options)
+        return plan
+
+    return ending_together(transport, lambda: importing.run(planning))
 
 
 class Importing:
@@ -44,7 +60,7 @@ class Importing:
     `stop` says whether a signal has requested a stop; shards that were begun are finished first.
     """
 
-    def __init__(self, transport: "Transport", folder: Path, jobs: int | None = None, stop: Stop | None = None) -> None:
+    def __init__(self, transport: Transport, folder: Path, jobs: int | None = None, stop: Stop | None = None) -> None:
         self.transport, self.folder, self._stop = transport, folder, stop or Stop()
         self.jobs = jobs or transport.cores
         self.console = open_console(live=transport.rank == 0, quiet=transport.rank > 0)

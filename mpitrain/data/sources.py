@@ -3,29 +3,29 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
+from mpitrain.data import arrays, cifar, mnist, picture_folders
 from mpitrain.data.plan import Plan
+from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
-
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from mpitrain.start import Subparsers
 
 
 def add_sources(sources: Subparsers) -> None:
     """Add the importers of images and arrays to `prepare`."""
     for name in ("cifar10", "cifar100"):
-        cifar = sources.add_parser(name, help=f"CIFAR-{name[5:]}: the python or the binary archive")
-        cifar.add_argument(
+        parser = sources.add_parser(name, help=f"CIFAR-{name[5:]}: the python or the binary archive")
+        parser.add_argument(
             "source", type=Path, metavar="SOURCE", help="the tar.gz, or the folder into which it was unpacked"
         )
         if name == "cifar100":
-            cifar.add_argument("--labels", choices=("fine", "coarse"), default="fine", help="100 or 20; default: fine")
-        cifar.set_defaults(name=name)
-        add_common(cifar, _cifar)
-    mnist = sources.add_parser("mnist", help="MNIST, Fashion-MNIST and others in their format: IDX files")
-    mnist.add_argument("source", type=Path, metavar="SOURCE", help="the folder with the four files, gzipped or not")
-    mnist.add_argument("--classes", type=int, default=10, help="number of classes; default: 10")
-    add_common(mnist, _mnist)
+            parser.add_argument("--labels", choices=("fine", "coarse"), default="fine", help="100 or 20; default: fine")
+        parser.set_defaults(name=name)
+        add_common(parser, _cifar)
+    parser = sources.add_parser("mnist", help="MNIST, Fashion-MNIST and others in their format: IDX files")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="the folder with the four files, gzipped or not")
+    parser.add_argument("--classes", type=int, default=10, help="number of classes; default: 10")
+    add_common(parser, _mnist)
     _add_images(sources)
     _add_arrays(sources)
 
@@ -50,26 +50,26 @@ def _add_images(sources: Subparsers) -> None:
 
 
 def _add_arrays(sources: Subparsers) -> None:
-    arrays = sources.add_parser(
+    parser = sources.add_parser(
         "arrays",
         help="arrays of an npz archive or an HDF5 file",
         description="In SOURCE and in the names of arrays, {part} stands for each part's name.",
     )
-    arrays.add_argument("source", metavar="SOURCE", help="the file, or {part}.npz and the like")
-    inputs = arrays.add_mutually_exclusive_group(required=True)
+    parser.add_argument("source", metavar="SOURCE", help="the file, or {part}.npz and the like")
+    inputs = parser.add_mutually_exclusive_group(required=True)
     inputs.add_argument("--images", metavar="NAME", help="uint8 [n, h, w] or [n, h, w, channels]")
     inputs.add_argument("--features", metavar="NAME", help="numbers [frames, dims]")
-    arrays.add_argument("--targets", metavar="NAME", default="targets", help="class of each sample; default: targets")
-    utterances = arrays.add_mutually_exclusive_group()
+    parser.add_argument("--targets", metavar="NAME", default="targets", help="class of each sample; default: targets")
+    utterances = parser.add_mutually_exclusive_group()
     utterances.add_argument(
         "--utterances", metavar="NAME", default="", help="offsets at which utterances begin, and their end"
     )
     utterances.add_argument("--lengths", metavar="NAME", default="", help="frames of each utterance")
-    arrays.add_argument("--speakers", metavar="NAME", default="", help="name or number of each utterance's speaker")
-    arrays.add_argument("--parts", default="train", help="the splits, such as train,dev,test; default: train")
-    arrays.add_argument("--classes", type=int, help="number of classes; default: the largest target plus one")
-    arrays.add_argument("--channels-first", action="store_true", help="images are [n, channels, h, w]")
-    add_common(arrays, _arrays)
+    parser.add_argument("--speakers", metavar="NAME", default="", help="name or number of each utterance's speaker")
+    parser.add_argument("--parts", default="train", help="the splits, such as train,dev,test; default: train")
+    parser.add_argument("--classes", type=int, help="number of classes; default: the largest target plus one")
+    parser.add_argument("--channels-first", action="store_true", help="images are [n, channels, h, w]")
+    add_common(parser, _arrays)
 
 
 def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Namespace], Plan]) -> None:
@@ -78,13 +78,11 @@ def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Nam
     parser.add_argument(
         "--jobs", type=int, help="number of processes; default: the rank's share of the cores it may use"
     )
-    parser.set_defaults(run=run_import, planning=planning)
+    parser.set_defaults(run="mpitrain.data.importing:run", planning=planning)
 
 
 def require_least(options: argparse.Namespace, **least: int) -> None:
     """Raise BadInput naming an option that is smaller than this, or --classes if a corpus may not have so many."""
-    from mpitrain.data.validation import CLASSES
-
     for name, value in least.items():
         given = getattr(options, name)
         if given is not None and given < value:
@@ -93,52 +91,23 @@ def require_least(options: argparse.Namespace, **least: int) -> None:
         raise BadInput(f"--classes {options.classes}: at least 1, at most {CLASSES:,}")
 
 
-def run_import(options: argparse.Namespace) -> int:
-    """Import on all ranks; return the exit status."""
-    from mpitrain.data.importing import Importing
-    from mpitrain.mpi import Transport, abort_on_exception
-    from mpitrain.mpi.agreement import ending_together
-    from mpitrain.signals import Stop
-
-    abort_on_exception()
-    stop = Stop()
-    stop.install()
-    transport = Transport()
-    importing = Importing(transport, options.folder, options.jobs, stop)
-    return ending_together(transport, lambda: importing.run(lambda: _plan(options)))
-
-
-def _plan(options: argparse.Namespace) -> Plan:
-    require_least(options, jobs=1)
-    plan: Plan = options.planning(options)
-    return plan
-
-
 def _cifar(options: argparse.Namespace) -> Plan:
-    from mpitrain.data import cifar
-
     coarse = getattr(options, "labels", "") == "coarse"
     return cifar.plan(options.source, options.name + ("-coarse" if coarse else ""))
 
 
 def _mnist(options: argparse.Namespace) -> Plan:
-    from mpitrain.data import mnist
-
     require_least(options, classes=1)
     return mnist.plan(options.source, options.classes)
 
 
 def _images(options: argparse.Namespace) -> Plan:
-    from mpitrain.data import picture_folders
-
     require_least(options, size=0, seed=0)
     look = picture_folders.Look(options.size, options.grey)
     return picture_folders.plan(options.source, look, picture_folders.Split(options.dev, options.test, options.seed))
 
 
 def _arrays(options: argparse.Namespace) -> Plan:
-    from mpitrain.data import arrays
-
     require_least(options, classes=1)
     kind = "images" if options.images else "frames"
     if options.channels_first and kind == "frames":

@@ -2,21 +2,19 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mpitrain.config import Run
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, first_line, missing
+from mpitrain.mpi import Transport
 from mpitrain.start import local_rank_of
-
-if TYPE_CHECKING:
-    from mpitrain.config import Run
-    from mpitrain.mpi import Transport
 
 MISSING, TOOLKIT = "CuPy is not installed", "CuPy finds no CUDA toolkit"
 
 
 def choose(
-    run: "Run",
+    run: Run,
     local_rank: int,
     environment: Mapping[str, str] = os.environ,
     unfit: Callable[[], str] = lambda: "",
@@ -43,7 +41,7 @@ def choose(
     return Gpu(cupy, local_rank_of(environment, local_rank) % count, run.matmul)
 
 
-def agree(device: Cpu, transport: "Transport", aware: bool, source: str) -> None:
+def agree(device: Cpu, transport: Transport, aware: bool, source: str) -> None:
     """Set `device.direct` to the same value on all ranks: vectors are passed from GPU memory only if all can do it.
 
     `aware`: this rank's MPI accepts device buffers, according to `source`. Collective.
@@ -53,7 +51,7 @@ def agree(device: Cpu, transport: "Transport", aware: bool, source: str) -> None
         device.direct, device.passing = not why, why or f"MPI is CUDA-aware on every rank ({source})"
 
 
-def why_staged(transport: "Transport", gpu: bool, aware: bool, source: str) -> str:
+def why_staged(transport: Transport, gpu: bool, aware: bool, source: str) -> str:
     """Why vectors in GPU memory cannot be passed to MPI directly; "" if they can. Collective."""
     reason = "has no GPU" if not gpu else "" if aware else f"has an MPI that is not CUDA-aware ({source})"
     reasons = transport.gather_texts(reason, "what MPI takes")

@@ -11,17 +11,17 @@ import numpy as np
 import xxhash
 
 from mpitrain.codecs import replica
+from mpitrain.data.batch import Samples
 from mpitrain.data.prefetch import DEADLINE, Loader, open_loader
 from mpitrain.device.one_pass import FUSED, compile_all
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
+from mpitrain.mpi import Transport
 from mpitrain.ops.residual import accumulate
 from mpitrain.rules import Rule
 
 if TYPE_CHECKING:
-    from mpitrain.data.batch import Samples
     from mpitrain.models.torch_place import Place
-    from mpitrain.mpi import Transport
 
 
 class Cpu:
@@ -55,11 +55,11 @@ class Cpu:
 
         return HOST
 
-    def open_loader(self, corpus: "Samples", dtype: np.dtype, deadline: float = DEADLINE) -> Loader:
+    def open_loader(self, corpus: Samples, dtype: np.dtype, deadline: float = DEADLINE) -> Loader:
         """Minibatches on the device, copied ahead of use."""
         return open_loader(corpus, dtype, deadline=deadline)
 
-    def transport(self, transport: "Transport") -> "Transport":
+    def transport(self, transport: Transport) -> Transport:
         """The transport with collectives, and if `direct` also messages, that accept the device's arrays."""
         return transport
 

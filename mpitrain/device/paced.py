@@ -1,21 +1,19 @@
 """The CPU of a simulated rank, on which updates and copies take virtual time."""
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpitrain.device.cpu import Cpu
 from mpitrain.flat import Array
+from mpitrain.mpi.communicator import Pace
 from mpitrain.ops.residual import NO_LEVELS
 from mpitrain.rules import Rule
-
-if TYPE_CHECKING:
-    from mpitrain.mpi.communicator import Pace
 
 
 class Paced(Cpu):
     """What it computes is the CPU's. Each application of a rule, and each pass that checks a vector, lets time pass."""
 
-    def __init__(self, pace: "Pace") -> None:
+    def __init__(self, pace: Pace) -> None:
         self._pace = pace
 
     def fast(self, rule: Rule) -> Rule:

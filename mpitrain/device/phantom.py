@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -13,12 +13,10 @@ from mpitrain.data.batch import Batch, Place, Samples
 from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.paced import Paced
 from mpitrain.flat import Array
+from mpitrain.mpi.communicator import Pace
 from mpitrain.ops.residual import NO_LEVELS
 from mpitrain.rng import stream
 from mpitrain.rules import Rule
-
-if TYPE_CHECKING:
-    from mpitrain.mpi.communicator import Pace
 
 NO_SAMPLES = Batch(np.empty(0), np.empty(0, np.int32))
 CHECKSUM = 1 << 63  # as long in a message as almost every checksum
@@ -106,7 +104,7 @@ class Phantoms(Paced):
 
     name, phantom = "phantom", True
 
-    def __init__(self, pace: "Pace", density: float = 0.0) -> None:
+    def __init__(self, pace: Pace, density: float = 0.0) -> None:
         super().__init__(pace)
         self._density, self._seen, self._emitted = density, 0, 0  # elements of gradients, and entries of them
 

@@ -20,6 +20,7 @@ mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
 warnings.filterwarnings("ignore", message="suspicious MPI execution environment")  # refused below
 
 from mpi4py import MPI  # noqa: E402
+from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace, TargetSpec  # noqa: E402, F401
 
 
 def initialise() -> None:

@@ -4,27 +4,24 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import xxhash
 
 from mpitrain.errors import BadInput
+from mpitrain.flat import Array
 from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi.launcher import BufSpec
 from mpitrain.mpi.order import TAGS, Header, Kind, Writer, file_of
+from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.witness import Witness
-
-if TYPE_CHECKING:
-    from mpi4py.typing import BufSpec
-
-    from mpitrain.flat import Array
-    from mpitrain.mpi.transport import Transport
 
 T = TypeVar("T")
 FINE = 1e6  # of a second: the clock's readings that decide something are whole microseconds
 
 
-def recorder(transport: "Transport", folder: Path | None, threads: int, by: str, config: str) -> "Recorder":
+def recorder(transport: Transport, folder: Path | None, threads: int, by: str, config: str) -> "Recorder":
     """What records in the run folder, which the first rank knows. Collective; raises BadInput naming a file."""
     what = "the record of the order of events"
     mine = "" if folder is None else f"{uuid4().hex}\n{folder.absolute()}"
@@ -38,7 +35,7 @@ def recorder(transport: "Transport", folder: Path | None, threads: int, by: str,
     return Recorder(agreed(transport, opened, what))
 
 
-def checksum(received: "BufSpec") -> int:
+def checksum(received: BufSpec) -> int:
     """Of what has come, in 32 bits."""
     memory: Array = received[0] if isinstance(received, (list, tuple)) else received
     return int(xxhash.xxh3_64_intdigest(memory)) & 0xFFFFFFFF
@@ -70,7 +67,7 @@ class Recorder(Witness):
             self._nothing()
         return done
 
-    def content(self, received: "BufSpec") -> None:
+    def content(self, received: BufSpec) -> None:
         self._event(Kind.CONTENT, checksum(received))
 
     def clock(self, reading: float) -> float:

@@ -2,16 +2,13 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from mpitrain.flat import Array
 from mpitrain.mpi.collectives import Begun
 from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.waiting import Traffic
-
-if TYPE_CHECKING:
-    from mpitrain.flat import Array
-    from mpitrain.mpi.transport import Transport
 
 
 class Team(Begun):
@@ -21,7 +18,7 @@ class Team(Begun):
     over all ranks of the transport.
     """
 
-    def __init__(self, transport: "Transport", teams: Sequence[Sequence[int]]) -> None:
+    def __init__(self, transport: Transport, teams: Sequence[Sequence[int]]) -> None:
         number = next(number for number, team in enumerate(teams) if transport.rank in team)
         self.all, self.ranks, self._transport = teams, list(teams[number]), transport
         self.comm = transport.split(number)
@@ -44,11 +41,11 @@ class Team(Begun):
             self.traffic.bytes_sent += len(message)
             self.traffic.messages_sent += 1
 
-    def begin_send(self, to: int, tag: int, buffer: "bytes | Array") -> Request:
+    def begin_send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """As `Transport.begin_send`, within the team."""
         return self.comm.Isend([buffer, MPI.BYTE], to, tag)
 
-    def begin_receive(self, source: int, tag: int, buffer: "Array") -> Request:
+    def begin_receive(self, source: int, tag: int, buffer: Array) -> Request:
         """As `Transport.begin_receive`, within the team."""
         return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
 

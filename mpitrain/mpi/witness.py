@@ -1,10 +1,9 @@
 """What a rank's course depends on beside its own computing, at the place where it is seen: to record or replay it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from mpi4py.typing import BufSpec
+from mpitrain.mpi.launcher import BufSpec
 
 T = TypeVar("T")
 
@@ -20,7 +19,7 @@ class Witness:
         """What a test says."""
         return test()
 
-    def content(self, received: "BufSpec") -> None:
+    def content(self, received: BufSpec) -> None:
         """What has come with a message that was looked for."""
 
     def clock(self, reading: float) -> float:

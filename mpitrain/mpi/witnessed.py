@@ -5,16 +5,12 @@ nor do heartbeats and collectives: they are not witnessed, but for barriers, bef
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mpitrain.mpi.communicator import Communicator, Matched, Receive, Request
-from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.witness import Witness
 from mpitrain.signals import Stop
-
-if TYPE_CHECKING:
-    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
 
 class WitnessedTransport(Transport):
@@ -58,7 +54,7 @@ class WitnessedStop(Stop):
 class WitnessedRequest:
     """A message's way, or a barrier. `memory`: where what is received lies."""
 
-    def __init__(self, plain: Receive | Request, witness: Witness, memory: "BufSpec | None" = None) -> None:
+    def __init__(self, plain: Receive | Request, witness: Witness, memory: BufSpec | None = None) -> None:
         self.plain, self._witness, self._memory = plain, witness, memory
 
     def Test(self, status: MPI.Status | None = None, /) -> bool:  # named as in MPI's requests
@@ -76,11 +72,11 @@ class WitnessedMessage:
     def __init__(self, plain: Matched, witness: Witness) -> None:
         self._plain, self._witness = plain, witness
 
-    def Recv(self, buffer: "BufSpec", /) -> None:
+    def Recv(self, buffer: BufSpec, /) -> None:
         self._plain.Recv(buffer)
         self._witness.content(buffer)
 
-    def Irecv(self, buffer: "BufSpec", /) -> Request:
+    def Irecv(self, buffer: BufSpec, /) -> Request:
         return WitnessedRequest(self._plain.Irecv(buffer), self._witness, buffer)
 
 
@@ -91,13 +87,13 @@ class WitnessedCommunicator:
         self.plain, self._witness = plain, witness
         self.rank, self.size = plain.rank, plain.size
 
-    def Isend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
+    def Isend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
         return WitnessedRequest(self.plain.Isend(buffer, to, tag), self._witness)
 
-    def Issend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
+    def Issend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
         return WitnessedRequest(self.plain.Issend(buffer, to, tag), self._witness)
 
-    def Irecv(self, buffer: "BufSpec", source: int, tag: int, /) -> Receive:
+    def Irecv(self, buffer: BufSpec, source: int, tag: int, /) -> Receive:
         return WitnessedRequest(self.plain.Irecv(buffer, source, tag), self._witness)
 
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, /) -> bool:
@@ -114,22 +110,22 @@ class WitnessedCommunicator:
     def Ibarrier(self) -> Request:
         return WitnessedRequest(self.plain.Ibarrier(), self._witness)
 
-    def Ibcast(self, buffer: "BufSpec", root: int, /) -> Request:
+    def Ibcast(self, buffer: BufSpec, root: int, /) -> Request:
         return self.plain.Ibcast(buffer, root)
 
-    def Ireduce(self, send: "BufSpec | InPlace", receive: "BufSpec | None", operation: MPI.Op, root: int, /) -> Request:
+    def Ireduce(self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /) -> Request:
         return self.plain.Ireduce(send, receive, operation, root)
 
-    def Iallreduce(self, send: "BufSpec | InPlace", receive: "BufSpec", operation: MPI.Op = MPI.SUM, /) -> Request:
+    def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> Request:
         return self.plain.Iallreduce(send, receive, operation)
 
-    def Ireduce_scatter(self, send: "BufSpec", receive: "BufSpec", counts: Sequence[int], /) -> Request:
+    def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> Request:
         return self.plain.Ireduce_scatter(send, receive, counts)
 
-    def Iallgather(self, send: "BufSpec", receive: "BufSpecB", /) -> Request:
+    def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> Request:
         return self.plain.Iallgather(send, receive)
 
-    def Iallgatherv(self, send: "BufSpec | InPlace", receive: "BufSpecV", /) -> Request:
+    def Iallgatherv(self, send: BufSpec | InPlace, receive: BufSpecV, /) -> Request:
         return self.plain.Iallgatherv(send, receive)
 
     def Split(self, color: int, /) -> Communicator:

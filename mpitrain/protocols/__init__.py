@@ -4,12 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mpitrain.protocols import centre, hybrid, model_averaging, peers, synchronous
-
-if TYPE_CHECKING:
-    from mpitrain.training.context import Session
+from mpitrain.training.context import Session
 
 #: The protocol that `Algorithm.protocol` names.
-PROTOCOLS: dict[str, "Callable[[Session], None]"] = {
+PROTOCOLS: dict[str, Callable[[Session], None]] = {
     "synchronous": synchronous.run,
     "centre": centre.run,
     "hybrid": hybrid.run,

@@ -7,17 +7,14 @@ each boundary between fully connected layers, 2(K−1)/K·W convolution gradient
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Workspace
+from mpitrain.mpi import Transport
 from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
 from mpitrain.schedules.hybrid import Round
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
 
 ACTIVATIONS, ACTIVATION_GRADIENTS = "activations", "activation_gradients"
 UNITS, UNIT_GRADIENTS = "unit_activations", "unit_gradients"
@@ -29,7 +26,7 @@ class Exchange:
     """The messages of the fully connected layers. Alone, a rank sends none and all arrays are its own."""
 
     def __init__(
-        self, transport: "Transport", transfers: Transfers, part: int, parts: int, width: int, workspace: Workspace
+        self, transport: Transport, transfers: Transfers, part: int, parts: int, width: int, workspace: Workspace
     ) -> None:
         self._transport, self._transfers = transport, transfers
         self._part, self._parts, self._width = part, parts, width
@@ -117,7 +114,7 @@ class Synchroniser:
 
     def __init__(
         self,
-        transport: "Transport",
+        transport: Transport,
         transfers: Transfers,
         part: int,
         parts: int,

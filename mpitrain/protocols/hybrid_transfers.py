@@ -7,10 +7,9 @@ thread that calls, the first is used: benchmarks/hybrid/progress.py measures bot
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
+from mpitrain.mpi import Transport
 
 
 @dataclass(eq=False)
@@ -30,7 +29,7 @@ class Transfers:
     calls of `progress` counts as under way until the second. Without `overlap` every operation is waited for at once.
     """
 
-    def __init__(self, transport: "Transport", clock: Callable[[], float], overlap: bool = True) -> None:
+    def __init__(self, transport: Transport, clock: Callable[[], float], overlap: bool = True) -> None:
         self._transport, self._clock, self._overlap = transport, clock, overlap
         self._open: list[Transfer] = []
         self.received: Counter[str] = Counter()

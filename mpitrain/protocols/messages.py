@@ -6,18 +6,16 @@ comes under it, and whatever came damaged, raises WireError naming the sender. A
 which the message before it announces with length and checksum (`device.checksum`).
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 import msgspec
 import xxhash
 
 from mpitrain.errors import WireError
+from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 from mpitrain.sampling.queue import Work
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
-    from mpitrain.training.context import Session
+from mpitrain.training.context import Session
 
 _LARGEST = 1.7976931348623157e308
 Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
@@ -266,21 +264,21 @@ class Channel(Generic[T]):
         except msgspec.DecodeError as error:
             raise WireError(f"rank {sender} sent what is no message here ({self.tag.name}): {error}") from None
 
-    def post(self, transport: "Transport", to: int, message: T) -> None:
+    def post(self, transport: Transport, to: int, message: T) -> None:
         """Send a message."""
         transport.post(to, self.tag, pack(message))
 
-    def tell(self, session: "Session", to: int, message: T) -> None:
+    def tell(self, session: Session, to: int, message: T) -> None:
         """Send a message with this rank's traffic, and whether it was asked to stop."""
         transport = session.transport
         transport.post(to, self.tag, pack(message, session.stop.flag, transport.traffic.both))
 
-    def poll(self, transport: "Transport", *source: int) -> tuple[int, Envelope[T]] | None:
+    def poll(self, transport: Transport, *source: int) -> tuple[int, Envelope[T]] | None:
         """A message that waits, of one rank or any, as (sender, envelope)."""
         arrived = transport.poll(self.tag, *source)
         return None if arrived is None else (arrived[0], self.unpack(arrived[1], arrived[0]))
 
-    def receive(self, transport: "Transport", source: int, what: str) -> Envelope[T]:
+    def receive(self, transport: Transport, source: int, what: str) -> Envelope[T]:
         """Wait for a message of one rank."""
         return self.unpack(transport.receive(source, self.tag, what), source)
 

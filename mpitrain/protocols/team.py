@@ -11,11 +11,12 @@ each other is counted apart (`Team.traffic`).
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mpitrain.flat import Array
+from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.team import Team
 from mpitrain.protocols.messages import TO_FIRST, TO_TEAM, Attend, Gone, Over, Share, pack
 from mpitrain.protocols.standby import await_order, dismissed
@@ -23,9 +24,6 @@ from mpitrain.sampling.queue import Work
 from mpitrain.training.buckets import Buckets, elements
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner
-
-if TYPE_CHECKING:
-    from mpitrain.mpi.communicator import Request
 
 BUCKET_MB = 4.0  # of one sum over the team
 
@@ -61,7 +59,7 @@ class Part:
         team.wait(small, "its share of a gradient")
         return float(self._loss[0])
 
-    def _start_sum(self, array: Array) -> "Request":
+    def _start_sum(self, array: Array) -> Request:
         return self._sums.start_reduce(0, array, array if self.team.leads else None)
 
 

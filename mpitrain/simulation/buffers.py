@@ -1,18 +1,13 @@
 """What mpi4py takes for a buffer, as arrays."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from mpitrain.device.phantom import Phantom
 from mpitrain.flat import Array
-from mpitrain.mpi.launcher import MPI
-
-if TYPE_CHECKING:
-    from mpi4py.typing import BufSpec, BufSpecV, InPlace, TargetSpec
+from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecV, InPlace, TargetSpec
 
 
-def flat(buffer: "BufSpec") -> Array:
+def flat(buffer: BufSpec) -> Array:
     """The array of a buffer, which is given alone or before what tells its type: flat, not copied, of its own type."""
     memory: Array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
     if isinstance(memory, Phantom):
@@ -23,25 +18,25 @@ def flat(buffer: "BufSpec") -> Array:
     return array.reshape(-1)
 
 
-def raw(buffer: "BufSpec") -> Array:
+def raw(buffer: BufSpec) -> Array:
     """The same, as bytes."""
     return flat(buffer).view(np.uint8)
 
 
-def given(buffer: "BufSpec | InPlace") -> Array | None:
+def given(buffer: BufSpec | InPlace) -> Array | None:
     """What a rank gives; None if that is in place."""
     specified: Array = buffer
     return None if specified is MPI.IN_PLACE else flat(specified)
 
 
-def counted(buffer: "BufSpecV") -> tuple[Array, list[int]]:
+def counted(buffer: BufSpecV) -> tuple[Array, list[int]]:
     """The array of [array, counts, ...], and how long its parts are, one after another."""
     specified: Array = buffer
     memory, counts = flat(specified), [int(count) for count in specified[1]]
     return memory[: sum(counts)], counts
 
 
-def offset(target: "TargetSpec") -> int:
+def offset(target: TargetSpec) -> int:
     """The first byte of (offset, count, type)."""
     place: Array = target
     return int(place[0])

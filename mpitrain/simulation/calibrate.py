@@ -7,22 +7,27 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import tomli_w
+from threadpoolctl import threadpool_limits
 
+from mpitrain.cli.arguments import TrainOptions
+from mpitrain.cli.setup import prepare, threads
+from mpitrain.cli.train import shared_code, shared_config
+from mpitrain.config import Config
 from mpitrain.data.batch import Batch
+from mpitrain.data.corpus import Corpus
+from mpitrain.device import CPU
 from mpitrain.errors import BadInput
+from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, scratch_for
+from mpitrain.models.model import Model
 from mpitrain.monitoring.evaluation import TOGETHER
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.links import Link, link, pairs
 from mpitrain.rules.server import update
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
-    from mpitrain.data.corpus import Corpus
-    from mpitrain.models.model import Model
-    from mpitrain.mpi import Transport
 
 SECONDS = 60.0  # that gradients are measured for, at most
 SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured
@@ -30,23 +35,13 @@ SHORT = 5.0  # seconds that updates, copies and evaluations are each measured fo
 QUANTILES = 21
 
 
-def calibrate(path: Path, config: Path | None, overrides: list[str]) -> int:
+def calibrate(options: argparse.Namespace) -> int:
     """Write the file. Collective; the exit status."""
-    from mpitrain.mpi import Transport
-    from mpitrain.mpi.agreement import ending_together
-
     transport = Transport()
-    return ending_together(transport, lambda: _calibrate(transport, path, config, overrides))
+    return ending_together(transport, lambda: _calibrate(transport, options.cluster, options.config, options.set))
 
 
-def _calibrate(transport: "Transport", path: Path, file: Path | None, overrides: list[str]) -> int:
-    from threadpoolctl import threadpool_limits
-
-    from mpitrain.cli.setup import TrainOptions, prepare, threads
-    from mpitrain.cli.train import shared_code, shared_config
-    from mpitrain.files import write_whole
-    from mpitrain.mpi.agreement import agreed
-
+def _calibrate(transport: Transport, path: Path, file: Path | None, overrides: list[str]) -> int:
     def free() -> None:
         if transport.rank == 0 and path.exists():
             raise BadInput(f"{path}: is there already")
@@ -71,7 +66,7 @@ def _calibrate(transport: "Transport", path: Path, file: Path | None, overrides:
     return 0
 
 
-def about(config: "Config", network: "Model", threads: int) -> str:
+def about(config: Config, network: Model, threads: int) -> str:
     """What was measured, for the file's first lines."""
     return (
         f"# Gradients of {network.name} ({network.layout.size:,} parameters, {config.training.dtype}, "
@@ -79,9 +74,7 @@ def about(config: "Config", network: "Model", threads: int) -> str:
     )
 
 
-def _of_all(
-    transport: "Transport", config: "Config", corpus: "Corpus", network: "Model", together: int
-) -> tuple[Array, Array]:
+def _of_all(transport: Transport, config: Config, corpus: Corpus, network: Model, together: int) -> tuple[Array, Array]:
     """Samples and seconds of the gradients of all ranks that have a core of their own, `together` of a node."""
     mine = np.zeros((2, len(SIZES) * MOST))
     if transport.local_rank < together:
@@ -95,7 +88,7 @@ def _of_all(
     return everything[:, 0].ravel()[counted], everything[:, 1].ravel()[counted]
 
 
-def _gradients(config: "Config", corpus: "Corpus", network: "Model") -> list[tuple[int, float]]:
+def _gradients(config: Config, corpus: Corpus, network: Model) -> list[tuple[int, float]]:
     """Samples and seconds of one gradient after another, the sizes of minibatches in turns."""
     theta = network.initial(config.training.seed, config.training.dtype)
     out, rng = np.empty_like(theta), np.random.default_rng(0)
@@ -117,7 +110,7 @@ def _gradients(config: "Config", corpus: "Corpus", network: "Model") -> list[tup
 
 
 def _work_of_all(
-    transport: "Transport", config: "Config", corpus: "Corpus", network: "Model", together: int
+    transport: Transport, config: Config, corpus: Corpus, network: Model, together: int
 ) -> dict[str, dict[str, float]]:
     """What updates, copies and evaluations take: the mean over the ranks that have a core of their own."""
     sums = np.zeros(4)
@@ -133,10 +126,8 @@ def _work_of_all(
     }
 
 
-def _work(config: "Config", corpus: "Corpus", network: "Model") -> tuple[float, float, float]:
+def _work(config: Config, corpus: Corpus, network: Model) -> tuple[float, float, float]:
     """Seconds of a server's update and of a pass that copies or checks, for a byte; of an evaluation, for a sample."""
-    from mpitrain.device import CPU
-
     theta = network.initial(config.training.seed, config.training.dtype)
     gradient, velocity = np.zeros_like(theta), np.zeros_like(theta)
     parts = list(block_slices(slice(0, theta.size)))
@@ -199,8 +190,6 @@ def described(
     work: dict[str, dict[str, float]],
 ) -> str:
     """The text of the file."""
-    import tomli_w
-
     start, slope = line(samples, seconds)
     nodes, most = len(set(hosts)), max(Counter(hosts).values())
     lines = [first]
@@ -232,12 +221,3 @@ def _connection(measured: Link) -> dict[str, float]:
 
 def _short(number: float) -> float:
     return float(f"{number:.4g}")
-
-
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser("calibrate", help="measure this machine's file for simulate, under mpirun")
-    parser.add_argument("cluster", type=Path, metavar="FILE", help="the file to write, such as cluster.toml")
-    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as a.b=value")
-    parser.set_defaults(run=lambda options: calibrate(options.cluster, options.config, options.set))

@@ -7,41 +7,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mpitrain.cli.arguments import add_training_arguments, training_options
+from threadpoolctl import threadpool_limits
+
+from mpitrain.cli.arguments import TrainOptions, training_options
+from mpitrain.cli.train import train_on
 from mpitrain.errors import BadInput
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import alone
+from mpitrain.signals import Stop
+from mpitrain.simulation import cluster
+from mpitrain.simulation.clusters import find
+from mpitrain.simulation.job import Aborted, Job
 from mpitrain.simulation.replaying import replay
-
-if TYPE_CHECKING:
-    from mpitrain.cli.setup import TrainOptions
-    from mpitrain.mpi import Transport
+from mpitrain.simulation.scheduler import Deadlock
 
 MOST = 2000  # ranks, each of which is a thread
 
 
-def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser("simulate", help="train on a cluster that a file describes, in virtual time")
-    add_training_arguments(parser)
-    what = "the cluster: a file, or a paper's name, such as strom2015: docs/simulate.md"
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--cluster", metavar="FILE", help=what)
-    again = "a run of run.record_order = true: repeat its training to the bit, event by event"
-    where.add_argument("--replay", type=Path, metavar="RUN", help=again)
-    parser.add_argument("--trace", action="store_true", help="also write trace.json: --set run.trace=true")
-    alone = "neither data nor gradients, for time and traffic alone"
-    parser.add_argument("--phantom", action="store_true", help=alone)
-    entries = "entries that a phantom of sparse-delta sends per weight and minibatch; default: its target_density"
-    parser.add_argument("--density", type=float, metavar="D", help=entries)
-    parser.add_argument("--ranks", type=int, metavar="N", help="how many; default: as many as the cluster has room for")
-    parser.set_defaults(run=_simulate)
-
-
-def _simulate(options: argparse.Namespace) -> int:
-    from mpitrain.mpi.agreement import alone
-    from mpitrain.simulation.clusters import find
-
+def run(options: argparse.Namespace) -> int:
+    """Simulate, or replay; the exit status."""
     why = "simulate runs without mpirun: one process has all the ranks"
     if options.trace:
         options.set.append("run.trace=true")
@@ -57,16 +42,8 @@ def _simulated(options: argparse.Namespace, cluster: Path) -> int:
     return simulate(told, cluster, options.ranks)
 
 
-def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
+def simulate(options: TrainOptions, path: Path, ranks: int | None) -> int:
     """Train on simulated ranks; the exit status. Raises BadInput."""
-    from threadpoolctl import threadpool_limits
-
-    from mpitrain.cli.train import train_on
-    from mpitrain.signals import Stop
-    from mpitrain.simulation import cluster
-    from mpitrain.simulation.job import Aborted, Job
-    from mpitrain.simulation.scheduler import Deadlock
-
     described = cluster.read(path)
     count = described.places if ranks is None else ranks
     _require_places(path, count, described.places)
@@ -75,7 +52,7 @@ def simulate(options: "TrainOptions", path: Path, ranks: int | None) -> int:
     job = Job[int](count, network, nodes, paces, described.cores_per_node, stops=stops, work=described.work())
     requests = [Stop() for _ in range(count)]
 
-    def program(transport: "Transport") -> int:
+    def program(transport: Transport) -> int:
         return train_on(transport, options, requests[transport.rank])
 
     # A signal reaches one rank, as in a real job: it tells the others. What computing costs, the cluster's file says.

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace
 from mpitrain.simulation import collectives
 from mpitrain.simulation.buffers import counted, flat, given, raw
 from mpitrain.simulation.collectives import Collective, Operation, Part
@@ -16,9 +15,6 @@ from mpitrain.simulation.course import Course, Steps
 from mpitrain.simulation.messages import Mailbox, Matched, Message, Request
 from mpitrain.simulation.network import Wires
 from mpitrain.simulation.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
 
 class Fabric:
@@ -87,12 +83,12 @@ class Communicator:
 
     # ---- between two ranks
 
-    def Isend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
+    def Isend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
         request = Request(self._box.wake)
         self._send(Message(self.rank, tag, raw(buffer)), to, request.complete)
         return request
 
-    def Issend(self, buffer: "BufSpec", to: int, tag: int, /) -> Request:
+    def Issend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
         request = Request(self._box.wake)
 
         def taken() -> None:
@@ -101,7 +97,7 @@ class Communicator:
         self._send(Message(self.rank, tag, raw(buffer), taken), to, lambda: None)
         return request
 
-    def Irecv(self, buffer: "BufSpec", source: int, tag: int, /) -> Request:
+    def Irecv(self, buffer: BufSpec, source: int, tag: int, /) -> Request:
         return self._box.post(buffer, source, tag)
 
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, /) -> bool:
@@ -127,24 +123,24 @@ class Communicator:
     def Ibarrier(self) -> Request:
         return self._join(collectives.barrier(), None, [])
 
-    def Ibcast(self, buffer: "BufSpec", root: int, /) -> Request:
+    def Ibcast(self, buffer: BufSpec, root: int, /) -> Request:
         return self._join(collectives.broadcast(root), None, [raw(buffer)])
 
-    def Ireduce(self, send: "BufSpec | InPlace", receive: "BufSpec | None", operation: MPI.Op, root: int, /) -> Request:
+    def Ireduce(self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /) -> Request:
         take = [flat(receive)] if self.rank == root and receive is not None else []
         return self._join(collectives.reduce(root, operation), given(send), take)
 
-    def Iallreduce(self, send: "BufSpec | InPlace", receive: "BufSpec", operation: MPI.Op = MPI.SUM, /) -> Request:
+    def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> Request:
         return self._join(collectives.allreduce(operation), given(send), [flat(receive)])
 
-    def Ireduce_scatter(self, send: "BufSpec", receive: "BufSpec", counts: Sequence[int], /) -> Request:
+    def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> Request:
         return self._join(collectives.reduce_scatter(counts), flat(send), [flat(receive)])
 
-    def Iallgather(self, send: "BufSpec", receive: "BufSpecB", /) -> Request:
+    def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> Request:
         own = flat(send)
         return self._join(collectives.gather("Iallgather", [own.size] * self.size), own, [flat(receive)])
 
-    def Iallgatherv(self, send: "BufSpec | InPlace", receive: "BufSpecV", /) -> Request:
+    def Iallgatherv(self, send: BufSpec | InPlace, receive: BufSpecV, /) -> Request:
         memory, counts = counted(receive)
         return self._join(collectives.gather("Iallgatherv", counts), given(send), [memory])
 

@@ -4,16 +4,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.launcher import MPI, BufSpec
 from mpitrain.simulation.buffers import raw
-
-if TYPE_CHECKING:
-    from mpi4py.typing import BufSpec
 
 
 class Request:
@@ -71,10 +67,10 @@ class Matched:
     def __init__(self, message: Message, wake: Callable[[], None]) -> None:
         self._message, self._wake = message, wake
 
-    def Recv(self, buffer: "BufSpec", /) -> None:
+    def Recv(self, buffer: BufSpec, /) -> None:
         copy(self._message, raw(buffer))
 
-    def Irecv(self, buffer: "BufSpec", /) -> Request:
+    def Irecv(self, buffer: BufSpec, /) -> Request:
         copy(self._message, raw(buffer))
         request = Request(self._wake)
         request.complete()
@@ -103,7 +99,7 @@ class Mailbox:
         self._of_pairs.setdefault((message.source, message.tag), deque()).append(number)
         self.wake()
 
-    def post(self, buffer: "BufSpec", source: int, tag: int) -> Request:
+    def post(self, buffer: BufSpec, source: int, tag: int) -> Request:
         """Post a receive."""
         request, message = Request(self.wake), self._take(source, tag)
         if message is None:

@@ -6,21 +6,18 @@ what it computed then, whatever the simulated network does, and virtual time say
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from mpitrain.errors import BadInput, TrainingFailed
-from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.launcher import MPI, BufSpec
 from mpitrain.mpi.order import TAGS, Event, Kind, Order, file_of
 from mpitrain.mpi.recording import FINE, checksum
 from mpitrain.mpi.tags import Tag
 from mpitrain.mpi.witness import Witness
 from mpitrain.simulation.job import Job, Pace, Rank
 from mpitrain.simulation.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from mpi4py.typing import BufSpec
 
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds of virtual time between two looks for what is to come
@@ -72,7 +69,7 @@ class Replayer(Witness):
             self._park("what had happened then")
         return True
 
-    def content(self, received: "BufSpec") -> None:
+    def content(self, received: BufSpec) -> None:
         if not self._over and self._take(Kind.CONTENT, "has received something") != checksum(received):
             raise self._differs(f"gets something else from {_whom(self._sender)}")
 

@@ -4,14 +4,21 @@ import argparse
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from threadpoolctl import threadpool_limits
+
+from mpitrain import config as configuration
+from mpitrain.cli.arguments import TrainOptions
+from mpitrain.cli.setup import some
+from mpitrain.cli.train import train_on
+from mpitrain.config import Config
 from mpitrain.errors import BadInput
+from mpitrain.mpi import Transport
 from mpitrain.mpi.order import Order
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
-    from mpitrain.mpi import Transport
+from mpitrain.signals import Stop
+from mpitrain.simulation.job import Aborted
+from mpitrain.simulation.replay import Replay, read
+from mpitrain.simulation.scheduler import Deadlock
 
 #: Keys that change nothing in what is trained, or where the data is.
 FREE = ("data.path", "run.out", "run.progress", "run.tensorboard", "run.trace", "run.checkpoints_kept")
@@ -19,8 +26,6 @@ FREE = ("data.path", "run.out", "run.progress", "run.tensorboard", "run.trace", 
 
 def replay(options: argparse.Namespace) -> int:
     """Replay a run; the exit status. Raises BadInput."""
-    from mpitrain.simulation.replay import read
-
     run = Path(options.replay)
     for given, name in (
         (options.config, "a configuration"),
@@ -38,10 +43,8 @@ def replay(options: argparse.Namespace) -> int:
     return _replay(orders, _config(orders[0], options.set), options)
 
 
-def _config(order: Order, overrides: list[str]) -> "Config":
+def _config(order: Order, overrides: list[str]) -> Config:
     """The recorded configuration, in which nothing may be changed that changes the training."""
-    from mpitrain import config as configuration
-
     table = tomllib.loads(order.header.config)
     for override in overrides:
         key = override.partition("=")[0].strip()
@@ -52,16 +55,7 @@ def _config(order: Order, overrides: list[str]) -> "Config":
     return configuration.resolve(table)
 
 
-def _replay(orders: list[Order], config: "Config", options: argparse.Namespace) -> int:
-    from threadpoolctl import threadpool_limits
-
-    from mpitrain.cli.setup import TrainOptions
-    from mpitrain.cli.train import train_on
-    from mpitrain.signals import Stop
-    from mpitrain.simulation.job import Aborted
-    from mpitrain.simulation.replay import Replay
-    from mpitrain.simulation.scheduler import Deadlock
-
+def _replay(orders: list[Order], config: Config, options: argparse.Namespace) -> int:
     job = Replay(orders)
     told = TrainOptions(
         out=options.out,
@@ -69,10 +63,10 @@ def _replay(orders: list[Order], config: "Config", options: argparse.Namespace) 
         trust=options.trust,
         new_code=options.new_code,
         print_config=options.print_config,
-        whole=config,
+        whole=configuration.to_toml(config),
     )
 
-    def program(transport: "Transport") -> int:
+    def program(transport: Transport) -> int:
         return train_on(transport, told, Stop())
 
     with threadpool_limits(orders[0].header.threads):
@@ -90,8 +84,6 @@ def _replay(orders: list[Order], config: "Config", options: argparse.Namespace) 
 
 def _compared(orders: list[Order], status: int, parameters: str) -> int:
     """The exit status, after a line that says whether the parameters are the recorded ones."""
-    from mpitrain.cli.setup import some
-
     first, events = orders[0], sum(order.end.events for order in orders)
     if (parameters, status) != (first.end.parameters, first.end.reason):
         line = f"{first.path}: the parameters after the same {events:,} events differ ({first.header.by})"

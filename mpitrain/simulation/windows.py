@@ -1,22 +1,17 @@
 """Windows of simulated ranks: memory that the others read, add to and swap words of without their help."""
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Request as Started
-from mpitrain.mpi.launcher import MPI
+from mpitrain.mpi.launcher import MPI, BufSpec, TargetSpec
 from mpitrain.simulation.buffers import flat, offset, raw
 from mpitrain.simulation.collectives import ufunc
+from mpitrain.simulation.communicator import Communicator
 from mpitrain.simulation.messages import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mpi4py.typing import BufSpec, TargetSpec
-
-    from mpitrain.simulation.communicator import Communicator
 
 PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
 
@@ -24,10 +19,10 @@ PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when a
 class Pausing(Protocol):
     """A rank, in a call that blocks."""
 
-    def pause(self, nap: float, patience: float, describe: "Callable[[], str]") -> None: ...
+    def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None: ...
 
 
-def allocate(size: int, communicator: "Communicator", rank: Pausing) -> "Window":
+def allocate(size: int, communicator: Communicator, rank: Pausing) -> "Window":
     """A window with `size` bytes on this rank. Returns when all ranks of the communicator have come."""
     sizes = np.zeros(communicator.size, dtype=np.int64)
     shared = communicator.shared()
@@ -41,7 +36,7 @@ def allocate(size: int, communicator: "Communicator", rank: Pausing) -> "Window"
 class Window:
     """One rank's handle. Operations take effect at their target when they arrive there, each at once as a whole."""
 
-    def __init__(self, memories: dict[int, Array], communicator: "Communicator", rank: Pausing) -> None:
+    def __init__(self, memories: dict[int, Array], communicator: Communicator, rank: Pausing) -> None:
         self._memories, self._communicator, self._rank = memories, communicator, rank
         self._under_way: list[tuple[int, Request]] = []
 
@@ -64,12 +59,12 @@ class Window:
     def Shared_query(self, rank: int, /) -> tuple[Array, int]:
         return self._memories[rank], 1
 
-    def Rget(self, origin: "BufSpec", rank: int, target: "TargetSpec", /) -> Started:
+    def Rget(self, origin: BufSpec, rank: int, target: TargetSpec, /) -> Started:
         out = raw(origin)
         place = self._target(rank, target, out.size)
         return self._start(rank, out.size, lambda: np.copyto(out, place), fetches=True)
 
-    def Raccumulate(self, origin: "BufSpec", rank: int, target: "TargetSpec", operation: MPI.Op, /) -> Started:
+    def Raccumulate(self, origin: BufSpec, rank: int, target: TargetSpec, operation: MPI.Op, /) -> Started:
         term = flat(origin)
         place = self._target(rank, target, term.nbytes).view(term.dtype)
         return self._start(rank, term.nbytes, lambda: ufunc(operation)(place, term, out=place))
@@ -95,14 +90,14 @@ class Window:
         for rank in sorted({target for target, _ in self._under_way}):
             self.Flush(rank)
 
-    def _target(self, rank: int, target: "TargetSpec", nbytes: int) -> Array:
+    def _target(self, rank: int, target: TargetSpec, nbytes: int) -> Array:
         at = offset(target)
         place = self._memories[rank][at : at + nbytes]
         if place.size < nbytes:
             raise MPI.Exception(MPI.ERR_RMA_RANGE)
         return place
 
-    def _start(self, rank: int, nbytes: int, effect: "Callable[[], object]", fetches: bool = False) -> Request:
+    def _start(self, rank: int, nbytes: int, effect: Callable[[], object], fetches: bool = False) -> Request:
         request = self._communicator.later(nbytes, rank, effect, fetches)
         self._under_way = [each for each in self._under_way if not each[1].done]
         self._under_way.append((rank, request))

@@ -1,16 +1,12 @@
 """The command line of `evaluate`, `predict` and `export`."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import TypeAlias
 
 from mpitrain.cli.arguments import add_code_arguments
+from mpitrain.start import Subparsers
 
 KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
-
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 FORMATS = ("safetensors", "onnx", "npz")
 
 
@@ -35,7 +31,7 @@ def _add_evaluate(commands: Subparsers) -> None:
     parser.add_argument("data", nargs="?", type=Path, metavar="DATA", help="a shard folder; default: the run's own")
     parser.add_argument("--part", action="append", metavar="NAME", help="test, dev, ...; default: all held-out splits")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.set_defaults(run=_later("evaluate:evaluate"))
+    parser.set_defaults(run="mpitrain.trained.evaluate:evaluate")
 
 
 def _add_predict(commands: Subparsers) -> None:
@@ -45,7 +41,7 @@ def _add_predict(commands: Subparsers) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="a file ending in .h5, .npz or .ark (Kaldi, with a .scp)")
     parser.add_argument("--part", metavar="NAME", help="test, dev, ...; default: the first held-out split")
     _add_output(parser)
-    parser.set_defaults(run=_later("predict:predict"))
+    parser.set_defaults(run="mpitrain.trained.predict:predict")
 
 
 def _add_output(parser: argparse._ActionsContainer) -> None:
@@ -81,9 +77,4 @@ def _add_export(commands: Subparsers) -> None:
     onnx.add_argument(
         "--data", type=Path, metavar="DATA", help="shard folder for the comparison; default: the run's own"
     )
-    parser.set_defaults(run=_later("export:export"))
-
-
-def _later(function: str) -> Callable[[argparse.Namespace], int]:
-    """A function that imports another one of this room when it is called."""
-    return lambda options: resolve_name(f"mpitrain.trained.{function}")(options)
+    parser.set_defaults(run="mpitrain.trained.export:export")

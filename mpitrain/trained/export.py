@@ -15,7 +15,9 @@ from mpitrain import config as configuration
 from mpitrain.errors import BadInput, TrainingFailed, first_line, library
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
+from mpitrain.trained import onnx_check, onnx_graph
 from mpitrain.trained.model import TrainedModel, load
+from mpitrain.trained.posteriors import priors_of
 from mpitrain.training import inputs
 
 
@@ -96,9 +98,6 @@ def _safetensors(model: TrainedModel, options: argparse.Namespace) -> tuple[byte
 
 
 def _onnx(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:
-    from mpitrain.trained import onnx_check, onnx_graph
-    from mpitrain.trained.posteriors import priors_of
-
     priors = priors_of(model, options)
     serialise, opset = onnx_graph.serialise, onnx_graph.OPSET
     if "layers" not in model.network.capabilities:

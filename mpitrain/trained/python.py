@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 
-from mpitrain.cli.setup import TrainOptions
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.train import configured
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.normalising import of_pixels, stored

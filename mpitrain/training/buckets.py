@@ -1,12 +1,9 @@
 """Parts of a gradient, summed over ranks in larger buckets while backward computes the others."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from mpitrain.flat import Array
-
-if TYPE_CHECKING:
-    from mpitrain.mpi.communicator import Request
+from mpitrain.mpi.communicator import Request
 
 
 class Buckets:
@@ -15,7 +12,7 @@ class Buckets:
     `start` starts the sum of a bucket. The parts, and so the buckets, are the same on all ranks of one network.
     """
 
-    def __init__(self, size: int, start: "Callable[[slice], Request]") -> None:
+    def __init__(self, size: int, start: Callable[[slice], Request]) -> None:
         self._size, self._start = max(size, 1), start
         self._pending: slice | None = None
         self._in_flight: list[tuple[Request, slice]] = []
@@ -29,7 +26,7 @@ class Buckets:
         for request, _ in self._in_flight:
             request.Test()
 
-    def drain(self) -> "Iterator[tuple[Request, slice]]":
+    def drain(self) -> Iterator[tuple[Request, slice]]:
         """Start the last bucket; the requests of all, with their parts, in the order of their start."""
         if self._pending is not None:
             self._begin(self._pending)

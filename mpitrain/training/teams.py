@@ -1,13 +1,11 @@
 """Which ranks act as one worker (`run.team`), and how many workers that makes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from mpitrain.config import Config
 from mpitrain.errors import BadInput
-
-if TYPE_CHECKING:
-    from mpitrain.config import Config
-    from mpitrain.mpi import Transport
+from mpitrain.mpi import Transport
 
 
 def divide(size: int | Literal["node"], node_leaders: Sequence[int]) -> list[list[int]]:
@@ -25,7 +23,7 @@ def divide(size: int | Literal["node"], node_leaders: Sequence[int]) -> list[lis
     return [list(range(first, first + size)) for first in range(0, ranks, size)]
 
 
-def workers_of(config: "Config", transport: "Transport") -> int:
+def workers_of(config: Config, transport: Transport) -> int:
     """How many workers the ranks are: each team is one, and each other rank that computes gradients.
 
     Raises BadInput naming `run.team` if the ranks cannot be divided.

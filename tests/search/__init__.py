@@ -42,7 +42,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain import flat
 from mpitrain.checkpoint import writer
-from mpitrain.cli.setup import TrainOptions
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array

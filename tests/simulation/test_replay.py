@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from mpitrain.__main__ import main
-from mpitrain.cli.setup import TrainOptions
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport

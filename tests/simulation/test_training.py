@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from mpitrain.cli.setup import TrainOptions
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.mpi import MPI
 from mpitrain.protocols.model_averaging import AveragingStepper
@@ -37,7 +37,7 @@ ORDERED = {
 UNDER_MPI = """
 import json, sys
 from pathlib import Path
-from mpitrain.cli.setup import TrainOptions
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.signals import Stop

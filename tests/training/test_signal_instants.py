@@ -20,7 +20,7 @@ from pathlib import Path
 import h5py
 from mpitrain import checkpoint
 from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.cli.setup import TrainOptions
+from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.signals import STOPPED, Stop
 

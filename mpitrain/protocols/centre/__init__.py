@@ -16,6 +16,7 @@ centre differ in who computes; `Algorithm.additive` says which one an algorithm 
 from typing import TYPE_CHECKING
 
 from mpitrain.errors import BadInput
+from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.protocols.centre import alone
 from mpitrain.protocols.centre.adding_master import AddingMaster
@@ -31,9 +32,6 @@ from mpitrain.protocols.centre.windows import WindowCentre
 from mpitrain.protocols.messages import TO_MASTER
 from mpitrain.training.context import Session
 from mpitrain.training.loop import warn
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
 
 
 def run(session: Session) -> None:
@@ -54,7 +52,7 @@ def run(session: Session) -> None:
     centre.close()
 
 
-def choose(transport: "Transport", wanted: str, direct: bool, shared: int = 0) -> str:
+def choose(transport: Transport, wanted: str, direct: bool, shared: int = 0) -> str:
     """The way to exchange vectors: `run.exchange`, or for "auto" what the ranks' places and the probe allow.
 
     `direct`: MPI takes them from GPU memory, of which windows would need a copy on the host. `shared`: the bytes that

@@ -5,20 +5,18 @@ comes piece by piece, and the last is answered by Added. A message with length a
 master treats a worker's messages in order: a worker reads what it has added.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import BLOCK, GPU_BLOCK, Array, blocks
+from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols.centre.interface import Claimed, Source
 from mpitrain.protocols.centre.line import Line, receive
 from mpitrain.protocols.centre.own import Kept
 from mpitrain.protocols.messages import TO_WORKER, Added, Claim, FromWorker, Gradient, Move, Piece, Place
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
 
 
 class Snapshots:
@@ -57,7 +55,7 @@ class AskingCentre:
     """A worker's face of a centre that only adds."""
 
     def __init__(
-        self, transport: "Transport", line: Line, theta: Array, source: Source, number: int, device: Cpu = CPU
+        self, transport: Transport, line: Line, theta: Array, source: Source, number: int, device: Cpu = CPU
     ) -> None:
         self._transport, self._line = device.transport(transport), line
         self._source, self._number = source, number
@@ -106,7 +104,7 @@ class ServingCentre(Kept):
     idle_looks = 0  # workers wait for it
 
     def __init__(
-        self, transport: "Transport", workers: list[int], theta: Array, source: Source, device: Cpu = CPU
+        self, transport: Transport, workers: list[int], theta: Array, source: Source, device: Cpu = CPU
     ) -> None:
         super().__init__(theta.size, theta.dtype, source, device if device.direct else device.host)
         self._transport, self._workers = device.transport(transport), workers

@@ -1,7 +1,7 @@
 """A worker's line to its master: what it hears is filed as it comes, and vectors that come by message are checked."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from mpitrain.errors import WireError
 from mpitrain.flat import Array
@@ -26,9 +26,7 @@ from mpitrain.protocols.messages import (
     Save,
     StopRequest,
 )
-
-if TYPE_CHECKING:
-    from mpitrain.training.context import Session
+from mpitrain.training.context import Session
 
 Wanted = TypeVar("Wanted", Assignment, Place, Piece)
 
@@ -41,7 +39,7 @@ class Line:
     to have arrived; `unheard`: losses to which the common rate has not been heard.
     """
 
-    def __init__(self, session: "Session", master: int) -> None:
+    def __init__(self, session: Session, master: int) -> None:
         self.session, self.transport, self.master = session, session.transport, master
         self.stopping = self.over = self.granted = False
         self.saving, self.saved_as = False, 0

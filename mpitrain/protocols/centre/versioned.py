@@ -11,15 +11,13 @@ master.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import RemoteSegments, SharedSegments, Traffic, Transport
+from mpitrain.mpi import RemoteSegments, SharedSegments, Traffic, Transport
 
 HEADER = 64  # bytes before the vector: the version, on a cache line of its own
 
@@ -43,7 +41,7 @@ class Memory(Protocol):
         """Collective, at a clean end."""
 
 
-def open_memory(transport: "Transport", how: str, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> Memory:
+def open_memory(transport: Transport, how: str, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> Memory:
     """Memory for `size` elements on `master`. Collective over all ranks.
 
     Its vectors lie in host memory; by message, if MPI takes them from there, on the `device`.
@@ -59,7 +57,7 @@ class _Versioned:
     """The sequence lock over a segment: version word, then the vector."""
 
     def _lay_out(
-        self, segment: Array, dtype: np.dtype, memory: "SharedSegments | RemoteSegments", traffic: "Traffic"
+        self, segment: Array, dtype: np.dtype, memory: SharedSegments | RemoteSegments, traffic: Traffic
     ) -> None:
         self._memory, self._traffic = memory, traffic
         self._version = segment[:8].view(np.int64)
@@ -98,7 +96,7 @@ class _Versioned:
 class SharedMemory(_Versioned):
     """One node: loads and stores."""
 
-    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int) -> None:
+    def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int) -> None:
         self._segments, self._dtype = transport.shared_segments(HEADER + size * dtype.itemsize), dtype
         self._lay_out(self._segments.segment(master), dtype, self._segments, transport.traffic)
         self.gradient = self._segments.segment(transport.rank)[HEADER:].view(dtype)
@@ -125,7 +123,7 @@ class SharedMemory(_Versioned):
 class RemoteMemory(_Versioned):
     """Several nodes: one-sided gets. Ranks of one node read by plain loads."""
 
-    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
+    def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
         nbytes = HEADER + size * dtype.itemsize
         self._remote = transport.remote_segments(nbytes if transport.rank == master else HEADER)
         self._lay_out(self._remote.own, dtype, self._remote, transport.traffic)
@@ -145,7 +143,7 @@ class RemoteMemory(_Versioned):
 class OwnMemory:
     """The master's own, which nobody else reads."""
 
-    def __init__(self, transport: "Transport", size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
+    def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
         place = device.to_device if device.direct else CPU.to_device
         self.theta = place(device.host_zeros(size if transport.rank == master else 0, dtype))
         self.gradient = place(device.host_zeros(size, dtype))

@@ -8,16 +8,12 @@ That is part of the algorithm, which assumes no order among the workers; in roun
 MPI gives no atomic addition without its own lock: a rank killed within an Accumulate can block the others of its node.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from mpitrain.flat import Array, block_slices, share
+from mpitrain.mpi import Transport
 from mpitrain.protocols.centre.interface import Claimed, Source
 from mpitrain.protocols.messages import FromWorker, Gradient
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
 
 HEADER = 64  # bytes before the first rank's share: the place in the queue, on a cache line of its own
 PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
@@ -31,7 +27,7 @@ class WindowCentre:
     idle_looks, direct = 10, False
 
     def __init__(
-        self, transport: "Transport", ranks: list[int], size: int, dtype: np.dtype, source: Source, number: int = 0
+        self, transport: Transport, ranks: list[int], size: int, dtype: np.dtype, source: Source, number: int = 0
     ) -> None:
         self._transport, self._source, self._number = transport, source, number
         self._master, self._itemsize = ranks[0], dtype.itemsize

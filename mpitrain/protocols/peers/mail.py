@@ -5,15 +5,13 @@ and the memory of a slow receiver is not filled. Receives are matched probes int
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mpitrain.errors import WireError
 from mpitrain.flat import Array
-
-if TYPE_CHECKING:
-    from mpitrain.mpi import Transport
+from mpitrain.mpi import Transport
 
 
 class Outbox:
@@ -22,7 +20,7 @@ class Outbox:
     MPI keeps the order, so the next buffer is free when the message sent `window` messages ago has reached everybody.
     """
 
-    def __init__(self, transport: "Transport", tag: int, peers: list[int], window: int, capacity: int) -> None:
+    def __init__(self, transport: Transport, tag: int, peers: list[int], window: int, capacity: int) -> None:
         self._transport, self._tag, self.peers = transport, tag, peers
         self._buffers = [np.empty(capacity, dtype=np.uint8) for _ in range(window)]
         self._sends: list[dict[int, Any]] = [{} for _ in range(window)]
@@ -56,7 +54,7 @@ class Outbox:
 class Inbox:
     """Messages that have come and are not yet taken: at most `most`, each of at most `capacity` bytes, by sender."""
 
-    def __init__(self, transport: "Transport", tag: int, peers: list[int], most: int, capacity: int) -> None:
+    def __init__(self, transport: Transport, tag: int, peers: list[int], most: int, capacity: int) -> None:
         self._transport, self._tag, self._most, self._capacity = transport, tag, most, capacity
         self._queues: dict[int, deque[tuple[Any, Array, Array]]] = {peer: deque() for peer in peers}
         self._spare: list[Array] = []

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.config import Config, load, nearest, to_toml
-from mpitrain.errors import BadInput, printable
+from mpitrain.config import Config, load, to_toml
+from mpitrain.errors import BadInput, nearest, printable
 from mpitrain.files import Record
 from mpitrain.report.runs import Run, flat, read_run
 
