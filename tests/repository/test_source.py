@@ -1,7 +1,8 @@
-"""What no linter sees in the source: one name for a number and for a truth value."""
+"""What no linter sees in the source: one name for a number and for a truth value, imports in a circle, hidden ones."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,74 @@ def test_no_name_is_a_number_and_a_truth_value() -> None:
 def test_such_a_name_is_found(source: str, expected: list[str]) -> None:
     """In a class, in a function."""
     assert of_two_kinds(ast.parse(source)) == expected
+
+
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "mpitrain").rglob("*.py")
+}
+#: What a function may import: packages that need not be installed, modules that need one, and what a training loads.
+OPTIONAL = {"PIL", "cudnn", "cupy", "kaldiio", "matplotlib", "tensorboardX", "torch"}
+OPTIONAL |= {f"mpitrain.models.torch_{name}" for name in ("layers", "module", "place", "state")}
+OPTIONAL |= {"mpitrain.device.gpu", "mpitrain.device.gpu_place", "mpitrain.trained.onnx_torch", "mpitrain.cli.train"}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """All that is imported, by whole names, also within functions and for types alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def module_of(name: str) -> str:
+    """The module that a name is of; "" for one of another package."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def room_of(module: str) -> str:
+    """The package directly below mpitrain/, or the module there."""
+    return ".".join(module.split(".")[:2])
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """One circle of those that import each other; nothing if there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_neither_modules_nor_rooms_import_in_a_circle() -> None:
+    """Imports for types alone and within functions count too: who reads a module follows them all."""
+    trees = {module: ast.parse(path.read_text()) for module, path in MODULES.items()}
+    graph = {module: {module_of(name) for name in imported(tree)} - {module, ""} for module, tree in trees.items()}
+    rooms: dict[str, set[str]] = {}
+    for module, below in graph.items():
+        rooms.setdefault(room_of(module), set()).update({room_of(each) for each in below} - {room_of(module)})
+    graph = {module: below - {"mpitrain"} for module, below in graph.items()}  # __init__.py names what it loads later
+    rooms = {room: below - {"mpitrain"} for room, below in rooms.items()}
+    assert len(rooms) > 20 and circle(graph) == [] and circle(rooms) == []
+
+
+def test_a_circle_is_found() -> None:
+    """Of three, beside a module that is in none."""
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+    assert list(imported(ast.parse("def f():\n from a import b\nimport c"))) == ["c", "a.b"]
+
+
+def test_functions_import_only_what_may_be_missing() -> None:
+    """Elsewhere imports are at the top, where they are looked for."""
+    found = {
+        (module, name)
+        for module, path in MODULES.items()
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for name in imported(function)
+        if not OPTIONAL & {module_of(name), name.partition(".")[0]}
+    }
+    assert found == set()
