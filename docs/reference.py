@@ -26,8 +26,8 @@ from mpitrain.models.table import KINDS
 from mpitrain.optimizers import OPTIMIZERS
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = {"data": config.Data, "model": config.Model, "training": config.Training}
-SECTIONS |= {"pretraining": config.Pretraining, "stages": config.Stage, "run": config.Run}
+SECTIONS = {"data": config.Data, "model": config.ModelOptions, "training": config.Training}
+SECTIONS |= {"pretraining": config.Pretraining, "stages": config.Stage, "run": config.RunOptions}
 #: Where the guides say more.
 MORE = {
     "data": "Guide: [augmentation and normalisation](images.md#augmentation-and-normalisation).",

@@ -61,7 +61,7 @@ class Data(Section, frozen=True):
     colour_shift: NotNegative = 0.0  # standard deviation of Krizhevsky's α; 0: none
 
 
-class Model(Section, frozen=True):
+class ModelOptions(Section, frozen=True):
     """The network: a preset, scaled, or a list of layers. What is not given is as the preset has it."""
 
     preset: Text | None = None  # one of the networks below; by default `digits-cnn`
@@ -102,7 +102,7 @@ class Pretraining(Section, frozen=True):
     samples: Large = 0  # how many samples of the training split; 0: all of it
 
 
-class Run(Section, frozen=True):
+class RunOptions(Section, frozen=True):
     """Where and how the program runs."""
 
     out: Text = "runs"  # folder that contains the run folders
@@ -150,11 +150,11 @@ class Config(Section, frozen=True, kw_only=True):
     """The whole configuration."""
 
     data: Data = Data()
-    model: Model = Model()
+    model: ModelOptions = ModelOptions()
     training: Training = Training()
     pretraining: Pretraining = Pretraining()
     algorithm: AnyAlgorithm
-    run: Run = Run()
+    run: RunOptions = RunOptions()
     stages: list[Stage] = msgspec.field(default_factory=list)
 
     @property
@@ -267,7 +267,7 @@ def resolve(table: Record) -> Config:
     return config
 
 
-def _recorded(run: Run) -> Run:
+def _recorded(run: RunOptions) -> RunOptions:
     """[run] of a training whose order of events is recorded. Raises BadInput where that is in more than messages."""
     if run.exchange not in ("auto", "messages"):
         raise BadInput(
@@ -301,7 +301,13 @@ def _merge(under: Record, over: Record) -> Record:
 def _check_names(table: Record) -> Record:
     """Raise BadInput naming a key that does not exist; return the table of the algorithm."""
     _check_fields(table, Config, "")
-    sections = (("data", Data), ("model", Model), ("training", Training), ("pretraining", Pretraining), ("run", Run))
+    sections = (
+        ("data", Data),
+        ("model", ModelOptions),
+        ("training", Training),
+        ("pretraining", Pretraining),
+        ("run", RunOptions),
+    )
     for name, section in sections:
         _check_fields(table.get(name, {}), section, f"{name}.")
     algorithm = table.get("algorithm", {})

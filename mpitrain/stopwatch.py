@@ -12,7 +12,7 @@ KINDS = ("computing", "data", "communication", "waiting", "evaluation", "rest")
 
 
 @dataclass(frozen=True, eq=False)
-class About:
+class Activity:
     """What some time went to: for a wait, the ranks `whom` (None: all) and so many `more`, and how many bytes of
     theirs. What is done in turns with something else, for at most `pause` seconds each, such as sleeping and looking,
     is one."""
@@ -27,7 +27,7 @@ class About:
 class Listener(Protocol):
     """Hears what a rank does, for a trace."""
 
-    def stretch(self, kind: str, began: float, ended: float, about: About | None) -> None:
+    def stretch(self, kind: str, began: float, ended: float, about: Activity | None) -> None:
         """So long, without a gap to the stretch before, the stopwatch counted for one kind."""
 
     def instant(self, name: str, arguments: Mapping[str, int]) -> None:
@@ -47,9 +47,9 @@ class Stopwatch:
         """Count from now on."""
         self.seconds = dict.fromkeys(KINDS, 0.0)
         self._kind, self._since = "rest", self._clock()
-        self._about: About | None = None
+        self._about: Activity | None = None
 
-    def switch(self, kind: str, about: About | None = None) -> None:
+    def switch(self, kind: str, about: Activity | None = None) -> None:
         """Count for another kind from now on."""
         now = self._clock()
         self.seconds[self._kind] += now - self._since
@@ -57,16 +57,16 @@ class Stopwatch:
             self.listener.stretch(self._kind, self._since, now, self._about)
         self._kind, self._about, self._since = kind, about, now
 
-    def on(self, kind: str, about: About | None = None) -> AbstractContextManager[None]:
+    def on(self, kind: str, about: Activity | None = None) -> AbstractContextManager[None]:
         """Context that counts for a kind."""
         return _Counting(self, kind, about)
 
     @property
-    def counts(self) -> tuple[str, About | None]:
+    def counts(self) -> tuple[str, Activity | None]:
         """The kind that counts now, and what its time goes to."""
         return self._kind, self._about
 
-    def about(self, about: About) -> AbstractContextManager[None]:
+    def about(self, about: Activity) -> AbstractContextManager[None]:
         """Context that counts for the same kind, and says what the time goes to."""
         return self.on(self._kind, about)
 
@@ -81,7 +81,7 @@ class _Counting(AbstractContextManager[None]):
 
     __slots__ = ("_about", "_before", "_kind", "_stopwatch")
 
-    def __init__(self, stopwatch: Stopwatch, kind: str, about: About | None) -> None:
+    def __init__(self, stopwatch: Stopwatch, kind: str, about: Activity | None) -> None:
         self._stopwatch, self._kind, self._about = stopwatch, kind, about
 
     def __enter__(self) -> None:

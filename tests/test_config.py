@@ -128,8 +128,8 @@ REFERENCE = Path(__file__).resolve().parent.parent / "docs/keys.md"
 
 def keys() -> set[str]:
     """Every key of every section, and of `[algorithm]` whatever the algorithm."""
-    sections = [configuration.Data, configuration.Model, configuration.Training, configuration.Pretraining]
-    sections += [configuration.Run, configuration.Stage, *ALGORITHMS.values(), *OPTIMIZERS.values()]
+    sections = [configuration.Data, configuration.ModelOptions, configuration.Training, configuration.Pretraining]
+    sections += [configuration.RunOptions, configuration.Stage, *ALGORITHMS.values(), *OPTIMIZERS.values()]
     return {field for section in sections for field in section.__struct_encode_fields__}
 
 
@@ -145,8 +145,8 @@ def test_initial_weights_have_a_seed_of_their_own() -> None:
     assert [configuration.load(None, overrides).initial_seed for overrides in seeds] == [3, 0]
 
 
-SECTIONS = {"data": configuration.Data, "model": configuration.Model, "training": configuration.Training}
-SECTIONS |= {"pretraining": configuration.Pretraining, "run": configuration.Run}
+SECTIONS = {"data": configuration.Data, "model": configuration.ModelOptions, "training": configuration.Training}
+SECTIONS |= {"pretraining": configuration.Pretraining, "run": configuration.RunOptions}
 
 
 def tables() -> list[tuple[str, str, str]]:

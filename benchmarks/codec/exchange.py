@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from mpitrain.codecs import golomb_rice
-from mpitrain.codecs.message import CODECS, Header, capacity, decode, encode
+from mpitrain.codecs.message import CODECS, MessageHeader, capacity, decode, encode
 from mpitrain.codecs.replica import apply
 from mpitrain.flat import Array
 from mpitrain.ops.residual import SIGN, accumulate
@@ -81,7 +81,7 @@ def steady_state(density: float, rng: np.random.Generator, size: int = SIZE) -> 
 def exchange_step(repetitions: int, size: int) -> None:
     """Residual add, threshold and pack, by density, in multiples of `r += g`."""
     words, out = np.empty(size, np.uint32), np.empty(capacity(size), np.uint8)
-    header = Header(0, 0, size, 1000, THRESHOLD)
+    header = MessageHeader(0, 0, size, 1000, THRESHOLD)
     for density in (0.0, 1e-4, 1e-3, 1e-2, 1e-1):
         start, gradient = steady_state(density, np.random.default_rng(1), size)
         residual = start.copy()
@@ -116,7 +116,7 @@ def message_forms(repetitions: int, size: int) -> None:
     rng = np.random.default_rng(2)
     out, words_out = np.empty(capacity(size), np.uint8), np.empty(size, np.uint32)
     counts, weights = np.zeros(size, np.int32), np.zeros(size, np.float32)
-    header = Header(0, 0, size, 1000, THRESHOLD)
+    header = MessageHeader(0, 0, size, 1000, THRESHOLD)
     print("\ndensity  codec         bits/el.  theory  entropy  k   encode ms  M el./s   decode ms  M el./s  apply ms")
     for density in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
         words = np.flatnonzero(rng.random(size) < density).astype(np.uint32)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from steps import Step, compare
 
-from mpitrain.config import Run
+from mpitrain.config import RunOptions
 from mpitrain.data.batch import Batch
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--side", type=int, default=8192, help="of a matrix that keeps the GPU busy")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    device = choose(Run(device="gpu", matmul=options.matmul), 0)
+    device = choose(RunOptions(device="gpu", matmul=options.matmul), 0)
     try:
         missing = torch_start.without_cuda("modules.py")
     except BadInput as error:

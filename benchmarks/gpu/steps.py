@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.config import Run
+from mpitrain.config import RunOptions
 from mpitrain.data.batch import Batch
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--minibatch", type=int, default=0, help="instead of the case's own")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    device = choose(Run(device="gpu", matmul=options.matmul), 0)
+    device = choose(RunOptions(device="gpu", matmul=options.matmul), 0)
     print(device)
     results: list[dict[str, Any]] = []
     report = {"device": str(device), "matmul": options.matmul, "steps": results}

@@ -6,18 +6,18 @@ from mpitrain.algorithms.admm import Admm
 from mpitrain.algorithms.block_momentum import BlockMomentum
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.downpour import Adownpour, Downpour, Mdownpour, Mvadownpour
-from mpitrain.algorithms.elastic import Eamsgd, EamsgdSync, Easgd, EasgdSync, Pulled
+from mpitrain.algorithms.elastic import AttractingCentre, Eamsgd, EamsgdSync, Easgd, EasgdSync
 from mpitrain.algorithms.hybrid import Hybrid
 from mpitrain.algorithms.roles import MasterRule, WorkerRule
 from mpitrain.algorithms.server import Asgd, Served
 from mpitrain.algorithms.sparse_delta import SparseDelta
-from mpitrain.algorithms.synchronous import Allreduce, Averaged, MovingAverage, Msgd, Sgd
+from mpitrain.algorithms.synchronous import Allreduce, Averaged, MovingAverage, Msgd, SgdAlgorithm
 from mpitrain.algorithms.table import Algorithm
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
 from mpitrain.optimizers import OPTIMIZERS
 
-Sequential = Sgd | Msgd | Averaged | MovingAverage
+Sequential = SgdAlgorithm | Msgd | Averaged | MovingAverage
 Collective = Allreduce | Hybrid | EasgdSync | EamsgdSync | SparseDelta | BlockMomentum
 WithCentre = Asgd | Easgd | Eamsgd | Downpour | Admm | Mdownpour | Adownpour | Mvadownpour
 AnyAlgorithm = Sequential | Collective | WithCentre

@@ -15,7 +15,7 @@ from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
 from mpitrain.rules import Fast, elastic, plain
 
 
-class Pulled(Elastic, frozen=True):
+class AttractingCentre(Elastic, frozen=True):
     """A centre that attracts workers at a moving rate, given as α, as β = pα, or as ρ = α/η; default: β = 0.9."""
 
     alpha: NotNegative | None = None  # α, the moving rate; give one of `alpha`, `beta` and `rho`
@@ -59,14 +59,14 @@ class Pulled(Elastic, frozen=True):
         return ElasticWorker(x, self.optimizer(fast), self.moving_rate)
 
 
-class Easgd(Pulled, frozen=True, tag_field="name", tag="easgd"):
+class Easgd(AttractingCentre, frozen=True, tag_field="name", tag="easgd"):
     """Asynchronous EASGD (Algorithm 1)."""
 
     any_optimizer = True
     training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
 
 
-class Eamsgd(Pulled, frozen=True, tag_field="name", tag="eamsgd"):
+class Eamsgd(AttractingCentre, frozen=True, tag_field="name", tag="eamsgd"):
     """Asynchronous EAMSGD (Algorithm 2)."""
 
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
@@ -76,7 +76,7 @@ class Eamsgd(Pulled, frozen=True, tag_field="name", tag="eamsgd"):
         return with_momentum(self.delta, fast=fast)
 
 
-class _InStep(Pulled, frozen=True):
+class _InStep(AttractingCentre, frozen=True):
     """All ranks are workers and take every step together."""
 
     protocol = "model-averaging"

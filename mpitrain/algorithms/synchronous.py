@@ -11,7 +11,7 @@ from mpitrain.optimizers import Buffers, Optimizer, with_momentum
 from mpitrain.rules import Fast, averaging, plain
 
 
-class Sgd(Slowing, frozen=True, tag_field="name", tag="sgd"):
+class SgdAlgorithm(Slowing, frozen=True, tag_field="name", tag="sgd"):
     """Plain SGD on one rank."""
 
     protocol = "synchronous"

@@ -19,7 +19,7 @@ from mpitrain.schedules.stages import Settings
 Average = Callable[[Array, Array, Array, int], None]
 
 
-class Recipe(TypedDict, total=False):
+class OtherDefaults(TypedDict, total=False):
     """Defaults of other tables of the configuration than the algorithm's."""
 
     training: Record
@@ -61,7 +61,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     #: Defaults of this table by the value of the key `preset`, such as those of a paper.
     presets: ClassVar[dict[str, Record]] = {}
     #: Defaults of other tables of the configuration by preset.
-    recipes: ClassVar[dict[str, Recipe]] = {}
+    recipes: ClassVar[dict[str, OtherDefaults]] = {}
     chosen: AnyOptimizer | None = msgspec.field(default=None, name="optimizer")
     """A table, `[algorithm.optimizer]`, that replaces the algorithm's own local step."""
 

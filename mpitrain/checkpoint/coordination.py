@@ -23,7 +23,7 @@ from mpitrain.algorithms import Algorithm, maker_of
 from mpitrain.checkpoint.draft import FileContent
 from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.config import Run
+from mpitrain.config import RunOptions
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Layout
 from mpitrain.mpi import Transport
@@ -34,7 +34,7 @@ NONE, REFUSED = -1, -1  # the size of a rank's piece if it has none; the name of
 
 
 def share(
-    saver: Saver | None, resumed: Path | None, transport: Transport, layout: Layout, run: Run
+    saver: Saver | None, resumed: Path | None, transport: Transport, layout: Layout, run: RunOptions
 ) -> tuple[Saver | None, Path | None]:
     """What writes checkpoints where rank 0's does, and the checkpoint that the run resumes from, of which rank 0
     knows. Collective."""

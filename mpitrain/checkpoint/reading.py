@@ -14,7 +14,7 @@ from mpitrain import hdf5
 from mpitrain.algorithms import Algorithm
 from mpitrain.checkpoint.draft import BEST, KEPT, MODEL, PIECES, file_of
 from mpitrain.checkpoint.files import REPLACED, STATE, describe, fault, folders
-from mpitrain.checkpoint.state import Counted, Numbers, State, checked, fresh
+from mpitrain.checkpoint.state import MasterNumbers, Numbers, State, checked, fresh
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.flat import Array, Layout, fill
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows
@@ -80,7 +80,7 @@ def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.d
         for name in options.model_from:
             found = state.vectors()[name]
             fill(found, vector(file, name, found)[:])
-        return state.model, checked(numbers(file), Counted).trained
+        return state.model, checked(numbers(file), MasterNumbers).trained
 
 
 def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
@@ -95,7 +95,7 @@ def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
         for name, found in there.items():
             fill(found, vector(file, name, found)[:])
         told = numbers(file)
-        samples = checked(told, Counted).samples
+        samples = checked(told, MasterNumbers).samples
         if samples != state.queue.samples:
             raise BadInput(f"{path}: was trained on {samples} samples, data.path has another number")
         state.restore(told)

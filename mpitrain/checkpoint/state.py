@@ -29,7 +29,7 @@ def checked(numbers: Numbers, kind: type[T]) -> T:
         raise ValueError(f"its numbers: {error}") from error
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
+class MasterNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of a master's state; older checkpoints lack some."""
 
     index: Natural

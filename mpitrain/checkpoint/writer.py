@@ -14,7 +14,7 @@ from mpitrain.checkpoint import BEST, Draft, FileContent, best_error, clear, fil
 from mpitrain.checkpoint.draft import MODEL
 from mpitrain.checkpoint.files import STATE
 from mpitrain.checkpoint.state import State
-from mpitrain.config import Run
+from mpitrain.config import RunOptions
 from mpitrain.errors import BadInput
 from mpitrain.files import read_text, write_below
 from mpitrain.flat import Array, Layout, on_host
@@ -38,7 +38,7 @@ class Saver:
         self,
         folder: Path,
         layout: Layout,
-        run: Run,
+        run: RunOptions,
         transport: Transport | None = None,
         documents: Mapping[str, str] = MappingProxyType({}),
         model: Buffered | None = None,

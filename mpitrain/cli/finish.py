@@ -19,7 +19,7 @@ from mpitrain.flat import on_host
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text, seconds_text
-from mpitrain.monitoring.recorder import Recorder
+from mpitrain.monitoring.recorder import TimeRecorder
 from mpitrain.monitoring.records import errors, summary_text
 from mpitrain.mpi import Traffic
 from mpitrain.signals import STOPPED
@@ -31,7 +31,7 @@ DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of
 STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED, "moved": 1, "deleted": 1}
 
 
-def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recorder: Recorder | None = None) -> int:
+def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recorder: TimeRecorder | None = None) -> int:
     """Write the last checkpoint, evaluate, write the summary, print the closing table, and return the exit status."""
     state, transport = session.state, session.transport
     seconds = monitor.cadence.seconds if monitor else 0.0

@@ -29,7 +29,7 @@ from mpitrain.models import torch_start
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import stages
-from mpitrain.models.phantom import Phantom
+from mpitrain.models.phantom import PhantomModel
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
 from mpitrain.monitoring.measuring import Measuring
@@ -85,7 +85,7 @@ def prepare(
     if config.run.tensorboard:
         tensorboard.require()
     if device.phantom:
-        network = transport.runtime.once("the network", lambda: Phantom(network, config.training.dtype))
+        network = transport.runtime.once("the network", lambda: PhantomModel(network, config.training.dtype))
     return device, corpus, network
 
 

@@ -51,7 +51,7 @@ CODECS = {
 }
 
 
-class Header(NamedTuple):
+class MessageHeader(NamedTuple):
     """The fields of a message: `step` and `threshold` are those of the sender, `length` is that of the vector.
 
     `bits` are those of an element, one of them its sign.
@@ -78,7 +78,7 @@ def capacity(length: int, bits: int = 1) -> int:
     return HEADER + 4 * (2 * -(-length // 32) + 1 + level_form.size(length, bits - 1))
 
 
-def encode(words: Array, header: Header, codec: str, out: Array, levels: Array = NO_LEVELS) -> Array:
+def encode(words: Array, header: MessageHeader, codec: str, out: Array, levels: Array = NO_LEVELS) -> Array:
     """Write the message of `words` into `out`, uint8 [≥ capacity(length, bits)]; return the part of it to send.
 
     `words` uint32 [elements], ascending by index, and `levels` uint32 [elements], unless of one bit, as written by
@@ -115,7 +115,7 @@ def encode(words: Array, header: Header, codec: str, out: Array, levels: Array =
 
 def decode(
     message: Array, sender: int, length: int, words: Array, levels: Array = NO_LEVELS, bits: int = 1
-) -> tuple[Header, Array]:
+) -> tuple[MessageHeader, Array]:
     """The header and the words, ascending by index and below `length`, written into `words`, uint32 [≥ length].
 
     `message` is uint8, exactly as received from rank `sender`, `length` that of the receiver's vector. Elements are of
@@ -151,7 +151,7 @@ def decode(
         raise CorruptMessage(sender, f"payload is not {elements} ascending indices in form {form}")
     if tail and not level_form.decode(message[end:].view("<u4"), bits - 1, levels[:elements]):
         raise CorruptMessage(sender, f"payload does not end with {elements} levels of {bits} bits")
-    return Header(rank, sequence, vector, step, threshold, bits), words
+    return MessageHeader(rank, sequence, vector, step, threshold, bits), words
 
 
 def _said(bits: int) -> int:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from mpitrain.data import kaldi, wav
-from mpitrain.data.plan import Plan
+from mpitrain.data.plan import CorpusPlan
 from mpitrain.data.shards import shard_name
 from mpitrain.data.sources import add_common, require_least
 from mpitrain.errors import BadInput
@@ -84,20 +84,20 @@ def _add_matching(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _kaldi(options: argparse.Namespace) -> Plan:
+def _kaldi(options: argparse.Namespace) -> CorpusPlan:
     require_least(options, tolerance=0, seed=0)
     if options.norm_vars and options.cmvn == "none":
         raise BadInput("--norm-vars: goes with --cmvn")
-    how = kaldi.How(options.cmvn, options.norm_vars, options.tolerance, options.classes)
+    how = kaldi.KaldiOptions(options.cmvn, options.norm_vars, options.tolerance, options.classes)
     sources, held_out = _parts(options)
     return kaldi.plan(sources, options.alignments, how, held_out, options.seed)
 
 
-def _wav(options: argparse.Namespace) -> Plan:
+def _wav(options: argparse.Namespace) -> CorpusPlan:
     require_least(options, tolerance=0, seed=0, bins=3)
     if options.background is not None and not options.segments:
         raise BadInput("--background: goes with --segments")
-    how = wav.How(options.bins, options.deltas, options.tolerance, options.classes)
+    how = wav.RecordingOptions(options.bins, options.deltas, options.tolerance, options.classes)
     sources, held_out = _parts(options)
     return wav.plan(
         sources,

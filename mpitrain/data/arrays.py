@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.array_files import FileArray, opened, require
-from mpitrain.data.plan import LARGEST, SMALLEST, Plan, shard_lengths
+from mpitrain.data.plan import LARGEST, SMALLEST, CorpusPlan, shard_lengths
 from mpitrain.data.shards import shard_name
 from mpitrain.data.validation import CLASSES, Value
 from mpitrain.errors import BadInput
@@ -50,7 +50,7 @@ class ArrayChunk(NamedTuple):
     lengths: tuple[int, ...] = ()
 
 
-def plan(source: str, names: Names, parts: list[str], classes: int | None = None) -> Plan:
+def plan(source: str, names: Names, parts: list[str], classes: int | None = None) -> CorpusPlan:
     """The plan for `source`; in it and in the names, {part} stands for each of `parts`. Raises BadInput naming the
     file or an invalid part."""
     for part in parts:
@@ -61,7 +61,7 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     attributes: dict[str, Value] = {"source": f"arrays of {Path(source).name}"}
     if classes:
         attributes["classes"] = classes
-    return Plan(names.kind, attributes, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))
+    return CorpusPlan(names.kind, attributes, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))
 
 
 def _chunks(path: Path, names: Names) -> list[ArrayChunk]:

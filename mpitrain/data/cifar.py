@@ -15,7 +15,7 @@ import numpy as np
 
 from mpitrain.data.described import NAMES, named
 from mpitrain.data.pickles import read_pickle
-from mpitrain.data.plan import Plan
+from mpitrain.data.plan import CorpusPlan
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
@@ -25,7 +25,7 @@ PIXELS = PLANES * SIDE * SIDE
 LARGEST_FILE, LARGEST_ARCHIVE = 1 << 28, 1 << 30  # bytes, unpacked; the published files have 1.5e8 and 1.9e8
 
 
-class Labels(NamedTuple):
+class LabelSet(NamedTuple):
     """A set of labels and its place in the files: key of the pickle, byte among a record's `record_bytes`, and
     names."""
 
@@ -39,9 +39,9 @@ class Labels(NamedTuple):
 
 
 LABELS = {
-    "cifar10": Labels("CIFAR-10", 10, "labels", 0, 1, "label_names", ("batches.meta", "batches.meta.txt")),
-    "cifar100": Labels("CIFAR-100", 100, "fine_labels", 1, 2, "fine_label_names", ("meta", "fine_label_names.txt")),
-    "cifar100-coarse": Labels(
+    "cifar10": LabelSet("CIFAR-10", 10, "labels", 0, 1, "label_names", ("batches.meta", "batches.meta.txt")),
+    "cifar100": LabelSet("CIFAR-100", 100, "fine_labels", 1, 2, "fine_label_names", ("meta", "fine_label_names.txt")),
+    "cifar100-coarse": LabelSet(
         "CIFAR-100, coarse", 20, "coarse_labels", 0, 2, "coarse_label_names", ("meta", "coarse_label_names.txt")
     ),
 }
@@ -49,7 +49,7 @@ TRAIN = {"cifar10": tuple(f"data_batch_{number}" for number in range(1, 6)), "ci
 TEST = {"cifar10": "test_batch", "cifar100": "test"}
 
 
-def plan(path: Path, name: str) -> Plan:
+def plan(path: Path, name: str) -> CorpusPlan:
     """The plan for an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it.
 
     `name` is one of LABELS.
@@ -65,14 +65,14 @@ def plan(path: Path, name: str) -> Plan:
     names = class_names(_read(path, there[names_file]), labels, bool(ending), path / names_file)
     attributes: dict[str, Value] = {"source": labels.source, "classes": labels.classes, NAMES: named(names)}
     chunks = {part: [there[file] for file in files] for part, files in parts.items()}
-    return Plan("images", attributes, chunks, partial(_files, path), partial(_batch, path, labels))
+    return CorpusPlan("images", attributes, chunks, partial(_files, path), partial(_batch, path, labels))
 
 
 def _files(path: Path, member: str) -> list[Path]:
     return [path / member if path.is_dir() else path]
 
 
-def _batch(path: Path, labels: Labels, member: str) -> dict[str, Array]:
+def _batch(path: Path, labels: LabelSet, member: str) -> dict[str, Array]:
     """The arrays of a shard, which is one file of the archive."""
     parse = parse_binary if member.endswith(".bin") else parse_python
     images, targets = parse(_read(path, member), labels, path / member)
@@ -118,7 +118,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
         yield archive
 
 
-def parse_python(content: bytes, labels: Labels, path: Path) -> tuple[Array, Array]:
+def parse_python(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, Array]:
     """images uint8 [n, 32, 32, 3] and targets int32 [n] of a pickled batch. Raises BadInput naming `path`."""
     batch = read_pickle(content, path)
     data, numbers = batch.get("data"), batch.get(labels.key)
@@ -131,7 +131,7 @@ def parse_python(content: bytes, labels: Labels, path: Path) -> tuple[Array, Arr
     return _images(data), _targets(numbers, labels, path)
 
 
-def parse_binary(content: bytes, labels: Labels, path: Path) -> tuple[Array, Array]:
+def parse_binary(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, Array]:
     """Like `parse_python`, for a batch of binary records. Raises BadInput naming `path`."""
     record = labels.record_bytes + PIXELS
     if not content:
@@ -142,7 +142,7 @@ def parse_binary(content: bytes, labels: Labels, path: Path) -> tuple[Array, Arr
     return _images(records[:, labels.record_bytes :]), _targets(records[:, labels.byte].tolist(), labels, path)
 
 
-def class_names(content: bytes, labels: Labels, binary: bool, path: Path) -> list[str]:
+def class_names(content: bytes, labels: LabelSet, binary: bool, path: Path) -> list[str]:
     """The names of the classes, from the content of their file. Raises BadInput naming `path`."""
     if binary:
         names = content.decode(errors="replace").split()
@@ -160,7 +160,7 @@ def _images(rows: Array) -> Array:
     return np.ascontiguousarray(rows.reshape(-1, PLANES, SIDE, SIDE).transpose(0, 2, 3, 1))
 
 
-def _targets(numbers: list[int], labels: Labels, path: Path) -> Array:
+def _targets(numbers: list[int], labels: LabelSet, path: Path) -> Array:
     low, high = min(numbers, default=0), max(numbers, default=0)
     if low < 0 or high >= labels.classes:
         raise BadInput(f"{path}: labels from {low} to {high}, but there are {labels.classes} classes")

@@ -23,7 +23,7 @@ from mpitrain.data.check import Figures, figures, row, table_of_parts
 from mpitrain.data.described import PREPARATION, prepared
 from mpitrain.data.identity import digest_extents, portions
 from mpitrain.data.normalising import statistics
-from mpitrain.data.plan import Plan, Task
+from mpitrain.data.plan import CorpusPlan, Task
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.sources import require_least
@@ -46,9 +46,9 @@ def run(options: argparse.Namespace) -> int:
     transport = Transport()
     importing = Importing(transport, options.folder, options.jobs, stop)
 
-    def planning() -> Plan:
+    def planning() -> CorpusPlan:
         require_least(options, jobs=1)
-        plan: Plan = options.planning(options)
+        plan: CorpusPlan = options.planning(options)
         return plan
 
     return ending_together(transport, lambda: importing.run(planning))
@@ -67,7 +67,7 @@ class Importing:
         self._said = time.monotonic()
         transport.yielding = 0.0  # leave the cores to the processes that do the work
 
-    def run(self, planning: Callable[[], Plan]) -> int:
+    def run(self, planning: Callable[[], CorpusPlan]) -> int:
         """Make the shards of a plan; return the exit status. Collective: every rank makes the same plan.
 
         Raises BadInput naming the source, or the folder that holds other shards.
@@ -78,7 +78,7 @@ class Importing:
             self.console.print("the same command goes on from here")
             return 130
 
-    def _run(self, planning: Callable[[], Plan]) -> int:
+    def _run(self, planning: Callable[[], CorpusPlan]) -> int:
         began = time.monotonic()
         with processes(self.jobs, "mpitrain.data.plan") as executor:
             plan, tasks = self._make(planning, executor)
@@ -86,7 +86,7 @@ class Importing:
         self._report(plan, tasks, time.monotonic() - began)
         return 0
 
-    def _make(self, planning: Callable[[], Plan], executor: Executor) -> tuple[Plan, list[Task]]:
+    def _make(self, planning: Callable[[], CorpusPlan], executor: Executor) -> tuple[CorpusPlan, list[Task]]:
         """Make the plan, and its shards under provisional names."""
         plan = self._agreed(planning, "the plan")
         found = self._agreed(plan.versions, "the look at the source")
@@ -183,7 +183,7 @@ class Importing:
     def _agreed(self, action: Callable[[], Result], what: str) -> Result:
         return agreed(self.transport, action, what)
 
-    def _report(self, plan: Plan, tasks: list[Task], seconds: float) -> None:
+    def _report(self, plan: CorpusPlan, tasks: list[Task], seconds: float) -> None:
         if self.transport.rank == 0:
             table = table_of_parts()
             for part in plan.chunks:
@@ -199,7 +199,7 @@ def _figures(path: Path) -> Figures:
         return figures(file)
 
 
-def _common(plan: Plan, tasks: list[Task]) -> dict[str, Value]:
+def _common(plan: CorpusPlan, tasks: list[Task]) -> dict[str, Value]:
     """The attributes that depend on the whole corpus, computed from those of its shards."""
     found, samples, first = [], [], None
     for task in tasks:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.kaldi_archive import Archives, Pointer, places
-from mpitrain.data.plan import Plan
-from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, shard, speakers_of, split_off
+from mpitrain.data.plan import CorpusPlan
+from mpitrain.data.recorded import Chunk, ImportedUtterance, alike, chunks, left_out, shard, speakers_of, split_off
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
@@ -22,7 +22,7 @@ FLOOR = 1e-20  # smallest variance, as in Kaldi's apply-cmvn
 
 
 @dataclass(frozen=True)
-class How:
+class KaldiOptions:
     """How utterances are prepared. `cmvn`: none, scp (sums from cmvn.scp), speaker or utterance (their own sums).
 
     `variance`: also divide by the standard deviation; `tolerance`: number of frames by which the lengths of features
@@ -35,7 +35,7 @@ class How:
     classes: int | None = None
 
 
-class Where(NamedTuple):
+class StoredUtterance(NamedTuple):
     """Where an utterance's features, alignment and sums are stored."""
 
     features: Pointer
@@ -43,7 +43,9 @@ class Where(NamedTuple):
     cmvn: Pointer | None
 
 
-def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: dict[str, int], seed: int = 1) -> Plan:
+def plan(
+    sources: dict[str, Path], alignments: list[Path], how: KaldiOptions, held_out: dict[str, int], seed: int = 1
+) -> CorpusPlan:
     """The plan for the data folder (or scp, or ark) of each part and the alignments of all, matched by key.
 
     `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
@@ -57,7 +59,7 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
         for key, place in places(path).items():
             if aligned.setdefault(key, place) is not place:
                 raise BadInput(f"{path}: {key} is in {aligned[key].path} too")
-    parts: dict[str, list[Utterance[Where]]] = {}
+    parts: dict[str, list[ImportedUtterance[StoredUtterance]]] = {}
     notes: tuple[str, ...] = ()
     with Archives() as archives:
         for part, source in sources.items():
@@ -70,12 +72,12 @@ def plan(sources: dict[str, Path], alignments: list[Path], how: How, held_out: d
         attributes["classes"] = how.classes
     prepared = {"cmvn": how.cmvn, "norm_vars": how.variance}
     shards = chunks(parts, 4 * dims, whole_speakers=how.cmvn == "speaker")
-    return Plan("frames", attributes, shards, _files, partial(_shard, how, dims), (how, dims), notes, prepared)
+    return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how, dims), (how, dims), notes, prepared)
 
 
 def _utterances(
     source: Path, aligned: dict[str, Pointer], cmvn: bool, archives: Archives
-) -> tuple[list[Utterance[Where]], list[str]]:
+) -> tuple[list[ImportedUtterance[StoredUtterance]], list[str]]:
     """The utterances with an alignment, and the keys of those without."""
     folder = source if source.is_dir() else source.parent
     features = places(source / "feats.scp" if source.is_dir() else source)
@@ -90,20 +92,20 @@ def _utterances(
         own = sums.get(speaker, sums.get(key))
         if cmvn and own is None:
             raise BadInput(f"{folder / 'cmvn.scp'}: has neither {key} nor its speaker {speaker or '(not in utt2spk)'}")
-        where = Where(place, aligned[key], own)
-        found.append(Utterance(key, speaker, archives.length(aligned[key]), where))
+        where = StoredUtterance(place, aligned[key], own)
+        found.append(ImportedUtterance(key, speaker, archives.length(aligned[key]), where))
     if not found:
         raise BadInput(f"{source}: none of its {len(missing):,} utterances has an alignment, such as {missing[0]}")
     return found, missing
 
 
-def _files(chunk: Chunk[Where]) -> list[Path]:
+def _files(chunk: Chunk[StoredUtterance]) -> list[Path]:
     """The archives."""
     found = {place.path for utterance in chunk.utterances for place in utterance.where if place is not None}
     return [Path(path) for path in sorted(found)]
 
 
-def _shard(how: How, dims: int, chunk: Chunk[Where]) -> dict[str, Array]:
+def _shard(how: KaldiOptions, dims: int, chunk: Chunk[StoredUtterance]) -> dict[str, Array]:
     """The arrays of a shard. Raises BadInput naming the place."""
     with Archives() as archives:
         pairs = [_pair(utterance, how, dims, archives) for utterance in chunk.utterances]
@@ -118,7 +120,9 @@ def _shard(how: How, dims: int, chunk: Chunk[Where]) -> dict[str, Array]:
     return shard(chunk, normalised)
 
 
-def _pair(utterance: Utterance[Where], how: How, dims: int, archives: Archives) -> tuple[Array, Array]:
+def _pair(
+    utterance: ImportedUtterance[StoredUtterance], how: KaldiOptions, dims: int, archives: Archives
+) -> tuple[Array, Array]:
     features = archives.matrix(utterance.where.features)
     where = f"{utterance.where.features}: utterance {utterance.key}"
     if features.shape[1] != dims:
@@ -126,7 +130,7 @@ def _pair(utterance: Utterance[Where], how: How, dims: int, archives: Archives) 
     return alike(features, archives.integers(utterance.where.alignment), how.tolerance, how.classes, where)
 
 
-def _own_sums(features: list[Array], chunk: Chunk[Where], cmvn: str) -> dict[int, Array]:
+def _own_sums(features: list[Array], chunk: Chunk[StoredUtterance], cmvn: str) -> dict[int, Array]:
     """Sums over each utterance or over all utterances of its speaker."""
     if cmvn not in ("speaker", "utterance"):
         return {}
@@ -140,7 +144,7 @@ def _own_sums(features: list[Array], chunk: Chunk[Where], cmvn: str) -> dict[int
     return {number: of_speaker[name] for number, name in enumerate(names)}
 
 
-def _read_sums(utterance: Utterance[Where], dims: int, archives: Archives) -> Array:
+def _read_sums(utterance: ImportedUtterance[StoredUtterance], dims: int, archives: Archives) -> Array:
     place = utterance.where.cmvn
     assert place is not None
     sums = archives.matrix(place, np.float64)

@@ -21,7 +21,7 @@ TOUCH = 1e-4  # segments may overlap by this many seconds, because of rounding
 
 
 @dataclass(frozen=True)
-class Labels:
+class UtteranceLabels:
     """An utterance's labels, int32, for each frame or for each segment from `starts` to `ends` [seconds], in order."""
 
     targets: Array
@@ -73,17 +73,17 @@ def classes_of(names: list[str]) -> tuple[Array, list[str]]:
     return np.array([place[name] for name in names], np.int32), order
 
 
-def read_frames(path: Path, numbering: Numbering[str]) -> dict[str, Labels]:
+def read_frames(path: Path, numbering: Numbering[str]) -> dict[str, UtteranceLabels]:
     """The labels of each key, as numbers from `numbering`. Raises BadInput naming the line."""
-    found: dict[str, Labels] = {}
+    found: dict[str, UtteranceLabels] = {}
     for number, (key, *names) in table(path):
         if key in found:
             raise BadInput(f"{path}, line {number}: {key} is there twice")
-        found[key] = Labels(np.array([numbering.number(name) for name in names], np.int32))
+        found[key] = UtteranceLabels(np.array([numbering.number(name) for name in names], np.int32))
     return found
 
 
-def read_segments(path: Path, numbering: Numbering[str]) -> dict[str, Labels]:
+def read_segments(path: Path, numbering: Numbering[str]) -> dict[str, UtteranceLabels]:
     """The segments of each key, with numbers from `numbering`. Raises BadInput naming the line."""
     rows: dict[str, list[tuple[float, float, int]]] = {}
     for number, words in table(path):
@@ -100,8 +100,8 @@ def read_segments(path: Path, numbering: Numbering[str]) -> dict[str, Labels]:
     return {key: _in_order(path, key, own) for key, own in rows.items()}
 
 
-def _in_order(path: Path, key: str, rows: list[tuple[float, float, int]]) -> Labels:
+def _in_order(path: Path, key: str, rows: list[tuple[float, float, int]]) -> UtteranceLabels:
     starts, ends, targets = (np.array(column) for column in zip(*sorted(rows), strict=True))
     if (late := np.flatnonzero(ends[:-1] > starts[1:] + TOUCH)).size:
         raise BadInput(f"{path}: segments of {key} overlap at {starts[late[0] + 1]:g} s")
-    return Labels(targets.astype(np.int32), starts, ends)
+    return UtteranceLabels(targets.astype(np.int32), starts, ends)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.plan import Plan
+from mpitrain.data.plan import CorpusPlan
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
@@ -23,7 +23,7 @@ UNSIGNED_BYTE = 8
 NAMES = {"train": "train", "test": "t10k"}
 
 
-def plan(folder: Path, classes: int = 10) -> Plan:
+def plan(folder: Path, classes: int = 10) -> CorpusPlan:
     """The plan for a folder with `train-images-idx3-ubyte` and the other three files. Raises BadInput naming a missing
     one."""
     if not folder.is_dir():
@@ -32,7 +32,7 @@ def plan(folder: Path, classes: int = 10) -> Plan:
         part: [(_found(folder, name, "images", 3), _found(folder, name, "labels", 1))] for part, name in NAMES.items()
     }
     attributes: dict[str, Value] = {"source": f"IDX files of {folder.resolve().name}", "classes": classes}
-    return Plan("images", attributes, chunks, tuple, partial(_part, classes))
+    return CorpusPlan("images", attributes, chunks, tuple, partial(_part, classes))
 
 
 def _found(folder: Path, name: str, what: str, axes: int) -> Path:

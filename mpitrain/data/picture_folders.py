@@ -9,7 +9,7 @@ import numpy as np
 
 from mpitrain.data.described import NAMES, named
 from mpitrain.data.pictures import load_picture, suffixes
-from mpitrain.data.plan import Plan, shard_lengths
+from mpitrain.data.plan import CorpusPlan, shard_lengths
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
@@ -43,7 +43,7 @@ class PictureChunk(NamedTuple):
 Classes = dict[str, list[Path]]  #: image files by class
 
 
-def plan(folder: Path, look: Look, split: Split) -> Plan:
+def plan(folder: Path, look: Look, split: Split) -> CorpusPlan:
     """The plan for a folder. Raises BadInput naming an unsuitable file or folder in it."""
     parts, left = _parts(folder)
     names = sorted(parts["train"])
@@ -64,7 +64,7 @@ def plan(folder: Path, look: Look, split: Split) -> Plan:
     files = "1 file" if left == 1 else f"{left:,} files"
     notes = (f"left out {files} without the name of a picture, such as .png or .jpg",) if left else ()
     make = partial(_shard, folder, look, shape)
-    return Plan("images", attributes, chunks, partial(_files, folder), make, (look, shape), notes)
+    return CorpusPlan("images", attributes, chunks, partial(_files, folder), make, (look, shape), notes)
 
 
 def _parts(folder: Path) -> tuple[dict[str, Classes], int]:

@@ -27,7 +27,7 @@ Source = TypeVar("Source")  #: the source of a shard
 
 
 @dataclass(frozen=True)
-class Plan(Generic[Source]):
+class CorpusPlan(Generic[Source]):
     """A corpus to be made: `chunks` lists, for each part, the source of each of its shards.
 
     `make` turns a chunk into the arrays of a shard of this `kind`, from the chunk's `files`. It runs in other

@@ -7,7 +7,7 @@ from mpitrain.data import check
 from mpitrain.data.digits import prepare_digits
 from mpitrain.data.sources import require_least
 from mpitrain.data.speech import prepare_speech
-from mpitrain.data.utterances import Recipe
+from mpitrain.data.utterances import SpeechRecipe
 from mpitrain.mpi.agreement import alone
 
 
@@ -19,7 +19,7 @@ def digits(options: argparse.Namespace) -> int:
 def speech(options: argparse.Namespace) -> int:
     """`prepare speech`."""
     require_least(options, classes=1, bins=3, jobs=1, seed=0)
-    recipe = Recipe(options.language, options.bins, options.deltas, options.noise, options.seed)
+    recipe = SpeechRecipe(options.language, options.bins, options.deltas, options.noise, options.seed)
     return _alone(lambda: prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs))
 
 

@@ -20,7 +20,7 @@ Where = TypeVar("Where")  #: where the files of an utterance are
 
 
 @dataclass(frozen=True)
-class Utterance(Generic[Where]):
+class ImportedUtterance(Generic[Where]):
     """An utterance to import. `frames`: its approximate length; `speaker`: "" if not known; `where`: used by `make`."""
 
     key: str
@@ -33,7 +33,7 @@ class Utterance(Generic[Where]):
 class Chunk(Generic[Where]):
     """The utterances of a shard, and the number of each one's speaker within the part."""
 
-    utterances: tuple[Utterance[Where], ...]
+    utterances: tuple[ImportedUtterance[Where], ...]
     speakers: tuple[int, ...]
 
 
@@ -49,8 +49,8 @@ def speakers_of(folder: Path) -> dict[str, str]:
 
 
 def split_off(
-    parts: dict[str, list[Utterance[Where]]], held_out: Mapping[str, int], seed: int
-) -> dict[str, list[Utterance[Where]]]:
+    parts: dict[str, list[ImportedUtterance[Where]]], held_out: Mapping[str, int], seed: int
+) -> dict[str, list[ImportedUtterance[Where]]]:
     """Split held-out speakers from the training part: `held_out` speakers, drawn with `seed`, for each other part.
     Raises BadInput naming a part that asks for too many."""
     train = parts["train"]
@@ -64,14 +64,14 @@ def split_off(
         )
     drawn = iter(stream(seed, "held-out speakers").permutation(speakers).tolist())
     home = {next(drawn): part for part, count in held_out.items() for _ in range(count)}
-    split: dict[str, list[Utterance[Where]]] = {"train": [], **{part: [] for part in held_out}}
+    split: dict[str, list[ImportedUtterance[Where]]] = {"train": [], **{part: [] for part in held_out}}
     for utterance in train:
         split[home.get(utterance.speaker, "train")].append(utterance)
     return split | {part: utterances for part, utterances in parts.items() if part != "train"}
 
 
 def chunks(
-    parts: Mapping[str, list[Utterance[Where]]], bytes_each: int, whole_speakers: bool = False
+    parts: Mapping[str, list[ImportedUtterance[Where]]], bytes_each: int, whole_speakers: bool = False
 ) -> dict[str, list[Chunk[Where]]]:
     """Divide each part into shards, with frames of `bytes_each`; with `whole_speakers`, no speaker is in two shards.
 
@@ -88,14 +88,14 @@ def chunks(
 
 
 def _groups(
-    utterances: list[Utterance[Where]], bytes_each: int, whole_speakers: bool
-) -> Iterator[list[Utterance[Where]]]:
+    utterances: list[ImportedUtterance[Where]], bytes_each: int, whole_speakers: bool
+) -> Iterator[list[ImportedUtterance[Where]]]:
     """Groups of about equal size, between SMALLEST and LARGEST bytes."""
-    together: dict[str, list[Utterance[Where]]] = {}
+    together: dict[str, list[ImportedUtterance[Where]]] = {}
     for each in utterances:
         together.setdefault((each.speaker or each.key) if whole_speakers else each.key, []).append(each)
     size = min(max(sum(each.frames for each in utterances) * bytes_each // PIECES, SMALLEST), LARGEST)
-    group: list[Utterance[Where]] = []
+    group: list[ImportedUtterance[Where]] = []
     held = 0
     for own in together.values():
         added = sum(each.frames for each in own) * bytes_each
@@ -107,7 +107,9 @@ def _groups(
         yield group
 
 
-def _chunks(part: list[Utterance[Where]], groups: Iterable[list[Utterance[Where]]]) -> list[Chunk[Where]]:
+def _chunks(
+    part: list[ImportedUtterance[Where]], groups: Iterable[list[ImportedUtterance[Where]]]
+) -> list[Chunk[Where]]:
     names = {name: number for number, name in enumerate(sorted({each.speaker for each in part}))}
     return [
         Chunk(tuple(group), () if "" in names else tuple(names[each.speaker] for each in group)) for group in groups

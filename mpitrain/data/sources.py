@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mpitrain.data import arrays, cifar, mnist, picture_folders
-from mpitrain.data.plan import Plan
+from mpitrain.data.plan import CorpusPlan
 from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.start import Subparsers
@@ -72,7 +72,7 @@ def _add_arrays(sources: Subparsers) -> None:
     add_common(parser, _arrays)
 
 
-def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Namespace], Plan]) -> None:
+def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Namespace], CorpusPlan]) -> None:
     """Add the arguments that all importers share, after their own: the folder and the number of processes."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
     parser.add_argument(
@@ -91,23 +91,23 @@ def require_least(options: argparse.Namespace, **least: int) -> None:
         raise BadInput(f"--classes {options.classes}: at least 1, at most {CLASSES:,}")
 
 
-def _cifar(options: argparse.Namespace) -> Plan:
+def _cifar(options: argparse.Namespace) -> CorpusPlan:
     coarse = getattr(options, "labels", "") == "coarse"
     return cifar.plan(options.source, options.name + ("-coarse" if coarse else ""))
 
 
-def _mnist(options: argparse.Namespace) -> Plan:
+def _mnist(options: argparse.Namespace) -> CorpusPlan:
     require_least(options, classes=1)
     return mnist.plan(options.source, options.classes)
 
 
-def _images(options: argparse.Namespace) -> Plan:
+def _images(options: argparse.Namespace) -> CorpusPlan:
     require_least(options, size=0, seed=0)
     look = picture_folders.Look(options.size, options.grey)
     return picture_folders.plan(options.source, look, picture_folders.Split(options.dev, options.test, options.seed))
 
 
-def _arrays(options: argparse.Namespace) -> Plan:
+def _arrays(options: argparse.Namespace) -> CorpusPlan:
     require_least(options, classes=1)
     kind = "images" if options.images else "frames"
     if options.channels_first and kind == "frames":

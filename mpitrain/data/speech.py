@@ -26,7 +26,7 @@ from mpitrain.data.labels import Numbering
 from mpitrain.data.phone_states import PhoneState, choose
 from mpitrain.data.processes import processes, unbroken
 from mpitrain.data.spoken import Spoken
-from mpitrain.data.utterances import PARTS, Recipe, Utterance, speakers, utterance
+from mpitrain.data.utterances import PARTS, SpeechRecipe, Utterance, speakers, utterance
 from mpitrain.data.validation import Value
 from mpitrain.data.writer import LIMIT
 from mpitrain.errors import BadInput
@@ -41,7 +41,12 @@ Make = Callable[[int], Utterance | None]
 
 
 def prepare_speech(
-    folder: Path, recipe: Recipe, hours: float = 1.0, classes: int = 1998, jobs: int | None = None, limit: int = LIMIT
+    folder: Path,
+    recipe: SpeechRecipe,
+    hours: float = 1.0,
+    classes: int = 1998,
+    jobs: int | None = None,
+    limit: int = LIMIT,
 ) -> None:
     """Write `hours` of training speech with `classes` phone states, and the held-out parts, into `folder`.
 
@@ -107,7 +112,7 @@ def _make_room(folder: Path) -> None:
         raise BadInput(f"{folder}: already holds shards; delete them to start over")
 
 
-def _attributes(recipe: Recipe, names: list[str], train: Spoken) -> dict[str, Value]:
+def _attributes(recipe: SpeechRecipe, names: list[str], train: Spoken) -> dict[str, Value]:
     return {
         "classes": len(names),
         NAMES: named(names),

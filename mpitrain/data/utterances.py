@@ -30,7 +30,7 @@ VARIANTS = """
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SpeechRecipe:
     """What to synthesise, and its features. `noise`: SNR in dB of half of the training utterances, None for none."""
 
     language: str = "bn"
@@ -68,7 +68,7 @@ def speakers(seed: int, part: str) -> list[Voice]:
     ]
 
 
-def utterance(recipe: Recipe, part: str, number: int) -> Utterance | None:
+def utterance(recipe: SpeechRecipe, part: str, number: int) -> Utterance | None:
     """Synthesise utterance `number` of a part; None if espeak-ng finds nothing to say. Raises BadInput like `speak`."""
     rng = stream(recipe.seed, "utterance", PARTS.index(part), number)
     voices = speakers(recipe.seed, part)
@@ -95,7 +95,7 @@ def _between_silences(speech: Speech, rng: np.random.Generator) -> Speech:
     return Speech(np.pad(speech.samples, (before, after)), phones, starts)
 
 
-def _snr(recipe: Recipe, part: str, rng: np.random.Generator) -> float | None:
+def _snr(recipe: SpeechRecipe, part: str, rng: np.random.Generator) -> float | None:
     """The signal-to-noise ratio in dB, None for a clean recording. Training has up to 20 dB less noise than the noisy
     test set."""
     if part == "test-noisy":

@@ -20,16 +20,16 @@ from mpitrain.data.features import (
     with_deltas,
 )
 from mpitrain.data.kaldi_archive import script
-from mpitrain.data.labels import Labels, Numbering, classes_of, read_frames, read_segments
-from mpitrain.data.plan import Plan
-from mpitrain.data.recorded import Chunk, Utterance, alike, chunks, left_out, shard, speakers_of, split_off
+from mpitrain.data.labels import Numbering, UtteranceLabels, classes_of, read_frames, read_segments
+from mpitrain.data.plan import CorpusPlan
+from mpitrain.data.recorded import Chunk, ImportedUtterance, alike, chunks, left_out, shard, speakers_of, split_off
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
 
 @dataclass(frozen=True)
-class How:
+class RecordingOptions:
     """How recordings are prepared. `background`: the class between segments; the others as in kaldi.How."""
 
     bins: int = 23
@@ -40,30 +40,30 @@ class How:
     rate: int = 0  # sampling rate of all recordings in Hz
 
 
-class Where(NamedTuple):
+class LabelledRecording(NamedTuple):
     """The recording, its labels, and the file with the labels."""
 
     path: str
-    labels: Labels
+    labels: UtteranceLabels
     label_file: str
 
 
 def plan(
     sources: dict[str, Path],
     label_file: Path,
-    how: How,
+    how: RecordingOptions,
     held_out: dict[str, int],
     *,
     segments: bool = False,
     background: str | None = None,
     seed: int = 1,
-) -> Plan:
+) -> CorpusPlan:
     """The plan for the folder (or list, with a key and a path per line) of each part and the labels of all, by key.
 
     `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
     """
     labels, names, fill = _labels(label_file, segments, background)
-    parts: dict[str, list[Utterance[Where]]] = {}
+    parts: dict[str, list[ImportedUtterance[LabelledRecording]]] = {}
     notes: tuple[str, ...] = ()
     rates: dict[int, str] = {}
     for part, source in sources.items():
@@ -78,10 +78,12 @@ def plan(
         attributes[NAMES] = named(names)
     shards = chunks(split_off(parts, held_out, seed), 4 * dims)
     prepared = preparation(how.rate, how.bins, how.deltas)
-    return Plan("frames", attributes, shards, _files, partial(_shard, how), how, notes, prepared)
+    return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how), how, notes, prepared)
 
 
-def _labels(path: Path, segments: bool, background: str | None) -> tuple[dict[str, Labels], list[str], int | None]:
+def _labels(
+    path: Path, segments: bool, background: str | None
+) -> tuple[dict[str, UtteranceLabels], list[str], int | None]:
     """The labels of each key, the names of the classes unless they are integers, and the class of the background."""
     numbering = Numbering[str]()
     found = (read_segments if segments else read_frames)(path, numbering)
@@ -94,8 +96,8 @@ def _labels(path: Path, segments: bool, background: str | None) -> tuple[dict[st
 
 
 def _utterances(
-    source: Path, labels: dict[str, Labels], label_file: Path, rates: dict[int, str]
-) -> tuple[list[Utterance[Where]], list[str]]:
+    source: Path, labels: dict[str, UtteranceLabels], label_file: Path, rates: dict[int, str]
+) -> tuple[list[ImportedUtterance[LabelledRecording]], list[str]]:
     """The utterances with labels, and the keys of those without."""
     recordings = _recordings(source, labels)
     speakers = speakers_of(source if source.is_dir() else source.parent)
@@ -106,8 +108,8 @@ def _utterances(
             rates.setdefault(rate, path)
             if rate != (first := next(iter(rates))):
                 raise BadInput(f"{path}: {rate} samples a second, {rates[first]} has {first}")
-            where = Where(path, labels[key], str(label_file))
-            found.append(Utterance(key, speakers.get(key, ""), int(length / rate / SHIFT), where))
+            where = LabelledRecording(path, labels[key], str(label_file))
+            found.append(ImportedUtterance(key, speakers.get(key, ""), int(length / rate / SHIFT), where))
     missing = [key for key in recordings if key not in labels]
     if not found:
         such = f", such as {missing[0]}" if missing else ""
@@ -115,7 +117,7 @@ def _utterances(
     return found, missing
 
 
-def _recordings(source: Path, labels: dict[str, Labels]) -> dict[str, str]:
+def _recordings(source: Path, labels: dict[str, UtteranceLabels]) -> dict[str, str]:
     """The path of each recording by its key: the file name without extension, with folders if the labels use them."""
     if not source.exists():
         raise BadInput(f"{source}: no such folder or list")
@@ -132,23 +134,23 @@ def _recordings(source: Path, labels: dict[str, Labels]) -> dict[str, str]:
     return found
 
 
-def _key(path: Path, labels: dict[str, Labels]) -> str:
+def _key(path: Path, labels: dict[str, UtteranceLabels]) -> str:
     whole = path.as_posix()
     return whole if whole in labels else path.name
 
 
-def _files(chunk: Chunk[Where]) -> Iterator[Path]:
+def _files(chunk: Chunk[LabelledRecording]) -> Iterator[Path]:
     """The label file and the recordings."""
     yield from {Path(utterance.where.label_file) for utterance in chunk.utterances}
     yield from (Path(utterance.where.path) for utterance in chunk.utterances)
 
 
-def _shard(how: How, chunk: Chunk[Where]) -> dict[str, Array]:
+def _shard(how: RecordingOptions, chunk: Chunk[LabelledRecording]) -> dict[str, Array]:
     """The arrays of a shard. Raises BadInput naming the recording."""
     return shard(chunk, [_pair(utterance, how) for utterance in chunk.utterances])
 
 
-def _pair(utterance: Utterance[Where], how: How) -> tuple[Array, Array]:
+def _pair(utterance: ImportedUtterance[LabelledRecording], how: RecordingOptions) -> tuple[Array, Array]:
     where = utterance.where
     samples = read_samples(where.path)
     features = _features(samples, how)
@@ -157,6 +159,6 @@ def _pair(utterance: Utterance[Where], how: How) -> tuple[Array, Array]:
     return alike(features, where.labels.at(times, how.background, name), how.tolerance, how.classes, name)
 
 
-def _features(samples: Array, how: How) -> Array:
+def _features(samples: Array, how: RecordingOptions) -> Array:
     static = log_mel(samples, how.rate, how.bins)
     return with_deltas(static) if how.deltas and len(static) else static

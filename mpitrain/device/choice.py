@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mpitrain.config import Run
+from mpitrain.config import RunOptions
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, first_line, missing
 from mpitrain.mpi import Transport
@@ -14,7 +14,7 @@ MISSING, TOOLKIT = "CuPy is not installed", "CuPy finds no CUDA toolkit"
 
 
 def choose(
-    run: Run,
+    run: RunOptions,
     local_rank: int,
     environment: Mapping[str, str] = os.environ,
     unfit: Callable[[], str] = lambda: "",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpitrain.device.gpu_memory import GpuMemory
-from mpitrain.device.streams import Event, Stream
+from mpitrain.device.streams import Stream, StreamEvent
 from mpitrain.flat import Array, share
 from mpitrain.mpi import Transport
 from mpitrain.mpi.communicator import Request
@@ -58,7 +58,7 @@ class ChunkedCollective:
 class Mark:
     """An event in a stream, with the interface of an MPI request."""
 
-    event: Event
+    event: StreamEvent
 
     def Test(self) -> bool:  # named as in MPI's requests
         """Whether the stream has reached the event."""

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpitrain.device.gpu_memory import GpuMemory
-from mpitrain.device.streams import Event
+from mpitrain.device.streams import StreamEvent
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
-from mpitrain.mpi.collectives import Counted
+from mpitrain.mpi.collectives import CountedCollectives
 from mpitrain.mpi.communicator import Request
 
 
@@ -30,11 +30,11 @@ class Queued(Request, Protocol):
         """Advance as far as possible; whether it has completed."""
 
 
-class Operation:
+class PendingCollective:
     """One collective in progress, with the interface of an MPI request."""
 
     def __init__(
-        self, queue: "StagedTransport", start: Callable[[], Request], end: Callable[[], None], ready: Event
+        self, queue: "StagedTransport", start: Callable[[], Request], end: Callable[[], None], ready: StreamEvent
     ) -> None:
         self._queue, self._start, self._end, self._ready = queue, start, end, ready
         self._request: Request | None = None
@@ -59,14 +59,14 @@ class Operation:
         return self.done
 
 
-class StagedTransport(Counted):
+class StagedTransport(CountedCollectives):
     """A transport whose collectives also accept device arrays. Everything else is passed to the wrapped transport."""
 
     def __init__(self, transport: Transport, device: GpuMemory) -> None:
         self._transport, self._device = transport, device
         self._waiting: deque[Queued] = deque()
         self._queues = [self._waiting]  # with those of the duplicate
-        self._spare: dict[tuple[int, str], list[tuple[Array, Event]]] = {}
+        self._spare: dict[tuple[int, str], list[tuple[Array, StreamEvent]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -174,14 +174,14 @@ class StagedTransport(Counted):
                     self._spare.setdefault((host.size, host.dtype.char), []).append((host, free))
             device.after(device.incoming, device.compute)
 
-        return self._enqueue(Operation(self, lambda: start([host for host, _ in here]), end, ready))
+        return self._enqueue(PendingCollective(self, lambda: start([host for host, _ in here]), end, ready))
 
     def _enqueue(self, operation: Queued) -> Request:
         self._waiting.append(operation)
         self.advance()
         return operation
 
-    def _pinned(self, array: Array) -> tuple[Array, Event]:
+    def _pinned(self, array: Array) -> tuple[Array, StreamEvent]:
         """A flat pinned array of the same size, with the event of its last copy."""
         spare = self._spare.get((array.size, array.dtype.char), [])
         if spare:

@@ -21,7 +21,7 @@ from mpitrain.ops.residual import accumulate
 from mpitrain.rules import Rule
 
 if TYPE_CHECKING:
-    from mpitrain.models.torch_place import Place
+    from mpitrain.models.torch_place import CpuPlace
 
 
 class Cpu:
@@ -49,7 +49,7 @@ class Cpu:
         """Buffers and array functions for a network."""
         return Workspace()
 
-    def place(self) -> "Place":
+    def place(self) -> "CpuPlace":
         """Where a module of PyTorch's computes."""
         from mpitrain.models.torch_place import HOST
 

@@ -24,7 +24,7 @@ class CudnnProducts:
         self.cupy, self.cudnn, self.precision = cupy, cudnn, precision
         self.handle = cudnn.create_handle()
         cudnn.set_stream(handle=self.handle, stream=cupy.cuda.get_current_stream().ptr)
-        self._plans: dict[tuple[Any, ...], Plan | None] = {}
+        self._plans: dict[tuple[Any, ...], ConvolutionPlan | None] = {}
         self._workspace = cupy.empty(0, np.uint8)
 
     @classmethod
@@ -53,7 +53,7 @@ class CudnnProducts:
         key = kind, window, x, filters, arrays[2].dtype.char
         if key not in self._plans:
             try:
-                self._plans[key] = Plan(self, kind, window, x, filters, arrays[2].dtype)
+                self._plans[key] = ConvolutionPlan(self, kind, window, x, filters, arrays[2].dtype)
             except (RuntimeError, ValueError, self.cudnn.cudnnGraphNotSupportedError):
                 self._plans[key] = None
         plan = self._plans[key]
@@ -65,7 +65,7 @@ class CudnnProducts:
         return True
 
 
-class Plan:
+class ConvolutionPlan:
     """A convolution or one of its gradients for given shapes, which is built once and run many times."""
 
     def __init__(

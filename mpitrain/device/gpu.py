@@ -19,7 +19,7 @@ from mpitrain.mpi import Transport
 from mpitrain.rules import Rule
 
 if TYPE_CHECKING:
-    from mpitrain.models.torch_place import Place
+    from mpitrain.models.torch_place import CpuPlace
 
 
 class Gpu(GpuMemory, Cpu):
@@ -49,7 +49,7 @@ class Gpu(GpuMemory, Cpu):
     def workspace(self) -> Workspace:
         return GpuWorkspace(self)
 
-    def place(self) -> "Place":
+    def place(self) -> "CpuPlace":
         from mpitrain.device.gpu_place import GpuPlace
 
         self._convolutions = "PyTorch"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.device.streams import Event, Stream
+from mpitrain.device.streams import Stream, StreamEvent
 from mpitrain.flat import Array
 
 CHUNK = 1 << 20  # elements staged at a time: 4 MiB, while 1 MiB suffices for the full speed of the bus
@@ -22,7 +22,7 @@ class GpuMemory:
         cupy.cuda.Device(number).use()
         self.compute, self.incoming, self.leaving = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
         self.compute.__enter__()  # not `use`, whose effect ends with any `with` block, even in CuPy's own functions
-        self._chunks: dict[np.dtype, list[tuple[Array, Event]]] = {}
+        self._chunks: dict[np.dtype, list[tuple[Array, StreamEvent]]] = {}
 
     def to_device(self, vector: Array) -> Array:
         if not isinstance(vector, np.ndarray):
@@ -50,7 +50,7 @@ class GpuMemory:
 
     def download(self, vector: Array, to: Array) -> None:
         self.after(self.compute, self.leaving)
-        coming: list[tuple[slice, Array, Event]] = []
+        coming: list[tuple[slice, Array, StreamEvent]] = []
         for number, start in enumerate(range(0, to.size, CHUNK)):
             piece = slice(start, min(start + CHUNK, to.size))
             if len(coming) == 2:
@@ -73,7 +73,7 @@ class GpuMemory:
             memory = self.cupy.cuda.alloc_pinned_memory(max(size, 1))
         return np.frombuffer(memory, np.uint8, size).view(dtype).reshape(shape)
 
-    def event(self) -> Event:
+    def event(self) -> StreamEvent:
         """An event to record in a stream."""
         return self.cupy.cuda.Event(disable_timing=True)
 
@@ -83,7 +83,7 @@ class GpuMemory:
         mark.record(first)
         then.wait_event(mark)
 
-    def _chunk(self, dtype: np.dtype, number: int, piece: slice) -> tuple[Array, Event]:
+    def _chunk(self, dtype: np.dtype, number: int, piece: slice) -> tuple[Array, StreamEvent]:
         """One of two alternating pinned buffers, with the event of its last copy."""
         if dtype not in self._chunks:
             self._chunks[dtype] = [(self.pinned(CHUNK, dtype), self.event()) for _ in range(2)]
@@ -91,6 +91,6 @@ class GpuMemory:
         return buffer[: piece.stop - piece.start], copied
 
     @staticmethod
-    def _arrive(piece: slice, pinned: Array, copied: Event, to: Array) -> None:
+    def _arrive(piece: slice, pinned: Array, copied: StreamEvent, to: Array) -> None:
         copied.synchronize()
         np.copyto(to[piece], pinned)

@@ -13,10 +13,10 @@ import torch
 
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.flat import Array
-from mpitrain.models.torch_place import Hook, Place
+from mpitrain.models.torch_place import CpuPlace, Hook
 
 
-class GpuPlace(Place):
+class GpuPlace(CpuPlace):
     """The rank's GPU. Other products than those under `bf16` are in TF32 unless `matmul` is "float32"."""
 
     def __init__(self, device: GpuMemory, matmul: str) -> None:

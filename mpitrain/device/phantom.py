@@ -22,7 +22,7 @@ NO_SAMPLES = Batch(np.empty(0), np.empty(0, np.int32))
 CHECKSUM = 1 << 63  # as long in a message as almost every checksum
 
 
-class Phantom(NDArrayOperatorsMixin):
+class PhantomVector(NDArrayOperatorsMixin):
     """A vector of `size` elements that takes no memory. What NumPy does to it has no effect; sums of it are 0."""
 
     ndim = 1
@@ -35,23 +35,23 @@ class Phantom(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, part: slice) -> "Phantom":
-        return Phantom(len(range(*part.indices(self.size))), self.dtype)
+    def __getitem__(self, part: slice) -> "PhantomVector":
+        return PhantomVector(len(range(*part.indices(self.size))), self.dtype)
 
     def __setitem__(self, part: slice, value: object) -> None:
         pass
 
-    def copy(self) -> "Phantom":
+    def copy(self) -> "PhantomVector":
         """Another one."""
-        return Phantom(self.size, self.dtype)
+        return PhantomVector(self.size, self.dtype)
 
-    def get(self) -> "Phantom":
+    def get(self) -> "PhantomVector":
         """Itself, in host memory."""
         return self
 
-    def view(self, dtype: DTypeLike) -> "Phantom":
+    def view(self, dtype: DTypeLike) -> "PhantomVector":
         """The same bytes as elements of another type."""
-        return Phantom(self.nbytes // np.dtype(dtype).itemsize, dtype)
+        return PhantomVector(self.nbytes // np.dtype(dtype).itemsize, dtype)
 
     def fill(self, value: float) -> None:
         """No effect."""
@@ -65,7 +65,7 @@ class Phantom(NDArrayOperatorsMixin):
         self, function: Callable[..., Any], types: object, given: tuple[Any, ...], how: dict[str, Any]
     ) -> Any:
         if function in (np.empty_like, np.zeros_like):
-            return Phantom(how.get("shape", self.size), how.get("dtype") or self.dtype)
+            return PhantomVector(how.get("shape", self.size), how.get("dtype") or self.dtype)
         return None if function is np.copyto else 0.0
 
 
@@ -115,7 +115,7 @@ class Phantoms(Paced):
         return Nothing()
 
     def to_device(self, vector: Array) -> Array:
-        return Phantom(vector.size, vector.dtype)
+        return PhantomVector(vector.size, vector.dtype)
 
     def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
         pass
@@ -124,10 +124,10 @@ class Phantoms(Paced):
         pass
 
     def host_like(self, vector: Array) -> Array:
-        return Phantom(vector.size, vector.dtype)
+        return PhantomVector(vector.size, vector.dtype)
 
     def host_zeros(self, size: int, dtype: np.dtype) -> Array:
-        return Phantom(size, dtype)
+        return PhantomVector(size, dtype)
 
     def host_words(self, size: int) -> Array:
         return np.empty(size, np.uint32)  # which are in the messages

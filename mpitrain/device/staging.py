@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from mpitrain.device.gpu_memory import GpuMemory
-from mpitrain.device.streams import Event, Stream
+from mpitrain.device.streams import Stream, StreamEvent
 from mpitrain.flat import Array
 
 
@@ -16,7 +16,7 @@ class Outgoing:
     def __init__(self, device: GpuMemory, stream: Stream, vector: Array, to: Array) -> None:
         self._device, self._stream, self._vector, self._to = device, stream, vector, to
         self._pinned = device.host_like(vector)
-        self._under_way: deque[tuple[slice, Event]] = deque()
+        self._under_way: deque[tuple[slice, StreamEvent]] = deque()
 
     def start(self, part: slice) -> None:
         """Copy this part, which is final once the kernels launched so far have run. It must not change until
@@ -50,7 +50,7 @@ class GpuStaging:
         treat: Callable[[slice, Array], Array | None],
     ) -> Iterator[tuple[slice, Array | None]]:
         """Like Staging.through. A piece is yielded when the staging of the next one has begun."""
-        device, coming = self._device, deque[tuple[slice, Array | None, Event]]()
+        device, coming = self._device, deque[tuple[slice, Array | None, StreamEvent]]()
         for number, piece in enumerate(pieces):
             slot = self._slot(number, piece.stop - piece.start)
             slot.copied.synchronize()  # until then its pinned memory is still being read
@@ -68,7 +68,7 @@ class GpuStaging:
         for each in coming:
             yield self._arrive(*each)
 
-    def _send_back(self, piece: slice, result: Array | None) -> tuple[Array | None, Event]:
+    def _send_back(self, piece: slice, result: Array | None) -> tuple[Array | None, StreamEvent]:
         copied = self._device.event()
         if result is None:
             return None, copied
@@ -79,7 +79,7 @@ class GpuStaging:
         return host, copied
 
     @staticmethod
-    def _arrive(piece: slice, host: Array | None, copied: Event) -> tuple[slice, Array | None]:
+    def _arrive(piece: slice, host: Array | None, copied: StreamEvent) -> tuple[slice, Array | None]:
         if host is not None:
             copied.synchronize()
         return piece, host

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Protocol
 
 
-class Event(Protocol):
+class StreamEvent(Protocol):
     """A mark in a stream, reached when all work before it has run."""
 
     @property
@@ -27,6 +27,6 @@ class Stream(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
-    def wait_event(self, event: Event, /) -> None: ...
+    def wait_event(self, event: StreamEvent, /) -> None: ...
 
     def synchronize(self) -> None: ...

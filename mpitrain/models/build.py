@@ -45,51 +45,51 @@ def network(made: Design, input_shape: Shape, classes: int, workspace: Workspace
 
 def _wants_images(made: Design) -> bool:
     """Whether a layer that works on images comes before the fully connected ones."""
-    before = [layer for layer in made.layers if not isinstance(layer, table.Dropout)]
-    return isinstance(before[0], table.Convolution | table.MaxPool | table.LocalResponseNorm)
+    before = [layer for layer in made.layers if not isinstance(layer, table.DropoutOptions)]
+    return isinstance(before[0], table.ConvolutionOptions | table.MaxPoolOptions | table.LocalResponseNormOptions)
 
 
 @singledispatch
-def make(layer: table.LayerTable) -> Layer:
+def make(layer: table.LayerOptions) -> Layer:
     """The layer that a table describes, whose numbers are all known."""
     raise NotImplementedError(f"no layer of kind {layer.kind}")
 
 
 @make.register
-def _(layer: table.Convolution) -> Layer:
+def _(layer: table.ConvolutionOptions) -> Layer:
     pool = MaxPool(layer.pool, layer.pool_stride) if layer.pool else None
     geometry = layer.filters, layer.kernel, layer.stride, layer.pad, pool
     return Convolution(*geometry, deviation=layer.deviation, bias=layer.bias, gain=layer.gain, groups=layer.groups)
 
 
 @make.register
-def _(layer: table.FullyConnected) -> Layer:
+def _(layer: table.FullyConnectedOptions) -> Layer:
     assert layer.units is not None and layer.bias is not None
     return FullyConnected(layer.units, layer.deviation, layer.bias, layer.gain, layer.columns)
 
 
 @make.register
-def _(layer: table.MaxPool) -> Layer:
+def _(layer: table.MaxPoolOptions) -> Layer:
     return MaxPool(layer.size, layer.stride)
 
 
 @make.register
-def _(layer: table.LocalResponseNorm) -> Layer:
+def _(layer: table.LocalResponseNormOptions) -> Layer:
     return LocalResponseNorm(layer.size, layer.scale, layer.power, layer.offset)
 
 
 @make.register
-def _(layer: table.Dropout) -> Layer:
+def _(layer: table.DropoutOptions) -> Layer:
     return Dropout(layer.rate, layer.scaled)
 
 
 @make.register
-def _(layer: table.Relu) -> Layer:
+def _(layer: table.ReluOptions) -> Layer:
     return Relu()
 
 
 @make.register
-def _(layer: table.Sigmoid) -> Layer:
+def _(layer: table.SigmoidOptions) -> Layer:
     return Sigmoid()
 
 

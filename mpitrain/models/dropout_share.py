@@ -13,7 +13,7 @@ import numpy as np
 from mpitrain.flat import Array, blocks
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.models.workspace import Workspace
-from mpitrain.schedules.hybrid import Share
+from mpitrain.schedules.hybrid import ExampleRange
 
 ROWS = 64  # examples drawn at a time
 
@@ -46,7 +46,7 @@ class DropoutShare:
         self._workspace.ops.dropout(rest, rest, factors, rng, self.rate, self.kept)
         np.copyto(self._keep, factors[:, self.own].T)
 
-    def of(self, pieces: Sequence[Share]) -> Array:
+    def of(self, pieces: Sequence[ExampleRange]) -> Array:
         """The factors [own units, n] for the examples of the pieces."""
         first, last = pieces[0], pieces[-1]
         count = sum(piece.examples for piece in pieces)

@@ -20,7 +20,7 @@ from mpitrain.models.layer import Layer
 from mpitrain.models.network import Network
 
 
-class Stage(NamedTuple):
+class FullyConnectedStage(NamedTuple):
     """A fully connected layer with the elementwise layers that follow it: activations, then optionally dropout."""
 
     layer: FullyConnected
@@ -33,7 +33,7 @@ class Stage(NamedTuple):
         return prod(self.layer.input_shape)
 
 
-def stages(network: Network, parts: int) -> list[Stage]:
+def stages(network: Network, parts: int) -> list[FullyConnectedStage]:
     """The fully connected layers of a network, to be divided into `parts`. Raises BadInput if that is impossible,
     saying why."""
     before, after = network.layers[: network.split], network.layers[network.split :]
@@ -41,7 +41,7 @@ def stages(network: Network, parts: int) -> list[Stage]:
         raise BadInput(
             f"{network.name}: hybrid needs convolutional layers before the fully connected ones; there are none"
         )
-    found: list[Stage] = []
+    found: list[FullyConnectedStage] = []
     for layer in after:
         if isinstance(layer, FullyConnected):
             if layer.units < parts:
@@ -53,7 +53,7 @@ def stages(network: Network, parts: int) -> list[Stage]:
                     f"{network.name}: {layer.name} has {layer.columns} columns, which {parts} ranks of hybrid cannot "
                     "share evenly"
                 )
-            found.append(Stage(layer, (), None))
+            found.append(FullyConnectedStage(layer, (), None))
         elif isinstance(layer, Relu | Sigmoid) and found[-1].dropout is None:
             found[-1] = found[-1]._replace(activations=(*found[-1].activations, layer))
         elif isinstance(layer, Dropout) and found[-1].dropout is None:
@@ -75,7 +75,7 @@ class Partition:
     parts: int
 
     @property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[FullyConnectedStage]:
         """The fully connected layers. Raises BadInput."""
         return stages(self.network, self.parts)
 

@@ -13,7 +13,7 @@ from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.rng import stream
 
 
-class Phantom:
+class PhantomModel:
     """`of` another model, whose gradient of one sample has shown its parts. The loss is 0."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, get_args
 from mpitrain.errors import BadInput
 from mpitrain.models.table import (
     AnyLayer,
-    Convolution,
-    Dropout,
-    FullyConnected,
-    LocalResponseNorm,
-    MaxPool,
+    ConvolutionOptions,
+    DropoutOptions,
+    FullyConnectedOptions,
+    LocalResponseNormOptions,
+    MaxPoolOptions,
     Output,
-    Relu,
+    ReluOptions,
     Scaled,
-    Sigmoid,
+    SigmoidOptions,
 )
 
 OUTPUTS: tuple[Output, ...] = get_args(Output)
@@ -55,13 +55,13 @@ class PresetOptions:
         """A hidden size after scaling, at least 1."""
         return max(1, round(self.width * number))
 
-    def drop(self, rate: float = 0.5, scaled: Scaled = "training") -> Dropout:
+    def drop(self, rate: float = 0.5, scaled: Scaled = "training") -> DropoutOptions:
         """Dropout at the paper's rate, unless it is overridden."""
-        return Dropout(rate if self.dropout is None else self.dropout, scaled)
+        return DropoutOptions(rate if self.dropout is None else self.dropout, scaled)
 
-    def classes(self, bias: float) -> FullyConnected:
+    def classes(self, bias: float) -> FullyConnectedOptions:
         """The outputs of a paper that says their bias: of a softmax, since logistic ones begin at 1/classes."""
-        return FullyConnected(gain=1.0, bias=bias if self.output == "softmax" else None)
+        return FullyConnectedOptions(gain=1.0, bias=bias if self.output == "softmax" else None)
 
 
 Layers = Callable[[PresetOptions], list[AnyLayer]]
@@ -70,14 +70,14 @@ Layers = Callable[[PresetOptions], list[AnyLayer]]
 def digits_cnn(o: PresetOptions) -> list[AnyLayer]:
     """Our own network for the embedded 8 x 8 digits: conv 16 x 3², pool 2, conv 32 x 3², fc 64."""
     return [
-        Convolution(o.units(16), 3, pad=1, pool=2),
-        Relu(),
-        Convolution(o.units(32), 3, pad=1),
-        Relu(),
-        FullyConnected(o.units(64)),
-        Relu(),
+        ConvolutionOptions(o.units(16), 3, pad=1, pool=2),
+        ReluOptions(),
+        ConvolutionOptions(o.units(32), 3, pad=1),
+        ReluOptions(),
+        FullyConnectedOptions(o.units(64)),
+        ReluOptions(),
         o.drop(0.0),
-        FullyConnected(gain=1.0),
+        FullyConnectedOptions(gain=1.0),
     ]
 
 
@@ -88,9 +88,9 @@ def chan2014_cnn(o: PresetOptions) -> list[AnyLayer]:
     """
     layers: list[AnyLayer] = []
     for filters, kernel in ((64, 5), (128, 3)):
-        layers += [Convolution(o.units(filters), kernel, pool=2, bias=0.1), Relu()]
+        layers += [ConvolutionOptions(o.units(filters), kernel, pool=2, bias=0.1), ReluOptions()]
     for _ in range(2):
-        layers += [FullyConnected(o.units(1024), bias=0.1), Relu(), o.drop()]
+        layers += [FullyConnectedOptions(o.units(1024), bias=0.1), ReluOptions(), o.drop()]
     return [*layers, o.classes(bias=0.1)]
 
 
@@ -101,7 +101,7 @@ def chan2014_dnn(o: PresetOptions) -> list[AnyLayer]:
     """
     layers: list[AnyLayer] = []
     for _ in range(o.hidden_layers or 5):
-        layers += [FullyConnected(o.units(1024), bias=0.1), Relu(), o.drop()]
+        layers += [FullyConnectedOptions(o.units(1024), bias=0.1), ReluOptions(), o.drop()]
     return [*layers, o.classes(bias=0.1)]
 
 
@@ -111,10 +111,10 @@ def sigmoid_dnn(units: int, o: PresetOptions) -> list[AnyLayer]:
     for depth in range(o.hidden_layers or 5):
         # A sigmoid's slope is at most 1/4, and less where it saturates. With the usual gain of 1, five layers of 154
         # units did not learn the digits in 12 epochs of SGD; with 16 they reached 7 % test error, with 32 2 %.
-        layers += [FullyConnected(o.units(units), gain=32.0 if depth else 2.0), Sigmoid()]
+        layers += [FullyConnectedOptions(o.units(units), gain=32.0 if depth else 2.0), SigmoidOptions()]
         if o.dropout:
             layers.append(o.drop())
-    return [*layers, FullyConnected(gain=1.0)]
+    return [*layers, FullyConnectedOptions(gain=1.0)]
 
 
 def zhang2013_dnn(o: PresetOptions) -> list[AnyLayer]:
@@ -130,16 +130,16 @@ def strom2015_dnn(o: PresetOptions) -> list[AnyLayer]:
 def easgd_cifar(o: PresetOptions) -> list[AnyLayer]:
     """Zhang, Choromanska, LeCun 2015 §5.1: (3,28)C(64,24)P(64,12)C(128,8)P(128,4)C(64,2)D(256,1)S(10,1)."""
     return [
-        Convolution(o.units(64), 5, pool=2),
-        Relu(),
-        Convolution(o.units(128), 5, pool=2),
-        Relu(),
-        Convolution(o.units(64), 3),
-        Relu(),
-        FullyConnected(o.units(256)),
-        Relu(),
+        ConvolutionOptions(o.units(64), 5, pool=2),
+        ReluOptions(),
+        ConvolutionOptions(o.units(128), 5, pool=2),
+        ReluOptions(),
+        ConvolutionOptions(o.units(64), 3),
+        ReluOptions(),
+        FullyConnectedOptions(o.units(256)),
+        ReluOptions(),
         o.drop(),
-        FullyConnected(gain=1.0),
+        FullyConnectedOptions(gain=1.0),
     ]
 
 
@@ -151,9 +151,9 @@ def easgd_imagenet(o: PresetOptions) -> list[AnyLayer]:
     convolutions = ((96, 7, 2, 3), (256, 5, 1, 2), (384, 3, 1, 0), (384, 2, 1, 0), (256, 2, 1, 2))
     layers: list[AnyLayer] = []
     for filters, kernel, stride, pool in convolutions:
-        layers += [Convolution(o.units(filters), kernel, stride, pool=pool or None, bias=0.1), Relu()]
+        layers += [ConvolutionOptions(o.units(filters), kernel, stride, pool=pool or None, bias=0.1), ReluOptions()]
     for _ in range(2):
-        layers += [FullyConnected(o.units(4096), bias=0.1), Relu(), o.drop()]
+        layers += [FullyConnectedOptions(o.units(4096), bias=0.1), ReluOptions(), o.drop()]
     return [*layers, o.classes(bias=0.1)]
 
 
@@ -171,26 +171,30 @@ def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
     -ln(999) = -6.9 here, and fit any number of classes.
     """
     small, large = 0.01 / sqrt(o.width), 0.03 / sqrt(o.width)
-    norm = LocalResponseNorm(size=5, scale=1e-4 / 5)  # he divides the paper's 1e-4 by the size of the window
+    norm = LocalResponseNormOptions(size=5, scale=1e-4 / 5)  # he divides the paper's 1e-4 by the size of the window
     layers: list[AnyLayer] = [
-        Convolution(o.units(64), 11, stride=4, pad=2, deviation=0.01),  # from three channels at any width
+        ConvolutionOptions(o.units(64), 11, stride=4, pad=2, deviation=0.01),  # from three channels at any width
         norm,
-        MaxPool(3, 2),
-        Relu(),
-        Convolution(o.units(192), 5, pad=2, deviation=small, bias=1.0),
-        Relu(),
+        MaxPoolOptions(3, 2),
+        ReluOptions(),
+        ConvolutionOptions(o.units(192), 5, pad=2, deviation=small, bias=1.0),
+        ReluOptions(),
         norm,
-        MaxPool(3, 2),
-        Convolution(o.units(384), 3, pad=1, deviation=large),
-        Relu(),
-        Convolution(o.units(256), 3, pad=1, deviation=large, bias=1.0),
-        Relu(),
-        Convolution(o.units(256), 3, pad=1, pool=3, pool_stride=2, deviation=large, bias=1.0),
-        Relu(),
+        MaxPoolOptions(3, 2),
+        ConvolutionOptions(o.units(384), 3, pad=1, deviation=large),
+        ReluOptions(),
+        ConvolutionOptions(o.units(256), 3, pad=1, deviation=large, bias=1.0),
+        ReluOptions(),
+        ConvolutionOptions(o.units(256), 3, pad=1, pool=3, pool_stride=2, deviation=large, bias=1.0),
+        ReluOptions(),
     ]
     for _ in range(2):
-        layers += [FullyConnected(o.units(4096), deviation=small, bias=1.0), Relu(), o.drop(scaled="evaluation")]
-    return [*layers, FullyConnected(deviation=small)]
+        layers += [
+            FullyConnectedOptions(o.units(4096), deviation=small, bias=1.0),
+            ReluOptions(),
+            o.drop(scaled="evaluation"),
+        ]
+    return [*layers, FullyConnectedOptions(deviation=small)]
 
 
 @dataclass(frozen=True)

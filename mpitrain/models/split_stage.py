@@ -11,7 +11,7 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.models.fully_connected import blocks
 from mpitrain.models.layer import Views
-from mpitrain.models.partition import Stage
+from mpitrain.models.partition import FullyConnectedStage
 from mpitrain.models.workspace import Workspace
 
 Matmul = Callable[[Array, Array, Array], Any]  #: of a, b, out
@@ -60,7 +60,7 @@ class SplitStage:
     `inputs` are those that these units see, and of which x and its gradient consist here.
     """
 
-    def __init__(self, stage: Stage, own: slice, workspace: Workspace) -> None:
+    def __init__(self, stage: FullyConnectedStage, own: slice, workspace: Workspace) -> None:
         self.stage, self.own, self.workspace = stage, own, workspace
         self.units, self.count = stage.layer.units, own.stop - own.start
         columns, parts = stage.layer.columns, self.units // self.count

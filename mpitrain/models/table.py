@@ -27,7 +27,7 @@ Output = Literal["softmax", "logistic"]
 Scaled = Literal["training", "evaluation"]
 
 
-class LayerTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind"):
+class LayerOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind"):
     """A layer of a list; the tag is its `kind`."""
 
     @property
@@ -36,7 +36,7 @@ class LayerTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_fi
         return str(self.__struct_config__.tag)
 
 
-class Convolution(LayerTable, frozen=True, tag="convolution"):
+class ConvolutionOptions(LayerOptions, frozen=True, tag="convolution"):
     """`filters` square filters of side `kernel`, `stride` pixels apart, over an image with `pad` zeros at each edge;
     then, if `pool` is given, the maximum of windows of side `pool`, `pool_stride` apart (by default `pool`).
 
@@ -60,14 +60,14 @@ class Convolution(LayerTable, frozen=True, tag="convolution"):
             raise ValueError(f"pad = {self.pad}: at least the kernel's {self.kernel}; filters would see only zeros")
 
 
-class MaxPool(LayerTable, frozen=True, tag="max-pool"):
+class MaxPoolOptions(LayerOptions, frozen=True, tag="max-pool"):
     """The maximum of windows of side `size` inside the image, `stride` apart (by default `size`)."""
 
     size: Pixels
     stride: Pixels | None = None
 
 
-class LocalResponseNorm(LayerTable, frozen=True, tag="local-response-norm"):
+class LocalResponseNormOptions(LayerOptions, frozen=True, tag="local-response-norm"):
     """x / (offset + scale·Σ x²)^power, the sum over the `size` channels around each (Krizhevsky et al. 2012, §3.3).
 
     `scale` multiplies the sum, not the mean.
@@ -83,15 +83,15 @@ class LocalResponseNorm(LayerTable, frozen=True, tag="local-response-norm"):
             raise ValueError(f"size = {self.size} is even: a window has one channel in its middle")
 
 
-class Relu(LayerTable, frozen=True, tag="relu"):
+class ReluOptions(LayerOptions, frozen=True, tag="relu"):
     """max(x, 0)."""
 
 
-class Sigmoid(LayerTable, frozen=True, tag="sigmoid"):
+class SigmoidOptions(LayerOptions, frozen=True, tag="sigmoid"):
     """1 / (1 + exp(−x))."""
 
 
-class Dropout(LayerTable, frozen=True, tag="dropout"):
+class DropoutOptions(LayerOptions, frozen=True, tag="dropout"):
     """In training, each unit is set to 0 with probability `rate`, otherwise divided by 1 − rate. With `scaled =
     "evaluation"`, the form of 2012, it is left as it is instead, and multiplied by 1 − rate in evaluation: for rates
     and initial values that were found with that form."""
@@ -100,7 +100,7 @@ class Dropout(LayerTable, frozen=True, tag="dropout"):
     scaled: Scaled = "training"
 
 
-class FullyConnected(LayerTable, frozen=True, tag="fully-connected"):
+class FullyConnectedOptions(LayerOptions, frozen=True, tag="fully-connected"):
     """`units` sums of all inputs; the last one of a list has a unit for each class and may leave `units` out.
 
     With several `columns`, inputs and units are divided into as many equal parts, and each unit sees only the inputs of
@@ -116,16 +116,24 @@ class FullyConnected(LayerTable, frozen=True, tag="fully-connected"):
     bias: Finite | None = None
 
 
-AnyLayer = Convolution | MaxPool | LocalResponseNorm | Relu | Sigmoid | Dropout | FullyConnected
+AnyLayer = (
+    ConvolutionOptions
+    | MaxPoolOptions
+    | LocalResponseNormOptions
+    | ReluOptions
+    | SigmoidOptions
+    | DropoutOptions
+    | FullyConnectedOptions
+)
 
-KINDS: dict[str, type[LayerTable]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyLayer)}
+KINDS: dict[str, type[LayerOptions]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyLayer)}
 
 KEY = "model.layers"
 
 
 def check(layers: Sequence[AnyLayer]) -> None:
     """Raise BadInput naming the key of a list that is no network, whatever its inputs."""
-    connected = [place for place, layer in enumerate(layers) if isinstance(layer, FullyConnected)]
+    connected = [place for place, layer in enumerate(layers) if isinstance(layer, FullyConnectedOptions)]
     if not connected:
         raise BadInput(f'{KEY}: no layer of kind "fully-connected"; the last layer must be one, with a unit a class')
     last = connected[-1]
@@ -133,7 +141,7 @@ def check(layers: Sequence[AnyLayer]) -> None:
         after = layers[last + 1].kind
         raise BadInput(f"{KEY}[{last + 1}].kind = {after!r}: follows the last fully connected layer, the outputs")
     for place, layer in enumerate(layers[:-1]):
-        if isinstance(layer, FullyConnected) and layer.units is None:
+        if isinstance(layer, FullyConnectedOptions) and layer.units is None:
             raise BadInput(f"{KEY}[{place}].units: missing; only the last fully connected layer can leave it out")
     _check_activations(layers)
 
@@ -142,10 +150,12 @@ def _check_activations(layers: Sequence[AnyLayer]) -> None:
     """An activation works in place on the layer before it, whose output must be nobody else's."""
     before: AnyLayer | None = None
     for place, layer in enumerate(layers):
-        if isinstance(layer, Relu | Sigmoid) and (before is None or isinstance(before, Relu | Sigmoid)):
+        if isinstance(layer, ReluOptions | SigmoidOptions) and (
+            before is None or isinstance(before, ReluOptions | SigmoidOptions)
+        ):
             why = "there is no layer before it" if before is None else f"it follows an activation, {before.kind!r}"
             raise BadInput(f"{KEY}[{place}].kind = {layer.kind!r}: {why}")
-        before = before if isinstance(layer, Dropout) else layer
+        before = before if isinstance(layer, DropoutOptions) else layer
 
 
 def complete(layers: Sequence[AnyLayer], classes: int, output: Output) -> list[AnyLayer]:
@@ -154,7 +164,7 @@ def complete(layers: Sequence[AnyLayer], classes: int, output: Output) -> list[A
     Raises BadInput if the last layer has other units.
     """
     last = layers[-1]
-    if isinstance(last, FullyConnected) and last.units not in (None, classes):
+    if isinstance(last, FullyConnectedOptions) and last.units not in (None, classes):
         raise BadInput(f"{KEY}[{len(layers) - 1}].units = {last.units}: the data have {classes} classes; leave it out")
     outputs = -log(max(classes - 1, 1)) if output == "logistic" else 0.0
     ends = [0.0] * (len(layers) - 1) + [outputs]
@@ -162,7 +172,7 @@ def complete(layers: Sequence[AnyLayer], classes: int, output: Output) -> list[A
 
 
 def _complete(layer: AnyLayer, units: int, bias: float) -> AnyLayer:
-    if not isinstance(layer, FullyConnected):
+    if not isinstance(layer, FullyConnectedOptions):
         return layer
     own = layer.bias is not None
     return msgspec.structs.replace(layer, units=layer.units or units, bias=layer.bias if own else bias)

@@ -12,7 +12,7 @@ import torch
 
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.models.model import Consumer, Ready
-from mpitrain.models.torch_place import HOST, Place
+from mpitrain.models.torch_place import HOST, CpuPlace
 
 #: Least elements of a part that is reported, so that biases and scales are not messages of their own, and of a
 #: parameter whose gradient is looked after at once: a hook costs more than the copy of a small one.
@@ -21,7 +21,7 @@ PART = 1 << 15
 Named = tuple[str, torch.nn.Parameter]
 
 
-class Piece(NamedTuple):
+class ParameterGroup(NamedTuple):
     """Neighbouring parameters by their numbers, and their slice: one `large` parameter, or small ones."""
 
     place: slice
@@ -37,7 +37,7 @@ class Binding:
     The parameters and the vectors lie in one `place`.
     """
 
-    def __init__(self, parameters: Sequence[Named], l2: float, l2_biases: bool = False, place: Place = HOST) -> None:
+    def __init__(self, parameters: Sequence[Named], l2: float, l2_biases: bool = False, place: CpuPlace = HOST) -> None:
         self._parameters, self._l2, self._l2_biases = [p for _, p in parameters], l2, l2_biases
         self._place = place
         shapes = [(name, tuple(p.shape)) for name, p in parameters]
@@ -90,7 +90,7 @@ class Binding:
             if self._on_ready is not None:
                 self._on_ready(part)
 
-    def _hand_over(self, piece: Piece, consumer: Consumer) -> None:
+    def _hand_over(self, piece: ParameterGroup, consumer: Consumer) -> None:
         """Give a large gradient as it is, if that is one stretch of memory, and others in the vector."""
         first = piece.numbers[0]
         gradient = self._parameters[first].grad if piece.large else None
@@ -101,7 +101,7 @@ class Binding:
         self._decay(first, gradient, gradient)
         return consumer.use(piece.place, self._place.array(gradient.view(-1)))
 
-    def _write(self, piece: Piece) -> None:
+    def _write(self, piece: ParameterGroup) -> None:
         """Copy gradients to their places."""
         places, gradients = [], []
         for number in piece.numbers:
@@ -139,15 +139,15 @@ def parts(layout: Layout, least: int = PART) -> list[tuple[slice, list[int]]]:
     return merged
 
 
-def pieces(layout: Layout, numbers: Sequence[int], large: int = PART) -> list[Piece]:
+def pieces(layout: Layout, numbers: Sequence[int], large: int = PART) -> list[ParameterGroup]:
     """These neighbouring parameters, last ones first, with each one of `large` elements or more apart."""
-    found: list[Piece] = []
+    found: list[ParameterGroup] = []
     for number in reversed(numbers):
         parameter = layout.parameters[number]
         own, alone = layout.slices[parameter.name], parameter.size >= large
         if found and not (alone or found[-1].large):
             place, others, _ = found[-1]
-            found[-1] = Piece(slice(own.start, place.stop), [number, *others], False)
+            found[-1] = ParameterGroup(slice(own.start, place.stop), [number, *others], False)
         else:
-            found.append(Piece(own, [number], alone))
+            found.append(ParameterGroup(own, [number], alone))
     return found

@@ -17,7 +17,7 @@ from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_state
 from mpitrain.models.model import Model
 from mpitrain.models.torch_binding import Named
-from mpitrain.models.torch_place import HOST, Place
+from mpitrain.models.torch_place import HOST, CpuPlace
 from mpitrain.models.torch_statistics import Statistics
 from mpitrain.rng import stream, undisturbed
 
@@ -30,7 +30,7 @@ class Examined(Model, Protocol):
 
     module: torch.nn.Module
     statistics: Statistics
-    place: Place
+    place: CpuPlace
     loss: Loss
 
     def inputs(self, inputs: Array) -> torch.Tensor: ...

@@ -22,13 +22,13 @@ from mpitrain.models.network import Network
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.pooling import MaxPool
 from mpitrain.models.torch_module import TorchModel
-from mpitrain.models.torch_place import HOST, Place
+from mpitrain.models.torch_place import HOST, CpuPlace
 
 
 class TorchNetwork(TorchModel):
     """`network` computed by PyTorch in `place`, with `bf16` under autocast. PyTorch draws its dropout."""
 
-    def __init__(self, network: Network, bf16: bool = False, place: Place = HOST) -> None:
+    def __init__(self, network: Network, bf16: bool = False, place: CpuPlace = HOST) -> None:
         super().__init__(
             lambda seed: Layers(network),
             network.input_shape,

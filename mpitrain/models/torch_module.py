@@ -18,7 +18,7 @@ from mpitrain.models import torch_state
 from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.models.torch_binding import Binding
 from mpitrain.models.torch_examination import Loss as Loss
-from mpitrain.models.torch_place import HOST, Place
+from mpitrain.models.torch_place import HOST, CpuPlace
 from mpitrain.models.torch_start import keep_memory
 from mpitrain.models.torch_statistics import Statistics
 from mpitrain.rng import stream
@@ -54,7 +54,7 @@ class TorchModel:
         l2_biases: bool = False,
         seed: int = 1,
         bf16: bool = False,
-        place: Place = HOST,
+        place: CpuPlace = HOST,
     ) -> None:
         keep_memory()
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes

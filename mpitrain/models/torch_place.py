@@ -14,7 +14,7 @@ from mpitrain.models import torch_state
 Hook = Callable[[], None]
 
 
-class Place:
+class CpuPlace:
     """The CPU: arrays are NumPy's. device/gpu_place.py has the same interface for a GPU."""
 
     device = torch.device("cpu")  #: where the module's parameters and constants lie
@@ -59,4 +59,4 @@ class Place:
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
 
-HOST = Place()
+HOST = CpuPlace()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mpitrain.config import Run
+from mpitrain.config import RunOptions
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
 #: Where checkpoints are made by their cost: the part of the time that they may take; seconds until the first, if no
@@ -15,7 +15,7 @@ SHARE, FIRST, LONGEST, LEAST = 0.02, 60.0, 300.0, 10.0
 class Cadence:
     """`samples`: size of an epoch; `seconds`: training time, including that before a resume."""
 
-    def __init__(self, run: Run, clock: Callable[[], float], samples: int) -> None:
+    def __init__(self, run: RunOptions, clock: Callable[[], float], samples: int) -> None:
         self._run, self._clock, self._samples = run, clock, samples
         self.start(0, 0.0)
 

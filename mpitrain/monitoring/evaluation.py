@@ -43,7 +43,7 @@ class Subset(Selection):
         return self._chosen[indices]
 
 
-class Share(Selection):
+class EvaluationShare(Selection):
     """A rank's contiguous share of the samples; some shares are empty if there are more ranks than samples."""
 
     def __init__(self, corpus: Samples, rank: int, ranks: int) -> None:

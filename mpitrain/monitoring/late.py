@@ -32,7 +32,7 @@ class Moment(msgspec.Struct, frozen=True):
     train_loss: float | None = None
 
 
-class Writer:
+class CopyWriter:
     """Writes copies in a thread, while the training goes on."""
 
     def __init__(self, layout: Layout) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.config import Run
+from mpitrain.config import RunOptions
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
 from mpitrain.flat import Layout, on_host
@@ -23,9 +23,9 @@ from mpitrain.monitoring.records import Metrics
 from mpitrain.mpi import Transport
 from mpitrain.mpi.witness import Witness
 from mpitrain.signals import Stop
-from mpitrain.stopwatch import About
+from mpitrain.stopwatch import Activity
 
-CHECKPOINT = About("a checkpoint")
+CHECKPOINT = Activity("a checkpoint")
 
 
 class Subject(Protocol):
@@ -94,7 +94,7 @@ class MasterMonitor(Monitor):
 
     def __init__(
         self,
-        run: Run,
+        run: RunOptions,
         counters: Counters,
         transport: Transport,
         folder: Path,
@@ -123,7 +123,7 @@ class MasterMonitor(Monitor):
         self.cadence = Cadence(run, clock, self.samples)
         self.results: dict[str, float] = {}
         self._evaluated = Moment()
-        self._late = late.Writer(layout) if run.evaluate_late else None
+        self._late = late.CopyWriter(layout) if run.evaluate_late else None
         self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
         self._measured = True  # what the last one has cost
         self._lacking = set[str]()  # other files that could not be written, of which the user knows
@@ -292,7 +292,7 @@ class MasterMonitor(Monitor):
         self._evaluated = self._now()
         evaluation.begin(self.counters.state.model)
 
-    def _evaluate_later(self, writer: late.Writer) -> None:
+    def _evaluate_later(self, writer: late.CopyWriter) -> None:
         """Keep a copy of the parameters."""
         model = self.counters.state.model
         with self._leaving_out():

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, TypeVar
 
-from mpitrain.stopwatch import About
+from mpitrain.stopwatch import Activity
 
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class FirstAndLast(Generic[T]):
     """The first and the last of what is added, half of `most` each; what lay between is counted as `dropped`."""
 
     def __init__(self, most: int) -> None:
@@ -39,7 +39,7 @@ class Stretch:
     kind: str
     began: float
     ended: float
-    about: About | None
+    about: Activity | None
     looking: float = 0.0
 
     def pauses(self, between: "Stretch") -> bool:
@@ -65,7 +65,7 @@ class Instant:
     arguments: Mapping[str, int]
 
 
-class Recorder:
+class TimeRecorder:
     """The `Listener` of one rank, which keeps at most so many stretches of time and as many instants.
 
     A wait sleeps and looks in turns; from its first sleep to its last it is one stretch. So are the parts of an update,
@@ -74,11 +74,11 @@ class Recorder:
 
     def __init__(self, clock: Callable[[], float], most: int) -> None:
         self._clock, self.began = clock, clock()
-        self.stretches, self.instants = Kept[Stretch](most), Kept[Instant](most)
+        self.stretches, self.instants = FirstAndLast[Stretch](most), FirstAndLast[Instant](most)
         self._last: Stretch | None = None  # which may go on
         self._between: Stretch | None = None  # after it, perhaps only between two sleeps of it
 
-    def stretch(self, kind: str, began: float, ended: float, about: About | None) -> None:
+    def stretch(self, kind: str, began: float, ended: float, about: Activity | None) -> None:
         if ended <= began:
             return
         new = Stretch(kind, began, ended, about)

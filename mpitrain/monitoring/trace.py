@@ -17,7 +17,7 @@ from mpitrain.errors import BadInput, WireError
 from mpitrain.files import Record, write_below
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.monitoring.recorder import Instant, Recorder, Stretch
+from mpitrain.monitoring.recorder import Instant, Stretch, TimeRecorder
 from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 
@@ -32,7 +32,7 @@ APART = (
 )
 
 
-class Rank(msgspec.Struct, frozen=True):
+class RankTrace(msgspec.Struct, frozen=True):
     """What all ranks are told of one."""
 
     host: str
@@ -41,20 +41,22 @@ class Rank(msgspec.Struct, frozen=True):
     dropped: int  # events
 
 
-def begin(transport: Transport, counters: Counters) -> Recorder:
+def begin(transport: Transport, counters: Counters) -> TimeRecorder:
     """Record from now on."""
-    recorder = Recorder(transport.clock, max(2, min(MOST_OF_A_RANK, MOST // transport.size)))
+    recorder = TimeRecorder(transport.clock, max(2, min(MOST_OF_A_RANK, MOST // transport.size)))
     transport.stopwatch.listener = transport.traffic.listener = counters.listener = recorder
     return recorder
 
 
-def end(transport: Transport, counters: Counters, recorder: Recorder) -> None:
+def end(transport: Transport, counters: Counters, recorder: TimeRecorder) -> None:
     """Record no more."""
     transport.stopwatch.listener = transport.traffic.listener = counters.listener = None
     recorder.close()
 
 
-def write(transport: Transport, recorder: Recorder, monitor: MasterMonitor | None, master: int | None = None) -> None:
+def write(
+    transport: Transport, recorder: TimeRecorder, monitor: MasterMonitor | None, master: int | None = None
+) -> None:
     """Gather the ranks' events and write trace.json, in rank 0's run folder; `master` is a rank that computes none of
     the gradients. Collective."""
     ranks = _told(transport, recorder)
@@ -97,16 +99,16 @@ def _about(transport: Transport, counters: Counters, dropped: dict[int, int]) ->
 # ---- the ranks' clocks
 
 
-def _told(transport: Transport, recorder: Recorder) -> list[Rank]:
+def _told(transport: Transport, recorder: TimeRecorder) -> list[RankTrace]:
     host = "" if transport.runtime.simulated else platform.node()
     transport.barrier(WHAT)
     left = transport.clock()
     dropped = recorder.stretches.dropped + recorder.instants.dropped
-    told = msgspec.json.encode(Rank(host, recorder.began, left, dropped)).decode()
-    return [msgspec.json.decode(text, type=Rank) for text in transport.gather_texts(told, WHAT)]
+    told = msgspec.json.encode(RankTrace(host, recorder.began, left, dropped)).decode()
+    return [msgspec.json.decode(text, type=RankTrace) for text in transport.gather_texts(told, WHAT)]
 
 
-def _zeros(transport: Transport, ranks: Sequence[Rank]) -> list[float]:
+def _zeros(transport: Transport, ranks: Sequence[RankTrace]) -> list[float]:
     """What each rank's clock said when the first rank began. Ranks of one node share its clock, simulated ones all."""
     clocks = [0] * len(ranks) if transport.runtime.simulated else transport.node_leaders
     left: dict[int, float] = {}
@@ -120,7 +122,7 @@ def _zeros(transport: Transport, ranks: Sequence[Rank]) -> list[float]:
 # ---- the ranks' events
 
 
-def _names(transport: Transport, ranks: Sequence[Rank], master: int | None) -> bytes:
+def _names(transport: Transport, ranks: Sequence[RankTrace], master: int | None) -> bytes:
     """The events that name processes and threads."""
     found = list[Record]()
     nodes = sorted(set(transport.node_leaders))
@@ -141,7 +143,7 @@ def _named(name: str, rank: int, arguments: Record, thread: int = TIME) -> Recor
     return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": arguments}
 
 
-def _encoded(recorder: Recorder, rank: int, zero: float) -> bytes:
+def _encoded(recorder: TimeRecorder, rank: int, zero: float) -> bytes:
     """A rank's events as text."""
     events = [
         *(_stretch(each, rank, zero) for each in recorder.stretches),

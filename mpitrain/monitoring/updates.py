@@ -7,13 +7,13 @@ from typing import ParamSpec, TypeVar
 
 from mpitrain.device import Cpu
 from mpitrain.rules import Rule
-from mpitrain.stopwatch import About, Stopwatch
+from mpitrain.stopwatch import Activity, Stopwatch
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Rules are applied block by block; what a loop does between two of them takes less.
-UPDATE, DELTA = About("an update", pause=50e-6), About("a sparse delta of the residual", pause=50e-6)
+UPDATE, DELTA = Activity("an update", pause=50e-6), Activity("a sparse delta of the residual", pause=50e-6)
 
 
 def telling(device: Cpu, stopwatch: Stopwatch) -> Cpu:
@@ -31,7 +31,7 @@ def telling(device: Cpu, stopwatch: Stopwatch) -> Cpu:
     return told
 
 
-def _told(does: Callable[P, T], stopwatch: Stopwatch, about: About) -> Callable[P, T]:
+def _told(does: Callable[P, T], stopwatch: Stopwatch, about: Activity) -> Callable[P, T]:
     @wraps(does)
     def timed(*arguments: P.args, **options: P.kwargs) -> T:
         if stopwatch.listener is None:

@@ -12,7 +12,7 @@ from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member, Traffic
 
 
-class Counted:
+class CountedCollectives:
     """Sums, gathers, broadcasts of arrays, counted as payload at their start, however `begin_...` carries them out.
 
     `start_...` returns a request, until whose end the arrays must stay untouched.
@@ -73,7 +73,7 @@ class Counted:
         self.wait(self.start_sum(array), what)
 
 
-class Begun(Counted):
+class Begun(CountedCollectives):
     """MPI's own, for arrays in host memory."""
 
     comm: Communicator

@@ -1,7 +1,7 @@
 """The file of one rank's order of events, `run.record_order`: what its course depended on beside its own computing.
 
 A file is MAGIC and frames: kind, length, checksum, content. The checksum's seed is the frame's number, so that none can
-be missing, repeated or misplaced. The first frame is a `Header`, the last one an `End`, both in JSON; those between
+be missing, repeated or misplaced. The first frame is a `LogHeader`, the last one an `End`, both in JSON; those between
 hold events. An event is one integer, in seven bits a byte with the lowest first (LEB128): its value times KINDS, plus
 its kind.
 """
@@ -30,7 +30,7 @@ MOST = 1 << 63  # no event is greater
 TAGS = 1 << 12  # a message's event is its source times this, plus its tag
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What a rank has met with."""
 
     NOTHING = 0  # so many looks in a row, for messages and for the ends of requests, have found nothing
@@ -41,7 +41,7 @@ class Kind(IntEnum):
     STOP = 5  # at this one of its looks for a stop request there was one
 
 
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was recorded: on all ranks alike, but for `rank`."""
 
     run: str  # drawn anew for each recording
@@ -62,15 +62,15 @@ class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: str  # SHA-256, as in summary.json
 
 
-class Event(NamedTuple):
+class LoggedEvent(NamedTuple):
     """One event, and its number."""
 
     number: int
-    kind: Kind
+    kind: EventKind
     value: int
 
 
-Document = TypeVar("Document", Header, End)
+Document = TypeVar("Document", LogHeader, End)
 _HEADER, _EVENTS, _END = range(3)
 
 
@@ -79,10 +79,10 @@ def file_of(run: Path, rank: int) -> Path:
     return run / FOLDER / f"rank-{rank:05d}"
 
 
-class Writer:
+class LogWriter:
     """Writes a file, frame by frame. Raises BadInput naming it when that fails."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: LogHeader) -> None:
         self._path, self._frames, self._events = path, 0, 0
         self._pending, self._nothing = bytearray(), 0
         with _writing(path):
@@ -95,10 +95,10 @@ class Writer:
         """One more look has found nothing."""
         self._nothing += 1
 
-    def event(self, kind: Kind, value: int = 0) -> None:
+    def event(self, kind: EventKind, value: int = 0) -> None:
         """Something has happened."""
         if self._nothing:
-            self._put(Kind.NOTHING, self._nothing)
+            self._put(EventKind.NOTHING, self._nothing)
             self._nothing = 0
         self._put(kind, value)
         if len(self._pending) >= FULL:
@@ -107,13 +107,13 @@ class Writer:
     def close(self, status: int, parameters: str) -> None:
         """The end; the file is on the disk."""
         if self._nothing:
-            self._put(Kind.NOTHING, self._nothing)
+            self._put(EventKind.NOTHING, self._nothing)
         self._flush()
         self._frame(_END, msgspec.json.encode(End(self._events, status, parameters)))
         with _writing(self._path):
             self._file.close()
 
-    def _put(self, kind: Kind, value: int) -> None:
+    def _put(self, kind: EventKind, value: int) -> None:
         self._events += 1
         number, pending = value * KINDS + kind, self._pending
         while number >= 0x80:
@@ -146,7 +146,7 @@ class Order:
             frames.append(frame)
         if kinds[:1] != [_HEADER]:
             raise BadInput(f"{path}: no record of the order of events")
-        self.header = self._decoded(frames[0], Header)
+        self.header = self._decoded(frames[0], LogHeader)
         self._events = b"".join(frame for kind, frame in zip(kinds, frames, strict=True) if kind == _EVENTS)
         count = sum(byte < 0x80 for byte in self._events)
         if kinds[-1] != _END:
@@ -155,9 +155,9 @@ class Order:
         if count != self.end.events or kinds.count(_HEADER) + kinds.count(_END) != 2:
             raise BadInput(f"{path}: is damaged: it holds {count:,} events, and {self.end.events:,} were written")
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[LoggedEvent]:
         """One after another. Raises BadInput for one that is none."""
-        kinds = [Kind(kind) for kind in range(len(Kind))]
+        kinds = [EventKind(kind) for kind in range(len(EventKind))]
         number, shift, count = 0, 0, 0
         for byte in self._events:
             number |= (byte & 0x7F) << shift
@@ -165,7 +165,7 @@ class Order:
             if byte < 0x80:
                 if number >= MOST or number % KINDS >= len(kinds):
                     raise BadInput(f"{self.path}: event {count} is none")
-                yield Event(count, kinds[number % KINDS], number // KINDS)
+                yield LoggedEvent(count, kinds[number % KINDS], number // KINDS)
                 number, shift, count = 0, 0, count + 1
 
     def _decoded(self, content: bytes, kind: type[Document]) -> Document:

@@ -13,7 +13,7 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.mpi.agreement import agreed
 from mpitrain.mpi.launcher import BufSpec
-from mpitrain.mpi.order import TAGS, Header, Kind, Writer, file_of
+from mpitrain.mpi.order import TAGS, EventKind, LogHeader, LogWriter, file_of
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.witness import Witness
 
@@ -21,18 +21,18 @@ T = TypeVar("T")
 FINE = 1e6  # of a second: the clock's readings that decide something are whole microseconds
 
 
-def recorder(transport: Transport, folder: Path | None, threads: int, by: str, config: str) -> "Recorder":
+def recorder(transport: Transport, folder: Path | None, threads: int, by: str, config: str) -> "EventRecorder":
     """What records in the run folder, which the first rank knows. Collective; raises BadInput naming a file."""
     what = "the record of the order of events"
     mine = "" if folder is None else f"{uuid4().hex}\n{folder.absolute()}"
     run, where = os.fsdecode(transport.broadcast(os.fsencode(mine), what)).split("\n", 1)
 
-    def opened() -> Writer:
+    def opened() -> LogWriter:
         path = file_of(Path(where), transport.rank)
         nodes, probes = transport.node_leaders, transport.runtime.probes
-        return Writer(path, Header(run, transport.rank, transport.size, nodes, threads, probes, by, config))
+        return LogWriter(path, LogHeader(run, transport.rank, transport.size, nodes, threads, probes, by, config))
 
-    return Recorder(agreed(transport, opened, what))
+    return EventRecorder(agreed(transport, opened, what))
 
 
 def checksum(received: BufSpec) -> int:
@@ -41,14 +41,14 @@ def checksum(received: BufSpec) -> int:
     return int(xxhash.xxh3_64_intdigest(memory)) & 0xFFFFFFFF
 
 
-class Recorder(Witness):
+class EventRecorder(Witness):
     """Writes down what is seen. The clock is read in whole microseconds, so that it can be written down.
 
     Where the file cannot be written any more, the training goes on without.
     """
 
-    def __init__(self, writer: Writer) -> None:
-        self._writer: Writer | None = writer
+    def __init__(self, writer: LogWriter) -> None:
+        self._writer: LogWriter | None = writer
         self._read, self._looks = 0, 0
 
     def message(self, find: Callable[[int], T | None], source: int, tag: int, sender: Callable[[], int]) -> T | None:
@@ -56,29 +56,29 @@ class Recorder(Witness):
         if found is None:
             self._nothing()
         else:
-            self._event(Kind.MESSAGE, sender() * TAGS + tag)
+            self._event(EventKind.MESSAGE, sender() * TAGS + tag)
         return found
 
     def happened(self, test: Callable[[], bool]) -> bool:
         done = test()
         if done:
-            self._event(Kind.HAPPENED)
+            self._event(EventKind.HAPPENED)
         else:
             self._nothing()
         return done
 
     def content(self, received: BufSpec) -> None:
-        self._event(Kind.CONTENT, checksum(received))
+        self._event(EventKind.CONTENT, checksum(received))
 
     def clock(self, reading: float) -> float:
         before, self._read = self._read, max(int(reading * FINE), self._read)
-        self._event(Kind.CLOCK, self._read - before)
+        self._event(EventKind.CLOCK, self._read - before)
         return self._read / FINE
 
     def stopped(self, asked: bool) -> bool:
         self._looks += 1
         if asked:
-            self._event(Kind.STOP, self._looks)
+            self._event(EventKind.STOP, self._looks)
         return asked
 
     def end(self, status: int, parameters: Callable[[], str]) -> None:
@@ -93,7 +93,7 @@ class Recorder(Witness):
         if self._writer is not None:
             self._writer.nothing()
 
-    def _event(self, kind: Kind, value: int = 0) -> None:
+    def _event(self, kind: EventKind, value: int = 0) -> None:
         if self._writer is not None:
             try:
                 self._writer.event(kind, value)

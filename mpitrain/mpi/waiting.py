@@ -19,7 +19,7 @@ from mpitrain.mpi.cores import as_bits, from_bits, share
 from mpitrain.mpi.heartbeats import BEATS, Assured, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
-from mpitrain.stopwatch import About, Listener, Stopwatch
+from mpitrain.stopwatch import Activity, Listener, Stopwatch
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
 TOLD = 16  # ranks of a wait in a trace
@@ -201,7 +201,7 @@ class Backoff:
     def reset(self) -> None:
         """Start again: something happened."""
         self._began: float | None = None
-        self._about: About | None = None
+        self._about: Activity | None = None
 
     def pause(self) -> None:
         """Sleep a little. Raises Overdue naming what is waited for, and of whom nothing has been heard."""
@@ -229,12 +229,12 @@ class Backoff:
         whom = self._awaited()
         return self._what if whom is None else f"{named(whom)} ({self._what})"
 
-    def _told(self) -> About:
+    def _told(self) -> Activity:
         """What it waits for, for a trace: of many ranks the first, as a trace has many waits."""
         whom = self._awaited()
         if whom is None:
-            return About(self._what, None, self._nbytes, inf)
-        return About(self._what, tuple(whom[:TOLD]), self._nbytes, inf, max(len(whom) - TOLD, 0))
+            return Activity(self._what, None, self._nbytes, inf)
+        return Activity(self._what, tuple(whom[:TOLD]), self._nbytes, inf, max(len(whom) - TOLD, 0))
 
     def _awaited(self) -> Sequence[int] | None:
         return self._whom() if callable(self._whom) else self._whom

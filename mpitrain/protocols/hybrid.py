@@ -19,10 +19,10 @@ from mpitrain.models.partition import Partition
 from mpitrain.models.shared_part import SharedPart
 from mpitrain.monitoring.counters import Extra
 from mpitrain.protocols.hybrid_connected import Connected
-from mpitrain.protocols.hybrid_exchange import KINDS, OTHER, Exchange, Synchroniser
+from mpitrain.protocols.hybrid_exchange import KINDS, OTHER, ActivationExchange, Synchroniser
 from mpitrain.protocols.hybrid_transfers import Transfers
 from mpitrain.protocols.hybrid_update import Update
-from mpitrain.protocols.hybrid_whole import Whole
+from mpitrain.protocols.hybrid_whole import WholeVectors
 from mpitrain.rng import stream
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
@@ -52,7 +52,7 @@ class HybridStepper(Together):
         self.parts = len(session.members)
         network = network_of_layers(session.network, "split", "hybrid")
         partition = Partition(network, self.part, self.parts)
-        self.whole = Whole(session, partition)
+        self.whole = WholeVectors(session, partition)
         layout, transport = partition.layout, self.transport
         theta, self.gradient = self.whole.theta, np.zeros_like(self.whole.theta)
         self.views, self.gradients = layout.views(theta), layout.views(self.gradient)
@@ -60,7 +60,7 @@ class HybridStepper(Together):
         self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, *penalty, session.device)
         self.shared = SharedPart(network)
         self.transfers = Transfers(transport, session.transport.clock, options.overlap)
-        self.exchange = Exchange(
+        self.exchange = ActivationExchange(
             *(transport, self.transfers, self.part, self.parts, self.shared.activations), network.workspace.another()
         )
         self.sync = Synchroniser(transport, self.transfers, self.part, self.parts, self.gradient, self.shared.parts)

@@ -14,9 +14,9 @@ from mpitrain.models.layer import Views
 from mpitrain.models.partition import Partition
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage
-from mpitrain.protocols.hybrid_exchange import Exchange
+from mpitrain.protocols.hybrid_exchange import ActivationExchange
 from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
-from mpitrain.schedules.hybrid import Round, rounds
+from mpitrain.schedules.hybrid import FullyConnectedRound, rounds
 
 #: Called with the names of parameters whose gradients are final, and the number of examples they are means over.
 Update = Callable[[list[str], int], None]
@@ -29,7 +29,7 @@ class Connected:
         self,
         options: Hybrid,
         partition: Partition,
-        exchange: Exchange,
+        exchange: ActivationExchange,
         transfers: Transfers,
         views: Views,
         gradients: Views,
@@ -78,7 +78,7 @@ class Connected:
             self._to_means(order, own, first, len(targets))
         return loss, own
 
-    def _forward(self, each: Round, x: Array, targets: Array) -> float:
+    def _forward(self, each: FullyConnectedRound, x: Array, targets: Array) -> float:
         """x [n, width] to outputs, and these to their gradient in `_dy`; this rank's term of the summed loss."""
         x = x.T[self._stages[0].inputs]
         for stage, following in zip_longest(self._stages, self._stages[1:]):
@@ -97,7 +97,7 @@ class Connected:
         scale = 1 / (each.examples if self._sub else len(targets))
         return self._loss.loss_and_gradient(x, examples, scale, self._exchange.reduce)
 
-    def _backward(self, each: Round, own: Array, first: int, count: int, last: bool) -> Transfer | None:
+    def _backward(self, each: FullyConnectedRound, own: Array, first: int, count: int, last: bool) -> Transfer | None:
         """Gradients and updates of a round; the transfer of the activations' gradients into `own`.
 
         A layer's input gradient is computed first, so that it travels while the weight gradient is.
@@ -130,7 +130,7 @@ class Connected:
                 dy = mine
         return transfer
 
-    def _to_means(self, order: tuple[Round, ...], own: Array, first: int, count: int) -> None:
+    def _to_means(self, order: tuple[FullyConnectedRound, ...], own: Array, first: int, count: int) -> None:
         """From gradients of each round's mean loss to gradients of the minibatch's."""
         for each in order:
             if piece := each.piece_of(self._part):
@@ -141,11 +141,11 @@ class Connected:
         return self._workspace.array(f"{stage.stage.layer.name}.{part}", shape, dtype)
 
 
-def order_of(options: Hybrid, parts: int, count: int) -> tuple[Round, ...]:
+def order_of(options: Hybrid, parts: int, count: int) -> tuple[FullyConnectedRound, ...]:
     """The rounds of a minibatch of `count` examples."""
     return _order(options.scheme, parts, count, options.group)
 
 
 @lru_cache(maxsize=8)
-def _order(scheme: str, parts: int, count: int, group: int) -> tuple[Round, ...]:
+def _order(scheme: str, parts: int, count: int, group: int) -> tuple[FullyConnectedRound, ...]:
     return tuple(rounds(scheme, parts, count, group))

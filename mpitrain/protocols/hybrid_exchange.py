@@ -14,7 +14,7 @@ from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Workspace
 from mpitrain.mpi import Transport
 from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
-from mpitrain.schedules.hybrid import Round
+from mpitrain.schedules.hybrid import FullyConnectedRound
 
 ACTIVATIONS, ACTIVATION_GRADIENTS = "activations", "activation_gradients"
 UNITS, UNIT_GRADIENTS = "unit_activations", "unit_gradients"
@@ -22,7 +22,7 @@ CONV_GRADIENTS, OTHER = "conv_gradients", "other"
 KINDS = (ACTIVATIONS, ACTIVATION_GRADIENTS, UNITS, UNIT_GRADIENTS, CONV_GRADIENTS, OTHER)
 
 
-class Exchange:
+class ActivationExchange:
     """The messages of the fully connected layers. Alone, a rank sends none and all arrays are its own."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Exchange:
         counts = [examples.stop - examples.start for examples in held]
         return self._transfers.start(OTHER, self._transport.start_gather, own, out, counts), out
 
-    def start_activations(self, each: Round, own: Array, first: int) -> tuple[Transfer | None, Array]:
+    def start_activations(self, each: FullyConnectedRound, own: Array, first: int) -> tuple[Transfer | None, Array]:
         """A round's activations [n, width], of which `own`, this rank's from example `first` on, are a part.
 
         There are two buffers in turn: a round's activations stay until the round after the next one starts.
@@ -60,7 +60,7 @@ class Exchange:
         start = self._transport.start_gather
         return self._transfers.start(ACTIVATIONS, start, mine, out, self._counts(each)), out
 
-    def start_gradients(self, each: Round, terms: Array, own: Array, first: int) -> Transfer | None:
+    def start_gradients(self, each: FullyConnectedRound, terms: Array, own: Array, first: int) -> Transfer | None:
         """Sum the ranks' terms [n, width] of the round's activation gradients; each rank gets those of its examples."""
         piece = each.piece_of(self._part)
         mine = own[piece.start - first : piece.stop - first] if piece else own[:0]
@@ -92,11 +92,11 @@ class Exchange:
             start = self._transport.start_maximum if how == "max" else self._transport.start_sum
             self._transfers.wait(self._transfers.start(OTHER, start, array))
 
-    def terms(self, each: Round, dtype: np.dtype) -> Array:
+    def terms(self, each: FullyConnectedRound, dtype: np.dtype) -> Array:
         """A buffer [n, width] for a round's gradients; there are two in turn."""
         return self._workspace.array(f"terms{each.number % 2}", (each.examples, self._width), dtype)
 
-    def _counts(self, each: Round) -> list[int]:
+    def _counts(self, each: FullyConnectedRound) -> list[int]:
         pieces = {piece.rank: piece.examples for piece in each.pieces}
         return [pieces.get(rank, 0) * self._width for rank in range(self._parts)]
 

@@ -9,7 +9,7 @@ from mpitrain.mpi.tags import Tag
 from mpitrain.training.context import Session
 
 
-class Whole:
+class WholeVectors:
     """Cuts this rank's part out of the state's whole vectors, and puts the parts together again on the master.
 
     The other ranks let their whole vectors go. `theta` and `velocity` are the rank's own.

@@ -28,7 +28,7 @@ def run(session: Session) -> None:
     AveragingStepper(session).train()
 
 
-class Past(msgspec.Struct, frozen=True):
+class AveragingPast(msgspec.Struct, frozen=True):
     """A rank's numbers in a checkpoint; older ones lack `since`."""
 
     t: Natural
@@ -134,7 +134,7 @@ class AveragingStepper(Together):
         self._note_numbers()
 
         def take(numbers: Numbers) -> None:
-            past = checked(numbers, Past)
+            past = checked(numbers, AveragingPast)
             self.t, self.since = past.t, past.since
             self.worker.restored()
 

@@ -28,7 +28,7 @@ from mpitrain.training.gradients import Learner
 BUCKET_MB = 4.0  # of one sum over the team
 
 
-class Part:
+class TeamMember:
     """One rank's part in its team's gradients, computed by `learner`."""
 
     def __init__(self, learner: Learner, team: Team) -> None:
@@ -68,7 +68,7 @@ class Leading(Learner):
 
     def __init__(self, team: Team, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._part = Part(self, team)
+        self._part = TeamMember(self, team)
         self._coming: list[Work] = []
 
     def gradient(
@@ -102,7 +102,7 @@ def follow(session: Session, attend: Callable[[Session], None]) -> None:
     """
     team, transport, learner = session.team, session.transport, session.learner
     assert team is not None
-    part, gradient = Part(learner, team), np.empty_like(session.state.theta)
+    part, gradient = TeamMember(learner, team), np.empty_like(session.state.theta)
     while not isinstance(
         order := await_order(session, TO_TEAM, team.leader, "its leader's orders", yielding=transport.yielding),
         Over,

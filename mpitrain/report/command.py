@@ -8,7 +8,7 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
 from mpitrain.report.page import page
 from mpitrain.report.pictures import FORMATS, draw
-from mpitrain.report.runs import Run, read_runs
+from mpitrain.report.runs import StoredRun, read_runs
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
         print(printable(str(path)))
 
 
-def _watch(folders: list[Path], runs: list[Run], out: Path, title: str, seconds: int) -> list[Run]:
+def _watch(folders: list[Path], runs: list[StoredRun], out: Path, title: str, seconds: int) -> list[StoredRun]:
     """Write the page every so many seconds until all runs have ended, or until Ctrl-C; the runs as last read."""
     print(f"{printable(str(out))}: written every {seconds} s; Ctrl-C ends this", flush=True)
     try:

@@ -15,12 +15,12 @@ from mpitrain import __version__
 from mpitrain.errors import printable
 from mpitrain.report import tables
 from mpitrain.report.html import Html, join, run_name, safe, show, table
-from mpitrain.report.runs import Run
+from mpitrain.report.runs import StoredRun
 from mpitrain.report.series import Plot, Point, plots, thin
 from mpitrain.report.timeline import timelines
 
 
-def page(runs: list[Run], title: str, before: Html | None = None, watch: int = 0) -> str:
+def page(runs: list[StoredRun], title: str, before: Html | None = None, watch: int = 0) -> str:
     """The complete page, with `before` at its top. With `watch`, it loads itself anew after so many seconds."""
     shown = plots(runs)
     parts = {
@@ -65,7 +65,7 @@ def _hash(text: str) -> str:
     return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _figure(number: int, plot: Plot, runs: list[Run]) -> Html:
+def _figure(number: int, plot: Plot, runs: list[StoredRun]) -> Html:
     """The frame in which page.js draws, with the curves as numbers for readers who cannot see them."""
     form = plot.kind.form
     rows = [
@@ -73,7 +73,7 @@ def _figure(number: int, plot: Plot, runs: list[Run]) -> Html:
         for run, curve in plot.curves.items()
     ]
     title = safe(plot.kind.title)
-    values = table(plot.kind.title, ["Run", "first", "least", "greatest", "last"], rows)
+    values = table(plot.kind.title, ["StoredRun", "first", "least", "greatest", "last"], rows)
     return Html(
         f'<figure class="plot" data-plot="{number}"><figcaption>{title}</figcaption>'
         '<div class="tools"><button type="button" class="whole" hidden>all</button>'
@@ -89,7 +89,7 @@ def _ends(curve: list[Point]) -> tuple[float, float, float, float]:
     return values[0], min(values), max(values), values[-1]
 
 
-def _data(runs: list[Run], shown: list[Plot]) -> str:
+def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
     """The data that page.js draws, as JSON that is safe inside a script element."""
     data = {
         "runs": [

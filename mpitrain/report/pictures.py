@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from mpitrain.errors import BadInput, library, printable
-from mpitrain.report.runs import Run
+from mpitrain.report.runs import StoredRun
 from mpitrain.report.series import Plot, plots
 
 FORMATS = ("png", "svg")
@@ -13,7 +13,7 @@ COLOURS = ("#2949db", "#c97f0b", "#0ea09c", "#b7351e", "#874885", "#4b275c")
 DASHES = ("-", "--", ":")
 
 
-def draw(runs: list[Run], folder: Path, form: str) -> list[Path]:
+def draw(runs: list[StoredRun], folder: Path, form: str) -> list[Path]:
     """Write DIR/<plot>.png or .svg over wall clock and over epochs. Raises BadInput naming a file that cannot be
     written."""
     library("matplotlib", "--plots needs matplotlib", "plots")
@@ -39,7 +39,7 @@ def _file_name(key: str, taken: set[str]) -> str:
     return name
 
 
-def _draw(plot: Plot, runs: list[Run], path: Path) -> None:
+def _draw(plot: Plot, runs: list[StoredRun], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -73,5 +73,5 @@ def _percent(share: float, place: int) -> str:
     return f"{100 * share:.3g}%"
 
 
-def _epoch(run: Run, by: str) -> float:
+def _epoch(run: StoredRun, by: str) -> float:
     return run.samples_of_epoch if by == "epochs" else 1.0

@@ -7,12 +7,12 @@ from pathlib import Path
 from mpitrain.config import parse_toml
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, read_text
-from mpitrain.report.sessions import Session, sessions
+from mpitrain.report.sessions import RunSession, sessions
 from mpitrain.report.values import fault, finite
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """A run as stored on disk. `name` distinguishes it from the other runs of the report and is printable."""
 
     folder: Path
@@ -21,7 +21,7 @@ class Run:
     records: list[Record]  # without those that a later resume discarded
     summary: Record | None  # None if the run is not finished
     marks: list[str]  # remarks that a reader should know before comparing it
-    sessions: list[Session]
+    sessions: list[RunSession]
 
     def events(self, *names: str) -> list[Record]:
         """The records of these kinds, in the order of writing."""
@@ -57,7 +57,7 @@ class Run:
         return 1.0
 
 
-def read_runs(folders: list[Path]) -> list[Run]:
+def read_runs(folders: list[Path]) -> list[StoredRun]:
     """The runs in these folders. Raises BadInput naming the first folder that is not a run or is given twice."""
     where = [folder.resolve() for folder in folders]
     for place, folder in enumerate(where):
@@ -66,7 +66,7 @@ def read_runs(folders: list[Path]) -> list[Run]:
     return [read_run(folder, name) for folder, name in zip(folders, _names(where), strict=True)]
 
 
-def read_run(folder: Path, name: str) -> Run:
+def read_run(folder: Path, name: str) -> StoredRun:
     """The run in a folder. Raises BadInput naming the folder or an invalid file."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
@@ -78,7 +78,7 @@ def read_run(folder: Path, name: str) -> Run:
         summary = None  # it belongs to an earlier part: the run was resumed
     config = read_config(folder / "config.toml")
     marks = [*_marks(records, summary), *marks]
-    return Run(folder, printable(name), config, valid(records), summary, marks, sessions(records))
+    return StoredRun(folder, printable(name), config, valid(records), summary, marks, sessions(records))
 
 
 def read_config(path: Path) -> Record:
@@ -147,7 +147,7 @@ def flat(table: Record, prefix: str = "") -> Record:
     return found
 
 
-def config_text(run: Run) -> str:
+def config_text(run: StoredRun) -> str:
     """The text of the configuration in the run folder."""
     return printable(read_text(run.folder / "config.toml"), keep="\n\t")
 

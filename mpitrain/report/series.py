@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mpitrain.files import Record
 from mpitrain.monitoring.records import errors
-from mpitrain.report.runs import Run
+from mpitrain.report.runs import StoredRun
 from mpitrain.report.values import finite
 
 MOST = 240  # most points of a curve; a plot cannot show more
@@ -24,7 +24,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Kind:
+class PlotKind:
     """The kind of a plot: `form` is "number", "percent" or "bytes"; `log` if its scale is initially logarithmic."""
 
     key: str
@@ -37,7 +37,7 @@ class Kind:
 class Plot:
     """A plot and its curves, by the number of the run. `axis` is "" if the reader chooses it."""
 
-    kind: Kind
+    kind: PlotKind
     curves: dict[int, list[Point]]
     axis: str = ""
 
@@ -48,32 +48,34 @@ class Plot:
 
 
 EXCHANGE = (
-    Kind("density", "Share of elements sent", "percent", log=True),
-    Kind("threshold", "Threshold", log=True),
-    Kind("residual_norm", "Norm of the residual"),
-    Kind("compression_ratio", "Compression: dense bytes per byte sent", log=True),
-    Kind("bytes_per_minibatch", "Bytes sent per minibatch", "bytes", log=True),
-    Kind("bits_per_element", "Bits per element sent", log=True),
+    PlotKind("density", "Share of elements sent", "percent", log=True),
+    PlotKind("threshold", "Threshold", log=True),
+    PlotKind("residual_norm", "Norm of the residual"),
+    PlotKind("compression_ratio", "Compression: dense bytes per byte sent", log=True),
+    PlotKind("bytes_per_minibatch", "Bytes sent per minibatch", "bytes", log=True),
+    PlotKind("bits_per_element", "Bits per element sent", log=True),
 )
 
 
-def plots(runs: list[Run]) -> list[Plot]:
+def plots(runs: list[StoredRun]) -> list[Plot]:
     """All plots for which at least one run has data."""
-    found = [Plot(Kind("train_loss", "Training loss", log=True), _each(runs, train_loss))]
+    found = [Plot(PlotKind("train_loss", "Training loss", log=True), _each(runs, train_loss))]
     for part in parts(runs):
         key, title = part.replace(" ", "_"), titled(part)
-        found.append(Plot(Kind(f"{key}_error", f"{title} error", "percent", log=True), _recorded(runs, f"{key}_error")))
-        found.append(Plot(Kind(f"{key}_loss", f"{title} loss", log=True), _recorded(runs, f"{key}_loss")))
-    found.append(Plot(Kind("samples_per_second", "Samples a second"), _each(runs, throughput)))
-    found.append(Plot(Kind("staleness", "Mean staleness, updates"), _each(runs, staleness)))
+        found.append(
+            Plot(PlotKind(f"{key}_error", f"{title} error", "percent", log=True), _recorded(runs, f"{key}_error"))
+        )
+        found.append(Plot(PlotKind(f"{key}_loss", f"{title} loss", log=True), _recorded(runs, f"{key}_loss")))
+    found.append(Plot(PlotKind("samples_per_second", "Samples a second"), _each(runs, throughput)))
+    found.append(Plot(PlotKind("staleness", "Mean staleness, updates"), _each(runs, staleness)))
     shares = _each(runs, ages_of_updates)
-    found.append(Plot(Kind("staleness_histogram", "Share of updates by staleness", "percent"), shares, "staleness"))
-    found.append(Plot(Kind("bytes_exchanged", "Bytes sent and received so far", "bytes"), _each(runs, exchanged)))
+    found.append(Plot(PlotKind("staleness_histogram", "Share of updates by staleness", "percent"), shares, "staleness"))
+    found.append(Plot(PlotKind("bytes_exchanged", "Bytes sent and received so far", "bytes"), _each(runs, exchanged)))
     found += [Plot(kind, _recorded(runs, kind.key)) for kind in EXCHANGE]
     return [plot for plot in found if plot.curves]
 
 
-def parts(runs: list[Run]) -> list[str]:
+def parts(runs: list[StoredRun]) -> list[str]:
     """The names of the held-out parts that were evaluated, for readers: "test", "test noisy", "dev"."""
     found: dict[str, None] = {}
     for run in runs:
@@ -87,14 +89,14 @@ def titled(part: str) -> str:
     return part[:1].upper() + part[1:]
 
 
-def train_loss(run: Run) -> list[Point]:
+def train_loss(run: StoredRun) -> list[Point]:
     """The training loss: at each evaluation, the mean over the epoch before it; for a run with fewer than two
     evaluations, the mean over each second."""
     epochs = _points(run.events("evaluate"), "train_loss")
     return epochs if len(epochs) > 1 else _points(run.events("train"), "train_loss") or epochs
 
 
-def throughput(run: Run) -> list[Point]:
+def throughput(run: StoredRun) -> list[Point]:
     """The mean speed over pieces of about 1/25 of the run, at the end of each. No piece spans a resume."""
     found: list[Point] = []
     kind = "train" if len(run.events("train")) > 3 else "evaluate"
@@ -114,7 +116,7 @@ def throughput(run: Run) -> list[Point]:
     return found
 
 
-def staleness(run: Run) -> list[Point]:
+def staleness(run: StoredRun) -> list[Point]:
     """The mean staleness of the updates since the previous record, or since the start if records do not count
     updates."""
     found: list[Point] = []
@@ -132,7 +134,7 @@ def staleness(run: Run) -> list[Point]:
     return found if any(point.value for point in found) else []
 
 
-def exchanged(run: Run) -> list[Point]:
+def exchanged(run: StoredRun) -> list[Point]:
     """Bytes of all ranks since the run began; the records themselves count from each start of the program."""
     found, before, last = list[Record](), 0.0, 0.0
     for record in run.events("start", "train", "evaluate"):
@@ -144,7 +146,7 @@ def exchanged(run: Run) -> list[Point]:
     return _points(found, "so_far")
 
 
-def ages_of_updates(run: Run) -> list[Point]:
+def ages_of_updates(run: StoredRun) -> list[Point]:
     """Fractions of the updates whose gradient was 0, 1, 2, … updates old."""
     counts = run.results.get("staleness_histogram")
     if not isinstance(counts, dict) or not counts:
@@ -166,11 +168,11 @@ def thin(curve: list[Point], most: int = MOST) -> list[Point]:
     return [curve[i] for i in sorted(kept)]
 
 
-def _recorded(runs: list[Run], key: str) -> dict[int, list[Point]]:
+def _recorded(runs: list[StoredRun], key: str) -> dict[int, list[Point]]:
     return _each(runs, lambda run: _points(run.events("train", "evaluate"), key))
 
 
-def _each(runs: list[Run], curve: Callable[[Run], list[Point]]) -> dict[int, list[Point]]:
+def _each(runs: list[StoredRun], curve: Callable[[StoredRun], list[Point]]) -> dict[int, list[Point]]:
     curves = ((number, curve(run)) for number, run in enumerate(runs))
     return {number: points for number, points in curves if points}
 

@@ -12,7 +12,7 @@ KILLED, ALIVE = "killed, left no record", "still running, or killed"
 
 
 @dataclass(frozen=True)
-class Session:
+class RunSession:
     """From a start to the next one. `repeated`: samples that it had recorded and that the next one trained again."""
 
     ranks: int | None
@@ -29,7 +29,7 @@ class Session:
         return self.end in (ENDS["finished"], ALIVE)
 
 
-def sessions(records: list[Record]) -> list[Session]:
+def sessions(records: list[Record]) -> list[RunSession]:
     """Those of a run, from all its records, those that a resume discarded included."""
     parts = list(_parts(records))
     next_starts = [part[0] for part in parts[1:]]
@@ -44,7 +44,7 @@ def _parts(records: list[Record]) -> Iterator[list[Record]]:
         yield records[first:end]
 
 
-def _session(records: list[Record], unsaid: str, resumed: float | None) -> Session:
+def _session(records: list[Record], unsaid: str, resumed: float | None) -> RunSession:
     start, ended = records[0], next((each for each in records if each["event"] in ("end", "failed")), None)
     began = finite(start, "samples") or 0.0
     samples = max((finite(each, "samples") or 0.0 for each in records), default=began)
@@ -57,4 +57,4 @@ def _session(records: list[Record], unsaid: str, resumed: float | None) -> Sessi
         silent = tuple(ended.get("silent") or ())  # type: ignore[arg-type]  # was checked
     ranks = finite(start, "ranks")
     repeated = 0.0 if resumed is None else max(samples - resumed, 0.0)
-    return Session(None if ranks is None else int(ranks), began, samples, seconds, end, silent, repeated)
+    return RunSession(None if ranks is None else int(ranks), began, samples, seconds, end, silent, repeated)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from mpitrain.files import Record
 from mpitrain.report.html import Html, bars, join, run_name, safe, show, table
-from mpitrain.report.runs import Run, config_text
+from mpitrain.report.runs import StoredRun, config_text
 from mpitrain.report.series import parts, titled
 from mpitrain.report.values import finite
 from mpitrain.stopwatch import KINDS, shares
@@ -12,7 +12,7 @@ from mpitrain.stopwatch import KINDS, shares
 Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, title, form, which value is best
 
 
-def columns(runs: list[Run]) -> list[Column]:
+def columns(runs: list[StoredRun]) -> list[Column]:
     """The columns of the table of results."""
     found: list[Column] = [
         ("algorithm", "Algorithm", "text", None),
@@ -34,7 +34,7 @@ def columns(runs: list[Run]) -> list[Column]:
     return found
 
 
-def results(runs: list[Run]) -> Html:
+def results(runs: list[StoredRun]) -> Html:
     """A row for each run. With several finished runs, the best value in each column is marked."""
     wanted = columns(runs)
     values = [results_of(run) for run in runs]
@@ -50,16 +50,16 @@ def results(runs: list[Run]) -> Html:
             cells.append(best_cell if winner else text)
         rows.append(cells)
     caption = "Final results" + ("; the best of the finished runs are marked" if any(best.values()) else "")
-    return table(caption, ["Run", *(title for _, title, _, _ in wanted)], rows, "results")
+    return table(caption, ["StoredRun", *(title for _, title, _, _ in wanted)], rows, "results")
 
 
-def results_of(run: Run) -> Record:
+def results_of(run: StoredRun) -> Record:
     """The run's results with the number of epochs trained."""
     last = run.events("train", "evaluate")[-1:]
     return {"epoch": last[0].get("epoch") if last else 0, **run.results}
 
 
-def differences(runs: list[Run]) -> list[tuple[str, list[object]]]:
+def differences(runs: list[StoredRun]) -> list[tuple[str, list[object]]]:
     """The keys of the configurations, and the number of ranks, whose values differ between runs."""
     tables = [{"ranks": run.results.get("ranks"), **run.config} for run in runs]
     keys = dict.fromkeys(key for of_run in tables for key in of_run)
@@ -67,7 +67,7 @@ def differences(runs: list[Run]) -> list[tuple[str, list[object]]]:
     return [(key, values) for key, values in rows if any(value != values[0] for value in values)]
 
 
-def configuration(runs: list[Run]) -> Html:
+def configuration(runs: list[StoredRun]) -> Html:
     """The differences; those in options that only some algorithms have, and each complete configuration, are folded."""
     found = differences(runs)
     common = [row for row in found if None not in row[1]]
@@ -85,13 +85,13 @@ def configuration(runs: list[Run]) -> Html:
     return join(parts)
 
 
-def _keys(runs: list[Run], caption: str, rows: list[tuple[str, list[object]]]) -> Html:
+def _keys(runs: list[StoredRun], caption: str, rows: list[tuple[str, list[object]]]) -> Html:
     header = ["Key", *(run_name(number, run.name) for number, run in enumerate(runs))]
     cells = [[_code(key), *(_toml(value) for value in values)] for key, values in rows]
     return table(caption, header, cells, "keys")
 
 
-def totals(runs: list[Run]) -> Html:
+def totals(runs: list[StoredRun]) -> Html:
     """Bars for the totals of a run. Unfinished runs have none."""
     figures = [
         bars(title, rows, 1.0 if form == "percent" else 0.0)
@@ -109,7 +109,7 @@ def totals(runs: list[Run]) -> Html:
     return join([*figures, *(_by_kind(number, run) for number, run in enumerate(runs))])
 
 
-def times(runs: list[Run]) -> Html:
+def times(runs: list[StoredRun]) -> Html:
     """Where each rank's time went, a row for each rank; for more than a dozen ranks, for those that computed most and
     least. Runs of older versions have none."""
     rows = []
@@ -125,7 +125,7 @@ def times(runs: list[Run]) -> Html:
     return table("Where the time went", header, rows, "results") if rows else Html("")
 
 
-def sessions(runs: list[Run]) -> Html:
+def sessions(runs: list[StoredRun]) -> Html:
     """A row for each start of the runs that were resumed, or that ended otherwise than finished."""
     rows = []
     for number, run in enumerate(runs):
@@ -143,7 +143,7 @@ def sessions(runs: list[Run]) -> Html:
     )
 
 
-def warnings(runs: list[Run]) -> Html:
+def warnings(runs: list[StoredRun]) -> Html:
     """The warnings of the runs, and the numbers of gradients that were refused."""
     rows = []
     for number, run in enumerate(runs):
@@ -151,16 +151,18 @@ def warnings(runs: list[Run]) -> Html:
         refused = len(run.events("refused"))
         said += [f"{refused} gradients were not finite and were refused"] if refused else []
         rows += [[run_name(number, run.name), text] for text in dict.fromkeys(said)]
-    return table("Warnings", ["Run", "Said"], rows, "text") if rows else Html("")
+    return table("Warnings", ["StoredRun", "Said"], rows, "text") if rows else Html("")
 
 
-def _best(runs: list[Run], values: list[Record], key: str, choose: Callable[[list[float]], float]) -> float | None:
+def _best(
+    runs: list[StoredRun], values: list[Record], key: str, choose: Callable[[list[float]], float]
+) -> float | None:
     pairs = zip(runs, values, strict=True)
     found = [value for run, of_run in pairs if run.finished and (value := finite(of_run, key)) is not None]
     return choose(found) if len(found) > 1 else None
 
 
-def _rows(runs: list[Run], key: str, form: str) -> list[tuple[int, str, float, str]]:
+def _rows(runs: list[StoredRun], key: str, form: str) -> list[tuple[int, str, float, str]]:
     """Rows for all runs that have the key, or none if it is zero in all of them."""
     found = []
     for number, run in enumerate(runs):
@@ -170,7 +172,7 @@ def _rows(runs: list[Run], key: str, form: str) -> list[tuple[int, str, float, s
     return found if any(value for _, _, value, _ in found) else []
 
 
-def _total(run: Run, key: str) -> float | None:
+def _total(run: StoredRun, key: str) -> float | None:
     summary = run.summary or {}
     if key == "bytes_per_sample":
         sent, samples = finite(summary, "bytes_sent"), _since_start(summary, "samples")
@@ -186,7 +188,7 @@ def _since_start(summary: Record, key: str) -> float:
     return (finite(summary, key) or 0) - (finite(summary, f"resumed_{key}") or 0)
 
 
-def _by_kind(number: int, run: Run) -> Html:
+def _by_kind(number: int, run: StoredRun) -> Html:
     kinds = (run.summary or {}).get("bytes_by_kind")
     if not isinstance(kinds, dict):
         return Html("")

@@ -3,8 +3,8 @@
 import math
 
 from mpitrain.report.html import Html, brief, join, run_name, safe
-from mpitrain.report.runs import Run
-from mpitrain.report.traces import RANKS, Part, Stretch, read_part
+from mpitrain.report.runs import StoredRun
+from mpitrain.report.traces import RANKS, TracePart, TraceStretch, read_part
 from mpitrain.stopwatch import KINDS
 
 WIDTH, HEIGHT = 10_000, 20  # of a rank's row, in units of its own: it is stretched to the page's width
@@ -14,13 +14,13 @@ TICKS = 5  # at most, and the one at the left end
 LONGEST = 80  # letters of a text of the trace's
 
 
-def timelines(runs: list[Run]) -> Html:
+def timelines(runs: list[StoredRun]) -> Html:
     """A figure for each run that has a trace. Raises BadInput naming a file that is none."""
     parts = [(number, run, part) for number, run in enumerate(runs) if (part := read_part(run.folder)) is not None]
     return join(_figure(number, run, part) for number, run, part in parts)
 
 
-def _figure(number: int, run: Run, part: Part) -> Html:
+def _figure(number: int, run: StoredRun, part: TracePart) -> Html:
     drawn = {each.kind for own in part.stretches.values() for each in own if _units(each, part)[1]}
     kinds = [kind for kind in KINDS if kind in drawn]
     keys = ((kind, _box(kind, 0, 14, 14)) for kind in kinds)
@@ -33,7 +33,7 @@ def _figure(number: int, run: Run, part: Part) -> Html:
     )
 
 
-def _said(part: Part) -> str:
+def _said(part: TracePart) -> str:
     """What the picture shows."""
     time = "virtual time" if part.about.simulated else "wall clock"
     whose = f"the first {RANKS} of {part.ranks:,} ranks" if part.ranks > RANKS else "all ranks"
@@ -47,7 +47,7 @@ def _said(part: Part) -> str:
     return text + (" Clocks of different nodes agree only to some milliseconds." if apart else "")
 
 
-def _row(rank: int, stretches: list[Stretch], part: Part) -> Html:
+def _row(rank: int, stretches: list[TraceStretch], part: TracePart) -> Html:
     boxes = []
     for each in stretches:
         x, width = _units(each, part)
@@ -61,7 +61,7 @@ def _row(rank: int, stretches: list[Stretch], part: Part) -> Html:
     )
 
 
-def _units(each: Stretch, part: Part) -> tuple[int, int]:
+def _units(each: TraceStretch, part: TracePart) -> tuple[int, int]:
     """Where a stretch lies in its row, and how wide it is there."""
     scale = WIDTH / (part.ended - part.began)
     x, end = (round((min(max(at, part.began), part.ended) - part.began) * scale) for at in (each.began, each.ended))
@@ -74,7 +74,7 @@ def _box(kind: str, x: int, width: int, height: int, title: str = "") -> Html:
     return Html(f'<rect class="{kind}" x="{x}" y="{(height - high) // 2}" width="{width}" height="{high}"{told}')
 
 
-def _told(each: Stretch) -> str:
+def _told(each: TraceStretch) -> str:
     told = each.longest.args
     whom = ", ".join(map(str, told.whom[:RANKS])) + (", …" if len(told.whom) > RANKS else "")
     what = f": {_cut(told.what)}" if told.what else ""
@@ -104,7 +104,7 @@ def _anchor(percent: float) -> str:
     return "start" if percent < 5 else "end" if percent > 95 else "middle"
 
 
-def _shares(stretches: list[Stretch], part: Part) -> dict[str, float]:
+def _shares(stretches: list[TraceStretch], part: TracePart) -> dict[str, float]:
     """The share of each kind in the part's time, without kinds that have none."""
     found = dict.fromkeys(KINDS, 0.0)
     for each in stretches:

@@ -32,7 +32,7 @@ class Arguments(msgspec.Struct, frozen=True):
     whom: list[Number] = []
 
 
-class Event(msgspec.Struct, frozen=True):
+class TraceEvent(msgspec.Struct, frozen=True):
     """One event: something that took `dur` microseconds, an instant, or a name."""
 
     name: str = ""
@@ -43,7 +43,7 @@ class Event(msgspec.Struct, frozen=True):
     args: Arguments = Arguments()
 
 
-class About(msgspec.Struct, frozen=True):
+class TraceInfo(msgspec.Struct, frozen=True):
     """What the whole is of."""
 
     simulated: bool = False
@@ -53,36 +53,36 @@ class About(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Stretch:
+class TraceStretch:
     """Time of one kind, in microseconds since the training began. What waits and messages follow one another are one of
     several `parts`; `longest` is the longest of them."""
 
     kind: str
     began: float
     ended: float
-    longest: Event
+    longest: TraceEvent
     parts: int = 1
 
 
 class _File(msgspec.Struct, frozen=True):
-    traceEvents: list[Event]
-    otherData: About = About()
+    traceEvents: list[TraceEvent]
+    otherData: TraceInfo = TraceInfo()
 
 
 @dataclass(frozen=True)
-class Part:
+class TracePart:
     """What the first ranks did from `began` to `ended`, in microseconds since the training began."""
 
-    about: About
+    about: TraceInfo
     ranks: int  # of the training
     names: dict[int, str]
-    stretches: dict[int, list[Stretch]]  # by rank
+    stretches: dict[int, list[TraceStretch]]  # by rank
     began: float
     ended: float
     whole: bool  # whether that is all
 
 
-def read_part(folder: Path) -> Part | None:
+def read_part(folder: Path) -> TracePart | None:
     """A typical part of the run's trace; None if it has none. Raises BadInput naming the file."""
     path = folder / NAME
     with naming(path):
@@ -96,13 +96,13 @@ def read_part(folder: Path) -> Part | None:
     return _typical(found)
 
 
-def _sound(event: Event) -> bool:
+def _sound(event: TraceEvent) -> bool:
     return -FAR < event.ts < FAR and 0 <= event.dur < FAR
 
 
-def _typical(found: _File) -> Part | None:
+def _typical(found: _File) -> TracePart | None:
     """The part that a report shows; None if nothing took any time."""
-    every: dict[int, list[Event]] = defaultdict(list)
+    every: dict[int, list[TraceEvent]] = defaultdict(list)
     for event in found.traceEvents:
         if event.ph == "X" and event.ts + event.dur > event.ts:
             every[event.pid].append(event)
@@ -113,32 +113,32 @@ def _typical(found: _File) -> Part | None:
     most = max(shown.values(), key=len)
     began, ended = window(most)
     within = {rank: _longest([each for each in own if _inside(each, began, ended)]) for rank, own in shown.items()}
-    return Part(found.otherData, len(every), names, within, began, ended, whole=len(most) <= MOST)
+    return TracePart(found.otherData, len(every), names, within, began, ended, whole=len(most) <= MOST)
 
 
-def _inside(each: Stretch, began: float, ended: float) -> bool:
+def _inside(each: TraceStretch, began: float, ended: float) -> bool:
     return each.began < ended and each.ended > began
 
 
-def _longest(stretches: list[Stretch]) -> list[Stretch]:
+def _longest(stretches: list[TraceStretch]) -> list[TraceStretch]:
     """As many as can be seen, in order."""
     return sorted(nlargest(4 * MOST, stretches, lambda each: each.ended - each.began), key=lambda each: each.began)
 
 
-def joined(events: list[Event]) -> list[Stretch]:
+def joined(events: list[TraceEvent]) -> list[TraceStretch]:
     """The events as stretches."""
-    found: list[Stretch] = []
+    found: list[TraceStretch] = []
     for event in events:
         kind, last = event.name if event.name in KINDS else "rest", found[-1] if found else None
         if last is not None and last.kind == kind and kind in JOINED and event.ts - last.ended < TOUCHING:
             last.ended, last.parts = event.ts + event.dur, last.parts + 1
             last.longest = max(last.longest, event, key=lambda each: each.dur)
         else:
-            found.append(Stretch(kind, event.ts, event.ts + event.dur, event))
+            found.append(TraceStretch(kind, event.ts, event.ts + event.dur, event))
     return found
 
 
-def window(stretches: list[Stretch]) -> tuple[float, float]:
+def window(stretches: list[TraceStretch]) -> tuple[float, float]:
     """From when to when: of PLACES windows of MOST stretches, spread over all, the one of median length. One with a
     gap, where events were left out, is none."""
     last = len(stretches) - MOST
@@ -150,5 +150,5 @@ def window(stretches: list[Stretch]) -> tuple[float, float]:
     return began, began + length
 
 
-def _gap(stretches: list[Stretch]) -> bool:
+def _gap(stretches: list[TraceStretch]) -> bool:
     return any(after.began - before.ended > TOUCHING for before, after in pairwise(stretches))

@@ -162,7 +162,7 @@ class Queue:
         return not self.returned and self.position >= self.total
 
 
-class Unused:
+class UnusedSamples:
     """The record of the samples that free-running workers have taken but not trained on.
 
     A worker names its unused ranges one by one and then closes the list. It may do so several times: for checkpoints,

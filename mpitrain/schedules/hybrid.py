@@ -10,7 +10,7 @@ from typing import NamedTuple
 from mpitrain.flat import share
 
 
-class Share(NamedTuple):
+class ExampleRange(NamedTuple):
     """Examples [start, stop) of the minibatch, at least one, which `rank` holds and sends."""
 
     rank: int
@@ -23,23 +23,23 @@ class Share(NamedTuple):
         return self.stop - self.start
 
 
-class Round(NamedTuple):
+class FullyConnectedRound(NamedTuple):
     """One pass through the fully connected layers, with the examples of these pieces, ordered by rank."""
 
     number: int
-    pieces: tuple[Share, ...]
+    pieces: tuple[ExampleRange, ...]
 
     @property
     def examples(self) -> int:
         """Number of examples."""
         return sum(piece.examples for piece in self.pieces)
 
-    def piece_of(self, rank: int) -> Share | None:
+    def piece_of(self, rank: int) -> ExampleRange | None:
         """The piece that `rank` sends, if any."""
         return next((piece for piece in self.pieces if piece.rank == rank), None)
 
 
-def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[Round]:
+def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[FullyConnectedRound]:
     """The rounds of one minibatch, numbered from 0; rounds without examples are omitted.
 
     a: one round, in which every rank sends all its examples. b: rank r sends all its examples in round r. c: in each of
@@ -52,7 +52,7 @@ def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[Roun
         _all_together(ranks, count) if scheme == "a" else _in_groups(ranks, count, _size(scheme, ranks, group))
     ):
         if pieces:
-            yield Round(number, pieces)
+            yield FullyConnectedRound(number, pieces)
             number += 1
 
 
@@ -60,11 +60,11 @@ def _size(scheme: str, ranks: int, group: int) -> int:
     return 1 if scheme == "b" else min(group, ranks) or ranks
 
 
-def _all_together(ranks: int, count: int) -> Iterator[tuple[Share, ...]]:
+def _all_together(ranks: int, count: int) -> Iterator[tuple[ExampleRange, ...]]:
     yield _pieces((rank, share(count, rank, ranks)) for rank in range(ranks))
 
 
-def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[Share, ...]]:
+def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[ExampleRange, ...]]:
     for first in range(0, ranks, size):
         members = range(first, min(first + size, ranks))
         for turn in range(len(members)):
@@ -83,5 +83,5 @@ def _turn(turn: int, place: int, turns: int, own: slice) -> slice:
     return slice(own.start + (turn * size + place) // turns, own.start + ((turn + 1) * size + place) // turns)
 
 
-def _pieces(pieces: Iterator[tuple[int, slice]]) -> tuple[Share, ...]:
-    return tuple(Share(rank, own.start, own.stop) for rank, own in pieces if own.start < own.stop)
+def _pieces(pieces: Iterator[tuple[int, slice]]) -> tuple[ExampleRange, ...]:
+    return tuple(ExampleRange(rank, own.start, own.stop) for rank, own in pieces if own.start < own.stop)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mpitrain.device.phantom import Phantom
+from mpitrain.device.phantom import PhantomVector
 from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecV, InPlace, TargetSpec
 
@@ -10,7 +10,7 @@ from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecV, InPlace, TargetSpec
 def flat(buffer: BufSpec) -> Array:
     """The array of a buffer, which is given alone or before what tells its type: flat, not copied, of its own type."""
     memory: Array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
-    if isinstance(memory, Phantom):
+    if isinstance(memory, PhantomVector):
         return memory
     array = memory if isinstance(memory, np.ndarray) else np.frombuffer(memory, dtype=np.uint8)
     if not array.flags.c_contiguous:

@@ -13,7 +13,7 @@ from mpitrain.config import read_toml, readable
 from mpitrain.errors import BadInput
 from mpitrain.keys import Count, Section
 from mpitrain.rng import stream
-from mpitrain.simulation.network import Link, Network
+from mpitrain.simulation.network import ClusterNetwork, Link
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Bandwidth = Annotated[float, msgspec.Meta(ge=1, le=1e15)]
@@ -21,7 +21,7 @@ Factor = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Gradient(Section, frozen=True):
+class GradientCost(Section, frozen=True):
     """Seconds of a minibatch's gradient on a core of its own: a line in the minibatch's samples, times a factor.
 
     `spread`: equidistant quantiles of the factor, from the least to the greatest, between which it is drawn; by default
@@ -92,7 +92,7 @@ class Cluster(Section, frozen=True):
     nodes: Count
     ranks_per_node: Count
     cores_per_node: Count
-    gradient: Gradient
+    gradient: GradientCost
     within_node: Connection
     between_nodes: Connection
     message_seconds: Seconds = 0.0
@@ -111,9 +111,9 @@ class Cluster(Section, frozen=True):
         """The node of each rank."""
         return [rank // self.ranks_per_node for rank in range(ranks)]
 
-    def network(self) -> Network:
+    def network(self) -> ClusterNetwork:
         """Its links."""
-        return Network(self.between_nodes.link(), self.within_node.link(), self.message_seconds)
+        return ClusterNetwork(self.between_nodes.link(), self.within_node.link(), self.message_seconds)
 
     def pace(self) -> Callable[[int, int], float]:
         """A function of a rank and a number of samples: the seconds of the rank's next gradient."""

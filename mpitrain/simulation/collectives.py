@@ -14,7 +14,7 @@ from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI
 from mpitrain.simulation import rounds
 from mpitrain.simulation.course import Steps, steps_of
-from mpitrain.simulation.messages import Request
+from mpitrain.simulation.messages import SimulatedRequest
 from mpitrain.simulation.rounds import Round
 
 KEPT = 32  # collectives whose steps are remembered: of a thousand ranks, some megabytes each
@@ -29,21 +29,21 @@ def ufunc(operation: MPI.Op) -> np.ufunc:
 
 
 @dataclass
-class Part:
+class CollectivePart:
     """One rank's part in a collective: what it gives, and where its result goes."""
 
     give: Array | None
     take: Sequence[Array]
-    request: Request
+    request: SimulatedRequest
 
 
 @dataclass(frozen=True)
-class Operation:
+class CollectiveAlgorithm:
     """What a collective does. `carry_out` gets all parts, by rank; `rounds` says what is sent, given `arguments`, the
     nodes of the ranks, and the bytes of the greatest part."""
 
     name: str
-    carry_out: Callable[[list[Part]], None]
+    carry_out: Callable[[list[CollectivePart]], None]
     rounds: Callable[..., Iterator[Round]]
     arguments: tuple[int | tuple[int, ...], ...] = ()
 
@@ -57,11 +57,11 @@ def _steps(what: Callable[..., Iterator[Round]], *arguments: object, nodes: tupl
 class Collective:
     """One collective of a communicator: a call of each of its ranks."""
 
-    operation: Operation
+    operation: CollectiveAlgorithm
     size: int
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, CollectivePart] = field(default_factory=dict)
 
-    def join(self, rank: int, operation: Operation, part: Part) -> bool:
+    def join(self, rank: int, operation: CollectiveAlgorithm, part: CollectivePart) -> bool:
         """A rank has come; whether it is the last. Raises RuntimeError if it has called another collective."""
         if operation.name != self.operation.name:
             raise RuntimeError(f"rank {rank} calls {operation.name} where others have called {self.operation.name}")
@@ -96,36 +96,36 @@ def reduced(terms: Sequence[Array], operation: MPI.Op) -> Array:
     return level[0]
 
 
-def barrier(name: str = "Ibarrier") -> Operation:
+def barrier(name: str = "Ibarrier") -> CollectiveAlgorithm:
     """Nothing is moved."""
-    return Operation(name, lambda parts: None, rounds.barrier)
+    return CollectiveAlgorithm(name, lambda parts: None, rounds.barrier)
 
 
-def broadcast(root: int) -> Operation:
+def broadcast(root: int) -> CollectiveAlgorithm:
     """The root's array to all."""
 
-    def carry_out(parts: list[Part]) -> None:
+    def carry_out(parts: list[CollectivePart]) -> None:
         for rank, part in enumerate(parts):
             if rank != root:
                 np.copyto(part.take[0], parts[root].take[0])
 
-    return Operation("Ibcast", carry_out, rounds.broadcast, (root,))
+    return CollectiveAlgorithm("Ibcast", carry_out, rounds.broadcast, (root,))
 
 
-def reduce(root: int, operation: MPI.Op) -> Operation:
+def reduce(root: int, operation: MPI.Op) -> CollectiveAlgorithm:
     """The terms combined, for the root."""
-    return Operation("Ireduce", _combine(operation), rounds.reduce, (root,))
+    return CollectiveAlgorithm("Ireduce", _combine(operation), rounds.reduce, (root,))
 
 
-def allreduce(operation: MPI.Op) -> Operation:
+def allreduce(operation: MPI.Op) -> CollectiveAlgorithm:
     """The terms combined, for all."""
-    return Operation("Iallreduce", _combine(operation), rounds.allreduce)
+    return CollectiveAlgorithm("Iallreduce", _combine(operation), rounds.allreduce)
 
 
-def _combine(operation: MPI.Op) -> Callable[[list[Part]], None]:
+def _combine(operation: MPI.Op) -> Callable[[list[CollectivePart]], None]:
     """For those that take the result; one that gives None gives what it has where it takes."""
 
-    def carry_out(parts: list[Part]) -> None:
+    def carry_out(parts: list[CollectivePart]) -> None:
         result = reduced([part.take[0] if part.give is None else part.give for part in parts], operation)
         for part in parts:
             for place in part.take:
@@ -134,21 +134,21 @@ def _combine(operation: MPI.Op) -> Callable[[list[Part]], None]:
     return carry_out
 
 
-def reduce_scatter(counts: Sequence[int]) -> Operation:
+def reduce_scatter(counts: Sequence[int]) -> CollectiveAlgorithm:
     """The sum of the terms, to each rank its piece."""
 
-    def carry_out(parts: list[Part]) -> None:
+    def carry_out(parts: list[CollectivePart]) -> None:
         result = reduced([part.give for part in parts], MPI.SUM)
         for part, piece in zip(parts, np.split(result, np.cumsum(counts)[:-1]), strict=True):
             np.copyto(part.take[0], piece)
 
-    return Operation("Ireduce_scatter", carry_out, rounds.reduce_scatter, (tuple(counts),))
+    return CollectiveAlgorithm("Ireduce_scatter", carry_out, rounds.reduce_scatter, (tuple(counts),))
 
 
-def gather(name: str, counts: Sequence[int]) -> Operation:
+def gather(name: str, counts: Sequence[int]) -> CollectiveAlgorithm:
     """Each rank's piece, so many elements, to all; one that gives None has its own in place."""
 
-    def carry_out(parts: list[Part]) -> None:
+    def carry_out(parts: list[CollectivePart]) -> None:
         ends = np.cumsum(counts)
         given = [
             part.take[0][end - count : end] if part.give is None else part.give
@@ -158,4 +158,4 @@ def gather(name: str, counts: Sequence[int]) -> Operation:
         for part in parts:
             np.copyto(part.take[0], whole)
 
-    return Operation(name, carry_out, rounds.gather, (tuple(counts),))
+    return CollectiveAlgorithm(name, carry_out, rounds.gather, (tuple(counts),))

@@ -10,9 +10,9 @@ from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace
 from mpitrain.simulation import collectives
 from mpitrain.simulation.buffers import counted, flat, given, raw
-from mpitrain.simulation.collectives import Collective, Operation, Part
+from mpitrain.simulation.collectives import Collective, CollectiveAlgorithm, CollectivePart
 from mpitrain.simulation.course import Course, Steps
-from mpitrain.simulation.messages import Mailbox, Matched, Message, Request
+from mpitrain.simulation.messages import Mailbox, SentMessage, SimulatedMatched, SimulatedRequest
 from mpitrain.simulation.network import Wires
 from mpitrain.simulation.scheduler import Scheduler
 
@@ -54,7 +54,7 @@ class Group:
         self.looking: set[int] = set()  # ranks that have looked at a window since one of them last changed
         fabric.groups.append(self)
 
-    def join(self, rank: int, number: int, operation: Operation, part: Part) -> None:
+    def join(self, rank: int, number: int, operation: CollectiveAlgorithm, part: CollectivePart) -> None:
         """A rank calls its collective `number`."""
         collective = self.collectives.setdefault(number, Collective(operation, len(self.members)))
         if collective.join(rank, operation, part):
@@ -73,7 +73,7 @@ class Group:
         return self._memories.setdefault(number, {})
 
 
-class Communicator:
+class SimulatedCommunicator:
     """One rank's handle. Messages between two ranks arrive in the order in which they were sent."""
 
     def __init__(self, group: Group, rank: int) -> None:
@@ -83,30 +83,30 @@ class Communicator:
 
     # ---- between two ranks
 
-    def Isend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
-        request = Request(self._box.wake)
-        self._send(Message(self.rank, tag, raw(buffer)), to, request.complete)
+    def Isend(self, buffer: BufSpec, to: int, tag: int, /) -> SimulatedRequest:
+        request = SimulatedRequest(self._box.wake)
+        self._send(SentMessage(self.rank, tag, raw(buffer)), to, request.complete)
         return request
 
-    def Issend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
-        request = Request(self._box.wake)
+    def Issend(self, buffer: BufSpec, to: int, tag: int, /) -> SimulatedRequest:
+        request = SimulatedRequest(self._box.wake)
 
         def taken() -> None:
             self._fabric.send(0, self.group.members[to], self.group.members[self.rank], request.complete)
 
-        self._send(Message(self.rank, tag, raw(buffer), taken), to, lambda: None)
+        self._send(SentMessage(self.rank, tag, raw(buffer), taken), to, lambda: None)
         return request
 
-    def Irecv(self, buffer: BufSpec, source: int, tag: int, /) -> Request:
+    def Irecv(self, buffer: BufSpec, source: int, tag: int, /) -> SimulatedRequest:
         return self._box.post(buffer, source, tag)
 
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, /) -> bool:
         return self._box.find(source, tag) is not None
 
-    def Improbe(self, source: int, tag: int, status: MPI.Status, /) -> Matched | None:
+    def Improbe(self, source: int, tag: int, status: MPI.Status, /) -> SimulatedMatched | None:
         return self._box.match(source, tag, status)
 
-    def _send(self, message: Message, to: int, arrived: Callable[[], None]) -> None:
+    def _send(self, message: SentMessage, to: int, arrived: Callable[[], None]) -> None:
         group, pair = self.group, (self.rank, to)
 
         def arrive() -> None:
@@ -120,31 +120,33 @@ class Communicator:
 
     # ---- of all ranks
 
-    def Ibarrier(self) -> Request:
+    def Ibarrier(self) -> SimulatedRequest:
         return self._join(collectives.barrier(), None, [])
 
-    def Ibcast(self, buffer: BufSpec, root: int, /) -> Request:
+    def Ibcast(self, buffer: BufSpec, root: int, /) -> SimulatedRequest:
         return self._join(collectives.broadcast(root), None, [raw(buffer)])
 
-    def Ireduce(self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /) -> Request:
+    def Ireduce(
+        self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /
+    ) -> SimulatedRequest:
         take = [flat(receive)] if self.rank == root and receive is not None else []
         return self._join(collectives.reduce(root, operation), given(send), take)
 
-    def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> Request:
+    def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> SimulatedRequest:
         return self._join(collectives.allreduce(operation), given(send), [flat(receive)])
 
-    def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> Request:
+    def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> SimulatedRequest:
         return self._join(collectives.reduce_scatter(counts), flat(send), [flat(receive)])
 
-    def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> Request:
+    def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> SimulatedRequest:
         own = flat(send)
         return self._join(collectives.gather("Iallgather", [own.size] * self.size), own, [flat(receive)])
 
-    def Iallgatherv(self, send: BufSpec | InPlace, receive: BufSpecV, /) -> Request:
+    def Iallgatherv(self, send: BufSpec | InPlace, receive: BufSpecV, /) -> SimulatedRequest:
         memory, counts = counted(receive)
         return self._join(collectives.gather("Iallgatherv", counts), given(send), [memory])
 
-    def Split(self, color: int, /) -> "Communicator":
+    def Split(self, color: int, /) -> "SimulatedCommunicator":
         """Those of each colour, which all ranks have to tell first."""
         colours, fabric = np.zeros(self.size, np.int64), self._fabric
         told = self.Iallgather(np.array([color]), colours)
@@ -152,20 +154,20 @@ class Communicator:
             fabric.scheduler.park(self.group.members[self.rank], 1.0, lambda: "MPI_Comm_split")
         return self._part([int(colour) for colour in colours])
 
-    def Split_type(self, kind: int, /) -> "Communicator":
+    def Split_type(self, kind: int, /) -> "SimulatedCommunicator":
         """Those of each node. Who is where is known, so nobody is waited for."""
         return self._part([self._fabric.nodes[member] for member in self.group.members])
 
-    def _part(self, colours: Sequence[int]) -> "Communicator":
+    def _part(self, colours: Sequence[int]) -> "SimulatedCommunicator":
         """Those with this rank's colour."""
         own = colours[self.rank]
         places = [place for place, colour in enumerate(colours) if colour == own]
         group = self.group.made(next(self._numbers), own, [self.group.members[place] for place in places])
-        return Communicator(group, places.index(self.rank))
+        return SimulatedCommunicator(group, places.index(self.rank))
 
-    def Idup(self) -> "tuple[Communicator, Request]":
+    def Idup(self) -> "tuple[SimulatedCommunicator, SimulatedRequest]":
         number = next(self._numbers)
-        duplicate = Communicator(self.group.made(number, None, self.group.members), self.rank)
+        duplicate = SimulatedCommunicator(self.group.made(number, None, self.group.members), self.rank)
         return duplicate, self._join_as(number, collectives.barrier("Idup"), None, [])
 
     # ---- for windows
@@ -174,10 +176,10 @@ class Communicator:
         """A window's memories, by rank. Collective."""
         return self.group.memories(next(self._numbers))
 
-    def later(self, nbytes: int, rank: int, effect: Callable[[], object], fetches: bool = False) -> Request:
+    def later(self, nbytes: int, rank: int, effect: Callable[[], object], fetches: bool = False) -> SimulatedRequest:
         """A request that completes with its effect when so many bytes are with another rank, or, if this one `fetches`
         them, have come from there."""
-        request, members = Request(self._box.wake), self.group.members
+        request, members = SimulatedRequest(self._box.wake), self.group.members
         source, target = (rank, self.rank) if fetches else (self.rank, rank)
 
         def end() -> None:
@@ -193,10 +195,12 @@ class Communicator:
             self.group.boxes[rank].wake()
         self.group.looking = {self.rank}
 
-    def _join(self, operation: Operation, give: Array | None, take: Sequence[Array]) -> Request:
+    def _join(self, operation: CollectiveAlgorithm, give: Array | None, take: Sequence[Array]) -> SimulatedRequest:
         return self._join_as(next(self._numbers), operation, give, take)
 
-    def _join_as(self, number: int, operation: Operation, give: Array | None, take: Sequence[Array]) -> Request:
-        request = Request(self._box.wake)
-        self.group.join(self.rank, number, operation, Part(give, take, request))
+    def _join_as(
+        self, number: int, operation: CollectiveAlgorithm, give: Array | None, take: Sequence[Array]
+    ) -> SimulatedRequest:
+        request = SimulatedRequest(self._box.wake)
+        self.group.join(self.rank, number, operation, CollectivePart(give, take, request))
         return request

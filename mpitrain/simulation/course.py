@@ -10,7 +10,7 @@ from mpitrain.simulation.scheduler import Scheduler
 NOBODY = -1
 
 
-class Step(NamedTuple):
+class MessageStep(NamedTuple):
     """What a rank does in a round: send so many bytes to a place, and take a message, or only one of both."""
 
     number: int
@@ -19,17 +19,17 @@ class Step(NamedTuple):
     takes: bool
 
 
-Steps = Sequence[Sequence[Step]]
+Steps = Sequence[Sequence[MessageStep]]
 
 
 def steps_of(rounds: Iterable[Round], ranks: int) -> Steps:
     """The steps of each rank; rounds in which one has nothing to do are none of its own."""
-    steps: list[list[Step]] = [[] for _ in range(ranks)]
+    steps: list[list[MessageStep]] = [[] for _ in range(ranks)]
     for number, messages in enumerate(rounds):
         sends = {source: (target, nbytes) for source, target, nbytes in messages}
         takes = {target for _, target, _ in messages}
         for rank in sorted(sends.keys() | takes):
-            steps[rank].append(Step(number, *sends.get(rank, (NOBODY, 0)), rank in takes))
+            steps[rank].append(MessageStep(number, *sends.get(rank, (NOBODY, 0)), rank in takes))
     return steps
 
 
@@ -64,7 +64,7 @@ class Course:
             else:
                 self._take(step, place, self._send(step, place) if step.to != NOBODY else time)
 
-    def _send(self, step: Step, place: int) -> float:
+    def _send(self, step: MessageStep, place: int) -> float:
         """When the message has left."""
         to = (step.number, step.to)
         left, arrival = self._wires.passage(
@@ -76,7 +76,7 @@ class Course:
             self._came[to] = arrival
         return left
 
-    def _take(self, step: Step, place: int, left: float) -> None:
+    def _take(self, step: MessageStep, place: int, left: float) -> None:
         """Go on when what is sent has left, and what is awaited is there."""
         here = (step.number, place)
         if not step.takes:

@@ -13,11 +13,11 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
 from mpitrain.mpi.watchdog import outlasted
 from mpitrain.mpi.witness import Witness
-from mpitrain.simulation.communicator import Communicator, Fabric, Group
+from mpitrain.simulation.communicator import Fabric, Group, SimulatedCommunicator
 from mpitrain.simulation.cores import Cores
-from mpitrain.simulation.network import Network, Wires
+from mpitrain.simulation.network import ClusterNetwork, Wires
 from mpitrain.simulation.scheduler import Late, Scheduler
-from mpitrain.simulation.windows import Window, allocate
+from mpitrain.simulation.windows import SimulatedWindow, allocate
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -41,7 +41,7 @@ class Job(Generic[T]):
     def __init__(
         self,
         ranks: int,
-        network: Network | None = None,
+        network: ClusterNetwork | None = None,
         nodes: Sequence[int] | None = None,
         seconds: Callable[[int, int], float] = lambda rank, samples: 0.0,
         cores: int | None = None,
@@ -53,7 +53,7 @@ class Job(Generic[T]):
         self.scheduler, self._seconds, self._work = Scheduler[T](ranks, stops), seconds, work
         shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}
         self.cores = [shared[node] for node in nodes]
-        self._fabric = Fabric(self.scheduler, Wires(network or Network(), nodes), nodes)
+        self._fabric = Fabric(self.scheduler, Wires(network or ClusterNetwork(), nodes), nodes)
         self._world, self._ranks, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
         self.shared: dict[str, object] = {}  # what the ranks make once
         self._steadfast = not stops  # what waits for ever is found to be a deadlock
@@ -63,14 +63,14 @@ class Job(Generic[T]):
 
         def on(rank: int) -> Callable[[], T]:
             runtime = self.runtime(rank)
-            return lambda: program(Transport(Communicator(self._world, rank), self._deadline, runtime))
+            return lambda: program(Transport(SimulatedCommunicator(self._world, rank), self._deadline, runtime))
 
         return self.scheduler.run([on(rank) for rank in range(self._ranks)])
 
-    def runtime(self, rank: int) -> "Rank":
+    def runtime(self, rank: int) -> "SimulatedRank":
         """What a rank runs in."""
-        pace = Pace(self.cores[rank], rank, partial(self._seconds, rank), partial(self._work, rank))
-        return Rank(self.scheduler, rank, self._ranks, pace, self.shared, self._steadfast)
+        pace = SimulatedPace(self.cores[rank], rank, partial(self._seconds, rank), partial(self._work, rank))
+        return SimulatedRank(self.scheduler, rank, self._ranks, pace, self.shared, self._steadfast)
 
     def left(self) -> list[str]:
         """Messages that nobody has taken, receives that nothing came for, collectives that were not joined by all."""
@@ -83,7 +83,7 @@ class Job(Generic[T]):
         return boxes + [each.operation.name for group in self._fabric.groups for each in group.collectives.values()]
 
 
-class Pace:
+class SimulatedPace:
     """The time of one rank's own work, on the cores of its node."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Pace:
             self._cores.compute(self._rank, seconds)
 
 
-class Rank:
+class SimulatedRank:
     """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
 
     probes = 1
@@ -120,7 +120,7 @@ class Rank:
         scheduler: Scheduler,
         rank: int,
         ranks: int,
-        pace: Pace,
+        pace: SimulatedPace,
         shared: dict[str, object],
         steadfast: bool,
     ) -> None:
@@ -164,8 +164,8 @@ class Rank:
         """It takes no simulated time."""
         return nullcontext()
 
-    def allocate(self, size: int, communicator: interface.Communicator) -> Window:
-        assert isinstance(communicator, Communicator)
+    def allocate(self, size: int, communicator: interface.Communicator) -> SimulatedWindow:
+        assert isinstance(communicator, SimulatedCommunicator)
         return allocate(size, communicator, self)
 
     allocate_shared = allocate

@@ -12,7 +12,7 @@ from mpitrain.mpi.launcher import MPI, BufSpec
 from mpitrain.simulation.buffers import raw
 
 
-class Request:
+class SimulatedRequest:
     """An operation of one rank. One that has looked for its end is woken by it, and looks around again when it has seen
     that."""
 
@@ -52,7 +52,7 @@ class Request:
 
 
 @dataclass
-class Message:
+class SentMessage:
     """One that has been sent. `taken` is called when its receiver has matched it."""
 
     source: int
@@ -61,18 +61,18 @@ class Message:
     taken: Callable[[], None] = field(default=lambda: None)
 
 
-class Matched:
+class SimulatedMatched:
     """A message that belongs to who has found it."""
 
-    def __init__(self, message: Message, wake: Callable[[], None]) -> None:
+    def __init__(self, message: SentMessage, wake: Callable[[], None]) -> None:
         self._message, self._wake = message, wake
 
     def Recv(self, buffer: BufSpec, /) -> None:
         copy(self._message, raw(buffer))
 
-    def Irecv(self, buffer: BufSpec, /) -> Request:
+    def Irecv(self, buffer: BufSpec, /) -> SimulatedRequest:
         copy(self._message, raw(buffer))
-        request = Request(self._wake)
+        request = SimulatedRequest(self._wake)
         request.complete()
         return request
 
@@ -82,12 +82,12 @@ class Mailbox:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
-        self._arrived: dict[int, OrderedDict[int, Message]] = {}  # by tag, in order
+        self._arrived: dict[int, OrderedDict[int, SentMessage]] = {}  # by tag, in order
         self._of_pairs: dict[tuple[int, int], deque[int]] = {}  # their numbers, by source and tag
         self._numbers = count()
-        self._posted: list[tuple[int, int, Array, Request]] = []
+        self._posted: list[tuple[int, int, Array, SimulatedRequest]] = []
 
-    def arrive(self, message: Message) -> None:
+    def arrive(self, message: SentMessage) -> None:
         """A message is there: for the first receive that it suits, else for probes."""
         for number, (source, tag, memory, request) in enumerate(self._posted):
             if _suits(message, source, tag):
@@ -99,16 +99,16 @@ class Mailbox:
         self._of_pairs.setdefault((message.source, message.tag), deque()).append(number)
         self.wake()
 
-    def post(self, buffer: BufSpec, source: int, tag: int) -> Request:
+    def post(self, buffer: BufSpec, source: int, tag: int) -> SimulatedRequest:
         """Post a receive."""
-        request, message = Request(self.wake), self._take(source, tag)
+        request, message = SimulatedRequest(self.wake), self._take(source, tag)
         if message is None:
             self._posted.append((source, tag, raw(buffer), request))
         else:
             self._receive(message, raw(buffer), request)
         return request
 
-    def find(self, source: int, tag: int) -> Message | None:
+    def find(self, source: int, tag: int) -> SentMessage | None:
         """The first message that suits; of any tag, some message."""
         if tag == MPI.ANY_TAG:
             of_tags = (self.find(source, each) for each in self._arrived)
@@ -121,13 +121,13 @@ class Mailbox:
         numbers = self._of_pairs.get((source, tag))
         return found[numbers[0]] if numbers else None
 
-    def _take(self, source: int, tag: int) -> Message | None:
+    def _take(self, source: int, tag: int) -> SentMessage | None:
         message = self.find(source, tag)
         if message is not None:
             del self._arrived[message.tag][self._of_pairs[message.source, message.tag].popleft()]
         return message
 
-    def match(self, source: int, tag: int, status: MPI.Status) -> Matched | None:
+    def match(self, source: int, tag: int, status: MPI.Status) -> SimulatedMatched | None:
         """Take the first message that suits."""
         message = self._take(source, tag)
         if message is None:
@@ -135,7 +135,7 @@ class Mailbox:
         fill(status, message.source, message.tag, message.payload.size)
         message.taken()
         self.wake()  # what the rank does with it may be what it waits for
-        return Matched(message, self.wake)
+        return SimulatedMatched(message, self.wake)
 
     @property
     def open(self) -> list[str]:
@@ -146,7 +146,7 @@ class Mailbox:
         return waiting + [f"a receive from {source} with tag {tag}" for source, tag, _, _ in self._posted]
 
     @staticmethod
-    def _receive(message: Message, memory: Array, request: Request) -> None:
+    def _receive(message: SentMessage, memory: Array, request: SimulatedRequest) -> None:
         message.taken()
         try:
             copy(message, memory)
@@ -156,7 +156,7 @@ class Mailbox:
             request.received(message.source, message.tag, message.payload.size)
 
 
-def copy(message: Message, memory: Array) -> None:
+def copy(message: SentMessage, memory: Array) -> None:
     """Copy a message to a buffer. Raises MPI's error where it is too long."""
     if message.payload.size > memory.size:
         raise MPI.Exception(MPI.ERR_TRUNCATE)
@@ -169,5 +169,5 @@ def fill(status: MPI.Status, source: int, tag: int, count: int) -> None:
     status.Set_elements(MPI.BYTE, count)
 
 
-def _suits(message: Message, source: int, tag: int) -> bool:
+def _suits(message: SentMessage, source: int, tag: int) -> bool:
     return source in (message.source, MPI.ANY_SOURCE) and tag in (message.tag, MPI.ANY_TAG)

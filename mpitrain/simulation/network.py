@@ -11,7 +11,7 @@ USUAL = Link()
 
 
 @dataclass(frozen=True)
-class Network:
+class ClusterNetwork:
     """The links between two nodes and within one, by default the same; `message` seconds that each message costs
     besides. `jitter` is the mean of an exponentially distributed delay of every message between two ranks, and of every
     rank's part in a collective, drawn from `seed`."""
@@ -31,7 +31,7 @@ class Wires:
     """When messages arrive. Each node's card sends one message after another, and takes one after another; within a
     node messages do not wait for each other."""
 
-    def __init__(self, network: Network, nodes: Sequence[int]) -> None:
+    def __init__(self, network: ClusterNetwork, nodes: Sequence[int]) -> None:
         self._network, self._nodes = network, nodes
         self._random = np.random.Generator(np.random.Philox(network.seed))
         self._sends, self._takes = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)  # until then

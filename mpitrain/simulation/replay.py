@@ -12,22 +12,22 @@ from msgspec.structs import replace
 
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.mpi.launcher import MPI, BufSpec
-from mpitrain.mpi.order import TAGS, Event, Kind, Order, file_of
+from mpitrain.mpi.order import TAGS, EventKind, LoggedEvent, Order, file_of
 from mpitrain.mpi.recording import FINE, checksum
 from mpitrain.mpi.tags import Tag
 from mpitrain.mpi.witness import Witness
-from mpitrain.simulation.job import Job, Pace, Rank
+from mpitrain.simulation.job import Job, SimulatedPace, SimulatedRank
 from mpitrain.simulation.scheduler import Scheduler
 
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds of virtual time between two looks for what is to come
 MEANS = {
-    Kind.NOTHING: "a look that found nothing",
-    Kind.HAPPENED: "something that had happened",
-    Kind.MESSAGE: "a message",
-    Kind.CONTENT: "what came",
-    Kind.CLOCK: "a reading of the clock",
-    Kind.STOP: "a stop request",
+    EventKind.NOTHING: "a look that found nothing",
+    EventKind.HAPPENED: "something that had happened",
+    EventKind.MESSAGE: "a message",
+    EventKind.CONTENT: "what came",
+    EventKind.CLOCK: "a reading of the clock",
+    EventKind.STOP: "a stop request",
 }
 
 
@@ -36,8 +36,8 @@ class Replayer(Witness):
 
     def __init__(self, order: Order, scheduler: Scheduler) -> None:
         self._order, self._scheduler, self.rank = order, scheduler, order.header.rank
-        self._events, self._now = order.events(), Event(-1, Kind.NOTHING, 0)
-        self._next: Event | None = next(self._events, None)
+        self._events, self._now = order.events(), LoggedEvent(-1, EventKind.NOTHING, 0)
+        self._next: LoggedEvent | None = next(self._events, None)
         self._nothing = 0  # looks that are still to find nothing
         self._read, self._looks, self._sender = 0, 0, MPI.PROC_NULL
         self._over = False
@@ -49,7 +49,7 @@ class Replayer(Witness):
             return find(source)
         if self._found_nothing():
             return None
-        seen, its_tag = divmod(self._take(Kind.MESSAGE, f"looks for a message ({_named(tag)})"), TAGS)
+        seen, its_tag = divmod(self._take(EventKind.MESSAGE, f"looks for a message ({_named(tag)})"), TAGS)
         if its_tag != tag or source not in (seen, MPI.ANY_SOURCE):
             raise self._differs(
                 f"looks for one of {_whom(source)} ({_named(tag)})", f" of rank {seen} ({_named(its_tag)})"
@@ -64,28 +64,28 @@ class Replayer(Witness):
             return test()
         if self._found_nothing():
             return False
-        self._take(Kind.HAPPENED, "tests whether something has happened")
+        self._take(EventKind.HAPPENED, "tests whether something has happened")
         while not test():
             self._park("what had happened then")
         return True
 
     def content(self, received: BufSpec) -> None:
-        if not self._over and self._take(Kind.CONTENT, "has received something") != checksum(received):
+        if not self._over and self._take(EventKind.CONTENT, "has received something") != checksum(received):
             raise self._differs(f"gets something else from {_whom(self._sender)}")
 
     def clock(self, reading: float) -> float:
         if self._over:
             return reading
-        self._read += self._take(Kind.CLOCK, "looks at the clock")
+        self._read += self._take(EventKind.CLOCK, "looks at the clock")
         return self._read / FINE
 
     def stopped(self, asked: bool) -> bool:
         self._looks += 1
         if self._over:
             return asked
-        if self._nothing or self._next is None or self._next[1:] != (Kind.STOP, self._looks):
+        if self._nothing or self._next is None or self._next[1:] != (EventKind.STOP, self._looks):
             return False
-        self._take(Kind.STOP, "looks for a stop request")
+        self._take(EventKind.STOP, "looks for a stop request")
         return True
 
     def end(self, status: int, parameters: Callable[[], str]) -> None:
@@ -97,14 +97,14 @@ class Replayer(Witness):
     def _found_nothing(self) -> bool:
         """Whether a look or a test is one of those that found nothing."""
         self.answered = True
-        if not self._nothing and self._next is not None and self._next.kind is Kind.NOTHING:
-            self._nothing = self._take(Kind.NOTHING, "looks")
+        if not self._nothing and self._next is not None and self._next.kind is EventKind.NOTHING:
+            self._nothing = self._take(EventKind.NOTHING, "looks")
         if not self._nothing:
             return False
         self._nothing -= 1
         return True
 
-    def _take(self, kind: Kind, does: str) -> int:
+    def _take(self, kind: EventKind, does: str) -> int:
         """The value of the next event, which must be of this kind."""
         if self._nothing:
             raise self._differs(does)
@@ -127,10 +127,10 @@ class Replayer(Witness):
         self._scheduler.park(self.rank, PATIENCE, lambda: f"{what}: event {number:,} of {path}")
 
 
-class ReplayingRank(Rank):
+class ReplayingRank(SimulatedRank):
     """A rank whose waits only look on, as the one did that was recorded, until what it sees is to be waited for."""
 
-    def __init__(self, order: Order, scheduler: Scheduler, pace: Pace, shared: dict[str, object]) -> None:
+    def __init__(self, order: Order, scheduler: Scheduler, pace: SimulatedPace, shared: dict[str, object]) -> None:
         header = order.header
         super().__init__(scheduler, header.rank, header.ranks, pace, shared, steadfast=True)
         self.witness: Replayer = Replayer(order, scheduler)
@@ -150,8 +150,8 @@ class Replay(Job[int]):
         super().__init__(header.ranks, nodes=header.nodes)
         self._orders, self.ranks = orders, list[ReplayingRank]()
 
-    def runtime(self, rank: int) -> Rank:
-        pace = Pace(self.cores[rank], rank, lambda samples: 0.0, lambda kind, amount: 0.0)
+    def runtime(self, rank: int) -> SimulatedRank:
+        pace = SimulatedPace(self.cores[rank], rank, lambda samples: 0.0, lambda kind, amount: 0.0)
         runtime = ReplayingRank(self._orders[rank], self.scheduler, pace, self.shared)
         self.ranks.append(runtime)
         return runtime

@@ -10,8 +10,8 @@ from mpitrain.mpi.communicator import Request as Started
 from mpitrain.mpi.launcher import MPI, BufSpec, TargetSpec
 from mpitrain.simulation.buffers import flat, offset, raw
 from mpitrain.simulation.collectives import ufunc
-from mpitrain.simulation.communicator import Communicator
-from mpitrain.simulation.messages import Request
+from mpitrain.simulation.communicator import SimulatedCommunicator
+from mpitrain.simulation.messages import SimulatedRequest
 
 PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
 
@@ -22,7 +22,7 @@ class Pausing(Protocol):
     def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None: ...
 
 
-def allocate(size: int, communicator: Communicator, rank: Pausing) -> "Window":
+def allocate(size: int, communicator: SimulatedCommunicator, rank: Pausing) -> "SimulatedWindow":
     """A window with `size` bytes on this rank. Returns when all ranks of the communicator have come."""
     sizes = np.zeros(communicator.size, dtype=np.int64)
     shared = communicator.shared()
@@ -30,15 +30,15 @@ def allocate(size: int, communicator: Communicator, rank: Pausing) -> "Window":
     memories[communicator.rank] = np.zeros(size, dtype=np.uint8)
     request = communicator.Iallgather(np.array([size], dtype=np.int64), sizes)
     _wait(request, rank, "the others' windows")
-    return Window(memories, communicator, rank)
+    return SimulatedWindow(memories, communicator, rank)
 
 
-class Window:
+class SimulatedWindow:
     """One rank's handle. Operations take effect at their target when they arrive there, each at once as a whole."""
 
-    def __init__(self, memories: dict[int, Array], communicator: Communicator, rank: Pausing) -> None:
+    def __init__(self, memories: dict[int, Array], communicator: SimulatedCommunicator, rank: Pausing) -> None:
         self._memories, self._communicator, self._rank = memories, communicator, rank
-        self._under_way: list[tuple[int, Request]] = []
+        self._under_way: list[tuple[int, SimulatedRequest]] = []
 
     def Lock_all(self, assertion: int, /) -> None:
         """Nothing has to be locked."""
@@ -97,7 +97,7 @@ class Window:
             raise MPI.Exception(MPI.ERR_RMA_RANGE)
         return place
 
-    def _start(self, rank: int, nbytes: int, effect: Callable[[], object], fetches: bool = False) -> Request:
+    def _start(self, rank: int, nbytes: int, effect: Callable[[], object], fetches: bool = False) -> SimulatedRequest:
         request = self._communicator.later(nbytes, rank, effect, fetches)
         self._under_way = [each for each in self._under_way if not each[1].done]
         self._under_way.append((rank, request))

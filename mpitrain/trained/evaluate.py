@@ -13,7 +13,7 @@ from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, printable
 from mpitrain.models import torch_start
-from mpitrain.monitoring.evaluation import Evaluation, Share
+from mpitrain.monitoring.evaluation import Evaluation, EvaluationShare
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.trained.model import TrainedModel, built, find_together
@@ -35,7 +35,7 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     stored, code = find_together(transport, options)
     model, corpora = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline
-    shares = {part: Share(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
+    shares = {part: EvaluationShare(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
     torch_start.limit_threads(threads(model.config.run.threads, transport))
     with threadpool_limits(threads(model.config.run.threads, transport)):
         evaluation = Evaluation(

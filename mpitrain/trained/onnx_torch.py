@@ -19,7 +19,7 @@ from mpitrain.training.inputs import seen_shape
 OPSET = 18  # the oldest version that torch.onnx writes, and the default
 
 
-class Whole(torch.nn.Module):
+class WholeModule(torch.nn.Module):
     """Centre crop, (x − mean)·scale, the module, then posteriors or what else `kind` says."""
 
     mean: torch.Tensor
@@ -72,7 +72,7 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
     try:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             program = torch.onnx.export(
-                Whole(model, options).eval(),
+                WholeModule(model, options).eval(),
                 (example,),
                 input_names=names[0],
                 output_names=names[1],

@@ -46,7 +46,7 @@ class Content:
         return len(self.targets), self.classes
 
 
-class Writer(Protocol):
+class RowWriter(Protocol):
     """Writes rows in order, any number at a time."""
 
     def write(self, rows: Array) -> None:
@@ -54,7 +54,7 @@ class Writer(Protocol):
 
 
 @contextmanager
-def open_writer(path: Path, content: Content) -> Iterator[Writer]:
+def open_writer(path: Path, content: Content) -> Iterator[RowWriter]:
     """A writer for the file name's extension. The file exists only after the block has ended.
 
     Raises BadInput naming the file: an unknown extension, a full disk, a missing library.
@@ -110,7 +110,7 @@ class _Hdf5:
 
 
 @contextmanager
-def _hdf5(path: Path, content: Content) -> Iterator[Writer]:
+def _hdf5(path: Path, content: Content) -> Iterator[RowWriter]:
     with replacing(path) as [temporary], h5py.File(temporary, "w", libver=("v110", "v110")) as file:
         file.attrs.update(content.about)
         for name, array in _small(content).items():
@@ -131,7 +131,7 @@ class _Npy:
 
 
 @contextmanager
-def _npz(path: Path, content: Content) -> Iterator[Writer]:
+def _npz(path: Path, content: Content) -> Iterator[RowWriter]:
     with replacing(path) as [temporary], zipfile.ZipFile(temporary, "w") as file:
         for name, array in {**_small(content), "about": np.array(json.dumps(content.about))}.items():
             with file.open(f"{name}.npy", "w") as member:
@@ -168,7 +168,7 @@ class _Ark:
 
 
 @contextmanager
-def _ark(path: Path, content: Content) -> Iterator[Writer]:
+def _ark(path: Path, content: Content) -> Iterator[RowWriter]:
     table = [path.with_suffix(".classes")] if content.class_names else []
     with (
         replacing(path, path.with_suffix(".scp"), *table) as temporary,

@@ -10,7 +10,7 @@ import msgspec
 
 from mpitrain.device.cpu import Cpu
 from mpitrain.models import torch_start
-from mpitrain.training.run_code import FOLDER, NAME, Kept, folder_of
+from mpitrain.training.run_code import FOLDER, NAME, ModelRecord, folder_of
 from mpitrain.training.user_code import Code
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _documents(
     """The files of a run folder, by name."""
     import torch
 
-    kept = Kept(
+    kept = ModelRecord(
         options.spec,
         options.loss,
         dict(options.options),

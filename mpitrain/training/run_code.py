@@ -28,7 +28,7 @@ GIVEN = "python:model"  # stands for a module that train was given, which no nam
 LARGEST = 1 << 24  # bytes of a model.json
 
 
-class Kept(msgspec.Struct, frozen=True):
+class ModelRecord(msgspec.Struct, frozen=True):
     """model.json: what the module was built of. `files` are the checksums of the texts, per key."""
 
     spec: str = msgspec.field(name="import")
@@ -131,11 +131,11 @@ def folder_of(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def read(folder: Path) -> Kept | None:
+def read(folder: Path) -> ModelRecord | None:
     """The record in a run folder or a checkpoint, None where there is none. Raises BadInput naming the file."""
     path = folder / NAME
     try:
-        return msgspec.json.decode(read_whole(path, LARGEST), type=Kept)
+        return msgspec.json.decode(read_whole(path, LARGEST), type=ModelRecord)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

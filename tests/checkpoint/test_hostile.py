@@ -20,7 +20,7 @@ from mpitrain.checkpoint.files import MANIFEST, write_manifest
 from mpitrain.checkpoint.state import State, checked
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
-from mpitrain.protocols.centre.adding_worker import Past
+from mpitrain.protocols.centre.adding_worker import WorkerPast
 from mpitrain.sampling.queue import Queue
 
 ALLOWED = 300 << 10  # kB that a refusal may take
@@ -417,7 +417,7 @@ def test_any_number_of_a_worker_is_taken_up_or_refused(folder: Path, key: str, v
     state = State(np.zeros(12), Queue(100, 1000))
     try:
         checkpoint.load_local(folder, 0, state, LAYOUT)
-        past = checked(state.local_numbers, Past)
+        past = checked(state.local_numbers, WorkerPast)
     except ValueError as error:
         assert "\n" not in str(error)
     else:

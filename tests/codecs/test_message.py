@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpitrain.codecs import message
-from mpitrain.codecs.message import CODECS, HEADER, CorruptMessage, Form, Header, capacity, decode, encode
+from mpitrain.codecs.message import CODECS, HEADER, CorruptMessage, Form, MessageHeader, capacity, decode, encode
 from mpitrain.ops.residual import INDEX, NO_LEVELS
 from mpitrain.rules.sparse_delta import greatest_level
 
@@ -50,7 +50,7 @@ def sparse(draw):
 
 def encoded(words, length, codec, *, sender=3, bits=1):
     """A message in a buffer of its own, no larger than needed for a long vector's few words."""
-    header = Header(sender, sequence=2**40, length=length, step=12345, threshold=0.75, bits=bits)
+    header = MessageHeader(sender, sequence=2**40, length=length, step=12345, threshold=0.75, bits=bits)
     room = capacity(length, bits) if length <= BITMAP_LIMIT else HEADER + 12 * words.size + 4096
     return header, encode(words, header, codec, np.full(room, 0xAA, np.uint8), some_levels(words.size, bits))
 
@@ -118,7 +118,7 @@ def test_forms_by_codec_and_density():
 
 def test_packed_message_by_hand():
     words = np.array([7, 0x80000009], np.uint32)
-    data = encode(words, Header(2, 5, 1000, 64, 4.0), "packed", np.empty(capacity(1000), np.uint8))
+    data = encode(words, MessageHeader(2, 5, 1000, 64, 4.0), "packed", np.empty(capacity(1000), np.uint8))
     expected = "6d707364 01 00 00 00  02000000 40000000  0500000000000000  e8030000 02000000  0800000000000000  "
     expected += "0000000000001040"
     assert data[:48].tobytes() == bytes.fromhex(expected)
@@ -290,7 +290,7 @@ def test_a_message_of_other_bits_is_refused(bits):
 
 def test_a_message_of_four_bits_by_hand():
     words, levels = np.array([7, 0x80000009], np.uint32), np.array([8, 3], np.uint32)
-    data = encode(words, Header(2, 5, 1000, 64, 4.0, 4), "packed", np.empty(capacity(1000, 4), np.uint8), levels)
+    data = encode(words, MessageHeader(2, 5, 1000, 64, 4.0, 4), "packed", np.empty(capacity(1000, 4), np.uint8), levels)
     expected = "6d707364 01 00 00 04  02000000 40000000  0500000000000000  e8030000 02000000  0c00000000000000  "
     assert data[:48].tobytes() == bytes.fromhex(expected + "0000000000001040")
     assert data[56:].tobytes() == bytes.fromhex("07000000 09000080 17000000")  # 8 - 1 and 3 - 1 in three bits each
@@ -299,9 +299,9 @@ def test_a_message_of_four_bits_by_hand():
 def test_levels_must_fit_the_bits():
     for levels, bits in ((NO_LEVELS, 4), (np.ones(1, np.uint32), 1), (np.ones(2, np.uint32), 4)):
         with pytest.raises(ValueError, match=f"{levels.size} levels for 1 words of {bits} bits"):
-            encode(with_signs([3]), Header(0, 0, 10, 1, 1.0, bits), "packed", np.empty(999, np.uint8), levels)
+            encode(with_signs([3]), MessageHeader(0, 0, 10, 1, 1.0, bits), "packed", np.empty(999, np.uint8), levels)
 
 
 def test_words_beyond_the_vector_are_not_encoded():
     with pytest.raises(ValueError, match="vector of 10"):
-        encode(with_signs([10]), Header(0, 0, 10, 1, 1.0), "packed", np.empty(capacity(10), np.uint8))
+        encode(with_signs([10]), MessageHeader(0, 0, 10, 1, 1.0), "packed", np.empty(capacity(10), np.uint8))

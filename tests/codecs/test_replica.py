@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpitrain.codecs.message import CODECS, Header, capacity, decode, encode
+from mpitrain.codecs.message import CODECS, MessageHeader, capacity, decode, encode
 from mpitrain.codecs.replica import apply
 from mpitrain.errors import TrainingFailed
 from mpitrain.ops.residual import NO_LEVELS, SIGN, accumulate
@@ -35,7 +35,7 @@ def messages(rng, senders, steps, dtype, bits):
             taken = {"levels": levels, "greatest": greatest_level(bits), "quantum": quantum}
             k = accumulate(residual, gradient, words, scale=2, threshold=threshold, limit=4 * threshold, **taken)
             step = 1 if quantum else integer_step(rate, threshold)
-            header = Header(sender, sequence, SIZE, step, threshold, bits)
+            header = MessageHeader(sender, sequence, SIZE, step, threshold, bits)
             codec = rng.choice(list(CODECS))
             sent.append(encode(words[:k], header, codec, np.empty(capacity(SIZE, bits), np.uint8), levels[:k]))
             for word, level in zip(words[:k].tolist(), levels[:k].tolist() if bits > 1 else [1] * k, strict=True):

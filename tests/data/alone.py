@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpitrain.data.importing import Importing
-from mpitrain.data.plan import Plan
+from mpitrain.data.plan import CorpusPlan
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
@@ -33,7 +33,7 @@ class Alone:
         """Nobody to wait for."""
 
 
-def imported(folder: Path, planning: Callable[[], Plan]) -> dict[str, dict[str, Any]]:
+def imported(folder: Path, planning: Callable[[], CorpusPlan]) -> dict[str, dict[str, Any]]:
     """Import in this process; by part the arrays, concatenated, and the attributes of the last shard."""
     assert Importing(Alone(), folder, 1).run(planning) == 0  # type: ignore[arg-type]
     return read(folder)
@@ -49,7 +49,7 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
     return parts
 
 
-def refused(folder: Path, planning: Callable[[], Plan], line: str, capsys: Any) -> None:
+def refused(folder: Path, planning: Callable[[], CorpusPlan], line: str, capsys: Any) -> None:
     """The import raises BadInput with that one line, and leaves nothing behind that a training would take."""
     with pytest.raises(BadInput) as caught:
         Importing(Alone(), folder, 1).run(planning)  # type: ignore[arg-type]

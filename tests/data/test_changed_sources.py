@@ -16,7 +16,7 @@ import pytest
 
 from mpitrain.__main__ import parser
 from mpitrain.data import arrays, plan, recorded
-from mpitrain.data.plan import Plan
+from mpitrain.data.plan import CorpusPlan
 from mpitrain.errors import BadInput
 
 from . import mutated
@@ -58,7 +58,7 @@ class Source:
     def _twin(self, path: Path) -> Path:
         return self.other / path.relative_to(self.here)
 
-    def planning(self, out: Path) -> Callable[[], Plan]:
+    def planning(self, out: Path) -> Callable[[], CorpusPlan]:
         """The plan, as the command line makes it."""
         options = parser("prepare").parse_args(["prepare", *shlex.split(self.words), str(out)])
         return lambda: options.planning(options)
@@ -180,12 +180,12 @@ def test_a_file_that_changes_during_the_import_is_named(tmp_path: Path) -> None:
         value = path.read_bytes()[0]
         return {"images": np.full((1, 2, 2, 1), value, np.uint8), "targets": np.zeros(1, np.int32)}
 
-    make_plan = lambda: Plan("images", {"source": "toys"}, {"train": [0, 1, 2]}, lambda _: [path], make)  # noqa: E731
+    make_plan = lambda: CorpusPlan("images", {"source": "toys"}, {"train": [0, 1, 2]}, lambda _: [path], make)  # noqa: E731
     with pytest.raises(BadInput, match="source: has changed while it was being imported"):
         imported(tmp_path / "out", make_plan)
     assert not list((tmp_path / "out").glob("[!.]*"))
     make_plan().make(1)
-    imported(tmp_path / "out", lambda: Plan(**{**vars(make_plan()), "chunks": {"train": [0, 2, 3]}}))
+    imported(tmp_path / "out", lambda: CorpusPlan(**{**vars(make_plan()), "chunks": {"train": [0, 2, 3]}}))
     assert (read(tmp_path / "out")["train"]["images"] == 2).all()
 
 
@@ -212,7 +212,7 @@ def test_any_number_of_ranks_tells_a_change(launch: Callable[..., Any], tmp_path
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    plan = Plan("images", {"source": "toys"}, {"train": [0]}, lambda _: [tmp_path / "pipe"], _never)
+    plan = CorpusPlan("images", {"source": "toys"}, {"train": [0]}, lambda _: [tmp_path / "pipe"], _never)
     with pytest.raises(BadInput, match="pipe: not a regular file"):
         imported(tmp_path / "out", lambda: plan)
 

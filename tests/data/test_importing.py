@@ -15,7 +15,7 @@ import pytest
 
 from mpitrain.data.importing import Importing
 from mpitrain.data.normalising import moments, statistics
-from mpitrain.data.plan import LARGEST, PIECES, SMALLEST, Plan, shard_lengths
+from mpitrain.data.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, shard_lengths
 from mpitrain.errors import BadInput
 
 from .alone import Alone, imported, read
@@ -37,9 +37,9 @@ def _no_files(chunk: int) -> list[Path]:
     return []
 
 
-def _plan(calls: list[int], failing: list[int] = [], source: str = "toys") -> Plan:  # noqa: B006
+def _plan(calls: list[int], failing: list[int] = [], source: str = "toys") -> CorpusPlan:  # noqa: B006
     chunks = {"train": [0, 1, 2, 3], "test": [4, 5]}
-    return Plan("images", {"source": source}, chunks, _no_files, lambda chunk: _make(calls, failing, chunk))
+    return CorpusPlan("images", {"source": source}, chunks, _no_files, lambda chunk: _make(calls, failing, chunk))
 
 
 def test_shards_come_in_order_with_the_statistics_of_the_training_part(tmp_path: Path) -> None:
@@ -103,12 +103,14 @@ def test_unlike_inputs_are_refused(tmp_path: Path) -> None:
         return {"images": np.zeros((1, 2, chunk, 1), np.uint8), "targets": np.zeros(1, np.int32)}
 
     with pytest.raises(BadInput, match="toys: inputs of 2 x 3 x 1 in train and 2 x 4 x 1 in test"):
-        imported(tmp_path, lambda: Plan("images", {"source": "toys"}, {"train": [3], "test": [4]}, _no_files, make))
+        imported(
+            tmp_path, lambda: CorpusPlan("images", {"source": "toys"}, {"train": [3], "test": [4]}, _no_files, make)
+        )
     assert not list(tmp_path.glob("[!.]*"))
 
 
 def test_a_programming_error_is_not_swallowed(tmp_path: Path) -> None:
-    plan = Plan("images", {"source": "toys"}, {"train": [0]}, _no_files, lambda chunk: {}[chunk])
+    plan = CorpusPlan("images", {"source": "toys"}, {"train": [0]}, _no_files, lambda chunk: {}[chunk])
     with pytest.raises(KeyError):
         Importing(Alone(), tmp_path, 1).run(lambda: plan)  # type: ignore[arg-type]
 
@@ -215,13 +217,13 @@ def test_a_killed_process_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_while_the_work_is_planned(tmp_path: Path) -> None:
-    def planning() -> Plan:
+    def planning() -> CorpusPlan:
         children = multiprocessing.active_children()
         assert children
         for child in children:
             child.kill()
             child.join(60)
-        return Plan("images", {"source": "toys"}, {"train": [0, 1]}, _no_files, _never)
+        return CorpusPlan("images", {"source": "toys"}, {"train": [0, 1]}, _no_files, _never)
 
     with pytest.raises(BadInput, match="a process of the import was killed"):
         Importing(Alone(), tmp_path / "out", jobs=2).run(planning)  # type: ignore[arg-type]

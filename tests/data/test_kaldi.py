@@ -13,7 +13,7 @@ from mpitrain.__main__ import parser
 from mpitrain.data import plan as planning
 from mpitrain.data import recorded
 from mpitrain.data.corpus import open_corpus
-from mpitrain.data.kaldi import How, normalise, plan, sums_of
+from mpitrain.data.kaldi import KaldiOptions, normalise, plan, sums_of
 from mpitrain.data.shards import with_attributes
 from mpitrain.errors import BadInput
 from mpitrain.files import write_whole
@@ -22,7 +22,7 @@ from .alone import imported, read, refused
 
 kaldiio = pytest.importorskip("kaldiio", reason="extra kaldi is not installed")
 
-DIMS, PLAIN = 3, How()
+DIMS, PLAIN = 3, KaldiOptions()
 
 
 def _corpus(folder: Path, speakers: int = 4, each: int = 3, prefix: str = "", text: bool = False) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def _corpus(folder: Path, speakers: int = 4, each: int = 3, prefix: str = "", te
 
 
 def _plan(
-    folder: Path, how: How = PLAIN, held_out: Mapping[str, int] = MappingProxyType({}), **sources: Path
-) -> planning.Plan:
+    folder: Path, how: KaldiOptions = PLAIN, held_out: Mapping[str, int] = MappingProxyType({}), **sources: Path
+) -> planning.CorpusPlan:
     return plan({"train": folder / "data", **sources}, [folder / "pdf.scp"], how, dict(held_out))
 
 
@@ -91,7 +91,7 @@ def test_the_same_numbers_come_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_shards_tell_their_cmvn_and_old_ones_are_not_made_again(tmp_path: Path) -> None:
     """The preparation is no part of what tells one import from another: shards of before that are whole stay."""
     _corpus(tmp_path)
-    make = lambda: _plan(tmp_path, How(cmvn="speaker", variance=True))  # noqa: E731
+    make = lambda: _plan(tmp_path, KaldiOptions(cmvn="speaker", variance=True))  # noqa: E731
     part = imported(tmp_path / "out", make)["train"]
     assert json.loads(part["preparation"]) == {"cmvn": "speaker", "norm_vars": True}
     (shard,) = (tmp_path / "out").glob("*.h5")
@@ -101,7 +101,9 @@ def test_shards_tell_their_cmvn_and_old_ones_are_not_made_again(tmp_path: Path) 
 
 def test_an_archive_without_script_or_speakers(tmp_path: Path) -> None:
     corpus = _corpus(tmp_path)
-    part = imported(tmp_path / "out", lambda: plan({"train": tmp_path / "f.ark"}, [tmp_path / "pdf.ark"], How(), {}))
+    part = imported(
+        tmp_path / "out", lambda: plan({"train": tmp_path / "f.ark"}, [tmp_path / "pdf.ark"], KaldiOptions(), {})
+    )
     _same(_by_key(part["train"]), corpus)
     assert "speakers" not in part["train"]
 
@@ -110,7 +112,7 @@ def test_folders_and_speakers_make_parts(tmp_path: Path) -> None:
     train, dev = _corpus(tmp_path / "a", 6), _corpus(tmp_path / "b", 2, prefix="dev-")
     sources = {"train": tmp_path / "a" / "data", "dev": tmp_path / "b" / "data"}
     pdfs = [tmp_path / "a" / "pdf.scp", tmp_path / "b" / "pdf.ark"]
-    make = lambda seed: plan(sources, pdfs, How(), {"test": 2, "test-other": 1}, seed)  # noqa: E731
+    make = lambda seed: plan(sources, pdfs, KaldiOptions(), {"test": 2, "test-other": 1}, seed)  # noqa: E731
     parts = imported(tmp_path / "out", lambda: make(1))
     assert {part: len(_by_key(found)) for part, found in parts.items()} == {
         "train": 9, "dev": 6, "test": 6, "test-other": 3
@@ -153,7 +155,7 @@ def test_cmvn_of_utterances_and_speakers(
         groups = {name: [own[0], own[0] + 1] for name, own in groups.items()}
         sums = {name: sums_of(np.concatenate(own)) for name, own in groups.items()}
         kaldiio.save_ark(str(tmp_path / "cmvn.ark"), sums, scp=str(tmp_path / "data" / "cmvn.scp"))
-    part = imported(tmp_path / "out", lambda: _plan(tmp_path, How(cmvn, variance)))["train"]
+    part = imported(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions(cmvn, variance)))["train"]
     assert part["shards"] > 1
     found = _by_key(part)
     for key, (features, _) in corpus.items():
@@ -167,7 +169,7 @@ def test_cmvn_scp_of_utterances_needs_no_speakers(tmp_path: Path) -> None:
     (tmp_path / "data" / "utt2spk").unlink()
     sums = {key: sums_of(features) for key, (features, _) in corpus.items()}
     kaldiio.save_ark(str(tmp_path / "cmvn.ark"), sums, scp=str(tmp_path / "data" / "cmvn.scp"))
-    found = _by_key(imported(tmp_path / "out", lambda: _plan(tmp_path, How("scp")))["train"])
+    found = _by_key(imported(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions("scp")))["train"])
     for key, (features, _) in corpus.items():
         assert np.allclose(found[key][0], features - features.astype(float).mean(0), atol=1e-5)
 
@@ -190,8 +192,8 @@ def test_lengths_may_differ_by_so_many_frames(tmp_path: Path, capsys: pytest.Cap
     frames = len(corpus["s1-u1"][0])
     line = f"utterance s1-u1: {frames} frames, but labels for {frames - 2}; --tolerance N cuts up to N frames"
     refused(tmp_path / "out", lambda: _plan(tmp_path), line, capsys)
-    refused(tmp_path / "out", lambda: _plan(tmp_path, How(tolerance=1)), f"labels for {frames - 2}", capsys)
-    found = _by_key(imported(tmp_path / "out", lambda: _plan(tmp_path, How(tolerance=2)))["train"])
+    refused(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions(tolerance=1)), f"labels for {frames - 2}", capsys)
+    found = _by_key(imported(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions(tolerance=2)))["train"])
     assert np.array_equal(found["s1-u1"][0], corpus["s1-u1"][0][:-2])
     assert np.array_equal(found["s2-u1"][1], corpus["s2-u1"][1])
 
@@ -205,7 +207,7 @@ def test_a_source_that_changed_is_imported_anew(tmp_path: Path, capsys: pytest.C
     make = lambda: plan(  # noqa: E731
         {"train": tmp_path / "data", "dev": tmp_path / "dev" / "data"},
         [tmp_path / "pdf.scp", tmp_path / "dev" / "pdf.scp"],
-        How(),
+        KaldiOptions(),
         {},
     )
     refused(tmp_path / "out", make, "truncated", capsys)  # when the shard of train is there
@@ -235,34 +237,37 @@ def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
 
-FAULTS: dict[str, tuple[Callable[[Path], Any], How, str]] = {
-    "ragged": (lambda d: _features(d, "s1-u1", lambda a: a[:, :2]), How(), "s1-u1: 2 features a frame, others have 3"),
-    "nan": (lambda d: _features(d, "s2-u1", _nan), How(), "s2-u1: features that are not finite numbers"),
-    "no frames": (lambda d: _features(d, "s1-u1", lambda a: a[:0]), How(tolerance=99), "s1-u1: no frames"),
-    "features truncated": (lambda d: _truncate(d / "f.ark"), How(), "f.ark:"),
-    "alignments truncated": (lambda d: _truncate(d / "pdf.ark"), How(), "pdf.ark:"),
-    "features empty": (lambda d: (d / "f.ark").write_bytes(b""), How(), "f.ark:"),
-    "features of another kind": (lambda d: (d / "f.ark").write_bytes(bytes(9999)), How(), "not a Kaldi object"),
-    "script empty": (lambda d: (d / "data" / "feats.scp").write_bytes(b""), How(), "feats.scp: is empty"),
-    "no script": (lambda d: (d / "data" / "feats.scp").unlink(), How(), "feats.scp: No such file"),
-    "no alignments": (lambda d: (d / "pdf.scp").unlink(), How(), "pdf.scp: no such file or folder"),
-    "others' alignments": (lambda d: (d / "pdf.scp").write_text("x x:1\n"), How(), "none of its 12 utterances has an"),
+PLAIN = KaldiOptions()
+FAULTS: dict[str, tuple[Callable[[Path], Any], KaldiOptions, str]] = {
+    "ragged": (lambda d: _features(d, "s1-u1", lambda a: a[:, :2]), PLAIN, "s1-u1: 2 features a frame, others have 3"),
+    "nan": (lambda d: _features(d, "s2-u1", _nan), PLAIN, "s2-u1: features that are not finite numbers"),
+    "no frames": (lambda d: _features(d, "s1-u1", lambda a: a[:0]), KaldiOptions(tolerance=99), "s1-u1: no frames"),
+    "features truncated": (lambda d: _truncate(d / "f.ark"), PLAIN, "f.ark:"),
+    "alignments truncated": (lambda d: _truncate(d / "pdf.ark"), PLAIN, "pdf.ark:"),
+    "features empty": (lambda d: (d / "f.ark").write_bytes(b""), PLAIN, "f.ark:"),
+    "features of another kind": (lambda d: (d / "f.ark").write_bytes(bytes(9999)), PLAIN, "not a Kaldi object"),
+    "script empty": (lambda d: (d / "data" / "feats.scp").write_bytes(b""), PLAIN, "feats.scp: is empty"),
+    "no script": (lambda d: (d / "data" / "feats.scp").unlink(), PLAIN, "feats.scp: No such file"),
+    "no alignments": (lambda d: (d / "pdf.scp").unlink(), PLAIN, "pdf.scp: no such file or folder"),
+    "others' alignments": (lambda d: (d / "pdf.scp").write_text("x x:1\n"), PLAIN, "none of its 12 utterances has an"),
     "features for alignments": (
-        lambda d: (d / "pdf.scp").write_text((d / "data" / "feats.scp").read_text()), How(), "a matrix (FM), not int"
+        lambda d: (d / "pdf.scp").write_text((d / "data" / "feats.scp").read_text()), PLAIN, "a matrix (FM), not int"
     ),
     "alignments for features": (
-        lambda d: (d / "data" / "feats.scp").write_text((d / "pdf.scp").read_text()), How(), "integers, not a matrix"
+        lambda d: (d / "data" / "feats.scp").write_text((d / "pdf.scp").read_text()), PLAIN, "integers, not a matrix"
     ),
-    "too few classes": (lambda d: None, How(classes=7), "s0-u0: a label 7, but classes are numbered from 0 to 6"),
-    "no speaker": (lambda d: (d / "data" / "utt2spk").write_text("a b c\n"), How(), "line 1: expected an utteran"),
-    "no cmvn": (lambda d: None, How("scp"), "cmvn.scp: No such file"),
+    "too few classes": (lambda d: None, KaldiOptions(classes=7), "s0-u0: a label 7, but classes are numbered from 0"),
+    "no speaker": (lambda d: (d / "data" / "utt2spk").write_text("a b c\n"), PLAIN, "line 1: expected an utteran"),
+    "no cmvn": (lambda d: None, KaldiOptions("scp"), "cmvn.scp: No such file"),
     "cmvn of others": (
-        lambda d: (d / "data" / "cmvn.scp").write_text("x x:1\n"), How("scp"), "has neither s0-u0 nor its speaker s0"
+        lambda d: (d / "data" / "cmvn.scp").write_text("x x:1\n"),
+        KaldiOptions("scp"),
+        "has neither s0-u0 nor its speaker s0",
     ),
     "cmvn of another size": (
         lambda d: kaldiio.save_ark(
             str(d / "c"), {f"s{n}": np.ones((2, DIMS)) for n in range(4)}, scp=str(d / "data" / "cmvn.scp")
-        ), How("scp"), "not the sums of some frames of 3 features, which are 2 by 4"
+        ), KaldiOptions("scp"), "not the sums of some frames of 3 features, which are 2 by 4"
     ),
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from mpitrain.data.phone_states import PhoneState, align, choose
 from mpitrain.data.reader import read_shard
 from mpitrain.data.sentences import LANGUAGES, sentence
 from mpitrain.data.shards import folder_parts
-from mpitrain.data.utterances import PARTS, VARIANTS, Recipe, speakers
+from mpitrain.data.utterances import PARTS, VARIANTS, SpeechRecipe, speakers
 from mpitrain.errors import BadInput
 from mpitrain.rng import stream
 
@@ -89,7 +89,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
     folders = [tmp_path_factory.mktemp("speech") / str(jobs) for jobs in (1, 2)]
     for jobs, folder in enumerate(folders, 1):
-        recipe = Recipe("bn", bins=20, deltas=True, noise=15.0, seed=3)
+        recipe = SpeechRecipe("bn", bins=20, deltas=True, noise=15.0, seed=3)
         prepare_speech(folder, recipe, hours=30 / 3600, classes=200, jobs=jobs, limit=200_000)
     return folders
 
@@ -163,7 +163,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     with pytest.raises(BadInput, match=r"pip install mpitrain\[speech\]"):
-        prepare_speech(tmp_path / "speech", Recipe())
+        prepare_speech(tmp_path / "speech", SpeechRecipe())
     assert not (tmp_path / "speech").exists()
 
 
@@ -176,7 +176,7 @@ def test_an_interrupt_while_shards_are_written_can_be_repeated(
     def interrupt(_: ShardWriter) -> int:
         raise KeyboardInterrupt
 
-    prepare = partial(prepare_speech, tmp_path, Recipe("bn", 20, True, 15.0, 3), 30 / 3600, 200, 1, 200_000)
+    prepare = partial(prepare_speech, tmp_path, SpeechRecipe("bn", 20, True, 15.0, 3), 30 / 3600, 200, 1, 200_000)
     with monkeypatch.context() as patch:
         patch.setattr(ShardWriter, "finish", interrupt)
         with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,7 @@ from mpitrain.__main__ import parser
 from mpitrain.data import recorded
 from mpitrain.data.features import frame_centres, log_mel, with_deltas
 from mpitrain.data.labels import Numbering, classes_of, read_frames, read_segments
-from mpitrain.data.wav import How, plan
+from mpitrain.data.wav import RecordingOptions, plan
 from mpitrain.errors import BadInput
 
 from .alone import imported, refused
@@ -23,7 +23,7 @@ from .alone import imported, refused
 soundfile = pytest.importorskip("soundfile", reason="extra speech is not installed")
 pytest.importorskip("kaldi_native_fbank", reason="extra speech is not installed")
 
-RATE, PLAIN = 8000, How()
+RATE, PLAIN = 8000, RecordingOptions()
 
 
 def _signal(seed: int, count: int = 1600) -> np.ndarray:
@@ -52,7 +52,7 @@ def _corpus(folder: Path) -> dict[str, np.ndarray]:
     return signals
 
 
-def _frames(folder: Path, how: How = PLAIN) -> Any:
+def _frames(folder: Path, how: RecordingOptions = PLAIN) -> Any:
     return plan({"train": folder / "audio"}, folder / "frames.txt", how, {})
 
 
@@ -60,7 +60,7 @@ def _frames(folder: Path, how: How = PLAIN) -> Any:
 def test_features_are_those_of_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deltas: bool) -> None:
     monkeypatch.setattr(recorded, "SMALLEST", 1)
     signals = _corpus(tmp_path)
-    part = imported(tmp_path / "out", lambda: _frames(tmp_path, How(bins=10, deltas=deltas)))["train"]
+    part = imported(tmp_path / "out", lambda: _frames(tmp_path, RecordingOptions(bins=10, deltas=deltas)))["train"]
     assert part["shards"] > 1 and part["features"].shape == (6 * 18, 30 if deltas else 10)
     keys = [key.decode() for key in part["keys"]]
     assert sorted(keys) == sorted(signals)
@@ -92,7 +92,7 @@ def test_a_frame_has_the_label_of_its_middle(tmp_path: Path, form: str) -> None:
     }[form]
     (tmp_path / "labels").write_text(lines)
     make = lambda **how: plan(  # noqa: E731
-        {"train": tmp_path / "audio"}, tmp_path / "labels", How(), {}, segments=True, **how
+        {"train": tmp_path / "audio"}, tmp_path / "labels", RecordingOptions(), {}, segments=True, **how
     )
     part = imported(tmp_path / "out", lambda: make(background="sil"))["train"]
     assert part["class_names"] == "a b sil" and part["classes"] == 3
@@ -122,7 +122,9 @@ def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "wav.scp").write_text("".join(f"{key} {names[key]}\n" for key in signals) + "unlabelled /x.wav\n")
     parts = imported(
         tmp_path / "out",
-        lambda: plan({"train": tmp_path / "wav.scp"}, tmp_path / "frames.txt", How(), {"dev": 1, "test": 1}),
+        lambda: plan(
+            {"train": tmp_path / "wav.scp"}, tmp_path / "frames.txt", RecordingOptions(), {"dev": 1, "test": 1}
+        ),
     )
     assert "1 of 7 utterances of" in (out := " ".join(capsys.readouterr().out.split()))
     assert "have no labels and are left out: unlabelled" in out
@@ -135,10 +137,10 @@ def _cut(path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
 
-FAULTS: dict[str, tuple[Callable[[Path], Any], How, str]] = {
+FAULTS: dict[str, tuple[Callable[[Path], Any], RecordingOptions, str]] = {
     "one label less": (
         lambda d: (d / "frames.txt").write_text((d / "frames.txt").read_text().replace("5\n", "\n", 1)), PLAIN,
-        "s0-u0.WAV: by "
+        "s0-u0.WAV: b"
     ),
     "zero-byte": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b""), PLAIN, "s0-u0.WAV: not a recording"),
     "not audio": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b"GIF89a" * 99), PLAIN, "s0-u0.WAV: not a recording"),
@@ -149,13 +151,17 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], How, str]] = {
         lambda d: _write(d / "audio/s1-u0.WAV", _signal(0), 16000), PLAIN, "s1-u0.WAV: 16000 samples a second"
     ),
     "stereo": (lambda d: _write(d / "audio/s0-u0.WAV", _signal(0), channels=2), PLAIN, "2 channels, expected one"),
-    "too short": (lambda d: _write(d / "audio/s0-u0.WAV", _signal(0, 99)), How(tolerance=99), "s0-u0.WAV: by "),
+    "too short": (
+        lambda d: _write(d / "audio/s0-u0.WAV", _signal(0, 99)),
+        RecordingOptions(tolerance=99),
+        "s0-u0.WAV: by ",
+    ),
     "not finite": (
         lambda d: soundfile.write(
             d / "audio/s0-u0.WAV", np.full(1600, np.nan, np.float32), RATE, subtype="FLOAT", format="WAV"
         ), PLAIN, "s0-u0.WAV: samples that are not finite numbers"
     ),
-    "too few classes": (lambda d: None, How(classes=5), "a label 5, but classes are numbered from 0 to 4"),
+    "too few classes": (lambda d: None, RecordingOptions(classes=5), "a label 5, but classes are numbered from 0 to 4"),
     "no labels": (lambda d: (d / "frames.txt").unlink(), PLAIN, "frames.txt: No such file"),
     "empty labels": (lambda d: (d / "frames.txt").write_text("\n"), PLAIN, "frames.txt: is empty"),
     "labels of others": (lambda d: (d / "frames.txt").write_text("x 1\n"), PLAIN, "none of its 6 recordings is in"),
@@ -193,7 +199,7 @@ def test_segments_that_cannot_be(tmp_path: Path, lines: str, said: str) -> None:
 def test_segments_of_a_longer_recording_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _write(tmp_path / "audio" / "u.wav", _signal(0))
     (tmp_path / "labels").write_text("u 0 1 a\nu 1 2 a\n")
-    make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", How(), {}, segments=True)  # noqa: E731
+    make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", RecordingOptions(), {}, segments=True)  # noqa: E731
     refused(tmp_path / "out", make, "a segment begins at 1 s, the sound ends at 0.1", capsys)
 
 

@@ -72,7 +72,7 @@ def test_a_product_is_added_for_more_rows_than_a_block_has(gpu: Gpu, monkeypatch
 
 def test_a_layer_in_columns_is_the_cpus(gpu: Gpu) -> None:
     """Outputs and gradients of columns of inputs that are images, and of outputs in columns."""
-    layers = [table.FullyConnected(6, columns=3), table.Relu(), table.FullyConnected(columns=2)]
+    layers = [table.FullyConnectedOptions(6, columns=3), table.ReluOptions(), table.FullyConnectedOptions(columns=2)]
     rng, found = np.random.default_rng(1), []
     inputs, targets = rng.standard_normal((5, 2, 3, 2)).astype(np.float32), np.array([0, 1, 2, 3, 1], np.int32)
     for device in (CPU, gpu):

@@ -19,7 +19,7 @@ from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.rng import stream
-from mpitrain.schedules.hybrid import Share
+from mpitrain.schedules.hybrid import ExampleRange
 from mpitrain.training.pretraining import contrastive_divergence, layerwise
 
 #: What else an algorithm is told, so that a short training goes through all of it.
@@ -143,7 +143,7 @@ def test_a_part_drops_the_cpus_units(gpu: Gpu, own: slice, launched: Any) -> Non
         launched.clear()
         share.draw(rng, 150, np.dtype(np.float32))
         assert list(launched) in ([], ["dropout", "copyto"])
-        found.append((on_host(share.of([Share(0, 3, 140)])), rng.random(5).tolist()))
+        found.append((on_host(share.of([ExampleRange(0, 3, 140)])), rng.random(5).tolist()))
     np.testing.assert_array_equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1] and 0 < np.count_nonzero(found[0][0]) < found[0][0].size
 

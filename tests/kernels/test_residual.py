@@ -113,7 +113,7 @@ def test_words_come_in_order_and_nothing_is_lost(
     np.testing.assert_array_equal(total, before)
     # A codec takes the words as they are.
     out = np.zeros(message.capacity(size), np.uint8)
-    message.encode(sent, message.Header(0, 0, size, 1, 2.5), "packed", out)
+    message.encode(sent, message.MessageHeader(0, 0, size, 1, 2.5), "packed", out)
 
 
 @pytest.mark.parametrize("threshold", [1.0, inf])

@@ -17,12 +17,24 @@ from mpitrain.models.build import build, network
 from mpitrain.models.model import CAPABILITIES, Model, require
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.presets import Design
-from mpitrain.models.table import Convolution, FullyConnected, LocalResponseNorm, MaxPool, Sigmoid
+from mpitrain.models.table import (
+    ConvolutionOptions,
+    FullyConnectedOptions,
+    LocalResponseNormOptions,
+    MaxPoolOptions,
+    SigmoidOptions,
+)
 
 from .gradients import directional_error
 from .torch_modules import TORCH_MODELS
 
-LISTED = [Convolution(4, 3, pad=1, pool=2), Sigmoid(), LocalResponseNorm(3, scale=0.2), MaxPool(2, 1), FullyConnected()]
+LISTED = [
+    ConvolutionOptions(4, 3, pad=1, pool=2),
+    SigmoidOptions(),
+    LocalResponseNormOptions(3, scale=0.2),
+    MaxPoolOptions(2, 1),
+    FullyConnectedOptions(),
+]
 
 MODELS: dict[str, Callable[[], Model]] = {
     "images": lambda: build("digits-cnn", (8, 8, 1), 7, width=0.5),

@@ -20,7 +20,7 @@ from mpitrain.models.split_stage import SplitStage, add_product, product
 from mpitrain.models.table import Scaled
 from mpitrain.models.workspace import Workspace
 from mpitrain.rng import stream
-from mpitrain.schedules.hybrid import Share
+from mpitrain.schedules.hybrid import ExampleRange
 
 
 def network(*after: Layer) -> Network:
@@ -155,7 +155,7 @@ def test_shares_of_dropout_are_the_whole_layers(parts: int, scaled: Scaled) -> N
         own = share(7, part, parts)
         dropped = DropoutShare(SplitStage(stages(net, 3)[0], own, Workspace()), Workspace())
         dropped.draw(stream(5, "dropout"), 200, np.dtype(np.float64))
-        pieces = [Share(0, 3, 9), Share(1, 50, 52), Share(2, 120, 200)]
+        pieces = [ExampleRange(0, 3, 9), ExampleRange(1, 50, 52), ExampleRange(2, 120, 200)]
         rows = np.concatenate([np.arange(p.start, p.stop) for p in pieces])
         assert np.array_equal(dropped.of(pieces).T, whole[rows, own])
         assert np.array_equal(dropped.of(pieces[:1]).T, whole[3:9, own])

@@ -113,15 +113,15 @@ def test_krizhevsky2014_starts_from_the_authors_values() -> None:
 def test_krizhevsky2014_s_fourth_convolution_fits_the_text_s_number_of_parameters(fourth: int, more: float) -> None:
     """0.2 % more than the model of two towers (2012), whose second, fourth and fifth convolution have two groups."""
     tower = design("krizhevsky2014")
-    place = [at for at, layer in enumerate(tower.layers) if isinstance(layer, table.Convolution)][3]
+    place = [at for at, layer in enumerate(tower.layers) if isinstance(layer, table.ConvolutionOptions)][3]
     tower.layers[place] = replace(tower.layers[place], filters=fourth)
     towers: list[table.AnyLayer] = [
-        table.Convolution(96, 11, stride=4, pad=2, pool=3, pool_stride=2),
-        table.Convolution(256, 5, pad=2, pool=3, pool_stride=2, groups=2),
-        table.Convolution(384, 3, pad=1),
-        table.Convolution(384, 3, pad=1, groups=2),
-        table.Convolution(256, 3, pad=1, pool=3, pool_stride=2, groups=2),
-        *(table.FullyConnected(units) for units in (4096, 4096, 1000)),
+        table.ConvolutionOptions(96, 11, stride=4, pad=2, pool=3, pool_stride=2),
+        table.ConvolutionOptions(256, 5, pad=2, pool=3, pool_stride=2, groups=2),
+        table.ConvolutionOptions(384, 3, pad=1),
+        table.ConvolutionOptions(384, 3, pad=1, groups=2),
+        table.ConvolutionOptions(256, 3, pad=1, pool=3, pool_stride=2, groups=2),
+        *(table.FullyConnectedOptions(units) for units in (4096, 4096, 1000)),
     ]
     one, two = (network(made, (224, 224, 3), 1000).layout.size for made in (tower, Design(towers)))
     assert one / two - 1 == pytest.approx(more, abs=5e-4)

@@ -92,8 +92,11 @@ def test_every_key_reaches_the_layer(kind: str) -> None:
 
 def test_defaults_are_those_of_the_layers() -> None:
     for listed, own in (
-        (table.Convolution(3, 2), Convolution(3, 2)),
-        (table.complete([table.FullyConnected(3), table.FullyConnected()], 2, "softmax")[0], FullyConnected(3)),
+        (table.ConvolutionOptions(3, 2), Convolution(3, 2)),
+        (
+            table.complete([table.FullyConnectedOptions(3), table.FullyConnectedOptions()], 2, "softmax")[0],
+            FullyConnected(3),
+        ),
     ):
         made = make(listed)
         assert {key: value for key, value in vars(made).items() if key != "parameters"} == {
@@ -227,7 +230,7 @@ def test_frames_are_images_of_one_channel_where_images_are_wanted(first: str) ->
 
 
 def test_units_of_the_last_layer_may_be_said() -> None:
-    design: Any = Design([table.FullyConnected(4)])
+    design: Any = Design([table.FullyConnectedOptions(4)])
     assert network(design, (3,), 4).classes == 4
 
 
@@ -245,4 +248,4 @@ def test_every_kind_and_key_is_explained() -> None:
 
 def test_the_chapter_s_example_is_a_network() -> None:
     example = CHAPTER.read_text().split("```toml\n")[1].split("```")[0]
-    assert design_of(configuration.resolve(tomllib.loads(example))).layers[-1] == table.FullyConnected(gain=1.0)
+    assert design_of(configuration.resolve(tomllib.loads(example))).layers[-1] == table.FullyConnectedOptions(gain=1.0)

@@ -7,10 +7,10 @@ from mpitrain.data.batch import Batch
 from mpitrain.models.build import build, network
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.presets import PRESETS, Design
-from mpitrain.models.table import Convolution as Convolve
-from mpitrain.models.table import FullyConnected as Connect
-from mpitrain.models.table import LocalResponseNorm, Sigmoid
-from mpitrain.models.table import MaxPool as Pool
+from mpitrain.models.table import ConvolutionOptions as Convolve
+from mpitrain.models.table import FullyConnectedOptions as Connect
+from mpitrain.models.table import LocalResponseNormOptions, SigmoidOptions
+from mpitrain.models.table import MaxPoolOptions as Pool
 
 from .torch_modules import WHY
 
@@ -26,9 +26,9 @@ SHAPES = {
 }
 LAYERS = [
     Convolve(5, 3, 2, 1),
-    LocalResponseNorm(3, 0.1),
+    LocalResponseNormOptions(3, 0.1),
     Pool(3, 2),
-    Sigmoid(),
+    SigmoidOptions(),
     Convolve(6, 2, pad=1),
     Convolve(4, 2, pool=2, groups=2),
     Connect(6, columns=2),

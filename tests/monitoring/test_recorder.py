@@ -5,8 +5,8 @@ from math import inf
 
 import pytest
 
-from mpitrain.monitoring.recorder import Kept, Recorder
-from mpitrain.stopwatch import About, Stopwatch
+from mpitrain.monitoring.recorder import FirstAndLast, TimeRecorder
+from mpitrain.stopwatch import Activity, Stopwatch
 
 
 class Hands:
@@ -23,7 +23,7 @@ def clock() -> Iterator[Hands]:
     yield Hands()
 
 
-def told(recorder: Recorder) -> list[tuple[str, float, float, float]]:
+def told(recorder: TimeRecorder) -> list[tuple[str, float, float, float]]:
     """Kind, begin, end and looking of what was kept."""
     recorder.close()
     return [(each.kind, each.began, each.ended, each.looking) for each in recorder.stretches]
@@ -31,9 +31,9 @@ def told(recorder: Recorder) -> list[tuple[str, float, float, float]]:
 
 def test_a_wait_is_one_stretch_from_its_first_sleep_to_its_last(clock: Hands) -> None:
     """1 s of rest, sleeps of 2 and 4 s with 1 s of looking between them, 8 s of rest, another wait of 16 s."""
-    watch, recorder = Stopwatch(clock), Recorder(clock, 10)
+    watch, recorder = Stopwatch(clock), TimeRecorder(clock, 10)
     watch.listener = recorder
-    first, second = About("an answer", (3,), pause=inf), About("an answer", (3,), pause=inf)
+    first, second = Activity("an answer", (3,), pause=inf), Activity("an answer", (3,), pause=inf)
     for rest, sleep, about in ((1, 2, first), (1, 4, first), (8, 16, second)):
         clock.now += rest
         with watch.on("waiting", about):
@@ -49,13 +49,13 @@ def test_a_wait_is_one_stretch_from_its_first_sleep_to_its_last(clock: Hands) ->
 
 def test_work_within_work_is_a_stretch_of_its_own(clock: Hands) -> None:
     """2 s of computing, a checkpoint of 1 + 1 s around a wait of 4 s, nothing, 8 s of computing."""
-    watch, recorder = Stopwatch(clock), Recorder(clock, 10)
+    watch, recorder = Stopwatch(clock), TimeRecorder(clock, 10)
     watch.listener = recorder
     with watch.on("computing"):
         clock.now += 2
-        with watch.on("rest", About("a checkpoint")):
+        with watch.on("rest", Activity("a checkpoint")):
             clock.now += 1
-            with watch.on("waiting", About("a piece", pause=inf)):
+            with watch.on("waiting", Activity("a piece", pause=inf)):
                 clock.now += 4
             clock.now += 1
         clock.now += 8
@@ -66,14 +66,14 @@ def test_work_within_work_is_a_stretch_of_its_own(clock: Hands) -> None:
 
 def test_blocks_of_an_update_are_one_unless_something_lasts_between_them(clock: Hands) -> None:
     """Within computing: blocks of 2 s, with 1 s between them, once 4 s, and once a wait."""
-    watch, recorder, update = Stopwatch(clock), Recorder(clock, 10), About("an update", pause=1.5)
+    watch, recorder, update = Stopwatch(clock), TimeRecorder(clock, 10), Activity("an update", pause=1.5)
     watch.listener = recorder
     with watch.on("computing"):
         for pause in (1, 1, 4, 1):
             with watch.about(update):
                 clock.now += 2
             clock.now += pause
-        with watch.on("waiting", About("it", pause=inf)):
+        with watch.on("waiting", Activity("it", pause=inf)):
             clock.now += 1
         with watch.about(update):
             clock.now += 2
@@ -93,7 +93,7 @@ def test_blocks_of_an_update_are_one_unless_something_lasts_between_them(clock: 
 
 
 def test_the_first_and_the_last_are_kept() -> None:
-    kept = Kept[int](5)
+    kept = FirstAndLast[int](5)
     for number in range(4):
         kept.add(number)
     assert list(kept) == [0, 1, 2, 3] and kept.dropped == 0

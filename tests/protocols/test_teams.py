@@ -23,7 +23,7 @@ from mpitrain.protocols.team import Leading
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import Link, Network
+from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.training.gradients import Learner
 from mpitrain.training.teams import divide
 
@@ -166,7 +166,7 @@ def test_whatever_comes_when(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, or
         return plain(learner, work)
 
     monkeypatch.setattr(Learner, "load", load)
-    network = Network(Link(1e-4, 1e8), jitter=5e-3, seed=1)
+    network = ClusterNetwork(Link(1e-4, 1e8), jitter=5e-3, seed=1)
     job = Job[int](6, network, nodes=[0, 1, 0, 2, 1, 0], seconds=heavy(1))
     keys = ("run.team=node", f"algorithm.order={order}", "training.epochs=2", "run.checkpoint_samples=1000")
     told = simulated(job, tmp_path / "run", *keys)
@@ -188,7 +188,7 @@ def test_a_stop_request_to_a_follower_ends_the_training(tmp_path: Path, order: s
         stops[3].flag |= job.scheduler.now > 0.3
         return 1e-4 * samples
 
-    job = Job[int](4, Network(Link(1e-4, 1e8)), seconds=seconds)
+    job = Job[int](4, ClusterNetwork(Link(1e-4, 1e8)), seconds=seconds)
     told = simulated(job, tmp_path / "run", "run.team=2", f"algorithm.order={order}", stops=stops)
     assert told["exit_reason"] == "stopped" and 0 < told["samples"] < 14380 and told["replicas_identical"]
 

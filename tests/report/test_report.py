@@ -14,18 +14,18 @@ from mpitrain.__main__ import main
 from mpitrain.report import series, tables
 from mpitrain.report.html import show
 from mpitrain.report.page import page
-from mpitrain.report.runs import Run, read_runs
+from mpitrain.report.runs import StoredRun, read_runs
 
 from .folders import curve, ended, every_kind, start, write_run
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> list[Run]:
+def runs(tmp_path: Path) -> list[StoredRun]:
     """One of every kind."""
     return read_runs(every_kind(tmp_path))
 
 
-def test_the_state_of_a_run_is_told(runs: list[Run]) -> None:
+def test_the_state_of_a_run_is_told(runs: list[StoredRun]) -> None:
     """Finished, killed in mid-line, resumed."""
     assert [run.marks for run in runs] == [[], [], [], ["unfinished", "1 unreadable line"], ["resumed"]]
     assert [run.finished for run in runs] == [True, True, True, False, True]
@@ -34,7 +34,7 @@ def test_the_state_of_a_run_is_told(runs: list[Run]) -> None:
     )
 
 
-def test_what_a_resume_made_void_is_left_out(runs: list[Run]) -> None:
+def test_what_a_resume_made_void_is_left_out(runs: list[StoredRun]) -> None:
     """It was killed after 6 epochs and went on from a checkpoint of 3."""
     assert [record["epoch"] for record in runs[4].events("evaluate")] == [1, 2, 3, 4, 5, 6, 7, 8]
     seconds = [point.seconds for point in series.train_loss(runs[4])]
@@ -149,7 +149,7 @@ def test_bytes_of_a_resumed_run_add_up(tmp_path: Path) -> None:
     assert [point.value for point in series.exchanged(run)] == [100, 300, 300, 350]
 
 
-def test_the_distribution_of_staleness(runs: list[Run]) -> None:
+def test_the_distribution_of_staleness(runs: list[StoredRun]) -> None:
     points = series.ages_of_updates(runs[0])
     assert [(point.samples, point.value) for point in points] == [(0, 0.125), (1, 0.5), (2, 0.25), (3, 0), (4, 0.125)]
 
@@ -163,7 +163,7 @@ def test_thinning_keeps_ends_and_extremes() -> None:
     assert thinned == sorted(thinned, key=lambda point: point.seconds)
 
 
-def test_every_plot_is_there(runs: list[Run]) -> None:
+def test_every_plot_is_there(runs: list[StoredRun]) -> None:
     """All test sets, and the exchange's figures of the runs that have them."""
     keys = {plot.kind.key: sorted(plot.curves) for plot in series.plots(runs)}
     everyone = [0, 1, 2, 3, 4]
@@ -269,7 +269,7 @@ def test_odd_times_of_watching_are_refused(tmp_path: Path, capsys: pytest.Captur
     assert "--watch" in capsys.readouterr().err
 
 
-def test_names_cannot_break_the_page(runs: list[Run]) -> None:
+def test_names_cannot_break_the_page(runs: list[StoredRun]) -> None:
     text = page(runs, runs[4].name)
     assert "<b>" not in text and "&lt;b&gt;resumed &amp;" in text
 

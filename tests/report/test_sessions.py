@@ -8,7 +8,7 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.report.page import page
 from mpitrain.report.runs import read_run, read_runs
-from mpitrain.report.sessions import ALIVE, KILLED, Session, sessions
+from mpitrain.report.sessions import ALIVE, KILLED, RunSession, sessions
 from tests.report.folders import ended, start, write_run
 
 WAITED = "rank 0: waited 6 s for rank 3 (a heartbeat); run.deadline sets the seconds"
@@ -30,10 +30,10 @@ GOES_ON = [start(resumed=True, samples=6500, seconds=64.0)]
 
 def test_each_session_and_its_end() -> None:
     assert sessions([*FAILED, *DEAD, *STOPPED, *GOES_ON]) == [
-        Session(4, 0, 3000, 30.0, WAITED, (3,), repeated=1000),
-        Session(3, 2000, 5000, 30.0, KILLED),
-        Session(3, 5000, 6500, 14.0, "stopped by a signal"),
-        Session(3, 6500, 6500, 0.0, ALIVE),
+        RunSession(4, 0, 3000, 30.0, WAITED, (3,), repeated=1000),
+        RunSession(3, 2000, 5000, 30.0, KILLED),
+        RunSession(3, 5000, 6500, 14.0, "stopped by a signal"),
+        RunSession(3, 6500, 6500, 0.0, ALIVE),
     ]
     assert sessions([]) == []
 
@@ -41,8 +41,8 @@ def test_each_session_and_its_end() -> None:
 def test_a_session_without_records_but_its_start() -> None:
     """Killed at once; and one that lacks numbers."""
     assert sessions([start(), start(ranks=None, resumed=True)]) == [
-        Session(3, 0, 0, 0.0, KILLED),
-        Session(None, 0, 0, 0.0, ALIVE),
+        RunSession(3, 0, 0, 0.0, KILLED),
+        RunSession(None, 0, 0, 0.0, ALIVE),
     ]
 
 

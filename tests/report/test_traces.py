@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.report.traces import MOST, Event, Stretch, joined, window
+from mpitrain.report.traces import MOST, TraceEvent, TraceStretch, joined, window
 
 from .folders import write_run
 
@@ -71,9 +71,11 @@ def test_the_first_eight_ranks_are_shown(tmp_path: Path) -> None:
     assert said in html and "a row is empty where it left something out" in html
 
 
-def stretches(lengths: list[float]) -> list[Stretch]:
+def stretches(lengths: list[float]) -> list[TraceStretch]:
     """Of these lengths, one after another."""
-    return [Stretch("computing", sum(lengths[:n]), sum(lengths[: n + 1]), Event()) for n in range(len(lengths))]
+    return [
+        TraceStretch("computing", sum(lengths[:n]), sum(lengths[: n + 1]), TraceEvent()) for n in range(len(lengths))
+    ]
 
 
 def test_the_part_shown_is_of_median_length() -> None:
@@ -95,7 +97,7 @@ def test_no_part_has_a_gap() -> None:
 
 def test_waits_are_joined_and_gradients_are_not() -> None:
     names = ["computing", "computing", "waiting", "waiting", "communication", "waiting"]
-    events = [Event(name, "X", 0, 10.0 * place, 10.0) for place, name in enumerate(names)]
+    events = [TraceEvent(name, "X", 0, 10.0 * place, 10.0) for place, name in enumerate(names)]
     found = [(each.kind, each.began, each.ended, each.parts) for each in joined(events)]
     assert found == [
         ("computing", 0, 10, 1),

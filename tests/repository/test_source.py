@@ -153,3 +153,12 @@ def test_functions_import_only_what_may_be_missing() -> None:
         if not OPTIONAL & {module_of(name), name.partition(".")[0]}
     }
     assert found == set()
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "mpitrain").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: where for name, where in places.items() if len(where) > 1}

@@ -3,7 +3,7 @@
 import pytest
 
 from mpitrain.flat import share
-from mpitrain.schedules.hybrid import Round, rounds
+from mpitrain.schedules.hybrid import FullyConnectedRound, rounds
 
 # (scheme, group): for 3 ranks of 3 examples, each round as {rank: examples}.
 TABLES = {
@@ -17,7 +17,7 @@ TABLES = {
 }
 
 
-def table(order: list[Round]) -> list[dict[int, str]]:
+def table(order: list[FullyConnectedRound]) -> list[dict[int, str]]:
     """A round as {rank: digits of its examples}."""
     return [{p.rank: "".join(str(i) for i in range(p.start, p.stop)) for p in each.pieces} for each in order]
 

@@ -53,7 +53,7 @@ from mpitrain.protocols.centre.versioned import OwnMemory, _Versioned
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Aborted, Job
-from mpitrain.simulation.network import Link, Network
+from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.simulation.scheduler import Deadlock
 from mpitrain.training.gradients import Learner
 
@@ -253,7 +253,7 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
         return float(random.exponential(what.updates))
 
     nodes = [rank // 2 for rank in range(what.ranks)] if what.two_a_node else None
-    network = Network(Link(1e-4, 1e8), jitter=what.jitter, seed=seed)
+    network = ClusterNetwork(Link(1e-4, 1e8), jitter=what.jitter, seed=seed)
     stops = {rank: [(begins, until)] for rank, begins, until in what.faults}
     job = Job[int](what.ranks, network, nodes=nodes, seconds=seconds, stops=stops, work=work)
     options = TrainOptions(

@@ -29,7 +29,7 @@ from mpitrain.protocols.centre.interface import Claimed
 from mpitrain.protocols.centre.merging_worker import MergingWorker
 from mpitrain.protocols.centre.updates import Updates
 from mpitrain.protocols.messages import Gradient
-from mpitrain.protocols.peers.exchange import Exchange
+from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.rules.sparse_delta import unit_quantum
 from mpitrain.sampling.queue import Work
@@ -155,7 +155,7 @@ def _of_servers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _of_peers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
-    begun, computed, sent, books = Peer.__init__, Peer.compute, Exchange.send, dict[int, Book]()
+    begun, computed, sent, books = Peer.__init__, Peer.compute, DeltaExchange.send, dict[int, Book]()
 
     def begins(peer: Peer, session: Any) -> None:
         begun(peer, session)
@@ -169,7 +169,7 @@ def _of_peers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
         books[id(peer.exchange)].gradients += peer._gradient.astype(np.float64) * work.count
         return entries
 
-    def sends(exchange: Exchange, entries: Entries, step: int, threshold: float, calls: bool) -> int:
+    def sends(exchange: DeltaExchange, entries: Entries, step: int, threshold: float, calls: bool) -> int:
         book = books[id(exchange)]
         at, sign = (entries.words & INDEX).astype(np.int64), np.where(entries.words & SIGN, -1.0, 1.0)
         levels = sign * (entries.levels if entries.levels.size else 1)
@@ -182,4 +182,4 @@ def _of_peers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
 
     yield Peer, "__init__", begins
     yield Peer, "compute", computes
-    yield Exchange, "send", sends
+    yield DeltaExchange, "send", sends

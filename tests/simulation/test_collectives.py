@@ -8,9 +8,9 @@ import pytest
 from mpitrain.mpi import Transport
 from mpitrain.mpi.communicator import Communicator, Request
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import Link, Network
+from mpitrain.simulation.network import ClusterNetwork, Link
 
-SLOW = Network(Link(1e-3, 1e6), within=Link(0.0, 1e7))
+SLOW = ClusterNetwork(Link(1e-3, 1e6), within=Link(0.0, 1e7))
 Start = Callable[[Transport, Communicator], Sequence[Request]]
 
 

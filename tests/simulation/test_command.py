@@ -12,7 +12,7 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.cli import memory
-from mpitrain.simulation.cluster import Gradient
+from mpitrain.simulation.cluster import GradientCost
 
 CLUSTER = """
 nodes = 2
@@ -151,9 +151,9 @@ def test_a_slow_node_and_a_drawn_factor(run_command: Callable[..., Any], tmp_pat
 
 def test_factors_are_drawn_between_the_quantiles() -> None:
     """Quantiles 1, 2, 4 at 0, ½, 1: the mean is (1.5 + 3) / 2; each key draws its own."""
-    drawn = [Gradient(1.0, 0.0, [1.0, 2.0, 4.0]).factor(3, number) for number in range(2000)]
+    drawn = [GradientCost(1.0, 0.0, [1.0, 2.0, 4.0]).factor(3, number) for number in range(2000)]
     assert np.mean(drawn) == pytest.approx(2.25, abs=0.06) and min(drawn) >= 1 and max(drawn) <= 4
-    assert Gradient(1.0, 0.0, [1.0, 2.0, 4.0]).factor(3, 7) == drawn[7]
+    assert GradientCost(1.0, 0.0, [1.0, 2.0, 4.0]).factor(3, 7) == drawn[7]
 
 
 @pytest.mark.parametrize("algorithm", ["allreduce", "easgd", "sparse-delta"])

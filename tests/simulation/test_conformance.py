@@ -12,7 +12,7 @@ import pytest
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import Network
+from mpitrain.simulation.network import ClusterNetwork
 
 RANKS, TAG = 4, 9
 On = Callable[[Callable[[Transport], Any]], None]
@@ -26,7 +26,7 @@ def on_ranks(request: pytest.FixtureRequest) -> On:
         return lambda program: program(transport)
 
     def run(program: Callable[[Transport], Any]) -> None:
-        job = Job[Any](RANKS, Network(jitter=1e-5 if request.param == "late" else 0.0, seed=3))
+        job = Job[Any](RANKS, ClusterNetwork(jitter=1e-5 if request.param == "late" else 0.0, seed=3))
         job.run(program)
         assert not job.left()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.device.phantom import Phantom, Phantoms
+from mpitrain.device.phantom import Phantoms, PhantomVector
 from mpitrain.ops.residual import INDEX, NO_LEVELS
 
 CLUSTER = """
@@ -125,7 +125,7 @@ def test_entries_come_by_the_density_and_take_the_time_of_updates() -> None:
     emitted; then 11 are due after 44 elements, but the part has room for 4, and 12 (12.5) after 50."""
     pace, words = _Pace(), np.zeros(10, np.uint32)
     device = Phantoms(pace, 0.25)  # type: ignore[arg-type]
-    vector = Phantom(10, np.float32)
+    vector = PhantomVector(10, np.float32)
 
     def emit(part: slice, threshold: float = 1.0) -> int:
         known = {"threshold": threshold, "levels": NO_LEVELS, "first": part.start}
@@ -192,7 +192,7 @@ def test_gradients_take_no_density(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_phantom_is_as_long_as_a_vector_and_changes_nothing() -> None:
     """Its parts and copies, too; what NumPy makes of it and a true vector leaves that as it is."""
-    phantom, vector = Phantom(10**12, np.float32), np.ones(5)
+    phantom, vector = PhantomVector(10**12, np.float32), np.ones(5)
     assert (phantom.nbytes, phantom[7:].size, phantom.view(np.uint8).size) == (4 * 10**12, 10**12 - 7, 4 * 10**12)
     assert np.empty_like(phantom[:5]).nbytes == 20 and (phantom * 2.0).size == phantom.size
     np.copyto(vector, phantom[:5])

@@ -20,14 +20,14 @@ from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.train import train_on
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
-from mpitrain.mpi.order import MAGIC, TAGS, Event, Header, Kind, Order, Writer, file_of
-from mpitrain.mpi.recording import Recorder
+from mpitrain.mpi.order import MAGIC, TAGS, EventKind, LoggedEvent, LogHeader, LogWriter, Order, file_of
+from mpitrain.mpi.recording import EventRecorder
 from mpitrain.mpi.tags import Tag
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import Network
+from mpitrain.simulation.network import ClusterNetwork
 
-HEADER = Header("a run", 1, 2, [0, 0], 1, 3, "a machine", "")
+HEADER = LogHeader("a run", 1, 2, [0, 0], 1, 3, "a machine", "")
 KEYS = ("run.record_order=true", "run.progress=none", "training.epochs=1", "run.evaluate_every=0.4")
 SAVING = "run.checkpoint_samples=400"
 #: In each of these what comes first decides.
@@ -61,20 +61,20 @@ def records(run: Path, event: str) -> list[str]:
     return [line for line in lines if json.loads(line)["event"] == event]
 
 
-def rewritten(path: Path, events: list[tuple[Kind, int]]) -> None:
+def rewritten(path: Path, events: list[tuple[EventKind, int]]) -> None:
     """Put other events into a file, which is then whole."""
     order = Order(path)
     path.unlink()
-    writer = Writer(path, order.header)
+    writer = LogWriter(path, order.header)
     for kind, value in events:
-        for _ in range(value if kind is Kind.NOTHING else 0):
+        for _ in range(value if kind is EventKind.NOTHING else 0):
             writer.nothing()
-        if kind is not Kind.NOTHING:
+        if kind is not EventKind.NOTHING:
             writer.event(kind, value)
     writer.close(order.end.reason, order.end.parameters)
 
 
-def told(path: Path) -> list[tuple[Kind, int]]:
+def told(path: Path) -> list[tuple[EventKind, int]]:
     """The events of a file."""
     return [event[1:] for event in Order(path).events()]
 
@@ -82,7 +82,7 @@ def told(path: Path) -> list[tuple[Kind, int]]:
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     """A run of three simulated ranks of `asgd` whose messages are late by chance."""
-    job = Job[int](3, Network(jitter=1e-3, seed=4), seconds=lambda rank, samples: 1e-3 * (2 + rank))
+    job = Job[int](3, ClusterNetwork(jitter=1e-3, seed=4), seconds=lambda rank, samples: 1e-3 * (2 + rank))
     options = TrainOptions(overrides=("algorithm.name=asgd", *KEYS), out=tmp_path / "run")
     with threadpool_limits(1):  # a product's bits depend on the number of threads
         assert set(job.run(lambda transport: train_on(transport, options, Stop()))) == {0}
@@ -95,11 +95,11 @@ def recorded(tmp_path: Path) -> Path:
 def test_the_bytes_of_a_file(tmp_path: Path) -> None:
     """Two looks in vain (2·8 + 0), a message of rank 1 ((1·4096 + 4)·8 + 2), 5 µs on the clock (5·8 + 4)."""
     path = file_of(tmp_path, 1)
-    writer = Writer(path, HEADER)
+    writer = LogWriter(path, HEADER)
     writer.nothing()
     writer.nothing()
-    writer.event(Kind.MESSAGE, TAGS + Tag.TO_MASTER)
-    writer.event(Kind.CLOCK, 5)
+    writer.event(EventKind.MESSAGE, TAGS + Tag.TO_MASTER)
+    writer.event(EventKind.CLOCK, 5)
     writer.close(0, "abc")
     at, content, frames = len(MAGIC), path.read_bytes(), list[bytes]()
     assert content.startswith(MAGIC)
@@ -114,18 +114,18 @@ def test_the_bytes_of_a_file(tmp_path: Path) -> None:
     order = Order(path)
     assert order.header == HEADER and order.end.parameters == "abc"
     assert list(order.events()) == [
-        Event(0, Kind.NOTHING, 2),
-        Event(1, Kind.MESSAGE, TAGS + Tag.TO_MASTER),
-        Event(2, Kind.CLOCK, 5),
+        LoggedEvent(0, EventKind.NOTHING, 2),
+        LoggedEvent(1, EventKind.MESSAGE, TAGS + Tag.TO_MASTER),
+        LoggedEvent(2, EventKind.CLOCK, 5),
     ]
 
 
 def test_a_file_that_is_not_as_it_was_written_is_refused(tmp_path: Path) -> None:
     """Any byte changed, any end cut off, a frame left out or twice there, a byte too many."""
     path = file_of(tmp_path, 0)
-    writer = Writer(path, replace(HEADER, rank=0))
+    writer = LogWriter(path, replace(HEADER, rank=0))
     for number in range(20_000):  # more than one frame
-        writer.event(Kind.CLOCK, number * number)
+        writer.event(EventKind.CLOCK, number * number)
     writer.close(0, "")
     content, frames, at = path.read_bytes(), list[bytes](), len(MAGIC)
     while at < len(content):
@@ -146,9 +146,9 @@ def test_a_file_that_is_not_as_it_was_written_is_refused(tmp_path: Path) -> None
 
 def test_a_full_disk_ends_the_record_and_not_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The line names the file; what is seen stays what it is."""
-    writer = Writer(file_of(tmp_path, 1), HEADER)
+    writer = LogWriter(file_of(tmp_path, 1), HEADER)
     with Path("/dev/full").open("wb", buffering=0) as writer._file:
-        recorder = Recorder(writer)
+        recorder = EventRecorder(writer)
         readings = [recorder.clock(1e9 * number) for number in range(20_000)]
         assert readings == [1e9 * number for number in range(20_000)]
         assert recorder.happened(lambda: True) and not recorder.happened(lambda: False)
@@ -216,7 +216,7 @@ def test_events_in_another_order_do_not_pass(recorded: Path, capsys: pytest.Capt
     own = [
         at
         for at, (kind, value) in enumerate(events)
-        if kind is Kind.MESSAGE and value % TAGS == Tag.TO_MASTER and events[at + 1][0] is Kind.CONTENT
+        if kind is EventKind.MESSAGE and value % TAGS == Tag.TO_MASTER and events[at + 1][0] is EventKind.CONTENT
     ]
     pairs = [(a, b) for a, b in pairwise(own) if events[a][1] != events[b][1]]
     assert len(pairs) > 4
@@ -243,8 +243,8 @@ def test_a_message_of_another_content_is_named(recorded: Path, capsys: pytest.Ca
     """The record's checksum of what came differs: rank and event are named."""
     path = file_of(recorded, 1)
     events = told(path)
-    at = [kind for kind, _ in events].index(Kind.CONTENT)
-    rewritten(path, [*events[:at], (Kind.CONTENT, events[at][1] ^ 1), *events[at + 1 :]])
+    at = [kind for kind, _ in events].index(EventKind.CONTENT)
+    rewritten(path, [*events[:at], (EventKind.CONTENT, events[at][1] ^ 1), *events[at + 1 :]])
     assert replayed(recorded) == 1
     err = capsys.readouterr().err
     assert f"rank 1: {path}, event {at}: " in err and "gets something else from rank 0" in err
@@ -255,8 +255,8 @@ def test_an_event_that_never_comes_is_named(recorded: Path, capsys: pytest.Captu
     """A message to the master of the master itself."""
     path = file_of(recorded, 0)
     events = told(path)
-    at = [kind for kind, _ in events].index(Kind.MESSAGE)
-    rewritten(path, [*events[:at], (Kind.MESSAGE, events[at][1] % TAGS), *events[at + 1 :]])
+    at = [kind for kind, _ in events].index(EventKind.MESSAGE)
+    rewritten(path, [*events[:at], (EventKind.MESSAGE, events[at][1] % TAGS), *events[at + 1 :]])
     assert replayed(recorded) == 1
     err = capsys.readouterr().err
     assert err.startswith("mpitrain: what is recorded never comes: ") and err.count("\n") == 1
@@ -270,7 +270,7 @@ def test_a_record_of_fewer_or_more_events_does_not_fit(recorded: Path, capsys: p
     rewritten(path, events[:-1])
     assert replayed(copied(recorded, "fewer")) == 1
     assert f"after all {len(events) - 1:,} events of " in capsys.readouterr().err
-    rewritten(path, [*events, (Kind.CLOCK, 1)])
+    rewritten(path, [*events, (EventKind.CLOCK, 1)])
     assert replayed(copied(recorded, "more")) == 1
     assert "rank 2: its training ends 1 events before " in capsys.readouterr().err
 
@@ -314,7 +314,7 @@ def test_a_file_that_is_missing_cut_off_or_of_another_run_is_named(
     refused(recorded, capsys, r"rank-00002: ends after [\d,]+ events, without the training's end")
     path.unlink()
     refused(recorded, capsys, r"rank-00002: No such file")
-    writer = Writer(path, replace(order.header, run="another"))
+    writer = LogWriter(path, replace(order.header, run="another"))
     for kind, value in events[:1]:
         writer.event(kind, value)
     writer.close(0, "")

@@ -7,7 +7,7 @@ import pytest
 
 from mpitrain.mpi import Transport
 from mpitrain.simulation.job import Aborted, Job
-from mpitrain.simulation.network import Link, Network
+from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.simulation.scheduler import Deadlock, Scheduler
 
 
@@ -55,7 +55,7 @@ def test_a_message_takes_latency_and_bytes_over_bandwidth() -> None:
             transport.receive(0, 9, "a message")
         return transport.clock() - before
 
-    sent, received = Job[float](2, Network(Link(5e-4, 1e6))).run(program)
+    sent, received = Job[float](2, ClusterNetwork(Link(5e-4, 1e6))).run(program)
     assert sent == 0.0 and received == pytest.approx(1.5e-3)
 
 
@@ -74,7 +74,7 @@ def test_ranks_that_wait_for_each_other_are_named() -> None:
 
 def test_a_rank_that_dies_last_is_named() -> None:
     """All others have ended, so that nobody misses it."""
-    job = Job[None](3, Network(Link(1e-4, 1e8)), stops={1: [(0.5, inf)]})
+    job = Job[None](3, ClusterNetwork(Link(1e-4, 1e8)), stops={1: [(0.5, inf)]})
     with pytest.raises(Deadlock, match=r"^rank 1 has died$"):
         job.run(lambda transport: transport.sleep(float(transport.rank)))
 
@@ -123,7 +123,7 @@ def test_a_call_that_blocks_ends_at_the_deadline(capsys: pytest.CaptureFixture[s
         with transport.blocking("MPI_Comm_split"):
             transport.comm.Split(0)
 
-    job = Job[None](3, Network(Link(1e-4, 1e8)), deadline=20.0, stops={1: [(0.5, inf)]})
+    job = Job[None](3, ClusterNetwork(Link(1e-4, 1e8)), deadline=20.0, stops={1: [(0.5, inf)]})
     with pytest.raises(Aborted) as ended:
         job.run(program)
     assert ended.value.status == 1 and 20.0 < job.scheduler.now < 20.1
@@ -161,6 +161,6 @@ def test_a_nodes_card_takes_one_message_after_another() -> None:
             transport.wait(transport.send(0, 9, np.zeros(1000000, np.uint8)), "it to leave")
         return transport.clock() - began
 
-    network = Network(Link(0.1, 1e6), within=Link(0.0, 1e7), message=0.01)
+    network = ClusterNetwork(Link(0.1, 1e6), within=Link(0.0, 1e7), message=0.01)
     told = Job[float](5, network, nodes=[0, 1, 2, 2, 0]).run(program)
     assert told == pytest.approx([3.11, 1.11, 2.11, 3.11, 0.11])

@@ -18,7 +18,7 @@ from mpitrain.protocols.model_averaging import AveragingStepper
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import Link, Network
+from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.training.gradients import Learner
 
 KEYS = ("run.threads=1", "run.progress=none", "run.device=cpu", "training.seed=5", "training.epochs=0.3")
@@ -128,7 +128,7 @@ def test_workers_have_chunks_of_their_own(
             return plain(learner, work)
 
         monkeypatch.setattr(Learner, "load", load)
-        job = Job[int](4, Network(Link(1e-4, 1e8), jitter=5e-3, seed=seed), seconds=heavy(seed))
+        job = Job[int](4, ClusterNetwork(Link(1e-4, 1e8), jitter=5e-3, seed=seed), seconds=heavy(seed))
         bits.add(simulated(job, tmp_path / str(seed), *keys)["parameters_sha256"])
         own = [[group for group, _ in groupby(places, lambda p: (p[0], p[1] // 100))] for places in taken.values()]
         groups = [(epoch, number) for epoch in range(2) for number in range(15)]

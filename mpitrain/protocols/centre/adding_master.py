@@ -17,7 +17,7 @@ from mpitrain.protocols.messages import (
     Unused,
 )
 from mpitrain.sampling.queue import Queue, to_rows
-from mpitrain.sampling.queue import Unused as UnusedRanges
+from mpitrain.sampling.queue import UnusedSamples as UnusedRanges
 from mpitrain.training.context import Session
 
 

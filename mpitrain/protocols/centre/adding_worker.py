@@ -33,7 +33,7 @@ class MastersPast(msgspec.Struct, frozen=True, kw_only=True):
     again: list[Row] = []
 
 
-class Past(MastersPast, frozen=True, kw_only=True):
+class WorkerPast(MastersPast, frozen=True, kw_only=True):
     """A worker's: t, turns, t where it last (re)started, unused samples, the falls of the common rate that it knows of,
     the minibatches, and the sum of their losses, that it has not told. Older ones lack some."""
 
@@ -309,7 +309,7 @@ class AddingWorker(Loop[Work]):
 
     def restored(self, numbers: Numbers) -> None:
         """Go on from the numbers of a checkpoint. Raises ValueError for those that do not fit."""
-        past, samples = checked(numbers, Past), self.session.state.queue.samples
+        past, samples = checked(numbers, WorkerPast), self.session.state.queue.samples
         self.t, self.turns, self.began = past.t, past.turns, past.began
         self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
         self._open, self._idle = self._whole and (past.open or bool(self.rest)), past.idle

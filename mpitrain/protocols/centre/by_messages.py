@@ -15,7 +15,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols.centre.interface import Claimed, Source
 from mpitrain.protocols.centre.line import Line, receive
-from mpitrain.protocols.centre.own import Kept
+from mpitrain.protocols.centre.own import LocalCentre
 from mpitrain.protocols.messages import TO_WORKER, Added, Claim, FromWorker, Gradient, Move, Piece, Place
 
 
@@ -97,7 +97,7 @@ class AskingCentre:
         pass
 
 
-class ServingCentre(Kept):
+class ServingCentre(LocalCentre):
     """The master's face of a centre that only adds."""
 
     nap: float | None = None

@@ -13,7 +13,7 @@ from mpitrain.rules.elastic import move_centre
 from mpitrain.training.context import Session
 
 
-class Kept:
+class LocalCentre:
     """x̃ in this process's own memory on the device, and the place in the queue."""
 
     def __init__(self, size: int, dtype: np.dtype, source: Source, device: Cpu = CPU) -> None:
@@ -39,7 +39,7 @@ class Kept:
         pass
 
 
-class OwnCentre(Kept):
+class OwnCentre(LocalCentre):
     """Master and worker are one process: both faces of a centre that only adds."""
 
     direct = True

@@ -133,7 +133,9 @@ def warm(codec: str, bits: int, dtype: np.dtype) -> None:
         levels = np.empty_like(words) if bits > 1 else NO_LEVELS
         gradient = np.where(np.arange(size) == 1, 2, 0).astype(dtype)
         count = accumulate(residual, gradient, words, scale=1.0, threshold=1.0, levels=levels)
-        sent = message.encode(words[:count], message.Header(0, 0, size, 1, 1.0, bits), codec, out, levels[:count])
+        sent = message.encode(
+            words[:count], message.MessageHeader(0, 0, size, 1, 1.0, bits), codec, out, levels[:count]
+        )
         _, decoded = message.decode(sent, 0, size, words, levels, bits)
         counts = np.zeros(size, np.int32)
         replica.apply(decoded, 1, counts, residual, levels[:count])

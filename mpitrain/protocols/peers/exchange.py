@@ -18,7 +18,7 @@ from mpitrain.training.context import Session
 AHEAD = 2
 
 
-class Exchange:
+class DeltaExchange:
     """Replica, mail and messages of one rank. `at_once`: messages are applied when they come, else when asked for."""
 
     def __init__(self, session: Session, at_once: bool) -> None:

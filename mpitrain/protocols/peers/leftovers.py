@@ -19,7 +19,7 @@ from mpitrain.rules.sparse_delta import round_weights, share_residuals
 from mpitrain.training.context import Session
 
 
-class Past(msgspec.Struct, frozen=True):
+class PeerPast(msgspec.Struct, frozen=True):
     """A peer's numbers in a checkpoint."""
 
     threshold: Annotated[float, msgspec.Meta(ge=2.0**-100, le=2.0**100)]
@@ -63,7 +63,7 @@ def _residual(stack: ExitStack, path: Path, like: Array) -> Array:
 
 
 def _require(told: Numbers) -> None:
-    checked(told, Past)
+    checked(told, PeerPast)
 
 
 def _with_residual(folder: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 from mpitrain.protocols.peers.meeting import Meetings
 from mpitrain.protocols.peers.peer import Peer
-from mpitrain.protocols.peers.rounds import END, Round, Turn
+from mpitrain.protocols.peers.rounds import END, PeerRound, Turn
 from mpitrain.training.loop import Loop
 
 
@@ -38,7 +38,7 @@ class Asynchronous(Loop[Turn]):
         self.peer.attend()
 
 
-class Synchronous(Loop[Round]):
+class Synchronous(Loop[PeerRound]):
     """All messages of a round are applied, in the order of the ranks, before the next gradient."""
 
     def __init__(self, peer: Peer) -> None:
@@ -51,10 +51,10 @@ class Synchronous(Loop[Round]):
         if not self.stopping:
             self.meetings.meet("done", END)
 
-    def next_work(self) -> Round | None:
+    def next_work(self) -> PeerRound | None:
         return self.now
 
-    def advance(self, work: Round) -> None:
+    def advance(self, work: PeerRound) -> None:
         self._wish = _round(self.peer, self.meetings, work)
         self.now = self.peer.rounds.at(work.after)
 
@@ -91,7 +91,7 @@ def _train(peer: Peer, turn: Turn, following: Turn | None) -> None:
         peer.send(entries)
 
 
-def _round(peer: Peer, meetings: Meetings, now: Round) -> bool:
+def _round(peer: Peer, meetings: Meetings, now: PeerRound) -> bool:
     """A minibatch of every rank that has one; the others send nothing. Whether somebody called for a meeting."""
     exchange, entries, has_work = peer.exchange, peer.compression.nothing, peer.number < len(now.works)
     if has_work:

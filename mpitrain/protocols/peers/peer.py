@@ -9,7 +9,7 @@ from mpitrain.models.model import Consumer, Ready
 from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import Reached, Totals
 from mpitrain.protocols.peers.compression import Compression
-from mpitrain.protocols.peers.exchange import Exchange
+from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.rounds import Rounds, Turn
 from mpitrain.rules.sparse_delta import COARSE
 from mpitrain.sampling.queue import Work
@@ -38,7 +38,7 @@ class Peer(Trainer):
             self._on_ready = Consumer(self._gradient, self._part_done)
         self.rounds = Rounds(self.state.queue, session.schedule, len(self.members))
         self.compression = Compression(session)
-        self.exchange = Exchange(session, at_once=not self.in_step)
+        self.exchange = DeltaExchange(session, at_once=not self.in_step)
         self.save_wanted = False  # at the next meeting, which this rank then calls
         self.report = Totals()
         self.patience = options.patience  # minibatches that may yet be trained on with a full window

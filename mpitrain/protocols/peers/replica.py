@@ -49,7 +49,7 @@ class Replica:
     def write(self, entries: Entries, step: int, threshold: float, codec: str, calls: bool, out: Array) -> Array:
         """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the entries first."""
         number = self.sequences[self.rank] - 1
-        header = wire_form.Header(self.rank, number, self.counts.size, step, threshold, self._bits)
+        header = wire_form.MessageHeader(self.rank, number, self.counts.size, step, threshold, self._bits)
         message = wire_form.encode(entries.words, header, codec, out, entries.levels)
         TRAILER.pack_into(out, message.size, self.sums[self.rank], calls)
         return out[: message.size + TRAILER.size]

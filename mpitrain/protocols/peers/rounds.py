@@ -13,7 +13,7 @@ END = 1 << 62
 
 
 @dataclass(frozen=True)
-class Round:
+class PeerRound:
     """One minibatch for each rank that trains at `place`, but for the last round's last ranks; `after` is the next."""
 
     place: int
@@ -41,7 +41,7 @@ class Rounds:
     def __init__(self, queue: Queue, schedule: Schedule, ranks: int) -> None:
         self._queue, self._schedule, self._ranks = queue, schedule, ranks
 
-    def at(self, place: int) -> Round | None:
+    def at(self, place: int) -> PeerRound | None:
         """The round at a place; None after the last."""
         if place >= self._queue.end:
             return None
@@ -51,7 +51,7 @@ class Rounds:
         for work in works:
             settings.append(self._settings(at))
             at += work.count
-        return Round(place, after, works, settings, workers)
+        return PeerRound(place, after, works, settings, workers)
 
     def turn(self, number: int, place: int, since: int = 0) -> Turn | None:
         """The next minibatch of the rank with this number, from the round at `place` on; None when there is none.

@@ -8,7 +8,7 @@ from mpitrain.algorithms import ALGORITHMS
 from mpitrain.config import Config, load, to_toml
 from mpitrain.errors import BadInput, nearest, printable
 from mpitrain.files import Record
-from mpitrain.report.runs import Run, flat, read_run
+from mpitrain.report.runs import StoredRun, flat, read_run
 
 #: Some ranks wait for an evaluation, others do not, and on few cores it slows down what the others do.
 EVALUATION = "run.evaluate_late=true"
@@ -46,7 +46,7 @@ class Element:
         """The file with the program's output."""
         return self.folder.with_name(f"{self.name}.log")
 
-    def read(self) -> Run | None:
+    def read(self) -> StoredRun | None:
         """The run, if its folder exists. Raises BadInput if it belongs to another configuration."""
         if not (self.folder / "metrics.jsonl").is_file():
             return None

@@ -10,7 +10,7 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record
 from mpitrain.report.comparison.matrix import Element
 from mpitrain.report.html import duration
-from mpitrain.report.runs import Run
+from mpitrain.report.runs import StoredRun
 from mpitrain.report.values import finite
 
 
@@ -54,7 +54,7 @@ def speed_up(base: float, workers_of_base: int, seconds: float, workers: int) ->
 
 
 @dataclass
-class Reached:
+class TimesToTarget:
     """When the finished runs of a row reached one target; `seconds` is None for a seed that did not."""
 
     seconds: list[float | None]
@@ -75,10 +75,10 @@ class Row:
     workers: int
     ranks: int
     seeds: list[int]
-    runs: list[Run]  # the finished ones
+    runs: list[StoredRun]  # the finished ones
     error: Spread
     speed: Spread
-    reached: dict[float, Reached] = field(default_factory=dict)
+    reached: dict[float, TimesToTarget] = field(default_factory=dict)
 
     def by_all(self, target: float) -> bool:
         """Whether every seed reached the target; otherwise the mean would leave out the slowest."""
@@ -105,7 +105,7 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
             Spread([error for run in runs if (error := finite(run.results, key)) is not None]),
             Spread([speed for run in runs if (speed := finite(run.results, "samples_per_second")) is not None]),
         )
-        row.reached = {to: Reached([time_to(run.events("evaluate"), key, to) for run in runs]) for to in targets}
+        row.reached = {to: TimesToTarget([time_to(run.events("evaluate"), key, to) for run in runs]) for to in targets}
         found.append(row)
     _compare(found, baseline)
     return found
@@ -149,7 +149,7 @@ def _line(row: Row) -> list[str]:
     return line
 
 
-def _time(reached: Reached, seeds: int) -> str:
+def _time(reached: TimesToTarget, seeds: int) -> str:
     mean, times = reached.spread.mean, reached.spread
     if not reached.seconds:
         return "–"

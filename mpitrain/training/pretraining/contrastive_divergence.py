@@ -23,7 +23,7 @@ from mpitrain.models.layer import Layer
 from mpitrain.models.network import Network
 from mpitrain.rng import stream
 from mpitrain.rules import contrastive_divergence as rule
-from mpitrain.training.pretraining.steps import Step, depth, hidden_layers, learner_of, minibatches
+from mpitrain.training.pretraining.steps import PretrainingStep, depth, hidden_layers, learner_of, minibatches
 
 #: Factor of the learning rate for the machine with Gaussian units, which would diverge at that of the others (Hinton's
 #: guide, §13.2).
@@ -53,7 +53,7 @@ def steps(
     seed: int,
     device: Cpu = CPU,
     deadline: float = DEADLINE,
-) -> Iterator[Step]:
+) -> Iterator[PretrainingStep]:
     """Pre-train the initial parameters `theta`, on the device and in place, one minibatch per step; the loss is the
     squared error of the reconstruction.
 
@@ -75,7 +75,7 @@ def steps(
             loss = rule.step(machine, visible, uniform, eta=eta, gaussian=layer == 1)
             if not np.isfinite(loss):
                 raise TrainingFailed("the pre-training diverged; a smaller pretraining.learning_rate may help")
-            yield Step(layer, layers, work.count, loss)
+            yield PretrainingStep(layer, layers, work.count, loss)
         learner.loader.close()
 
 

@@ -17,7 +17,7 @@ from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
 from mpitrain.rules.sgd import sgd
-from mpitrain.training.pretraining.steps import Step, depth, grown, kept, learner_of, minibatches
+from mpitrain.training.pretraining.steps import PretrainingStep, depth, grown, kept, learner_of, minibatches
 
 
 def fits(network: Network) -> str:
@@ -33,7 +33,7 @@ def steps(
     seed: int,
     device: Cpu = CPU,
     deadline: float = DEADLINE,
-) -> Iterator[Step]:
+) -> Iterator[PretrainingStep]:
     """Pre-train the initial parameters `theta`, on the device and in place, one minibatch per step.
 
     Raises TrainingFailed if the loss is no longer finite.
@@ -50,6 +50,6 @@ def steps(
             if not np.isfinite(loss):
                 raise TrainingFailed("the pre-training diverged; a smaller pretraining.learning_rate may help")
             sgd(vector, gradient, scratch, eta=options.learning_rate)
-            yield Step(layer, layers, work.count, loss)
+            yield PretrainingStep(layer, layers, work.count, loss)
         learner.loader.close()
         theta[kept(network, layer)] = vector[kept(network, layer)]

@@ -21,7 +21,7 @@ from mpitrain.sampling.queue import Queue, Work
 from mpitrain.training.gradients import Learner
 
 
-class Step(NamedTuple):
+class PretrainingStep(NamedTuple):
     """A completed minibatch in pre-training hidden layer `layer` (from 1) of `layers`, with its mean loss."""
 
     layer: int

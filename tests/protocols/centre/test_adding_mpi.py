@@ -9,7 +9,7 @@ import pytest
 from mpitrain import checkpoint
 from mpitrain.checkpoint import last
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.config import Run
+from mpitrain.config import RunOptions
 from mpitrain.device import CPU
 from mpitrain.errors import WireError
 from mpitrain.mpi.tags import Tag
@@ -320,7 +320,7 @@ def stop_after(session, samples: int) -> None:
 
 def with_saver(session, folder: Path, resume: bool = False):
     """The session with a place for checkpoints, or with the state of the newest one there."""
-    session.saver = Saver(folder, session.network.layout, Run())
+    session.saver = Saver(folder, session.network.layout, RunOptions())
     if resume:
         session.resumed = checkpoint.newest(folder)[0]
         checkpoint.load_state(session.resumed, session.state, session.network.layout)

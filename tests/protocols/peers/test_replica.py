@@ -77,7 +77,7 @@ def test_gaps_and_duplicates_name_the_sender(order: tuple[int, ...], what: str) 
 def test_an_index_out_of_range_is_an_error_that_names_the_sender() -> None:
     """Whole by its checksum, made for a vector of 1000, with the index 1200 patched in."""
     body = np.empty(wire_form.capacity(2000), np.uint8)
-    whole = wire_form.encode(words(3, 1201), wire_form.Header(1, 0, 2000, 5, 1.0), "packed", body).copy()
+    whole = wire_form.encode(words(3, 1201), wire_form.MessageHeader(1, 0, 2000, 5, 1.0), "packed", body).copy()
     fields = list(wire_form.FIELDS.unpack_from(whole))
     fields[8] = LENGTH
     wire_form.FIELDS.pack_into(whole, 0, *fields)
