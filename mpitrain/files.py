@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+import xxhash
+
 from mpitrain.errors import naming
 
 #: A JSON or TOML object to write.
@@ -98,3 +100,8 @@ def sync(folder: Path) -> None:
 def writing(path: Path) -> AbstractContextManager[None]:
     """Turn the errors of a full or read-only disk into BadInput naming the file."""
     return naming(f"{path}: cannot be written")
+
+
+def checksum(text: str) -> str:
+    """xxh3 of a text."""
+    return xxhash.xxh3_64_hexdigest(text.encode())

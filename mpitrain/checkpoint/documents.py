@@ -8,10 +8,8 @@ under a changed configuration, and each holds a checksum that reveals truncated 
 import tomllib
 from pathlib import Path
 
-import xxhash
-
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import read_text, write_durably
+from mpitrain.files import checksum, read_text, write_durably
 
 CONFIG = "config.toml"
 SEAL = "# xxh3 of what stands above: "
@@ -29,11 +27,6 @@ def seal(run: Path) -> None:
         text = read_text(path)
         if SEAL not in text:
             write_durably(path, sealed(text))
-
-
-def checksum(text: str) -> str:
-    """xxh3 of a text."""
-    return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def document(run: Path, checkpoint: Path, name: str) -> Path:

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mpitrain import config as configuration
-from mpitrain.checkpoint import origin
 from mpitrain.config import Config
+from mpitrain.data import origin
 from mpitrain.errors import BadInput
 from mpitrain.models import presets, table
 from mpitrain.models.layer import Shape

@@ -10,13 +10,13 @@ import numpy as np
 from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
-from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.cli import doubts, memory
 from mpitrain.cli.arguments import TrainOptions
 from mpitrain.config import Config
+from mpitrain.data import origin
 from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
-from mpitrain.checkpoint import coordination, origin
+from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.explain import explained
@@ -29,6 +29,7 @@ from mpitrain.cli.order import parameters, witness_of
 from mpitrain.cli.pretraining import pretrain
 from mpitrain.cli.setup import furnish, new_session, prepare, threads
 from mpitrain.config import Config
+from mpitrain.data import origin
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
-from mpitrain.checkpoint import origin
-from mpitrain.checkpoint.origin import Origin
 from mpitrain.config import Config
+from mpitrain.data import origin
 from mpitrain.data.corpus import Corpus
+from mpitrain.data.origin import Origin
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
 from mpitrain.models import model as models

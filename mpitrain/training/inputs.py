@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from mpitrain.checkpoint import origin as origins
-from mpitrain.checkpoint.origin import Origin
 from mpitrain.config import Config
+from mpitrain.data import origin as origins
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus, open_corpus, parts
 from mpitrain.data.digits import embedded
+from mpitrain.data.origin import Origin
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, printable
 from mpitrain.models import build, presets, torch_start

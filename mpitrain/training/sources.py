@@ -13,9 +13,8 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from mpitrain.checkpoint.documents import checksum
 from mpitrain.errors import naming
-from mpitrain.files import read_text
+from mpitrain.files import checksum, read_text
 
 #: Modules that no file beside the user's stands in for.
 OTHERS = {*sys.stdlib_module_names, __name__.partition(".")[0]}

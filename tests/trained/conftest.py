@@ -9,8 +9,8 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
-from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.state import fresh
+from mpitrain.data import origin
 from mpitrain.data.shards import write_shard
 from mpitrain.files import write_whole
 from mpitrain.sampling.queue import Queue

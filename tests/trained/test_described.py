@@ -11,7 +11,7 @@ import kaldiio
 import numpy as np
 import pytest
 
-from mpitrain.checkpoint import origin
+from mpitrain.data import origin
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.shards import with_attributes
 from mpitrain.errors import BadInput

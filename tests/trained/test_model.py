@@ -8,8 +8,8 @@ import pytest
 from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.checkpoint import origin
 from mpitrain.checkpoint.state import fresh
+from mpitrain.data import origin
 from mpitrain.errors import BadInput
 from mpitrain.sampling.queue import Queue
 from mpitrain.trained.model import load

@@ -11,12 +11,11 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from mpitrain.checkpoint.documents import checksum
 from mpitrain.data.described import class_names, names_apart, preparation, preparations_apart
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
-from mpitrain.files import Record, read_whole
+from mpitrain.files import Record, checksum, read_whole
 from mpitrain.flat import Array
 
 NAME, CHECKSUM = "corpus.json", "xxh3"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.checkpoint import origin
+from mpitrain.data import origin
 from mpitrain.data.batch import Batch
 from mpitrain.data.digits import embedded
 from mpitrain.data.shards import write_shard
