@@ -147,7 +147,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from mpitrain.data.plan import Plan
+from mpitrain.data.plan import CorpusPlan
 
 HERE = Path(sys.argv[1])
 
@@ -165,7 +165,7 @@ if __name__ == "__main__":
     from mpitrain.signals import Stop
     stop = Stop()
     stop.install()
-    plan = Plan("images", {"source": "toys"}, {"train": list(range(12))}, lambda chunk: [], make)
+    plan = CorpusPlan("images", {"source": "toys"}, {"train": list(range(12))}, lambda chunk: [], make)
     sys.exit(Importing(Transport(), HERE / "out", int(sys.argv[2]), stop).run(lambda: plan))
 """
 
