@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """
     parser.addoption("--device", choices=("cpu", "gpu"), default="cpu", help="what trainings are launched on")
     parser.addoption("--instants", type=int, default=16, help="trainings ended by a signal at a random instant")
+    parser.addoption("--recipes", default="some", help="`all`: train by the recipes that take minutes, too")
     parser.addoption("--lost", default="some", help="`all`: lose a rank in every phase of every algorithm")
     parser.addoption("--mutations", type=int, default=20, help="spoilt files of each format")
     parser.addoption("--seeds", type=int, default=12, help="of the search for faults, for each protocol, twice")

@@ -67,7 +67,7 @@ CASES = {
     "mvadownpour2015": CIFAR._replace(minibatches=120),
     "easgd-imagenet2015": Case((232, 232, 3), "easgd2015", 5, 150, 128, 0.03, short={"ranks": 3, "minibatches": 80}),
     "chan2014": Case((23,), "chan2014", 6, 200, 256, 0.06),
-    "krizhevsky2014": Case((224, 224, 3), "krizhevsky2014", 8, 60, 128, 0.03, short={"ranks": 2}, served=False),
+    "krizhevsky2014": Case((224, 224, 3), "krizhevsky2014", 8, 60, 128, 0.03, short={"ranks": 1}, served=False),
     "strom2015": Case((20,), "strom2015", 10, 120, 256, 1.0, FEW, short={"width": 0.25}, served=False),
     # As many samples of pre-training as in the recipe: without it, five layers of sigmoids learn nothing in an hour.
     "zhang2013": Case((42,), "zhang2013", 5, 60, 256, 0.04, {PASSES: 244.0}, short={"settings": {PASSES: 60.0}}),

@@ -48,7 +48,7 @@ TRIALS = {
     "compute/step.py": Trial("--repeats 1", wants=("torch",)),
     "elastic/admm.py": Trial("{out}/admm.png --turns 400", wants=("matplotlib",)),
     "elastic/figure2.py": Trial("digits {out} --taus 1 --quick --set training.epochs=0.1", wants=("matplotlib",)),
-    "elastic/figure4.py": Trial("{out} --width 0.01 --samples 1440 --epochs 1 --rates 1"),
+    "elastic/figure4.py": Trial("{out} --width 0.01 --samples 1300 --epochs 1 --rates 1"),
     "elastic/sweep.py": Trial(
         "{out} --quick --only workers --methods msgd downpour --epochs 0.2", wants=("matplotlib",)
     ),
@@ -62,7 +62,7 @@ TRIALS = {
     "papers/scaling.py": Trial(
         "{out} zhang2013 {frames} --seeds 1 --set training.epochs=0.1 --set run.evaluate_every=0"
     ),
-    "papers/recipes.py": Trial("{out} --only chan2014 --factors 1 --short"),
+    "papers/recipes.py": Trial("{out} --only mvadownpour2015 --factors 1 --short"),
     "prepare/images.py": Trial("--pictures 20 --turns 1", wants=("PIL",)),
     "prepare/kaldi.py": Trial("--hours 0.01 --turns 1", wants=("kaldiio",)),
     "prepare/speech.py": Trial("--hours 0.005 --turns 1", wants=("espeakng_loader", "kaldi_native_fbank")),

@@ -381,7 +381,7 @@ class Straight:
                 if piece is None:
                     break
                 settings = self.schedule.at(position)
-                rate = options.rate(self.config, settings.learning_rate, settings.minibatch)
+                rate = options.rate(self.config.training.rate_per, settings.learning_rate, settings.minibatch)
                 threshold, residual = round_threshold(levels[peer]), residuals[peer]
                 summed = self.config.training.rate_per == "sample"
                 residual += self.gradient(weights, piece)[1] * (1 if summed else piece.count)
