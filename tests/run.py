@@ -63,7 +63,14 @@ def main(implementations: list[str]) -> int:
             failed += step("serial tests", [python, "-m", "pytest", "-q", *others], SERIAL_DEADLINE)
             failed += step("tests in Slurm", [python, "-m", "pytest", "-q", SLURM], SERIAL_DEADLINE)
         else:  # of the serial tests only these depend on the implementation
-            launchers = [python, "-m", "pytest", "-q", "tests/jobs/test_launchers.py", "tests/mpi/test_segments.py"]
+            launchers = [
+                python,
+                "-m",
+                "pytest",
+                "-q",
+                "tests/jobs/test_launchers.py",
+                "tests/processes/test_segments.py",
+            ]
             failed += step(f"{mpi}'s launchers", launchers, SERIAL_DEADLINE)
         for ranks in RANKS:
             launch = [str(Path(python).with_name("mpirun")), "-n", str(ranks), python, "-m", "pytest", "-q"]

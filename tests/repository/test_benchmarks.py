@@ -18,7 +18,7 @@ import pytest
 from mpitrain.data.shards import write_shard
 
 from ..conftest import MPIRUN
-from ..mpi.test_two_nodes import emulation
+from ..processes.test_two_nodes import emulation
 from ..report.chromium import CHROMIUM
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -162,3 +162,12 @@ def test_a_class_name_stands_for_one_class() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_no_serial_test_lies_in_a_folder_called_mpi() -> None:
+    """pytest-mpi would skip it: it takes the folder's name for its mark."""
+    for path in (ROOT / "tests").rglob("mpi/test_*.py"):
+        for test in ast.parse(path.read_text()).body:
+            if isinstance(test, ast.FunctionDef) and test.name.startswith("test_"):
+                marks = [ast.unparse(decorator) for decorator in test.decorator_list]
+                assert any(mark.startswith("pytest.mark.mpi") for mark in marks), f"{path}: {test.name}"
