@@ -11,7 +11,7 @@ import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.kernels.launcher import THREADS, Launcher
-from mpitrain.rules.adamw import factors
+from mpitrain.optimizers.adamw import factors
 
 #: As in residual.cu, normalisation.cu, columns.cu.
 TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8

@@ -1,6 +1,6 @@
 """The computation of each kernel on the CPU, with the names and arguments of `launch.Kernels`, over host arrays.
 
-Where the CPU computes the same, the function is that of mpitrain/rules or mpitrain/ops.
+Where the CPU computes the same, the function is that of the rule or mpitrain/ops.
 """
 
 from math import inf
@@ -8,10 +8,11 @@ from math import inf
 import numpy as np
 
 from mpitrain import ops
+from mpitrain.algorithms import averaging, downpour, server
 from mpitrain.flat import Array
-from mpitrain.rules import Rule, averaging, server
-from mpitrain.rules import adamw as adamw_rule
-from mpitrain.rules import sgd as sgd_rules
+from mpitrain.optimizers import Rule
+from mpitrain.optimizers import adamw as adamw_rule
+from mpitrain.optimizers import sgd as sgd_rules
 from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
 
 #: The sign bit of a word, and the value that means no index.
@@ -106,7 +107,7 @@ def _allocating(rule: Rule) -> Rule:
 
 sgd, classical = _allocating(sgd_rules.sgd), _allocating(sgd_rules.classical)
 krizhevsky = _allocating(sgd_rules.krizhevsky)
-server_update, mdownpour = _allocating(server.update), _allocating(server.mdownpour)
+server_update, mdownpour = _allocating(server.update), _allocating(downpour.mdownpour)
 adamw, moving_average = _allocating(adamw_rule.adamw), _allocating(averaging.moving_average)
 look_ahead, add_scaled, add_bias, column_sums = sgd_rules.look_ahead, ops.add_scaled, ops.add_bias, ops.column_sums
 relu_backward, dropout, max_pool, max_unpool = ops.relu_backward, ops.dropout, ops.max_pool, ops.max_unpool

@@ -1,10 +1,11 @@
-"""The tables of a configuration and the types of their keys, in addition to Literal and bool.
+"""The tables of a configuration, the types of their keys in addition to Literal and bool, and tables found by a tag.
 
 The upper bounds exceed all practical values: they exclude infinity, and keep whatever is computed from several keys
 within the ranges of int64 and float64.
 """
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -24,3 +25,13 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 
 class Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A table of the configuration file."""
+
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+
+def tagged(base: type[Kind], package: str, *modules: str) -> dict[str, type[Kind]]:
+    """The subclasses of `base` with a tag that these modules of the package hold, by tag."""
+    there = [each for name in modules for each in vars(import_module(f"{package}.{name}")).values()]
+    kinds = [kind for kind in there if isinstance(kind, type) and issubclass(kind, base)]
+    return {str(kind.__struct_config__.tag): kind for kind in kinds if kind.__struct_config__.tag is not None}

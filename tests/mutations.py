@@ -359,7 +359,7 @@ MUTATIONS = [
     Mutation(
         "the last average keeps its whole momentum",
         "algorithms/block_momentum.py",
-        "        self._mu *= steps / self._options.tau\n",
+        "        self.outer.momentum *= steps / self._tau\n",
         "        return\n",
         "block-momentum",
         "tests/algorithms",
@@ -388,14 +388,14 @@ MUTATIONS = [
     ),
     Mutation(
         "convolutions count a rank's share",
-        "protocols/hybrid.py",
+        "protocols/hybrid/__init__.py",
         "        self._batch = work.count\n",
         "        self._batch = share.count\n",
         "hybrid",
     ),
     Mutation(
         "biases take the weights' rate",
-        "protocols/hybrid_update.py",
+        "algorithms/hybrid.py",
         "self._step(block, rate * self.options.bias_rate * bias_scale, decay_of_biases)",
         "self._step(block, rate * bias_scale, decay_of_biases)",
         "hybrid",

@@ -19,7 +19,7 @@ from mpitrain.data.batch import Batch
 from mpitrain.flat import BLOCK, blocks
 from mpitrain.models.build import build
 from mpitrain.models.network import Network
-from mpitrain.rules.sgd import classical
+from mpitrain.optimizers.sgd import classical
 
 Step = Callable[[], float]
 ETA, MU = 1e-3, 0.9

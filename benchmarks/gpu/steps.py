@@ -24,8 +24,8 @@ from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.models import torch_start
 from mpitrain.models.build import build
+from mpitrain.optimizers.sgd import classical
 from mpitrain.rng import stream
-from mpitrain.rules.sgd import classical
 
 ETA, MU = 1e-3, 0.9
 Step = Callable[[], float]

@@ -16,8 +16,8 @@ import numpy as np
 
 from mpitrain.data.batch import Batch
 from mpitrain.models.build import build
+from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.rng import stream
-from mpitrain.rules.sgd import krizhevsky
 
 CLASSES = 1000
 

@@ -1,28 +1,26 @@
-"""The options of each algorithm and their defaults. Their equations are in mpitrain/rules."""
+"""The algorithms: one file a family, with its equations, its options and the arithmetic of its roles; no messages."""
 
-from typing import get_args
+from typing import TYPE_CHECKING, Union
 
-from mpitrain.algorithms.admm import Admm
-from mpitrain.algorithms.block_momentum import BlockMomentum
-from mpitrain.algorithms.centred import Elastic
-from mpitrain.algorithms.downpour import Adownpour, Downpour, Mdownpour, Mvadownpour
-from mpitrain.algorithms.elastic import AttractingCentre, Eamsgd, EamsgdSync, Easgd, EasgdSync
-from mpitrain.algorithms.hybrid import Hybrid
-from mpitrain.algorithms.roles import MasterRule, WorkerRule
-from mpitrain.algorithms.server import Asgd, Served
-from mpitrain.algorithms.sparse_delta import SparseDelta
-from mpitrain.algorithms.synchronous import Allreduce, Averaged, MovingAverage, Msgd, SgdAlgorithm
-from mpitrain.algorithms.table import Algorithm
+from mpitrain.algorithms.interface import Algorithm
+from mpitrain.algorithms.roles import WorkerRule as WorkerRule
+from mpitrain.algorithms.sparse_delta import SparseDelta as SparseDelta
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
+from mpitrain.keys import tagged
 from mpitrain.optimizers import OPTIMIZERS
 
-Sequential = SgdAlgorithm | Msgd | Averaged | MovingAverage
-Collective = Allreduce | Hybrid | EasgdSync | EamsgdSync | SparseDelta | BlockMomentum
-WithCentre = Asgd | Easgd | Eamsgd | Downpour | Admm | Mdownpour | Adownpour | Mvadownpour
-AnyAlgorithm = Sequential | Collective | WithCentre
+#: Options by the value of `algorithm.name`, in the order of their modules.
+ALGORITHMS = tagged(
+    Algorithm,
+    "mpitrain.algorithms",
+    *("synchronous", "hybrid", "sparse_delta", "block_momentum", "server", "elastic", "downpour", "admm"),
+)
 
-ALGORITHMS: dict[str, type[Algorithm]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyAlgorithm)}
+if TYPE_CHECKING:
+    AnyAlgorithm = Algorithm
+else:
+    AnyAlgorithm = Union[tuple(ALGORITHMS.values())]  # noqa: UP007 (of a list, for msgspec)
 
 
 def name_of(algorithm: Algorithm) -> str:

@@ -1,18 +1,19 @@
-"""Block momentum: local steps, then a step with outer momentum towards their average (BMUF, SlowMo, DiLoCo)."""
+"""Block momentum: ranks train independently, and Θ follows the averages of their parameters with momentum.
+
+Chen & Huo 2016 (BMUF), Wang et al. 2020 (SlowMo) and Douillard et al. 2023 (DiLoCo) are special cases.
+"""
 
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from mpitrain.algorithms.interface import Algorithm
+from mpitrain.algorithms.outer import LookAhead, OuterMomentum
 from mpitrain.algorithms.roles import AveragingRule
-from mpitrain.algorithms.table import Algorithm
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Count, Fraction, Positive
-from mpitrain.optimizers import Buffers, Descent, Optimizer
-from mpitrain.rules import Fast, plain
-from mpitrain.rules.block_momentum import block_move, block_step, nesterov_step
-from mpitrain.rules.sgd import look_ahead
+from mpitrain.optimizers import Buffers, Descent, Fast, Optimizer, plain
 
 
 class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentum"):
@@ -23,6 +24,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
 
     protocol = "model-averaging"
     any_optimizer = True
+    together = True
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.05, "epochs": 20.0}
     presets: ClassVar = {
         "": {},
@@ -34,7 +36,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     tau: Count = 10  # τ: minibatches between two averages
     momentum: Fraction | None = None  # μ; by default 1 − 1/p with p ranks (BMUF)
     rate: Positive = 1.0  # ζ: the step of Θ in units of the average's change
-    look_ahead: Literal["none", "start", "step"] = "none"
+    look_ahead: LookAhead = "none"
     """`"start"`: ranks start ahead of Θ, at Θ + μζv (BMUF); `"step"`: Θ itself moves ahead (DiLoCo)."""
     unit: Literal["one", "learning-rate"] = "one"  # unit of the momentum v; SlowMo's follows the learning rate
     buffers: Literal["kept", "reset", "averaged"] = "kept"
@@ -48,12 +50,6 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         if self.tau > steps:
             raise BadInput(f"algorithm.tau = {self.tau}: longer than the {steps} minibatches that a worker has")
 
-    def workers(self, ranks: int) -> int:
-        return ranks
-
-    def samples_of_step(self, minibatch: int, ranks: int) -> int:
-        return minibatch * ranks
-
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)}
 
@@ -63,66 +59,48 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "BlockRule":
         mu = 1 - 1 / ranks if self.momentum is None else self.momentum
-        return BlockRule(vectors, self, self.optimizer(fast), mu)
+        outer = OuterMomentum(mu, self.rate, self.look_ahead, self.unit == "learning-rate")
+        return BlockRule(vectors, outer, self.optimizer(fast), self.tau, self.buffers)
 
 
 class BlockRule(AveragingRule):
     """A rank's xⁱ, which an exchange replaces in place by the sum over all ranks."""
 
-    def __init__(self, vectors: Buffers, options: BlockMomentum, optimizer: Optimizer, mu: float) -> None:
-        self._options, self._mu, self._eta = options, mu, 1.0
-        self._ahead = mu * options.rate if options.look_ahead == "start" else 0.0
+    def __init__(self, vectors: Buffers, outer: OuterMomentum, optimizer: Optimizer, tau: int, buffers: str) -> None:
+        self.outer, self._tau, self._learning_rate = outer, tau, 1.0
+        self._resets, self._averages = buffers == "reset", buffers == "averaged"
         x = vectors["theta"].copy()
-        if self._ahead:
-            look_ahead(x, vectors["theta"], vectors["velocity"], self._ahead)
+        outer.start(x, vectors["theta"], vectors["velocity"])
         self.local, self._scratch = Descent(optimizer, x), scratch_for(x)
         self.vectors = {"x": self.local.x, **self.local.buffers}
 
     def due(self, t: int) -> bool:
-        return (t + 1) % self._options.tau == 0
+        return (t + 1) % self._tau == 0
 
     def begin(self, eta: float, workers: int) -> None:
-        self._eta = eta
+        self._learning_rate = eta
 
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
         # xⁱ ← xⁱ + u
-        self.local.step(part, g, eta, t % self._options.tau if self._options.buffers == "reset" else t)
+        self.local.step(part, g, eta, t % self._tau if self._resets else t)
 
     def shorten(self, steps: int) -> None:
         """The momentum lasts as long as the steps do: a whole move of it would take Θ away from the ranks' mean,
         without the steps that make up for it."""
-        self._mu *= steps / self._options.tau
+        self.outer.momentum *= steps / self._tau
 
     @property
     def summed(self) -> list[Array]:
-        buffers = self.local.buffers.values() if self._options.buffers == "averaged" else ()
-        return [self.local.x, *buffers]
+        return [self.local.x, *(self.local.buffers.values() if self._averages else ())]
 
     def take(self, b: slice, vectors: Buffers, ranks: int) -> None:
-        options, mu, x, scratch = self._options, self._mu, self.local.x[b], self._scratch[: b.stop - b.start]
-        theta, v = vectors["theta"], vectors["velocity"]
         for vector in self.summed:
             part = vector[b]
             np.divide(part, ranks, out=part)  # the same object: else CuPy makes a copy first
-        unit = self._eta if options.unit == "learning-rate" else 1.0
-        # Δ ← mean(xⁱ) − their start;  v ← μv + Δ
-        block_move(x, theta, v, scratch, mu=mu, unit=unit, ahead=self._ahead)
-        if options.look_ahead == "step":
-            # Θ ← Θ + ζ(Δ + μv)
-            nesterov_step(theta, v, x, scratch, rate=options.rate, mu=mu)
-        else:
-            # Θ ← Θ + ζv
-            block_step(theta, v, scratch, rate=options.rate * unit)
-        # xⁱ ← Θ, or Θ + μζv
-        if self._ahead:
-            look_ahead(x, theta, v, self._ahead)
-        else:
-            np.copyto(x, theta)
-        self._restart(b, x)
-
-    def _restart(self, b: slice, x: Array) -> None:
-        """Reset the optimizer's buffers if so configured, and bring the point of the next gradient up to date."""
-        if self._options.buffers == "reset":
+        x, theta, v = self.local.x[b], vectors["theta"], vectors["velocity"]
+        self.outer.step(theta, v, x, self._scratch[: len(x)], self._learning_rate)
+        self.outer.start(x, theta, v)
+        if self._resets:
             self.local.restart(b, x)
         else:
             self.local.look(b)

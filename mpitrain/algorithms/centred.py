@@ -1,14 +1,15 @@
 """Base classes of the algorithms whose workers exchange with a centre."""
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Literal
 
 import numpy as np
 
-from mpitrain.algorithms.stagnation import Slowing
+from mpitrain.algorithms.interface import Slowing
 from mpitrain.errors import BadInput
 from mpitrain.keys import Count, NotNegative
-from mpitrain.rules import plain, rates
+from mpitrain.optimizers import plain
 from mpitrain.schedules.stages import Settings
 
 
@@ -77,4 +78,5 @@ class Elastic(Centred, frozen=True):
         return self.centre == "sharded"
 
     def own_rate(self, eta: float, t: int) -> float:
-        return rates.decayed(eta, t, self.rate_decay) if self.rate_decay else eta
+        # η/(1 + γt)^0.5, with which EAMSGD escapes traps at long periods
+        return eta / sqrt(1.0 + self.rate_decay * t) if self.rate_decay else eta

@@ -1,20 +1,57 @@
-"""DOWNPOUR (Dean et al. 2012) and its relatives (Zhang, Choromanska & LeCun 2015, Supplement)."""
+"""DOWNPOUR (Dean et al. 2012) and its relatives (Zhang, Choromanska & LeCun 2015, Supplement).
 
+A worker of DOWNPOUR calls `push` and then `pull` whenever τ divides its clock, and `step` at every step. At the end, it
+pushes the update that is left.
+"""
+
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
+from mpitrain.algorithms.averaging import moving_average
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.roles import MasterRule, Merge, WorkerRule
 from mpitrain.algorithms.server import Served, ServerRule
-from mpitrain.algorithms.synchronous import moving, running
-from mpitrain.algorithms.table import Average
 from mpitrain.flat import Array
 from mpitrain.keys import Count, Fraction, Share
-from mpitrain.optimizers import Buffers, Descent, Optimizer
-from mpitrain.rules import Fast, downpour, plain
-from mpitrain.rules.server import mdownpour
-from mpitrain.rules.sgd import look_ahead
+from mpitrain.optimizers import Buffers, Descent, Fast, Optimizer
+from mpitrain.optimizers.sgd import accelerate, look_ahead
+
+
+def push(centre: Array, v: Array) -> None:
+    """Add a worker's accumulated update to the centre."""
+    # x̃ ← x̃ + vⁱ
+    np.add(centre, v, out=centre)
+
+
+def pull(x: Array, v: Array, centre: Array) -> None:
+    """Set the worker to the centre, and its accumulated update to 0."""
+    # xⁱ ← x̃
+    np.positive(centre, out=x)
+    # vⁱ ← 0
+    v.fill(0)
+
+
+def step(x: Array, v: Array, u: Array) -> None:
+    """Add a local step to the worker's parameters and to its accumulated update. u is −ηg for SGD."""
+    # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
+    np.add(x, u, out=x)
+    np.add(v, u, out=v)
+
+
+def mdownpour(y: Array, v: Array, g: Array, scratch: Array, *, eta: float, delta: float) -> None:
+    """Momentum DOWNPOUR, τ = 1: `g` is a worker's gradient at y.
+
+    This is Nesterov's momentum in the variable y = x + δv. The model is x: `look_ahead(x, y, v, -delta)`.
+    """
+    # v ← δv − ηg
+    accelerate(v, g, scratch, eta=eta, mu=delta)
+    # y ← y − ηg + δv
+    np.multiply(g, eta, out=scratch)
+    np.subtract(y, scratch, out=y)
+    np.multiply(v, delta, out=scratch)
+    np.add(y, scratch, out=y)
 
 
 class Downpour(Elastic, frozen=True, tag_field="name", tag="downpour"):
@@ -39,15 +76,15 @@ class DownpourWorker(WorkerRule):
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
         np.copyto(self._pushed[piece], self.v[piece])
         # x̃ ← x̃ + vⁱ
-        downpour.push(centre, self.v[piece])
+        push(centre, self.v[piece])
         # xⁱ ← x̃;  vⁱ ← 0
-        downpour.pull(self.x[piece], self.v[piece], centre)
+        pull(self.x[piece], self.v[piece], centre)
         self.local.look(piece)
         return self._pushed[piece]
 
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
         # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
-        downpour.step(self.x[part], self.v[part], self.local.increment(part, g, eta, t))
+        step(self.x[part], self.v[part], self.local.increment(part, g, eta, t))
         self.local.look(part)
 
     def pending(self, piece: slice) -> Array:
@@ -83,8 +120,6 @@ class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
 
 
 class _MdownpourMaster(MasterRule):
-    """v ← δv − ηg;  y ← y − ηg + δv."""
-
     def __init__(self, delta: float, fast: Fast) -> None:
         self._delta, self._rule = delta, fast(mdownpour)
 
@@ -92,9 +127,10 @@ class _MdownpourMaster(MasterRule):
         self._rule(vectors["theta"], vectors["velocity"], delta, scratch, eta=at.eta, delta=self._delta)
 
 
-class _Averaged(Served, frozen=True):
-    """DOWNPOUR whose model is an average z of the centre over time."""
+class Adownpour(Served, frozen=True, tag_field="name", tag="adownpour"):
+    """DOWNPOUR with the mean of the centre over time."""
 
+    averages = True
     model_from = ("average",)
     training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
     tau: Count = 1  # τ: minibatches between two exchanges
@@ -103,33 +139,20 @@ class _Averaged(Served, frozen=True):
     def period(self) -> int:
         return self.tau
 
-    def beside(self, theta: Array) -> Buffers:
-        return {"average": theta.copy()}
+    def averaging_rate(self, t: int) -> float:
+        return 1.0 / (t + 1)
 
-    def model(self, vectors: Buffers) -> Array:
-        return vectors["average"]
-
-    def average(self, fast: Fast) -> Average:
-        raise NotImplementedError
-
-    def master(self, fast: Fast = plain) -> MasterRule:
-        return _AveragingMaster(self.average(fast), fast)
+    def master(self, fast: Fast) -> MasterRule:
+        return _AveragingMaster(self.averaging_rate, fast)
 
 
-class Adownpour(_Averaged, frozen=True, tag_field="name", tag="adownpour"):
-    """DOWNPOUR with the mean of the centre over time."""
-
-    def average(self, fast: Fast) -> Average:
-        return running(fast)
-
-
-class Mvadownpour(_Averaged, frozen=True, tag_field="name", tag="mvadownpour"):
+class Mvadownpour(Adownpour, frozen=True, tag_field="name", tag="mvadownpour"):
     """DOWNPOUR with a moving average of the centre."""
 
     average_rate: Share = 0.01  # rate of the moving average; the paper's runs, of more updates: 0.001
 
-    def average(self, fast: Fast) -> Average:
-        return moving(fast, self.average_rate)
+    def averaging_rate(self, t: int) -> float:
+        return self.average_rate
 
 
 class _AveragingMaster(ServerRule):
@@ -138,10 +161,10 @@ class _AveragingMaster(ServerRule):
     x̃_t is included in the average z just before update t + 1, as in the sequential averages.
     """
 
-    def __init__(self, average: Average, fast: Fast) -> None:
+    def __init__(self, averaging_rate: Callable[[int], float], fast: Fast) -> None:
         super().__init__(0.0, 1.0, fast)
-        self._average = average
+        self._averaging_rate, self._average = averaging_rate, fast(moving_average)
 
     def merge(self, vectors: Buffers, delta: Array, scratch: Array, at: Merge) -> None:
-        self._average(vectors["average"], vectors["theta"], scratch, at.t)
+        self._average(vectors["average"], vectors["theta"], scratch, rate=self._averaging_rate(at.t))
         super().merge(vectors, delta, scratch, at)

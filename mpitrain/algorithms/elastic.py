@@ -1,18 +1,54 @@
-"""EASGD and EAMSGD, asynchronous and synchronous (Zhang, Choromanska & LeCun 2015, Algorithms 1 and 2)."""
+"""Elastic averaging (Zhang, Choromanska & LeCun 2015, §3): EASGD and EAMSGD, asynchronous and synchronous.
+
+At an exchange, a worker computes d by `elastic_difference` from the centre that it read, and d is added to the centre
+(`move_centre`). The gradient is taken at the x from before the exchange, so that both can overlap; then d is subtracted
+from x (`give_up`), which takes its optimizer's step: SGD in Algorithm 1 and equation 5, Nesterov's momentum in
+Algorithm 2 and equation 7.
+"""
 
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from mpitrain.algorithms.averaging import moving_average
 from mpitrain.algorithms.centred import Elastic
+from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
-from mpitrain.algorithms.table import Algorithm
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Fraction, NotNegative
-from mpitrain.optimizers import Buffers, Descent, Optimizer, with_momentum
-from mpitrain.rules import Fast, elastic, plain
+from mpitrain.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
+
+
+def elastic_difference(d: Array, x: Array, centre: Array, *, alpha: float) -> None:
+    """The symmetric force between a worker and the centre."""
+    # d ← α(x − x̃)
+    np.subtract(x, centre, out=d)
+    np.multiply(d, alpha, out=d)
+
+
+def move_centre(centre: Array, d: Array) -> None:
+    """Step b) of Algorithms 1 and 2, on the centre."""
+    # x̃ ← x̃ + α(x − x̃)
+    np.add(centre, d, out=centre)
+
+
+def give_up(x: Array, d: Array) -> None:
+    """Step a) of Algorithms 1 and 2, on the worker, just before its own step."""
+    # xⁱ ← xⁱ − α(x − x̃)
+    np.subtract(x, d, out=x)
+
+
+def synchronous_centre(centre: Array, mean: Array, scratch: Array, *, beta: float) -> None:
+    """Equation 6, β = pα: the average over space (`mean`, of all xⁱ before their step) and time."""
+    # x̃ ← (1 − β)x̃ + β(1/p)Σxⁱ
+    moving_average(centre, mean, scratch, rate=beta)
+
+
+def easgd_condition(eta: Array, alpha: Array) -> Array:
+    """0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η): sufficient for every p, exact for odd p, not necessary for even p."""
+    return (eta >= 0) & (eta <= 2) & (alpha >= 0) & (alpha * (4 - eta) <= 4 - 2 * eta)
 
 
 class AttractingCentre(Elastic, frozen=True):
@@ -31,7 +67,7 @@ class AttractingCentre(Elastic, frozen=True):
 
     def warnings(self, eta: float, workers: int) -> list[tuple[str, dict[str, float]]]:
         alpha = self.moving_rate(eta, workers)
-        if elastic.easgd_condition(np.float64(eta), np.float64(alpha)):
+        if easgd_condition(np.float64(eta), np.float64(alpha)):
             return []
         line = f"α = {alpha:g} with η = {eta:g} is outside 0 ≤ η ≤ 2, 0 ≤ α ≤ (4−2η)/(4−η): may not be stable"
         return [(line, {"alpha": alpha, "learning_rate": eta})]
@@ -45,8 +81,8 @@ class AttractingCentre(Elastic, frozen=True):
         if self.alpha is not None:
             return self.alpha
         if self.rho is not None:
-            return elastic.alpha_from_rho(eta, self.rho)
-        return elastic.alpha_from_beta(0.9 if self.beta is None else self.beta, workers)
+            return eta * self.rho
+        return (0.9 if self.beta is None else self.beta) / workers  # not divided by the communication period τ
 
     def resumed(self, eta: float, before: int, now: int) -> str:
         was, is_now = self.moving_rate(eta, before), self.moving_rate(eta, now)
@@ -82,6 +118,7 @@ class _InStep(AttractingCentre, frozen=True):
     protocol = "model-averaging"
     has_master = False
     workers_change = False
+    together = True
 
     def check(self) -> None:
         super().check()
@@ -89,10 +126,7 @@ class _InStep(AttractingCentre, frozen=True):
             raise BadInput("algorithm.order, algorithm.centre: not for an algorithm without a master")
 
     def workers(self, ranks: int) -> int:
-        return ranks
-
-    def samples_of_step(self, minibatch: int, ranks: int) -> int:
-        return minibatch * ranks
+        return Algorithm.workers(self, ranks)
 
     def vectors(self) -> int:
         return Algorithm.vectors(self)
@@ -130,20 +164,20 @@ class ElasticWorker(WorkerRule):
     def __init__(self, x: Array, optimizer: Optimizer, moving_rate: Callable[[float, int], float]) -> None:
         self.local, self._moving_rate = Descent(optimizer, x.copy()), moving_rate
         self.x, self._d = self.local.x, np.empty_like(x)
-        self.vectors = {"x": self.x, **named(self.local.buffers)}
+        self.vectors = {"x": self.x, **self.local.buffers}
 
     def begin(self, eta: float, workers: int) -> None:
         self.alpha = self._moving_rate(eta, workers)
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
         # d ← α(x − x̃);  x̃ ← x̃ + d
-        elastic.elastic_difference(self._d[piece], self.x[piece], centre, alpha=self.alpha)
+        elastic_difference(self._d[piece], self.x[piece], centre, alpha=self.alpha)
         return self._d[piece]
 
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
         # xⁱ ← (xⁱ − d) + u, with g from before the exchange
         if first:
-            elastic.give_up(self.x[part], self._d[part])
+            give_up(self.x[part], self._d[part])
         self.local.step(part, g, eta, t)
 
 
@@ -171,9 +205,4 @@ class ElasticRule(ElasticWorker, AveragingRule):
         # x̃ ← (1 − β)x̃ + β(1/p)Σxⁱ, β = pα
         mean, scratch = self._mean[b], self._scratch[: b.stop - b.start]
         np.divide(mean, ranks, out=mean)
-        elastic.synchronous_centre(vectors["theta"], mean, scratch, beta=ranks * self.alpha)
-
-
-def named(buffers: Buffers) -> Buffers:
-    """A worker's buffers by their names in checkpoints, where the velocity is called v."""
-    return {"v" if name == "velocity" else name: buffer for name, buffer in buffers.items()}
+        synchronous_centre(vectors["theta"], mean, scratch, beta=ranks * self.alpha)

@@ -1,20 +1,36 @@
-"""Data-parallel convolutions with model-parallel fully connected layers."""
+"""Data-parallel convolutions with model-parallel fully connected layers (Krizhevsky 2014)."""
 
-from collections.abc import Sequence
-from math import ceil
+from collections.abc import Iterable, Sequence
+from math import expm1, log1p, sqrt
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from mpitrain.algorithms.table import Algorithm
+from mpitrain.algorithms.interface import SharedBatch
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array
+from mpitrain.flat import Array, Layout, block_of, block_slices, scratch_for
 from mpitrain.keys import Count, Fraction, NotNegative, Number, Positive
-from mpitrain.optimizers import Buffers
+from mpitrain.optimizers import Buffers, Fast, plain
+from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.schedules.stages import Settings
 
 
-class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
+def scaled_by_theory(eta: float, decay: float, k: float) -> tuple[float, float]:
+    """(√k·ε, ω′) for a minibatch k times as large (Krizhevsky 2014, §5).
+
+    √k keeps the variance of a step; ω′ makes one decay by √k·ε as strong as k decays by ε: 1 − √kεω′ = (1 − εω)^k.
+    """
+    scaled = sqrt(k) * eta
+    # ω′ = (1 − (1 − εω)^k)/(√kε), without cancelling when εω is small
+    return scaled, -expm1(k * log1p(-eta * decay)) / scaled
+
+
+def scaled_in_practice(eta: float, decay: float, k: float) -> tuple[float, float]:
+    """(k·ε, ω) for a minibatch k times as large: the heuristic Krizhevsky 2014, §5, found to work better."""
+    return k * eta, decay
+
+
+class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
     """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
 
     protocol = "hybrid"
@@ -25,7 +41,6 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
     scheme: Literal["a", "b", "c"] = "b"  # how activations reach the fully connected layers
     group: Number = 0  # ranks that share a round of scheme c; 0: all of them
     fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update per minibatch, or per round
-    batch: Literal["local", "global"] = "local"  # whether training.minibatch is per rank or for all ranks
     momentum: Fraction = 0.9  # μ
     weight_decay: NotNegative = 0.0005  # weight decay of Krizhevsky's rule, in addition to model.l2
     bias_rate: Positive = 2.0  # learning rate of biases, relative to that of weights
@@ -43,14 +58,54 @@ class Hybrid(Algorithm, frozen=True, tag_field="name", tag="hybrid"):
         if self.scaling == "theory" and settings[0].learning_rate * self.weight_decay >= 1:
             raise BadInput("algorithm.scaling: theory needs learning_rate x weight_decay below 1")
 
-    def workers(self, ranks: int) -> int:
-        return ranks
-
-    def samples_of_step(self, minibatch: int, ranks: int) -> int:
-        return minibatch * (ranks if self.batch == "local" else 1)
-
-    def samples_of_gradient(self, minibatch: int, ranks: int) -> int:
-        return minibatch if self.batch == "local" else ceil(minibatch / ranks)
-
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)} if self.momentum else {}
+
+    def scaled(self, eta: float, decay: float, batch: int) -> tuple[float, float]:
+        """Rate and decay for a minibatch of `batch`, given those for `base_batch` (§5)."""
+        if self.scaling == "none":
+            return eta, decay
+        scale = scaled_by_theory if self.scaling == "theory" else scaled_in_practice
+        return scale(eta, decay, batch / self.base_batch)
+
+
+class HybridRule:
+    """inc ← μ·inc − ω·ε·w + ε·⟨−∂E/∂w⟩; w ← w + inc. Biases without weight decay, at `bias_rate` times the rate.
+
+    `l2` and `l2_of_biases` are the network's: ω = weight_decay + l2 is the same rule as l2 in the gradient.
+    """
+
+    def __init__(
+        self,
+        options: Hybrid,
+        layout: Layout,
+        theta: Array,
+        velocity: Array,
+        gradient: Array,
+        l2: float,
+        l2_of_biases: float = 0.0,
+        fast: Fast = plain,
+    ) -> None:
+        self.options, self.decay, self.decay_of_biases = options, options.weight_decay + l2, l2_of_biases
+        self.theta, self.velocity, self.gradient = theta, velocity, gradient
+        self._decays = {p.name: p.decay for p in layout.parameters}
+        self._slices = layout.slices
+        self._scratch, self._rule = scratch_for(theta), fast(krizhevsky)
+
+    def __call__(self, names: Iterable[str], eta: float, batch: int, bias_scale: float = 1.0) -> None:
+        """Update these parameters by their gradients, means over `batch` examples; `eta` is for `base_batch`, and
+        `bias_scale` what the stages have made of the biases' rate beside it."""
+        rate, decay = self.options.scaled(eta, self.decay, batch)
+        own = self.options.bias_rate * bias_scale
+        _, decay_of_biases = self.options.scaled(eta * own, self.decay_of_biases, batch)
+        for name in names:
+            for block in block_slices(self._slices[name], block_of(self.theta)):
+                if self._decays[name]:
+                    self._step(block, rate, decay)
+                else:
+                    self._step(block, rate * self.options.bias_rate * bias_scale, decay_of_biases)
+
+    def _step(self, b: slice, eta: float, decay: float) -> None:
+        scratch = self._scratch[: b.stop - b.start]
+        mu = self.options.momentum
+        self._rule(self.theta[b], self.velocity[b], self.gradient[b], scratch, eta=eta, mu=mu, decay=decay)

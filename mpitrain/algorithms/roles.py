@@ -1,7 +1,7 @@
 """The arithmetic of the roles in an algorithm: a worker, and a master that computes. They send no messages.
 
 All methods work on any slice of the flat vectors: on cache blocks, on shares of a centre, on a GPU, in a simulation.
-The equations are in mpitrain/rules; an optimizer makes the local step within them.
+An optimizer makes the local step within them.
 """
 
 from typing import ClassVar, NamedTuple

@@ -1,4 +1,8 @@
-"""The parameter server (Zhang 2013; Chan & Lane 2014), and the base class of algorithms whose master computes."""
+"""The parameter server (Chan & Lane 2014, Algorithm 1; Zhang 2013 is μ = 0, β = 1).
+
+∇ is the sum of the gradients of a worker's local steps, not multiplied by η or −1. (In §4 of the paper, workers send a
+difference of parameters; with Algorithm 1 as printed, this would ascend, and apply η twice.)
+"""
 
 from typing import ClassVar, Literal
 
@@ -8,9 +12,34 @@ from mpitrain.algorithms.centred import Centred
 from mpitrain.algorithms.roles import MasterRule, Merge
 from mpitrain.flat import Array
 from mpitrain.keys import Count, Fraction, Number, Share
-from mpitrain.optimizers import Buffers
-from mpitrain.rules import Fast
-from mpitrain.rules.server import decay, update
+from mpitrain.optimizers import Buffers, Fast
+from mpitrain.optimizers.sgd import accelerate, sgd
+
+
+def decay(i: int, j: int, beta: float) -> float:
+    """The weight α = β^(i−j) of a gradient at Θ_j if the server is at Θ_i. Raises ValueError if j > i."""
+    if j > i:
+        raise ValueError(f"a gradient at index {j} reached a server at index {i}")
+    return beta ** (i - j)
+
+
+def update(
+    theta: Array, v: Array | None, gradient: Array, scratch: Array, *, eta: float, mu: float, alpha: float
+) -> None:
+    """The update of Algorithm 1, after which the caller increments i.
+
+    v may be None if μ = 0; Θ gets the same bits without a velocity.
+    """
+    if v is None:
+        if mu != 0.0:
+            raise ValueError(f"momentum {mu} needs a velocity")
+        # Θ ← Θ − αη∇
+        sgd(theta, gradient, scratch, eta=alpha * eta)
+        return
+    # v ← μv − αη∇
+    accelerate(v, gradient, scratch, eta=alpha * eta, mu=mu)
+    # Θ ← Θ + v
+    np.add(theta, v, out=theta)
 
 
 class Served(Centred, frozen=True):

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from mpitrain.algorithms.table import Algorithm
+from mpitrain.algorithms.interface import Algorithm
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.keys import Fraction, Handful, NotNegative, Number, Positive

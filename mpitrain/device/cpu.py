@@ -18,7 +18,7 @@ from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.mpi import Transport
 from mpitrain.ops.residual import accumulate
-from mpitrain.rules import Rule
+from mpitrain.optimizers import Rule
 
 if TYPE_CHECKING:
     from mpitrain.models.torch_place import CpuPlace

@@ -16,7 +16,7 @@ from mpitrain.device.staging import GpuStaging, Outgoing
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Patches, Product, Workspace
 from mpitrain.mpi import Transport
-from mpitrain.rules import Rule
+from mpitrain.optimizers import Rule
 
 if TYPE_CHECKING:
     from mpitrain.models.torch_place import CpuPlace

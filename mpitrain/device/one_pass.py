@@ -1,6 +1,6 @@
 """Update rules on the CPU in one pass over memory each.
 
-The bits are those of mpitrain/rules: no product is fused with a sum.
+The bits are those of mpitrain/optimizers/sgd.py: no product is fused with a sum.
 
 NumPy takes two to four, over blocks that stay in the second-level cache. The difference counts where a step's products
 take little time for the number of weights: small minibatches, or quick products.
@@ -11,8 +11,8 @@ from numba import njit
 from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array
-from mpitrain.rules import Rule
-from mpitrain.rules import sgd as rules
+from mpitrain.optimizers import Rule
+from mpitrain.optimizers import sgd as rules
 
 
 @njit(cache=True, nogil=True)
@@ -60,11 +60,10 @@ def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
     _look_ahead(out, x, v, out.dtype.type(mu))
 
 
-#: A rule of mpitrain.rules by the function that computes it in one pass.
+#: A rule by the function that computes it in one pass.
 FUSED: dict[Rule, Rule] = {
     rules.sgd: sgd,
     rules.classical: classical,
-    rules.nesterov: classical,  # the same statements at another point
     rules.look_ahead: look_ahead,
 }
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from mpitrain.algorithms import averaging, downpour, server
 from mpitrain.device.products import Products
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.kernels.launch import Kernels
 from mpitrain.ops.residual import INDEX, NO_LEVELS
-from mpitrain.rules import adamw, averaging, server, sgd
+from mpitrain.optimizers import adamw, sgd
 
 NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if there is none
 
@@ -19,7 +20,7 @@ NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if t
 class Operations(Kernels):
     """The kernels, matrix products with cuBLAS, and the two kernels that report to the host.
 
-    `fused` maps a rule of mpitrain.rules to a single kernel that gives the same bits.
+    `fused` maps a rule of optimizers and algorithms to a single kernel that gives the same bits.
     """
 
     def __init__(self, cupy: Any, matmul: str) -> None:
@@ -31,14 +32,12 @@ class Operations(Kernels):
         self.fused: dict[Callable[..., Any], Callable[..., Any]] = {
             sgd.sgd: _without_scratch(self.sgd),
             sgd.classical: _without_scratch(self.classical),
-            sgd.nesterov: _without_scratch(self.classical),  # the same statements at another point
             sgd.krizhevsky: _without_scratch(self.krizhevsky),
             sgd.look_ahead: self.look_ahead,
             adamw.adamw: _without_scratch(self.adamw),
             server.update: _without_scratch(self.server_update),
-            server.mdownpour: _without_scratch(self.mdownpour),
+            downpour.mdownpour: _without_scratch(self.mdownpour),
             averaging.moving_average: _without_scratch(self.moving_average),
-            averaging.running_average: self._running_average,
         }
 
     def emit(
@@ -97,9 +96,6 @@ class Operations(Kernels):
             if self._entries[number].size < size:
                 self._entries[number] = self._cupy.empty(size, np.uint32)
         return [memory[:size] for memory, size in zip(self._entries, sizes, strict=True)]
-
-    def _running_average(self, z: Array, theta: Array, scratch: Array, *, t: int) -> None:
-        self.moving_average(z, theta, rate=1.0 / (t + 1))
 
 
 def _without_scratch(kernel: Callable[..., Any]) -> Callable[..., Any]:

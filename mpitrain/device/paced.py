@@ -7,7 +7,7 @@ from mpitrain.device.cpu import Cpu
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Pace
 from mpitrain.ops.residual import NO_LEVELS
-from mpitrain.rules import Rule
+from mpitrain.optimizers import Rule
 
 
 class Paced(Cpu):

@@ -15,8 +15,8 @@ from mpitrain.device.paced import Paced
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Pace
 from mpitrain.ops.residual import NO_LEVELS
+from mpitrain.optimizers import Rule
 from mpitrain.rng import stream
-from mpitrain.rules import Rule
 
 NO_SAMPLES = Batch(np.empty(0), np.empty(0, np.int32))
 CHECKSUM = 1 << 63  # as long in a message as almost every checksum

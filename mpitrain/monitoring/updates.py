@@ -6,7 +6,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from mpitrain.device import Cpu
-from mpitrain.rules import Rule
+from mpitrain.optimizers import Rule
 from mpitrain.stopwatch import Activity, Stopwatch
 
 P = ParamSpec("P")

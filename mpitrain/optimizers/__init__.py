@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Union
 
+from mpitrain.keys import tagged
 from mpitrain.optimizers.descent import Descent
-from mpitrain.optimizers.interface import Buffers, Optimizer, OptimizerOptions
-from mpitrain.optimizers.momentum import Momentum, Nesterov, Sgd, with_momentum
-from mpitrain.registry import tagged
+from mpitrain.optimizers.interface import Buffers, Fast, Optimizer, OptimizerOptions, Rule, plain
+from mpitrain.optimizers.sgd import Momentum, Nesterov, Sgd, with_momentum
 
 #: Options by the value of `algorithm.optimizer.name`, in the order of their modules.
-OPTIMIZERS = tagged(OptimizerOptions, "mpitrain.optimizers", "momentum", "adamw", "lion")
+OPTIMIZERS = tagged(OptimizerOptions, "mpitrain.optimizers", "sgd", "adamw", "lion")
 
 if TYPE_CHECKING:
     AnyOptimizer = OptimizerOptions

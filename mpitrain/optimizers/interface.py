@@ -1,5 +1,6 @@
 """The interface of optimizers: gradients in, increments out, as in optax. The caller keeps their state."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import msgspec
@@ -7,9 +8,20 @@ import numpy as np
 
 from mpitrain.files import Record
 from mpitrain.flat import Array
-from mpitrain.rules import Fast
+from mpitrain.keys import NotNegative
+
+#: An update rule: arrays and scalars in, arrays changed in place; no MPI, no files, no clock.
+Rule = Callable[..., None]
+
+#: Maps a rule to a function that computes the same bits on the vectors' device in one pass.
+Fast = Callable[[Rule], Rule]
 
 Buffers = dict[str, Array]
+
+
+def plain(rule: Rule) -> Rule:
+    """The rule itself: `Fast` for NumPy vectors."""
+    return rule
 
 
 class Optimizer:
@@ -48,3 +60,13 @@ class OptimizerOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def make(self, fast: Fast) -> Optimizer:
         """An optimizer with these options."""
         raise NotImplementedError
+
+
+class Decaying(OptimizerOptions, frozen=True):
+    """Options with a decoupled `weight_decay` λ: a step by −ηλx beside the gradient's."""
+
+    weight_decay: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        if 0 < self.weight_decay < 1e-9:
+            raise ValueError("weight_decay: expected 0, or 1e-9 and more")

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.optimizers.interface import Buffers, Optimizer, OptimizerOptions
-from mpitrain.rules import Fast
+from mpitrain.optimizers.interface import Buffers, Decaying, Fast, Optimizer
 
 Beta = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
@@ -44,17 +43,13 @@ class Lion(Optimizer):
         return scratch
 
 
-class LionOptions(OptimizerOptions, frozen=True, tag_field="name", tag="lion"):
+class LionOptions(Decaying, frozen=True, tag_field="name", tag="lion"):
     """The sign of a mean of gradients."""
 
     training: ClassVar = {"learning_rate": 0.0003}
     beta1: Beta = 0.9  # β₁, of the mean whose sign is the step
     beta2: Beta = 0.99  # β₂, of the mean that is kept
     weight_decay: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # λ, times the learning rate, for all parameters
-
-    def __post_init__(self) -> None:
-        if 0 < self.weight_decay < 1e-9:
-            raise ValueError("weight_decay: expected 0, or 1e-9 and more")
 
     def make(self, fast: Fast) -> Optimizer:
         return Lion(self)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mpitrain.algorithms import Allreduce
+from mpitrain.algorithms.averaging import moving_average
 from mpitrain.flat import Array, block_pairs, scratch_for
 from mpitrain.models.model import Consumer
 from mpitrain.optimizers import Descent
@@ -57,7 +57,7 @@ class Sums:
     def __init__(self, session: Session, gradient: Array, update: "Rule") -> None:
         self.session, self.gradient, self.update = session, gradient, update
         self.transport = session.device.transport(session.transport)
-        size = elements(Allreduce.of(session.config.algorithm).bucket_mb, gradient)
+        size = elements(session.config.algorithm.bucket_mb, gradient)
         self._buckets = Buckets(size, lambda part: self.transport.start_sum(self.gradient[part]))
         self._small = np.zeros(3)
 
@@ -88,7 +88,8 @@ class Rule:
         state, options, fast = session.state, session.config.algorithm, session.device.fast
         self.state = state
         self._local = Descent(options.optimizer(fast), state.theta, state.beside)
-        self._average, self._scratch = options.average(fast), scratch_for(state.theta)
+        self._average = fast(moving_average) if options.averages else None
+        self._averaging_rate, self._scratch = options.averaging_rate, scratch_for(state.theta)
         #: Where the gradient is taken.
         self.at = self._local.at
 
@@ -99,6 +100,6 @@ class Rule:
             if scale != 1.0:
                 np.multiply(g, scale, out=g)  # the same object: else CuPy makes a copy first
             if self._average is not None:  # which takes in θ_t just before update t + 1
-                scratch = self._scratch[: b.stop - b.start]
-                self._average(self.state.beside["average"][b], self.state.theta[b], scratch, t)
+                z, scratch = self.state.beside["average"][b], self._scratch[: b.stop - b.start]
+                self._average(z, self.state.theta[b], scratch, rate=self._averaging_rate(t))
             self._local.step(b, g, eta, t - self.state.began)

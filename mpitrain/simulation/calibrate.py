@@ -12,6 +12,7 @@ import numpy as np
 import tomli_w
 from threadpoolctl import threadpool_limits
 
+from mpitrain.algorithms.server import update
 from mpitrain.cli.arguments import TrainOptions
 from mpitrain.cli.setup import prepare, threads
 from mpitrain.cli.train import shared_code, shared_config
@@ -27,7 +28,6 @@ from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.links import Link, link, pairs
-from mpitrain.rules.server import update
 
 SECONDS = 60.0  # that gradients are measured for, at most
 SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured

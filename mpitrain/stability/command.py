@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mpitrain.algorithms import elastic
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record
-from mpitrain.rules import elastic
 from mpitrain.stability import grid, maps, variance
 
 METHODS = ("easgd", "eamsgd", "admm")

@@ -6,7 +6,7 @@ import pytest
 from mpitrain import config as configuration
 from mpitrain.algorithms.block_momentum import BlockRule
 from mpitrain.flat import Array, blocks
-from mpitrain.rules import plain
+from mpitrain.optimizers import plain
 
 ETA = 0.25
 

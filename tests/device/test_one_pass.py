@@ -1,17 +1,16 @@
-"""Update rules in one pass on the CPU: the bits of mpitrain/rules."""
+"""Update rules in one pass on the CPU: the bits of the rules."""
 
 import numpy as np
 import pytest
 
 from mpitrain.device.cpu import CPU
-from mpitrain.rules import sgd
+from mpitrain.optimizers import sgd
 
 ODD = [0.0, -0.0, 1e-38, -1e-40, 3e-45, np.inf, -np.inf, np.nan, 1e30]
 CASES = [
     (sgd.sgd, 2, {"eta": 0.013}),
     (sgd.classical, 3, {"eta": 0.013, "mu": 0.9}),
     (sgd.classical, 3, {"eta": 0.013, "mu": 0.0}),
-    (sgd.nesterov, 3, {"eta": 0.013, "mu": 0.9}),
     (sgd.look_ahead, 3, {"mu": 0.9}),
 ]
 

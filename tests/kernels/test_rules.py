@@ -1,4 +1,4 @@
-"""Update rules in one pass: the bits of mpitrain/rules, subnormals and signs of zero included."""
+"""Update rules in one pass: the bits of the rules, subnormals and signs of zero included."""
 
 from collections.abc import Callable
 from typing import Any

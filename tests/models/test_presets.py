@@ -17,8 +17,8 @@ from mpitrain.models.losses import Logistic, Softmax
 from mpitrain.models.network import Network
 from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.presets import PRESETS, Design, design
+from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.rng import stream
-from mpitrain.rules.sgd import krizhevsky
 
 from .gradients import directional_error
 

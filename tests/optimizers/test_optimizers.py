@@ -11,10 +11,9 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import Algorithm
 from mpitrain.flat import Array
 from mpitrain.optimizers import OPTIMIZERS as REGISTERED
-from mpitrain.optimizers import Descent, Momentum, Nesterov, Optimizer, Sgd, with_momentum
+from mpitrain.optimizers import Descent, Momentum, Nesterov, Optimizer, Sgd, plain, with_momentum
 from mpitrain.optimizers.adamw import AdamWOptions
 from mpitrain.optimizers.lion import LionOptions
-from mpitrain.rules import plain
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     **{name: lambda kind=kind: kind().make(plain) for name, kind in REGISTERED.items()},  # type: ignore[misc]

@@ -15,11 +15,11 @@ from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network
 from mpitrain.models.pooling import MaxPool
+from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.protocols import hybrid, synchronous
-from mpitrain.protocols.hybrid_connected import order_of
-from mpitrain.protocols.hybrid_update import scaled
+from mpitrain.protocols.hybrid import scaled
+from mpitrain.protocols.hybrid.connected import order_of
 from mpitrain.rng import stream
-from mpitrain.rules.sgd import krizhevsky
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 

@@ -17,8 +17,8 @@ from mpitrain.data.corpus import open_corpus
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array
 from mpitrain.rng import stream
-from mpitrain.rules.plateau import Plateau, PlateauState, divisor, observe
 from mpitrain.rules.sparse_delta import UNIT, adapted, integer_step, least_threshold, round_threshold, unit_quantum
+from mpitrain.schedules.common_rate import Plateau, PlateauState, divisor, observe
 from mpitrain.schedules.hybrid import rounds
 from mpitrain.training.inputs import data_path, network_of, reading
 

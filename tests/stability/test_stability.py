@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpitrain.algorithms import admm, elastic
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.rules import admm, elastic, sgd
+from mpitrain.optimizers import sgd
 from mpitrain.stability import maps, variance
 from mpitrain.stability.command import add_parser
 
@@ -130,7 +131,7 @@ def test_the_first_turns_of_admm_by_hand() -> None:
 
 
 def test_the_trajectory_is_that_of_the_rules() -> None:
-    """Round-robin ADMM and EASGD, 3 workers, 40 turns, by mpitrain.rules on vectors of one element."""
+    """Round-robin ADMM and EASGD, 3 workers, 40 turns, by the rules on vectors of one element."""
     eta, rho, p = 0.05, 2.5, 3
     x, lam, contribution = np.full((p, 1), 1000.0), np.zeros((p, 1)), np.full((p, 1), 1000.0)
     y, d, scratch = np.full((p, 1), 1000.0), np.empty(1), np.empty(1)
@@ -167,7 +168,7 @@ def test_easgd_is_eamsgd_without_momentum() -> None:
 
 
 def test_the_trajectory_of_eamsgd_is_that_of_the_rules() -> None:
-    """Three workers, 40 turns, by mpitrain.rules on vectors of one element."""
+    """Three workers, 40 turns, by the rules on vectors of one element."""
     eta, alpha, delta, p = 0.05, 0.2, 0.9, 3
     x, v, d, centre = np.full((p, 1), 1000.0), np.zeros((p, 1)), np.empty(1), np.array([1000.0])
     ahead, seen = np.empty(1), [1000.0]

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from mpitrain.algorithms import elastic
 from mpitrain.flat import Array
-from mpitrain.rules import elastic, sgd
+from mpitrain.optimizers import sgd
 from mpitrain.stability import variance
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mpitrain.algorithms.elastic import move_centre
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import BLOCK, Array, block_of, blocks
 from mpitrain.protocols.centre.interface import Claimed, Source
 from mpitrain.protocols.centre.updates import Updates
 from mpitrain.protocols.messages import FromWorker, Gradient
-from mpitrain.rules.elastic import move_centre
 from mpitrain.training.context import Session
 
 

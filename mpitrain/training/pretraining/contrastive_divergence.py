@@ -22,7 +22,7 @@ from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer
 from mpitrain.models.network import Network
 from mpitrain.rng import stream
-from mpitrain.rules import contrastive_divergence as rule
+from mpitrain.training.pretraining import machine as rule
 from mpitrain.training.pretraining.steps import PretrainingStep, depth, hidden_layers, learner_of, minibatches
 
 #: Factor of the learning rate for the machine with Gaussian units, which would diverge at that of the others (Hinton's

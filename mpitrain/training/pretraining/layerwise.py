@@ -16,7 +16,7 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
-from mpitrain.rules.sgd import sgd
+from mpitrain.optimizers.sgd import sgd
 from mpitrain.training.pretraining.steps import PretrainingStep, depth, grown, kept, learner_of, minibatches
 
 

@@ -14,9 +14,9 @@ from mpitrain.data.corpus import open_corpus
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
 from mpitrain.models.build import build
-from mpitrain.rules import contrastive_divergence as rule
 from mpitrain.signals import STOPPED
 from mpitrain.training.pretraining import contrastive_divergence, layerwise, require_fit
+from mpitrain.training.pretraining import machine as rule
 from mpitrain.training.pretraining.steps import depth, grown, kept
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Workspace
 from mpitrain.mpi import Transport
-from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
+from mpitrain.protocols.hybrid.transfers import Transfer, Transfers
 from mpitrain.schedules.hybrid import FullyConnectedRound
 
 ACTIVATIONS, ACTIVATION_GRADIENTS = "activations", "activation_gradients"

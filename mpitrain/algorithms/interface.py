@@ -1,8 +1,8 @@
 """The base class of algorithms: options, requirements, and the arithmetic of the ranks' roles."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import prod
-from typing import ClassVar, Self, TypedDict
+from collections.abc import Mapping, Sequence
+from math import ceil, prod
+from typing import ClassVar, Literal, Self, TypedDict
 
 import msgspec
 import numpy as np
@@ -10,13 +10,10 @@ import numpy as np
 from mpitrain.algorithms.roles import AveragingRule, MasterRule, WorkerRule
 from mpitrain.files import Record
 from mpitrain.flat import Array
-from mpitrain.optimizers import AnyOptimizer, Buffers, Optimizer, Sgd
-from mpitrain.rules import Fast, plain
+from mpitrain.keys import Number
+from mpitrain.optimizers import AnyOptimizer, Buffers, Fast, Optimizer, Sgd, plain
 from mpitrain.schedules.common_rate import CommonRate
 from mpitrain.schedules.stages import Settings
-
-#: Called with z, x, scratch and t; includes x_t in the average z, just before update t + 1.
-Average = Callable[[Array, Array, Array, int], None]
 
 
 class OtherDefaults(TypedDict, total=False):
@@ -44,6 +41,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     needs_values: ClassVar[str] = ""
     #: Whether it sends single entries, of which phantom vectors must be told how many.
     sparse: ClassVar[bool] = False
+    #: Whether all ranks are workers that take every step together.
+    together: ClassVar[bool] = False
     #: Whether stages can change the number of workers.
     workers_change: ClassVar[bool] = False
     #: Whether a worker can be a team of ranks.
@@ -54,6 +53,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     rates_biases: ClassVar[bool] = False
     #: Whether [algorithm.optimizer] can choose the optimizer of the local step.
     any_optimizer: ClassVar[bool] = False
+    #: Whether the model is an average z of θ over time; z₀ = θ₀.
+    averages: ClassVar[bool] = False
     #: The vectors of a checkpoint from which `model` is computed.
     model_from: ClassVar[tuple[str, ...]] = ("theta",)
     #: Defaults of [training], which suit the algorithm on the embedded digits.
@@ -92,17 +93,22 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return []
 
     @property
+    def bucket_mb(self) -> float:
+        """The size of the pieces in which ranks sum the gradient of a common minibatch."""
+        raise NotImplementedError
+
+    @property
     def density(self) -> float:
         """The share of entries that it aims to send of each gradient, where it is sparse; 0: whatever comes."""
         return 0.0
 
     def workers(self, ranks: int) -> int:
         """The number of ranks that compute gradients."""
-        return 1
+        return ranks if self.together else 1
 
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
         """The samples of a step that all ranks take together if training.minibatch is `minibatch`."""
-        return minibatch
+        return minibatch * (ranks if self.together else 1)
 
     def samples_of_gradient(self, minibatch: int, ranks: int) -> int:
         """The samples of a gradient that one rank computes."""
@@ -179,7 +185,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def beside(self, theta: Array) -> Buffers:
         """The initial values of the vectors kept in addition to θ, by name."""
-        return self.optimizer().buffers(theta)
+        return {"average": theta.copy()} if self.averages else self.optimizer().buffers(theta)
 
     def own(self, theta: Array) -> Buffers:
         """The initial values of the vectors that each rank keeps for itself, by name."""
@@ -187,15 +193,15 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def model(self, vectors: Buffers) -> Array:
         """The parameters to evaluate, hash and export, computed from the vectors named in `model_from`."""
-        return vectors["theta"]
+        return vectors["average" if self.averages else "theta"]
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         """The local step."""
         return self.chosen.make(fast) if self.chosen else Sgd(fast)
 
-    def average(self, fast: Fast) -> Average | None:
-        """The function that updates the average over time, if the algorithm has one."""
-        return None
+    def averaging_rate(self, t: int) -> float:
+        """The share a of θ_t that the average takes in just before update t + 1: z ← (1 − a)z + aθ_t."""
+        raise NotImplementedError
 
     def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> WorkerRule:
         """The arithmetic of a worker that starts at x with the given centre. Both are copied."""
@@ -211,3 +217,27 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def master(self, fast: Fast) -> MasterRule:
         """The arithmetic of a master that computes."""
         raise NotImplementedError
+
+
+class Slowing(Algorithm, frozen=True):
+    """One learning rate for all ranks, which can fall when the training stagnates, as the loss of all shows."""
+
+    plateau: Number = 0
+    """Above 0, η is divided by 5, then by 2, for all ranks, when their common loss over windows of so many minibatches
+    stagnates."""
+
+    def common_rate(self) -> CommonRate:
+        return CommonRate(self.plateau)
+
+
+class SharedBatch(Algorithm, frozen=True):
+    """All ranks compute the gradient of one minibatch, each of its share."""
+
+    together = True
+    batch: Literal["local", "global"] = "local"  # whether training.minibatch is per rank or for all ranks
+
+    def samples_of_step(self, minibatch: int, ranks: int) -> int:
+        return minibatch * (ranks if self.batch == "local" else 1)
+
+    def samples_of_gradient(self, minibatch: int, ranks: int) -> int:
+        return minibatch if self.batch == "local" else ceil(minibatch / ranks)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mpitrain.rules import downpour, sgd
+from mpitrain.algorithms import downpour
+from mpitrain.optimizers import sgd
 
 
 def test_one_worker_and_period_one_is_sgd() -> None:

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpitrain.algorithms import elastic
+from mpitrain.algorithms.elastic import Easgd
 from mpitrain.flat import Array
-from mpitrain.rules import elastic, sgd
+from mpitrain.optimizers import sgd
 
 P, SIZE, ETA = 4, 30, 0.05
 
@@ -24,7 +26,7 @@ def turn(x: Array, centre: Array, g: Array, v: Array | None, alpha: float, delta
     if v is None:
         sgd.sgd(x, g, scratch, eta=ETA)
     else:
-        sgd.nesterov(x, v, g, scratch, eta=ETA, mu=delta)
+        sgd.classical(x, v, g, scratch, eta=ETA, mu=delta)
 
 
 def test_no_moving_rate_leaves_independent_sgds() -> None:
@@ -64,7 +66,7 @@ def test_synchronous_equals_the_equations(delta: float) -> None:
         for i in range(P):
             elastic.elastic_difference(d, x[i], old, alpha=alpha)
             elastic.give_up(x[i], d)
-            sgd.nesterov(x[i], v[i], g[i], scratch, eta=ETA, mu=delta)
+            sgd.classical(x[i], v[i], g[i], scratch, eta=ETA, mu=delta)
         np.testing.assert_allclose(x, X, atol=1e-13)
         np.testing.assert_allclose(centre, C, atol=1e-13)
 
@@ -97,5 +99,12 @@ def test_round_robin_is_the_power_of_a_linear_map() -> None:
 
 
 def test_moving_rates() -> None:
-    assert elastic.alpha_from_beta(0.9, 4) == 0.225
-    assert elastic.alpha_from_rho(0.001, 2.5) == 0.0025
+    """α = β/p, which is not divided by τ; α = ηρ; or α itself."""
+    assert Easgd(beta=0.9, tau=7).moving_rate(0.1, 4) == 0.225
+    assert Easgd(rho=2.5).moving_rate(0.001, 4) == 0.0025
+    assert Easgd(alpha=0.3).moving_rate(0.1, 4) == 0.3
+
+
+def test_a_workers_rate_decays_with_its_time() -> None:
+    assert Easgd(rate_decay=1e-3).own_rate(0.1, 0) == 0.1
+    assert Easgd(rate_decay=1e-3).own_rate(0.1, 3000) == pytest.approx(0.05)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from mpitrain.algorithms import admm, elastic
 from mpitrain.flat import Array
-from mpitrain.rules import admm, elastic, sgd
+from mpitrain.optimizers import sgd
 
 P, SIZE, ETA, RHO = 3, 10, 0.05, 2.5
 

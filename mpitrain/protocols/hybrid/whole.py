@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from mpitrain.algorithms import Hybrid
 from mpitrain.flat import Array, on_host
 from mpitrain.models.partition import Partition
 from mpitrain.mpi.tags import Tag
@@ -22,6 +21,7 @@ class WholeVectors:
         to_device = session.device.to_device
         self.theta = to_device(partition.take(state.theta))
         velocity = state.beside.get("velocity")
+        self._has_velocity = velocity is not None  # a momentum of 0 needs none
         self.velocity = np.zeros_like(self.theta) if velocity is None else to_device(partition.take(velocity))
         if self._master:
             others = [Partition(partition.network, part, partition.parts) for part in range(1, partition.parts)]
@@ -34,7 +34,7 @@ class WholeVectors:
         """Bring the master's state up to date. Collective."""
         state = self._session.state
         self._gather(self.theta, state.theta)
-        if Hybrid.of(self._session.config.algorithm).momentum:
+        if self._has_velocity:
             self._gather(self.velocity, state.beside.get("velocity"))
 
     def _gather(self, own: Array, whole: Array | None) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.rules import averaging
+from mpitrain.algorithms import averaging
+from mpitrain.algorithms.synchronous import Averaged
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-5), (np.float64, 1e-14)])
@@ -13,7 +14,7 @@ def test_running_average_is_the_mean_so_far(dtype: Any, tolerance: float) -> Non
     points = np.random.default_rng(1).normal(size=(200, 30)).astype(dtype)
     z, scratch = points[0].copy(), np.empty(30, dtype)
     for t, theta in enumerate(points):
-        averaging.running_average(z, theta, scratch, t=t)
+        averaging.moving_average(z, theta, scratch, rate=Averaged().averaging_rate(t))
         np.testing.assert_allclose(z, points[: t + 1].mean(axis=0, dtype=np.float64), atol=tolerance)
 
 
@@ -31,6 +32,6 @@ def test_the_average_of_a_constant_is_that_constant() -> None:
     theta = np.random.default_rng(2).normal(size=100).astype(np.float32)
     z, scratch = theta.copy(), np.empty_like(theta)
     for t in range(1_000_000, 1_001_000):
-        averaging.running_average(z, theta, scratch, t=t)
+        averaging.moving_average(z, theta, scratch, rate=Averaged().averaging_rate(t))
         averaging.moving_average(z, theta, scratch, rate=0.001)
     assert z.tobytes() == theta.tobytes()

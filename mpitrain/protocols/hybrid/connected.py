@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.algorithms import Hybrid
+from mpitrain.algorithms.hybrid import Hybrid
 from mpitrain.flat import Array, share
 from mpitrain.models.dropout_share import DropoutShare
 from mpitrain.models.layer import Views
 from mpitrain.models.partition import Partition
 from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage
-from mpitrain.protocols.hybrid_exchange import ActivationExchange
-from mpitrain.protocols.hybrid_transfers import Transfer, Transfers
+from mpitrain.protocols.hybrid.exchange import ActivationExchange
+from mpitrain.protocols.hybrid.transfers import Transfer, Transfers
 from mpitrain.schedules.hybrid import FullyConnectedRound, rounds
 
 #: Called with the names of parameters whose gradients are final, and the number of examples they are means over.

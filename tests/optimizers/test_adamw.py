@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.rules.adamw import adamw
+from mpitrain.optimizers.adamw import adamw
 
 CONSTANTS: dict[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "decay": 0.01}
 

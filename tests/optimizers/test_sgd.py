@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.rules import server, sgd
+from mpitrain.algorithms import server
+from mpitrain.optimizers import sgd
 
 RNG = np.random.default_rng(1)
 
@@ -28,7 +29,6 @@ def test_no_momentum_gives_the_bits_of_sgd(dtype: Any) -> None:
     check(server.update, None, mu=0.0, alpha=1.0)
     check(server.update, v.copy(), mu=0.0, alpha=1.0)
     check(sgd.classical, v.copy(), mu=0.0)
-    check(sgd.nesterov, v.copy(), mu=0.0)
     check(sgd.krizhevsky, v.copy(), mu=0.0, decay=0.0)
 
 
@@ -56,7 +56,7 @@ def test_nesterov_by_hand() -> None:
     seen = []
     for _ in range(3):
         sgd.look_ahead(look, x, v, 0.5)
-        sgd.nesterov(x, v, look, scratch, eta=0.5, mu=0.5)
+        sgd.classical(x, v, look, scratch, eta=0.5, mu=0.5)
         seen.append((look[0], v[0], x[0]))
     assert seen == [(4.0, -2.0, 2.0), (1.0, -1.5, 0.5), (-0.25, -0.625, -0.125)]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpitrain.rules.plateau import Plateau, PlateauState, divisor, observe
+from mpitrain.schedules.common_rate import Plateau, PlateauState, divisor, observe
 
 NAN = float("nan")
 

@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.algorithms import Hybrid
+from mpitrain.algorithms.hybrid import Hybrid, HybridRule
 from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition
 from mpitrain.models.shared_part import SharedPart
 from mpitrain.monitoring.counters import Extra
-from mpitrain.protocols.hybrid_connected import Connected
-from mpitrain.protocols.hybrid_exchange import KINDS, OTHER, ActivationExchange, Synchroniser
-from mpitrain.protocols.hybrid_transfers import Transfers
-from mpitrain.protocols.hybrid_update import Update
-from mpitrain.protocols.hybrid_whole import WholeVectors
+from mpitrain.protocols.hybrid.connected import Connected
+from mpitrain.protocols.hybrid.exchange import KINDS, OTHER, ActivationExchange, Synchroniser
+from mpitrain.protocols.hybrid.transfers import Transfers
+from mpitrain.protocols.hybrid.whole import WholeVectors
 from mpitrain.rng import stream
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
@@ -57,7 +56,9 @@ class HybridStepper(Together):
         theta, self.gradient = self.whole.theta, np.zeros_like(self.whole.theta)
         self.views, self.gradients = layout.views(theta), layout.views(self.gradient)
         penalty = network.l2, network.l2 if network.l2_biases else 0.0
-        self.update = Update(options, layout, theta, self.whole.velocity, self.gradient, *penalty, session.device)
+        self.update = HybridRule(
+            options, layout, theta, self.whole.velocity, self.gradient, *penalty, session.device.fast
+        )
         self.shared = SharedPart(network)
         self.transfers = Transfers(transport, session.transport.clock, options.overlap)
         self.exchange = ActivationExchange(
