@@ -1,1 +1,1 @@
-"""CUDA kernels (*.cu), the functions that launch them (`launch`), and their NumPy equivalents (`reference`)."""
+"""CUDA kernels (*.cu) and the functions that launch them (`launch`)."""

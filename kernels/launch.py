@@ -1,4 +1,4 @@
-"""The kernels as functions over device arrays, with the names, arguments and results of `reference`.
+"""The kernels as functions over device arrays, with the names, arguments and results of `tests/kernels/reference.py`.
 
 Every function launches on CuPy's current stream and returns at once; none waits for the device. Arrays are C-contiguous
 (slices of flat vectors are) and, unless stated otherwise, of one dtype, float32 or float64; they may be empty.

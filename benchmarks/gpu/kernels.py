@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.kernels import reference
 from mpitrain.kernels.launch import Kernels
 from mpitrain.rules.sparse_delta import UNIT
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from tests.kernels import reference
 
 #: Elements of the arrays on which kernels are compared with their references.
 SMALL = 100_003

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.kernels import reference
 from mpitrain.kernels.launch import Kernels
+from tests.kernels import reference
 
 from .conftest import Guarded
 

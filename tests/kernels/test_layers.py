@@ -8,7 +8,7 @@ import pytest
 
 from mpitrain import ops
 from mpitrain.errors import BadInput
-from mpitrain.kernels import launch, reference
+from mpitrain.kernels import launch
 from mpitrain.kernels.launch import CHUNK, HALF_MAX, Kernels
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.losses import LOSSES
@@ -16,6 +16,7 @@ from mpitrain.models.normalisation import LocalResponseNorm
 from mpitrain.models.pooling import place_type
 from mpitrain.models.workspace import Workspace
 from mpitrain.rng import stream
+from tests.kernels import reference
 
 from .conftest import Guarded
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from mpitrain.codecs import message, replica
 from mpitrain.errors import TrainingFailed
-from mpitrain.kernels import reference
 from mpitrain.kernels.launch import TILE, Kernels
 from mpitrain.ops import residual as cpu
 from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT, unit_quantum
+from tests.kernels import reference
 
 NONE = int(reference.NONE)
 SIZES = [0, 1, 31, 32, 33, 255, 256, 257, TILE - 1, TILE, TILE + 1, 2 * TILE, 9 * TILE + 5]
