@@ -8,9 +8,9 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mpitrain.trained.python import Trained as Trained
-    from mpitrain.trained.python import load as load
-    from mpitrain.trained.python import train as train
+    from mpitrain.api.python import Trained as Trained
+    from mpitrain.api.python import load as load
+    from mpitrain.api.python import train as train
 
 __version__ = "0.1.0"
 
@@ -22,5 +22,5 @@ if not Path(__file__).with_name("kernels").is_dir():
 def __getattr__(name: str) -> object:
     """Load what Python uses when it is used: the command line needs none of it."""
     if name in ("Trained", "load", "train"):
-        return resolve_name(f"mpitrain.trained.python:{name}")
+        return resolve_name(f"mpitrain.api.python:{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,23 +9,23 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from mpitrain import __version__
-from mpitrain.cli import environment
 from mpitrain.errors import BadInput, nearest, printable
+from mpitrain.start import prepare_environment
 
-environment.prepare()  # before anything loads NumPy
+prepare_environment()  # before anything loads NumPy
 
 #: The functions that add these commands to the command line; only that of the given command is loaded. What a command
 #: runs is named in its parser, and loaded when it runs.
 ADDED = {
     ("train",): "mpitrain.cli.arguments:add_train",
-    ("evaluate", "predict", "export"): "mpitrain.trained.commands:add_parsers",
+    ("evaluate", "predict", "export"): "mpitrain.cli.arguments:add_trained",
     ("prepare", "check"): "mpitrain.data.commands:add_parsers",
     ("compare",): "mpitrain.report.comparison.command:add_parser",
     ("report",): "mpitrain.report.command:add_parser",
     ("stability",): "mpitrain.stability.command:add_parser",
-    ("simulate", "calibrate"): "mpitrain.simulation.commands:add_parsers",
+    ("simulate", "calibrate"): "mpitrain.cli.arguments:add_simulated",
     ("describe",): "mpitrain.cli.arguments:add_describe",
-    ("jobs",): "mpitrain.cli.jobs:add_parser",
+    ("jobs",): "mpitrain.cli.arguments:add_jobs",
     ("info",): "mpitrain.cli.arguments:add_info",
 }
 COMMANDS = tuple(chain(*ADDED))
@@ -60,7 +60,7 @@ def _is_misspelled(word: str) -> bool:
 def _refuse(word: str) -> int:
     """Report once, on any number of ranks, that there is no such command."""
     fault = f"{word}: neither a command nor a configuration file{nearest(word, list(COMMANDS))}"
-    return int(resolve_name("mpitrain.cli.launch:refuse")(argparse.Namespace(fault=fault)))
+    return int(resolve_name("mpitrain.cli.train:refuse")(argparse.Namespace(fault=fault)))
 
 
 def _prepare_output() -> None:

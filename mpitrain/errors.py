@@ -38,6 +38,11 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
+def some(count: int, noun: str) -> str:
+    """Format a number of things, as "1 rank" or "2 ranks"."""
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
 class WireError(RuntimeError):
     """A message that violates the protocol; the line names its sender."""
 

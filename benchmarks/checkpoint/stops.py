@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.train import train_on
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.data.shards import write_shard
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport

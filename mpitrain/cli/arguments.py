@@ -1,51 +1,101 @@
-"""The arguments of commands that train, and of those that look at what a training has. Nothing here loads NumPy."""
+"""The arguments of the commands that train, use what was trained, or show what there is. Nothing here loads NumPy."""
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.errors import BadInput
 from mpitrain.start import Subparsers
 
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """The command line of `train`."""
-
-    config: Path | None = None
-    overrides: tuple[str, ...] = ()
-    out: Path | None = None
-    resume: Path | None = None
-    continued: Path | None = None  # --continue: resume if there is an intact checkpoint, otherwise start
-    replayed: Path | None = None  # the run folder whose record is replayed
-    trust: bool = False  # execute the code that a resumed or replayed run folder of another user names
-    new_code: bool = False  # execute the user's files as they are now, not as a resumed run was trained with them
-    print_config: bool = False
-    checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
-    build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
-    phantom: bool = False  # simulate time and traffic alone
-    density: float = 0.0  # of a phantom: entries sent of each gradient, by its length
-    whole: str = ""  # the whole configuration, instead of a file and overrides
+KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
+FORMATS = ("safetensors", "onnx", "npz")
 
 
 def add_train(commands: Subparsers) -> None:
     """Add `train`."""
     train = commands.add_parser("train", help="train a network (the default)")
-    add_training_arguments(train)
-    train.set_defaults(run="mpitrain.cli.launch:train")
+    _add_training(train)
+    train.set_defaults(run="mpitrain.cli.train:train")
+
+
+def add_trained(commands: Subparsers) -> None:
+    """Add `evaluate`, `predict` and `export`."""
+    evaluate = commands.add_parser("evaluate", help="loss and error of a trained network on held-out data")
+    _add_run(evaluate)
+    evaluate.add_argument("data", nargs="?", type=Path, metavar="DATA", help="a shard folder; default: the run's own")
+    evaluate.add_argument(
+        "--part", action="append", metavar="NAME", help="test, dev, ...; default: all held-out splits"
+    )
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    evaluate.set_defaults(run="mpitrain.trained.evaluate:evaluate")
+
+    predict = commands.add_parser("predict", help="write a trained network's posteriors or scaled log-likelihoods")
+    _add_run(predict)
+    predict.add_argument("data", type=Path, metavar="DATA", help="a shard folder")
+    predict.add_argument(
+        "out", type=Path, metavar="OUT", help="a file ending in .h5, .npz or .ark (Kaldi, with a .scp)"
+    )
+    predict.add_argument("--part", metavar="NAME", help="test, dev, ...; default: the first held-out split")
+    _add_output(predict)
+    predict.set_defaults(run="mpitrain.trained.predict:predict")
+
+    export = commands.add_parser("export", help="write a trained network in another program's format")
+    _add_run(export)
+    export.add_argument("--format", required=True, help=", ".join(FORMATS))
+    export.add_argument("--out", type=Path, metavar="FILE", help="default: RUN/model.FORMAT")
+    onnx = export.add_argument_group("onnx")
+    _add_output(onnx)
+    onnx.add_argument("--opset", type=int, metavar="N", help="version of ONNX's operators; default: 17")
+    onnx.add_argument("--input", choices=("uint8", "float32"), help="type of images; default: uint8")
+    onnx.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        help="compare with onnxruntime on held-out data; default: if it is installed and the data exist",
+    )
+    onnx.add_argument(
+        "--data", type=Path, metavar="DATA", help="shard folder for the comparison; default: the run's own"
+    )
+    export.set_defaults(run="mpitrain.trained.export:export")
+
+
+def add_simulated(commands: Subparsers) -> None:
+    """Add `simulate` and `calibrate`."""
+    simulate = commands.add_parser("simulate", help="train on a cluster that a file describes, in virtual time")
+    _add_training(simulate)
+    what = "the cluster: a file, or a paper's name, such as strom2015: docs/simulate.md"
+    where = simulate.add_mutually_exclusive_group(required=True)
+    where.add_argument("--cluster", metavar="FILE", help=what)
+    again = "a run of run.record_order = true: repeat its training to the bit, event by event"
+    where.add_argument("--replay", type=Path, metavar="RUN", help=again)
+    simulate.add_argument("--trace", action="store_true", help="also write trace.json: --set run.trace=true")
+    alone = "neither data nor gradients, for time and traffic alone"
+    simulate.add_argument("--phantom", action="store_true", help=alone)
+    entries = "entries that a phantom of sparse-delta sends per weight and minibatch; default: its target_density"
+    simulate.add_argument("--density", type=float, metavar="D", help=entries)
+    count = "how many; default: as many as the cluster has room for"
+    simulate.add_argument("--ranks", type=int, metavar="N", help=count)
+    simulate.set_defaults(run="mpitrain.simulation.command:run")
+
+    calibrate = commands.add_parser("calibrate", help="measure this machine's file for simulate, under mpirun")
+    calibrate.add_argument("cluster", type=Path, metavar="FILE", help="the file to write, such as cluster.toml")
+    _add_config(calibrate)
+    calibrate.set_defaults(run="mpitrain.simulation.calibrate:calibrate")
 
 
 def add_describe(commands: Subparsers) -> None:
     """Add `describe`."""
     parser = commands.add_parser("describe", help="a network's layers: shapes, parameters, operations")
-    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, as a.b=value")
+    _add_config(parser)
     parser.add_argument(
         "--input", metavar="HxWxC", help="shape of an input, or WINDOWxFEATURES; default: the data's, or a preset's own"
     )
     parser.add_argument("--classes", type=int, metavar="N", help="default: as for --input")
     parser.set_defaults(run="mpitrain.cli.describe:run")
+
+
+def add_jobs(commands: Subparsers) -> None:
+    """Add `jobs`."""
+    parser = commands.add_parser("jobs", help="write the batch scripts for Slurm to DIR/jobs")
+    parser.add_argument("dir", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: this folder")
+    parser.set_defaults(run="mpitrain.cli.jobs:run")
 
 
 def add_info(commands: Subparsers) -> None:
@@ -57,12 +107,14 @@ def add_info(commands: Subparsers) -> None:
     info.set_defaults(run="mpitrain.cli.info:run")
 
 
-def add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to train, with which settings, and where to."""
+def _add_config(parser: argparse.ArgumentParser, override: str = "override a key, as a.b=value") -> None:
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, as a.b=value"
-    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=override)
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    """What to train, with which settings, and where to."""
+    _add_config(parser, "override one key, as a.b=value")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<time>-<algorithm>")
     where.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
@@ -73,11 +125,11 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="--resume DIR where it holds a whole checkpoint, else start in it: for jobs that are requeued",
     )
-    add_code_arguments(parser)
+    _add_code(parser)
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
 
 
-def add_code_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_code(parser: argparse.ArgumentParser) -> None:
     """Which code of the user's own is executed on account of a run folder."""
     parser.add_argument(
         "--trust", action="store_true", help="execute the code that a run folder names, though another user owns it"
@@ -89,20 +141,25 @@ def add_code_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def training_options(options: argparse.Namespace) -> TrainOptions:
-    """What these arguments say. Raises BadInput."""
-    if options.resume and options.config:
-        raise BadInput("--resume takes the configuration of the run; change it by --set")
-    for name in ("trust", "new_code"):
-        if getattr(options, name) and not (options.resume or options.continued):
-            raise BadInput(f"--{name.replace('_', '-')}: only where a run goes on: with --resume or --continue")
-    return TrainOptions(
-        options.config,
-        tuple(options.set),
-        options.out,
-        options.resume,
-        options.continued,
-        print_config=options.print_config,
-        trust=options.trust,
-        new_code=options.new_code,
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "--checkpoint", metavar="NAME", help="a folder in RUN/checkpoints, such as best; default: the newest"
+    )
+    _add_code(parser)
+
+
+def _add_output(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--output", choices=KINDS, default=KINDS[0], help=f"default: {KINDS[0]}")
+    parser.add_argument(
+        "--priors",
+        type=Path,
+        metavar="FILE",
+        help="priors or counts of the classes; default: counts in the training split",
+    )
+    parser.add_argument(
+        "--smoothing",
+        type=float,
+        metavar="N",
+        help="added to each class's count; default: 1, or 0 with --priors",
     )

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpitrain.cli.setup import some
 from mpitrain.data.batch import Batch
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, some
 from mpitrain.flat import Array
 from mpitrain.models.build import build
 from mpitrain.mpi import Transport

@@ -10,9 +10,8 @@ from threadpoolctl import threadpool_info
 
 from mpitrain import __version__
 from mpitrain.cli.check import advice, measure
-from mpitrain.cli.setup import some, threads
 from mpitrain.device import available, describe, why_staged
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, some
 from mpitrain.mpi import Transport, abort_on_exception, cuda_aware, library
 from mpitrain.mpi.agreement import agreed, ending_together
 
@@ -32,7 +31,7 @@ def info(check: bool = False, data: Path | None = None, out: Path | None = None)
     transport = Transport(deadline=60.0)
     if not check and (data or out):
         return ending_together(transport, lambda: agreed(transport, _refuse, "the command line"))
-    number = threads(0, transport)
+    number = transport.threads(0)
     each = some(number, "thread")
     places = transport.gather_texts(
         f"{platform.node()} local rank {transport.local_rank} of {transport.local_size}, "

@@ -8,14 +8,6 @@ import mpitrain
 from mpitrain.errors import BadInput
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
-    """Add the subcommand; `args.run` is then `run`."""
-    parser = subparsers.add_parser("jobs", help="write the batch scripts for Slurm to DIR/jobs")
-    parser.add_argument("dir", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: this folder")
-    parser.set_defaults(run=run)
-    return parser
-
-
 def folder() -> Path:
     """Where this program's batch scripts are: inside the installed package, or beside it in a checkout."""
     package = Path(mpitrain.__file__).parent

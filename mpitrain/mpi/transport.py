@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import os
 
 import numpy as np
 
@@ -14,6 +15,14 @@ from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
 
 class Transport(Messages, Collectives):
     """Messages, collectives, windows."""
+
+    def threads(self, told: int) -> int:
+        """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else its share of the cores it may use.
+        Simulated ranks have one, or as many as those whose training they replay."""
+        if self.runtime.threads:
+            return self.runtime.threads
+        asked = told or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
+        return asked or self.cores
 
     def duplicate(self) -> "Transport":
         """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""

@@ -13,9 +13,9 @@ import tomli_w
 from threadpoolctl import threadpool_limits
 
 from mpitrain.algorithms.server import update
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.setup import prepare, threads
-from mpitrain.cli.train import shared_code, shared_config
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.setup import prepare
+from mpitrain.api.train import shared_code, shared_config
 from mpitrain.config import Config
 from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
@@ -53,7 +53,7 @@ def _calibrate(transport: Transport, path: Path, file: Path | None, overrides: l
     _, corpus, network = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
     hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
     cores = min(map(int, transport.gather_texts(str(transport.node_cores), "the nodes' cores")))
-    number = threads(config.run.threads, transport)
+    number = transport.threads(config.run.threads)
     with threadpool_limits(number):
         together = max(1, cores // number)
         samples, seconds = _of_all(transport, config, corpus, network, together)

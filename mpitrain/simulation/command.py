@@ -10,8 +10,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from mpitrain.cli.arguments import TrainOptions, training_options
-from mpitrain.cli.train import train_on
+from mpitrain.api.options import TrainOptions, from_arguments
+from mpitrain.api.train import train_on
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import alone
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 def _simulated(options: argparse.Namespace, cluster: Path) -> int:
     if options.density is not None and not 0 < options.density <= 1:
         raise BadInput(f"--density {options.density:g}: above 0 and at most 1")
-    told = replace(training_options(options), phantom=options.phantom, density=options.density or 0.0)
+    told = replace(from_arguments(options), phantom=options.phantom, density=options.density or 0.0)
     return simulate(told, cluster, options.ranks)
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from mpitrain import config as configuration
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.setup import some
-from mpitrain.cli.train import train_on
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.config import Config
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, some
 from mpitrain.mpi import Transport
 from mpitrain.mpi.order import Order
 from mpitrain.signals import Stop

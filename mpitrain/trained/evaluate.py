@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, printable
 from mpitrain.models import torch_start
@@ -36,8 +35,8 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     model, corpora = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline
     shares = {part: EvaluationShare(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
-    torch_start.limit_threads(threads(model.config.run.threads, transport))
-    with threadpool_limits(threads(model.config.run.threads, transport)):
+    torch_start.limit_threads(transport.threads(model.config.run.threads))
+    with threadpool_limits(transport.threads(model.config.run.threads)):
         evaluation = Evaluation(
             model.network,
             shares,

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpitrain.cli.setup import threads
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.described import class_names
 from mpitrain.errors import printable
@@ -42,8 +41,8 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
     transport.deadline = model.config.run.deadline
     compute = computing(model, corpus, options.output, priors)
     parts, classes = pieces(corpus.samples, TOGETHER), corpus.classes
-    torch_start.limit_threads(threads(model.config.run.threads, transport))
-    with threadpool_limits(threads(model.config.run.threads, transport)):
+    torch_start.limit_threads(transport.threads(model.config.run.threads))
+    with threadpool_limits(transport.threads(model.config.run.threads)):
         if transport.rank == 0:
             with open_writer(options.out, content(model, corpus, options)) as writer:
                 for rows in lead(transport, parts, classes, compute):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.cli.explain import explained
+from mpitrain.api.train import explained
 from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.models import table

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from mpitrain.cli.setup import threads
 from mpitrain.mpi import Transport
 
 
@@ -19,7 +18,7 @@ def test_a_rank_that_is_bound_has_its_cores_to_itself(
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(mine))
     started = Transport(deadline=30.0)
-    assert threads(0, started) == started.cores == 3 and started.node_cores == 3 * size
-    assert threads(5, started) == 5
+    assert started.threads(0) == started.cores == 3 and started.node_cores == 3 * size
+    assert started.threads(5) == 5
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
-    assert threads(0, started) == 2
+    assert started.threads(0) == 2

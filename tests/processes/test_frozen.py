@@ -59,7 +59,7 @@ def lose():
 
 class Loading:  # of the modules that train, which is a phase of its own
     def find_spec(self, name, path=None, target=None):
-        if name == "mpitrain.cli.train":
+        if name == "mpitrain.api.train":
             lose()
 
 if phase == "launch":
@@ -93,7 +93,7 @@ def before(owner, name, what, condition=lambda *arguments, **names: True):
 import itertools
 from mpitrain.mpi import Transport
 from mpitrain.checkpoint import last
-from mpitrain.cli import train as run
+from mpitrain.api import train as run
 from mpitrain.__main__ import main
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.training.gradients import Learner

@@ -28,15 +28,15 @@ def slow(owner, name):
 
 class Loading:
     def find_spec(self, name, path=None, target=None):
-        if name == "mpitrain.cli.train" and rank == 1:
+        if name == "mpitrain.api.train" and rank == 1:
             work(name)
-        if name == "mpitrain.cli.pretraining":  # the last of what that one imports from there
-            import mpitrain.cli.setup, mpitrain.models.warm
+        if name == "mpitrain.api.pretraining":  # the last of what that one imports from there
+            import mpitrain.api.setup, mpitrain.models.warm
             if rank == 0:
                 slow(mpitrain.models.warm, "warm")
-                slow(mpitrain.cli.setup, "furnish")
+                slow(mpitrain.api.setup, "furnish")
             else:
-                slow(mpitrain.cli.setup, "prepare")
+                slow(mpitrain.api.setup, "prepare")
 
 sys.meta_path.insert(0, Loading())
 from mpitrain.__main__ import main
@@ -52,5 +52,5 @@ def test_work_that_takes_longer_than_the_deadline_ends_no_job(launch: Callable[.
     ended = launch(2, *words, "--out", "run", program=("slow.py",))
     assert ended.status == 0, ended.err
     worked = [line for line in ended.out.splitlines() if line.startswith("worked: ")]
-    assert sorted(worked) == [f"worked: {what}" for what in ("furnish", "mpitrain.cli.train", "prepare", "warm")]
+    assert sorted(worked) == [f"worked: {what}" for what in ("furnish", "mpitrain.api.train", "prepare", "warm")]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_reason"] == "finished"

@@ -23,8 +23,8 @@ from mpitrain import checkpoint
 from mpitrain.training.gradients import Learner
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.train import train_on
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.signals import STOPPED, Stop
 

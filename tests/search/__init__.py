@@ -41,9 +41,9 @@ import xxhash
 from threadpoolctl import threadpool_limits
 
 from mpitrain import flat
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.checkpoint import writer
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.train import train_on
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.cli import memory
+from mpitrain.api import memory
 from mpitrain.simulation.cluster import GradientCost
 
 CLUSTER = """

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from mpitrain.__main__ import main
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.train import train_on
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.mpi.order import MAGIC, TAGS, EventKind, LoggedEvent, LogHeader, LogWriter, Order, file_of

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.train import train_on
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.mpi import MPI
 from mpitrain.protocols.model_averaging import AveragingStepper
 from mpitrain.sampling.queue import Work
@@ -37,8 +37,8 @@ ORDERED = {
 UNDER_MPI = """
 import json, sys
 from pathlib import Path
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.train import train_on
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.signals import Stop
 abort_on_exception()

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mpitrain
+from mpitrain.api.python import _overrides
 from mpitrain.config import set_key
 from mpitrain.data.digits import prepare_digits
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
-from mpitrain.trained.python import _overrides
 
 TABLE: dict[str, object] = {"algorithm.name": "sgd", "training.epochs": 0.1, "run": {"threads": 1, "progress": "none"}}
 STRANGE = os.fsdecode(b"o\xff")  # no text in UTF-8

@@ -20,8 +20,8 @@ from pathlib import Path
 import h5py
 from mpitrain import checkpoint
 from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.train import train_on
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.signals import STOPPED, Stop
 
 def train(options):

@@ -175,7 +175,7 @@ def test_a_run_starts_from_the_pretrained_weights(launch: Callable[..., Any], tm
 
 WISHING = """
 import sys
-from mpitrain.cli import pretraining
+from mpitrain.api import pretraining
 from mpitrain.__main__ import main
 plain = pretraining.stand_by
 def wishing(session, *rest):

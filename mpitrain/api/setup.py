@@ -10,11 +10,11 @@ import numpy as np
 from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
+from mpitrain.api import memory, warnings
+from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.cli import doubts, memory
-from mpitrain.cli.arguments import TrainOptions
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.data.batch import Samples
@@ -22,7 +22,7 @@ from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.device.paced import Paced
 from mpitrain.device.phantom import Phantoms
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, some
 from mpitrain.files import write_below
 from mpitrain.flat import Array
 from mpitrain.models import torch_start
@@ -56,7 +56,7 @@ def prepare(
     transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code]
 ) -> tuple[Cpu, Corpus, Model]:
     """Build everything that depends on the user's files and keys and needs no communication; the network of `code`."""
-    if has_server(config) and config.run.exchange == "shared" and transport.nodes > 1:
+    if config.algorithm.has_master and config.run.exchange == "shared" and transport.nodes > 1:
         raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
     if transport.runtime.simulated and config.run.device == "gpu":
         raise BadInput("run.device = 'gpu': simulated ranks compute on the CPU")
@@ -68,9 +68,9 @@ def prepare(
     pace, make = transport.runtime.pace, partial(Phantoms, density=density) if options.phantom else Paced
     device = choose(config.run, transport.local_rank, unfit=lambda: _unfit(config)) if pace is None else make(pace)
     corpus = transport.runtime.once("the training part", lambda: _open(config, device))
-    torch_start.limit_threads(threads(config.run.threads, transport))
+    torch_start.limit_threads(transport.threads(config.run.threads))
     network = network_of(config, corpus.shape, corpus.classes, device, code, options.build)
-    torch_start.limit_threads(threads(config.run.threads, transport))
+    torch_start.limit_threads(transport.threads(config.run.threads))
     _require_whole_samples(config, corpus.samples)
     if transport.rank == 0 or not transport.runtime.simulated:
         memory.require(config, network, corpus, 0 if device.phantom else transport.runtime.simulated)
@@ -165,7 +165,7 @@ def new_session(
         pace=None if transport.runtime.pace is None else transport.runtime.pace.gradient,
         stopwatch=transport.stopwatch,
     )
-    alone = config.algorithm.workers(transport.size) == 1 and not has_server(config)
+    alone = config.algorithm.workers(transport.size) == 1 and not config.algorithm.has_master
     members = transport.members[:1] if alone else list(transport.members)
     if team is not None:
         members = [ranks[0] for ranks in team.all]
@@ -197,10 +197,6 @@ def _initial(transport: Transport, config: Config, network: Model, device: Cpu) 
     return theta.copy() if transport.runtime.simulated else theta
 
 
-def has_server(config: Config) -> bool:
-    return config.algorithm.has_master
-
-
 def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> MasterMonitor | None:
     """Give rank 0 a monitor with its files and the held-out parts and, on a resume, load the checkpoint. Bad input
     leaves the folder unchanged."""
@@ -230,7 +226,7 @@ def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> Mast
     if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:
-        slices, dtype = has_server(config) and session.transport.size > 1, np.dtype(config.training.dtype)
+        slices, dtype = config.algorithm.has_master and session.transport.size > 1, np.dtype(config.training.dtype)
         measuring = None
         if kept is not None and kept.measures:
             measuring = Measuring(kept, session.learner.corpus, config.training.seed, dtype, session.device)
@@ -257,8 +253,8 @@ def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> Mast
         witness=session.witness,
     )
     _say_start(session, resumed is not None)
-    of_data = [] if session.device.phantom else doubts.of_data(session.schedule, told.class_counts, corpora)
-    for line in (*of_data, *doubts.of_resume(session, before), *doubts.of_room(session, folder)):
+    of_data = [] if session.device.phantom else warnings.of_data(session.schedule, told.class_counts, corpora)
+    for line in (*of_data, *warnings.of_resume(session, before), *warnings.of_room(session, folder)):
         monitor.warn(line)
     if config.run.record_order and resumed is not None:
         monitor.warn(
@@ -296,7 +292,7 @@ def _write_documents(folder: Path, documents: dict[str, str]) -> None:
 def _say_start(session: Session, resume: bool) -> None:
     config, transport, monitor = session.config, session.transport, session.monitor
     ranks, workers = transport.size, session.workers
-    server = "a server and " if has_server(config) and ranks > 1 else ""
+    server = "a server and " if config.algorithm.has_master and ranks > 1 else ""
     idle = f", {len(idle_ranks(session))} idle" if idle_ranks(session) else ""
     if session.team is not None:
         sizes = sorted({len(team) for team in session.team.all})
@@ -304,7 +300,7 @@ def _say_start(session: Session, resume: bool) -> None:
     monitor.progress.line(
         f"mpitrain {__version__}: {name_of(config.algorithm)} on {some(ranks, 'rank')} "
         f"({server}{some(workers, 'worker')}{idle}), {some(transport.nodes, 'node')}, "
-        f"{some(threads(config.run.threads, transport), 'thread')} a rank, {session.device}"
+        f"{some(transport.threads(config.run.threads), 'thread')} a rank, {session.device}"
         + (f" ({session.device.why})" if session.device.why else "")
     )
     monitor.progress.line(
@@ -316,16 +312,3 @@ def _say_start(session: Session, resume: bool) -> None:
     place = {"samples": session.state.trained, "seconds": session.state.seconds}  # where a resumed run goes on
     who = {"algorithm": name_of(config.algorithm), "ranks": ranks, "workers": workers}
     monitor.write("start", **who, mpi=library(), resumed=resume, version=__version__, **place)
-
-
-def some(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
-
-
-def threads(told: int, transport: Transport) -> int:
-    """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else its share of the cores it may use.
-    Simulated ranks have one, or as many as those whose training they replay."""
-    if transport.runtime.threads:
-        return transport.runtime.threads
-    asked = told or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
-    return asked or transport.cores

@@ -12,8 +12,7 @@ import numpy as np
 
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import last
-from mpitrain.cli.setup import has_server, some
-from mpitrain.errors import BadInput, named, printable
+from mpitrain.errors import BadInput, named, printable, some
 from mpitrain.files import Record, read_text, write_below
 from mpitrain.flat import on_host
 from mpitrain.monitoring import trace
@@ -40,7 +39,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     counts = np.array(
         [traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent, within.bytes_sent], dtype=np.int64
     )
-    if transport.rank == 0 and has_server(session.config) and transport.size > 1:
+    if transport.rank == 0 and session.config.algorithm.has_master and transport.size > 1:
         counts[:] = 0  # the server's side mirrors its workers'
     transport.sum(counts, "the end")
     of_kinds = transport.stopwatch.read()
@@ -72,7 +71,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
             print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
         status = elsewhere or STATUS[reason]
     if recorder is not None:
-        has_master = has_server(session.config) and transport.size > 1
+        has_master = session.config.algorithm.has_master and transport.size > 1
         trace.write(transport, recorder, monitor, session.members[0] if has_master else None)
     return int(transport.broadcast(str(status).encode(), "the end"))
 
@@ -161,11 +160,11 @@ def _said_before(session: Session, monitor: MasterMonitor, stopped: bool) -> Rec
         before = json.loads(read_text(monitor.folder / "summary.json"))
     except (OSError, ValueError, RecursionError):
         return None
-    now = {"exit_reason": _ending(session, monitor, stopped)[0], "parameters_sha256": _sha256(session)}
+    now = {"exit_reason": _ending(session, monitor, stopped)[0], "parameters_sha256": sha256(session)}
     return before if isinstance(before, dict) and all(before.get(key) == now[key] for key in now) else None
 
 
-def _sha256(session: Session) -> str | None:
+def sha256(session: Session) -> str | None:
     """Of the model; a phantom has none."""
     return None if session.device.phantom else hashlib.sha256(session.state.little_endian()).hexdigest()
 
@@ -201,7 +200,7 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
         **({"bytes_sent_within_teams": counts[3]} if session.team is not None else {}),
         "exchange": session.exchange,
         **counters.summary(),
-        "parameters_sha256": _sha256(session),
+        "parameters_sha256": sha256(session),
         "resumed_samples": counters.trained_before,
         "resumed_seconds": before,
         "exit_reason": reason,
@@ -231,7 +230,7 @@ def _closing_rows(
         ("samples", f"{session.state.trained:,} in {seconds_text(seconds)} s{rate}"),
         ("updates", f"{counters.updates:,}{since}{stale}"),
         ("exchanged", exchanged),
-        ("time", shares_text(times[has_server(session.config) and len(times) > 1 :])),
+        ("time", shares_text(times[session.config.algorithm.has_master and len(times) > 1 :])),
     ]
     if counters.refusals:
         rows.append(("refused", f"{some(counters.refusals, 'gradient')} with elements that are not finite"))

@@ -6,8 +6,8 @@ from itertools import count
 from pathlib import Path
 
 from mpitrain.algorithms import name_of
+from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint.lease import Lease, user
-from mpitrain.cli.arguments import TrainOptions
 from mpitrain.config import Config
 from mpitrain.errors import BadInput
 from mpitrain.monitoring import trace

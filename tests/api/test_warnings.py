@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.cli import doubts
+from mpitrain.api import warnings
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ def test_what_is_probably_not_intended(
     settings: list[str], counts: Sequence[int], measured: Collection[str], warned: list[str]
 ) -> None:
     schedule = configuration.load(None, settings).schedule(100)
-    found = list(doubts.of_data(schedule, counts, measured))
+    found = list(warnings.of_data(schedule, counts, measured))
     assert len(found) == len(warned) and all(map(str.startswith, found, warned)), found

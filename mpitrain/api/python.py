@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 
-from mpitrain.cli.arguments import TrainOptions
-from mpitrain.cli.train import configured
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import configured
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, TrainingFailed

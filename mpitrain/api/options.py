@@ -1,0 +1,39 @@
+"""What is to be trained, and where: the same from the command line, in a simulation and in Python."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.errors import BadInput
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What `train` is told."""
+
+    config: Path | None = None
+    overrides: tuple[str, ...] = ()
+    out: Path | None = None
+    resume: Path | None = None
+    continued: Path | None = None  # --continue: resume if there is an intact checkpoint, otherwise start
+    replayed: Path | None = None  # the run folder whose record is replayed
+    trust: bool = False  # execute the code that a resumed or replayed run folder of another user names
+    new_code: bool = False  # execute the user's files as they are now, not as a resumed run was trained with them
+    print_config: bool = False
+    checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
+    build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
+    phantom: bool = False  # simulate time and traffic alone
+    density: float = 0.0  # of a phantom: entries sent of each gradient, by its length
+    whole: str = ""  # the whole configuration, instead of a file and overrides
+
+
+def from_arguments(given: argparse.Namespace) -> TrainOptions:
+    """What the arguments of `train` say. Raises BadInput."""
+    if given.resume and given.config:
+        raise BadInput("--resume takes the configuration of the run; change it by --set")
+    same = {name: getattr(given, name) for name in ("config", "out", "resume", "continued", "trust", "new_code")}
+    for name in ("trust", "new_code"):
+        if same[name] and not (given.resume or given.continued):
+            raise BadInput(f"--{name.replace('_', '-')}: only where a run goes on: with --resume or --continue")
+    return TrainOptions(overrides=tuple(given.set), print_config=given.print_config, **same)
