@@ -428,7 +428,7 @@ MUTATIONS = [
     ),
     Mutation(
         "ranges to hand out again are lost at a resume",
-        "cli/train.py",
+        "api/train.py",
         "    state.queue.returned = msgspec.json.decode(",
         "    state.queue.returned = [] and msgspec.json.decode(",
         f"{SERVERS} {ELASTIC}",
