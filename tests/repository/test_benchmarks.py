@@ -46,10 +46,12 @@ TRIALS = {
     "checkpoint/stops.py": Trial("asgd --width 0.02 --frames 3000 --every 0.1 --epochs 10", 3),
     "codec/exchange.py": Trial("1 100000"),
     "compute/step.py": Trial("--repeats 1", wants=("torch",)),
-    "elastic/admm.py": Trial("{out}/admm.png --turns 400", wants=("matplotlib",)),
-    "elastic/figure2.py": Trial("digits {out} --taus 1 --quick --set training.epochs=0.1", wants=("matplotlib",)),
-    "elastic/figure4.py": Trial("{out} --width 0.01 --samples 1300 --epochs 1 --rates 1"),
-    "elastic/sweep.py": Trial(
+    "papers/elastic/admm.py": Trial("{out}/admm.png --turns 400", wants=("matplotlib",)),
+    "papers/elastic/figure2.py": Trial(
+        "digits {out} --taus 1 --quick --set training.epochs=0.1", wants=("matplotlib",)
+    ),
+    "papers/elastic/figure4.py": Trial("{out} --width 0.01 --samples 1300 --epochs 1 --rates 1"),
+    "papers/elastic/sweep.py": Trial(
         "{out} --quick --only workers --methods msgd downpour --epochs 0.2", wants=("matplotlib",)
     ),
     "gpu/run.sh": Trial("--try {out}/gpu.json", wants=("g++",), variables=(f"PYTHONPATH={ROOT}/tests/fake_cupy",)),
@@ -72,16 +74,16 @@ TRIALS = {
     "scaling/scaling.py": Trial("1 2 asgd sparse-delta", 3),
     "simulation/cost.py": Trial("4 1 asgd"),
     "simulation/validate.py": Trial("{calibrated} --rounds 1 --rates --only allreduce --epochs 1"),
-    "sparse/forty.py": Trial("{out} {frames} epochs --set training.epochs=0.01 --set pretraining.samples=200"),
+    "papers/sparse/forty.py": Trial("{out} {frames} epochs --set training.epochs=0.01 --set pretraining.samples=200"),
     "sparse/hosts.py": Trial(
         f"--rounds 1 --rates none --minibatches 1 1 1 --torch {sys.executable}", wants=("hosts", "torch")
     ),
     "sparse/rates.py": Trial("1 1", 2),
-    "sparse/start.py": Trial("{out} {frames} --peers 2 --width 0.02 --minibatches 1"),
-    "sparse/study.py": Trial(f"teams digits {{out}} {SHORT}"),
-    "speech/study.py": Trial("minibatch {frames} {out} --sizes 64 128 --layers 1 --set training.epochs=0.05"),
-    "staleness/zeros.py": Trial("{frames} --width 0.05 --epochs 1"),
-    "staleness/study.py": Trial("grid digits {out} --rates 0.1 --set training.epochs=0.05"),
+    "papers/sparse/start.py": Trial("{out} {frames} --peers 2 --width 0.02 --minibatches 1"),
+    "papers/sparse/study.py": Trial(f"teams digits {{out}} {SHORT}"),
+    "papers/speech/study.py": Trial("minibatch {frames} {out} --sizes 64 128 --layers 1 --set training.epochs=0.05"),
+    "papers/staleness/zeros.py": Trial("{frames} --width 0.05 --epochs 1"),
+    "papers/staleness/study.py": Trial("grid digits {out} --rates 0.1 --set training.epochs=0.05"),
     "torch/accuracy.py": Trial("tdnn {frames} 1 1", wants=("torch",)),
     "torch/allreduce.py": Trial("resnet 1", 2, wants=("torch",)),
     "torch/presets.py": Trial("1 digits-cnn", wants=("torch",)),
@@ -131,9 +133,10 @@ def test_every_script_is_in_the_table() -> None:
 
 def test_every_folder_is_in_the_index() -> None:
     """benchmarks/README.md has a line for each."""
-    folders = {path.name for path in BENCHMARKS.iterdir() if path.is_dir() and not path.name.startswith("__")}
+    scripts = [path for ending in ("py", "sh") for path in BENCHMARKS.glob(f"*/**/*.{ending}")]
+    folders = {str(path.parent.relative_to(BENCHMARKS)) for path in scripts}
     index = (BENCHMARKS / "README.md").read_text()
-    assert set(re.findall(r"^\| \[`(\w+)/`\]\(\1/\)", index, re.MULTILINE)) == folders
+    assert set(re.findall(r"^\| \[`([\w/]+)/`\]\(\1/\)", index, re.MULTILINE)) == folders
 
 
 @pytest.fixture(scope="module")
@@ -226,12 +229,12 @@ def test_too_few_ranks_are_refused(name: str, run_command: Callable[..., Any]) -
 #: Arguments with which something that the script starts fails, and what is said.
 BROKEN = {
     "bits/bits.py": ("here --only sgd --ranks 1 --epochs -1", "training.epochs"),
-    "elastic/figure2.py": ("digits {out} --taus 1 --quick --set model.width=-1", "model.width"),
-    "elastic/sweep.py": ("{out} --quick --only workers --methods msgd --epochs -1", "training.epochs"),
+    "papers/elastic/figure2.py": ("digits {out} --taus 1 --quick --set model.width=-1", "model.width"),
+    "papers/elastic/sweep.py": ("{out} --quick --only workers --methods msgd --epochs -1", "training.epochs"),
     "prepare/speech.py": ("--hours -1 --turns 1", "--hours -1"),
     "simulation/cost.py": ("4 1 nothing", "nothing"),
     "sparse/hosts.py": ("--rounds 1 --rates none --minibatches -1 1 1", "rates.py: exit status"),
-    "speech/study.py": ("minibatch {frames} {out} --set model.width=-1", "model.width"),
+    "papers/speech/study.py": ("minibatch {frames} {out} --set model.width=-1", "model.width"),
     "torch/accuracy.py": ("tdnn {out} 1 1", "tdnn, seed 1: exit status 2"),
     "versions/lockstep.py": ("{checkout} {out} --what accumulate-0.01", "No such file"),
 }

@@ -1,6 +1,6 @@
 """EASGD's Figure 2 to its protocol: test error against the clock, four workers, τ ∈ {1, 4, 16, 64}.
 
-python benchmarks/elastic/figure2.py CORPUS OUT [--set KEY=VALUE] [--rates FACTOR] [--taus 1 4 16 64] [--quick]
+python benchmarks/papers/elastic/figure2.py CORPUS OUT [--set KEY=VALUE] [--rates FACTOR] [--taus 1 4 16 64] [--quick]
 
 All runs start from one point (`model.seed = 1`). Each method tries every rate of RATES times FACTOR with
 `training.seed = 1`; that of the smallest test error is run with three seeds, as in the paper (Zhang, Choromanska &
@@ -20,7 +20,7 @@ from typing import Any
 from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import launch
 from launch import CLUSTER, PERCEPTRON, simulate, table
 

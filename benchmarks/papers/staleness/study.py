@@ -1,9 +1,9 @@
 """What more workers cost in accuracy per sample, and why (Chan & Lane 2014).
 
-python benchmarks/staleness/study.py limits               the largest stable rate by theory: no training
-python benchmarks/staleness/study.py grid CORPUS OUT      accuracy by workers, momentum, minibatches a push, and rate
-python benchmarks/staleness/study.py causes CORPUS OUT    one thing changed, at one worker's best rate (or --rate)
-python benchmarks/staleness/study.py equal CORPUS OUT     five workers against one: which rates reach its accuracy?
+python benchmarks/papers/staleness/study.py limits           the largest stable rate by theory: no training
+python benchmarks/papers/staleness/study.py grid CORPUS OUT  accuracy by workers, momentum, minibatches a push, and rate
+python benchmarks/papers/staleness/study.py causes CORPUS OUT  one thing changed, at one worker's best rate (or --rate)
+python benchmarks/papers/staleness/study.py equal CORPUS OUT  five workers against one: which rates reach its accuracy?
 
 `digits` for CORPUS takes the embedded digits. Workers take turns (`order = "round-robin"`), on simulated ranks, so that
 every gradient of K workers is K − 1 pushes old, and every run is repeatable to the bit. Runs that are in OUT are not
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import launch
 from launch import CLUSTER, PERCEPTRON, simulate, table
 

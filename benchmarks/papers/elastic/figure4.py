@@ -1,6 +1,6 @@
 """EASGD's Figure 4 in small: four workers on synthetic images of ImageNet's size, the recipe's network and exchange.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/elastic/figure4.py OUT [--width 0.03] [--samples 4096] [--epochs 8]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/papers/elastic/figure4.py OUT [--width 0.03] [--samples 4096] [--epochs 8]
 
 Virtual seconds of the paper's cluster to three test errors: `msgd` on one rank, `downpour` with τ = 1, `easgd` and
 `eamsgd` with τ = 10, each at the rate that comes to the least of them first. `jobs/configs/easgd-imagenet2015.toml`
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "papers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from launch import simulate, table
 from recipes import CASES, RECIPES, corpus
 

@@ -1,10 +1,10 @@
 """Strom 2015 on forty nodes: Figure 1, and Tables 3 and 4, on the simulated cluster of the paper.
 
     python -m mpitrain prepare speech BN --language bn --hours 0.5 --classes 200 --bins 20
-    python benchmarks/sparse/forty.py OUT BN epochs         Figure 1: error by epoch, one node and forty
-    python benchmarks/sparse/forty.py OUT BN thresholds     Table 3
-    python benchmarks/sparse/forty.py OUT BN sizes          Table 4
-    python benchmarks/sparse/forty.py OUT BN minibatches    §4: which minibatch would be selected at the start?
+    python benchmarks/papers/sparse/forty.py OUT BN epochs         Figure 1: error by epoch, one node and forty
+    python benchmarks/papers/sparse/forty.py OUT BN thresholds     Table 3
+    python benchmarks/papers/sparse/forty.py OUT BN sizes          Table 4
+    python benchmarks/papers/sparse/forty.py OUT BN minibatches    §4: which minibatch would be selected at the start?
 
 As in the paper, a network is pre-trained layer by layer, then trained on ten nodes for an epoch and on forty for the
 others, of which the bytes and the speed are told. A minibatch of 16 stands for one of 1024; the paper's network is an
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "papers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from launch import converged, table
 from small import COMMON, Small, overrides
 

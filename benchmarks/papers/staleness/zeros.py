@@ -1,7 +1,8 @@
 """How many elements of a minibatch's gradient are exactly zero, and why? (Chan & Lane 2014, §3.4: "around 30%")
 
     python -m mpitrain prepare speech BN --language bn --hours 0.5 --classes 200 --bins 23
-    OPENBLAS_NUM_THREADS=1 python benchmarks/staleness/zeros.py BN [--preset chan2014-cnn] [--width 0.25] [--epochs 6]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/papers/staleness/zeros.py BN [--preset chan2014-cnn]
+        [--width 0.25] [--epochs 6]
 
 One rank trains by momentum; after each epoch but the first, and before it, come gradients of minibatches of 256 that it
 does not use. Their frames are drawn from all, as in training, or are neighbours; dropout draws for each example, as in
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launch import table
 
 from mpitrain.data.batch import Batch

@@ -1,7 +1,7 @@
 """Test error and loss against wall clock and samples: τ ∈ {1, 4, 16, 64} with p = 4, and p ∈ {4, 8, 16} with τ = 10.
 
-    python benchmarks/elastic/sweep.py OUT [--data DIR --preset NAME] [--epochs E] [--only tau|workers|block] [--quick]
-        [--methods NAME ...] [--set KEY=VALUE] [--unstable ERROR] [--rates FACTOR]
+    python benchmarks/papers/elastic/sweep.py OUT [--data DIR --preset NAME] [--epochs E] [--only tau|workers|block]
+        [--quick] [--methods NAME ...] [--set KEY=VALUE] [--unstable ERROR] [--rates FACTOR]
 
 Figures 2 and 3 of Zhang, Choromanska & LeCun 2015: every method from the same start, each with every learning rate of
 RATES times FACTOR, the best by its smallest test error. Runs are kept under OUT and not repeated. Writes
@@ -19,7 +19,7 @@ from typing import Any
 
 from mpitrain.report.runs import read_run
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import launch
 
 #: Learning rates tried, by method (digits; the paper's own are for CIFAR). τ of mdownpour is always 1.

@@ -1,6 +1,6 @@
 """Is trained round-robin ADMM unstable where Figure 1 of Zhang, Choromanska & LeCun 2015 says so, and only there?
 
-    python benchmarks/elastic/admm.py OUT.png [--turns N]
+    python benchmarks/papers/elastic/admm.py OUT.png [--turns N]
 
 Trains x²/2 from x = 1000 by the program's own protocol, three workers and a centre as simulated ranks, in round-robin
 order at two settings on either side of the boundary, and compares x̃ with the composite map that `mpitrain stability`

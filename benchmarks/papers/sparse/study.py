@@ -1,11 +1,11 @@
 """What sparse delta exchange costs in accuracy and saves in traffic (Strom 2015, §2.5, Table 3).
 
 python -m mpitrain prepare speech CORPUS --language bn --hours 1 --classes 1998 --bins 20
-python benchmarks/sparse/study.py thresholds CORPUS OUT     Table 3: by threshold, two ranks
-python benchmarks/sparse/study.py accuracy CORPUS OUT       sgd and 2, 4, 8 ranks, three seeds each
-python benchmarks/sparse/study.py bits CORPUS OUT           §2.5: 1, 2, 4 bits and unquantised at equal traffic
-python benchmarks/sparse/study.py teams CORPUS OUT          §4: 2 × 2 and 2 × 4 ranks against 4 and 8, simulated
-python benchmarks/sparse/study.py peers digits OUT          1 to 32 peers with the default keys, simulated
+python benchmarks/papers/sparse/study.py thresholds CORPUS OUT     Table 3: by threshold, two ranks
+python benchmarks/papers/sparse/study.py accuracy CORPUS OUT       sgd and 2, 4, 8 ranks, three seeds each
+python benchmarks/papers/sparse/study.py bits CORPUS OUT           §2.5: 1, 2, 4 bits and unquantised at equal traffic
+python benchmarks/papers/sparse/study.py teams CORPUS OUT          §4: 2 × 2 and 2 × 4 ranks against 4 and 8, simulated
+python benchmarks/papers/sparse/study.py peers digits OUT          1 to 32 peers with the default keys, simulated
 
 `digits` for CORPUS takes the embedded digits. Runs that are already in OUT are not repeated. `--set KEY=VALUE`
 overrides the settings of all runs.
@@ -19,7 +19,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import launch
 from launch import converged, run, simulate, table
 

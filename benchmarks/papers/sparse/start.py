@@ -1,7 +1,8 @@
 """The recipe of `strom2015` after its pre-training: the loss over 200 minibatches of each of 1, 2, 5 and 10 peers.
 
     python -m mpitrain prepare speech BN --language bn --hours 0.3 --classes 200 --bins 20
-    OPENBLAS_NUM_THREADS=1 python benchmarks/sparse/start.py OUT BN [--peers 1 2 5 10] [--width 1] [--set KEY=VALUE ...]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/papers/sparse/start.py OUT BN [--peers 1 2 5 10] [--width 1]
+        [--set KEY=VALUE ...]
 
 The recipe's first stage, the first sixth of an epoch of 368 million samples, on the simulated cluster of the paper. The
 loss is of a fixed subset of the training part. Runs that are in OUT are not repeated.
@@ -17,10 +18,10 @@ from mpitrain.data.corpus import open_corpus
 from mpitrain.report.runs import read_run
 from mpitrain.simulation.clusters import find
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launch import converged, table
 
-RECIPE = Path(__file__).resolve().parents[2] / "jobs" / "configs" / "strom2015.toml"
+RECIPE = Path(__file__).resolve().parents[3] / "jobs" / "configs" / "strom2015.toml"
 EVALUATIONS, SAMPLES = 10, 256  # after the first; of a minibatch
 SHARED: dict[str, Any] = {
     "stages": [],

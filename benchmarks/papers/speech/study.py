@@ -1,9 +1,9 @@
 """The papers' speech tables on a corpus from `prepare speech`.
 
 python -m mpitrain prepare speech CORPUS --language bn --hours 1 --classes 1998 --bins 23
-python benchmarks/speech/study.py workers CORPUS OUT      Chan & Lane's Tables 1 and 2: 1 to 5 workers
-python benchmarks/speech/study.py causes CORPUS OUT       why four workers learn less an epoch than one
-python benchmarks/speech/study.py minibatch CORPUS OUT    Zhang's Figure 2
+python benchmarks/papers/speech/study.py workers CORPUS OUT      Chan & Lane's Tables 1 and 2: 1 to 5 workers
+python benchmarks/papers/speech/study.py causes CORPUS OUT       why four workers learn less an epoch than one
+python benchmarks/papers/speech/study.py minibatch CORPUS OUT    Zhang's Figure 2
 
 Runs that are in OUT are not repeated. `--set KEY=VALUE` overrides what the tables set.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launch import run, table
 
 COMMON: dict[str, Any] = {"training.seed": 1, "run.checkpoint_every": 0, "run.threads": 1, "model.dropout": 0.0}
