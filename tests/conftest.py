@@ -24,6 +24,7 @@ from mpitrain.checkpoint.state import fresh
 from mpitrain.data.batch import Batch
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
+from mpitrain.monitoring.figures import RankFigures
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session
@@ -250,6 +251,7 @@ def make_session(
     theta = network.initial(config.training.seed, np.dtype(dtype))
     state = fresh(config.algorithm, theta, Queue(corpus.samples, schedule.total))
     per_sample = config.training.rate_per == "sample"
+    figures = RankFigures()
     learner = Learner(
         network,
         corpus,
@@ -259,10 +261,11 @@ def make_session(
         independent=config.algorithm.independent,
         chunked=config.algorithm.chunked,
         device=device,
+        figures=figures if config.run.gradient_statistics else None,
     )
     members = list(range(transport.size))
     clock = time.monotonic
-    return Session(config, transport, members, network, learner, schedule, state, clock, device=device)
+    return Session(config, transport, members, network, learner, schedule, state, clock, device=device, figures=figures)
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     of_kinds = transport.stopwatch.read()
     if recorder is not None:
         trace.end(transport, session.counters, recorder)
+    if session.config.run.gradient_statistics:
+        session.figures.gather(transport)
     gathered = transport.gather_texts(json.dumps(of_kinds), "the ranks' times")
     replicas = None
     if session.config.algorithm.replicated and not session.device.phantom:

@@ -32,6 +32,7 @@ from mpitrain.models.partition import stages
 from mpitrain.models.phantom import PhantomModel
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.evaluation import Evaluation, Subset
+from mpitrain.monitoring.figures import RankFigures
 from mpitrain.monitoring.measuring import Measuring
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
@@ -151,6 +152,7 @@ def new_session(
     team = None
     if config.run.team != 1:
         team = Team(transport, divide(config.run.team, transport.node_leaders))
+    figures = RankFigures()
     make = partial(Leading, team) if team is not None and team.leads else Learner
     learner = make(
         network,
@@ -164,6 +166,7 @@ def new_session(
         deadline=config.run.deadline,
         pace=None if transport.runtime.pace is None else transport.runtime.pace.gradient,
         stopwatch=transport.stopwatch,
+        figures=figures if config.run.gradient_statistics else None,
     )
     alone = config.algorithm.workers(transport.size) == 1 and not config.algorithm.has_master
     members = transport.members[:1] if alone else list(transport.members)
@@ -182,6 +185,7 @@ def new_session(
         stop,
         device=device,
         team=team,
+        figures=figures,
         witness=witness or Witness(),
     )
     session.counters.measures = not device.phantom

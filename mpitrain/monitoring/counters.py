@@ -4,23 +4,9 @@ from collections import Counter
 
 from mpitrain.checkpoint.state import State
 from mpitrain.files import Record
+from mpitrain.monitoring.figures import RankFigures
 from mpitrain.sampling.means import Mean
 from mpitrain.stopwatch import Listener
-
-
-class Extra:
-    """Counts that a protocol keeps by itself, such as these constant `totals`."""
-
-    def __init__(self, totals: Record | None = None) -> None:
-        self._totals = totals or {}
-
-    def recent(self) -> Record:
-        """Counts since the last call, for a "train" record."""
-        return {}
-
-    def whole(self) -> Record:
-        """Counts since the start of the program, for summary.json."""
-        return self._totals
 
 
 class Counters:
@@ -28,16 +14,16 @@ class Counters:
 
     listener: Listener | None = None
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, figures: RankFigures) -> None:
+        self.figures = figures
+        self.totals: Record = {}  # what a protocol counts by itself, for the summary
         self.updates, self.refusals, self.busy = 0, 0, 0.0
         self.staleness_sum, self.staleness_max = 0, 0
         self.traffic: dict[int, float] = {}  # bytes sent and received, as reported by each worker
-        self._extra = Extra()
         self.trained_now = 0
         self._numbered = True
         self.measures = True  #: whether losses are those of gradients, and not of phantoms
         self._stalenesses: Counter[int] = Counter()
-        self._zeros, self._cosines = Mean(), Mean()
         self._recent = Mean()  # loss since the last call of recent_loss
         self._recent_loss: float | None = None  # None until samples have been trained on
         self.resume(state)
@@ -69,13 +55,6 @@ class Counters:
         """Add a gradient that was not finite."""
         self.refusals += 1
 
-    def gradient_statistics(self, zeros: float, minibatches: int, cosine: float | None) -> None:
-        """Add the mean fraction of exact zeros in the gradients of `minibatches`, and the cosine between two workers'
-        sums (Chan & Lane §3.4)."""
-        self._zeros.add(zeros * minibatches, minibatches)
-        if cosine is not None:
-            self._cosines.add(cosine)
-
     def exchanged(self, worker: int, nbytes: float) -> None:
         """Set the bytes that a worker has sent and received so far."""
         self.traffic[worker] = nbytes
@@ -83,10 +62,6 @@ class Counters:
     def unnumbered(self) -> None:
         """Report staleness as unknown, since no server numbers the updates."""
         self._numbered = False
-
-    def include(self, extra: Extra) -> None:
-        """Include the counts that the protocol keeps by itself in records and in the summary."""
-        self._extra = extra
 
     # ---- results
 
@@ -103,7 +78,7 @@ class Counters:
 
     def record(self) -> Record:
         """Counts for a "train" record."""
-        return {"updates": self.updates, **self._staleness(), **self._extra.recent()}
+        return {"updates": self.updates, **self._staleness(), **self.figures.recent()}
 
     def summary(self) -> Record:
         """Counts for summary.json."""
@@ -112,13 +87,11 @@ class Counters:
             **self._staleness(),
             "gradients_refused": self.refusals,
             "server_busy_seconds": self.busy,
-            **self._extra.whole(),
+            **self.totals,
+            **self.figures.whole(),
         }
         if self.staleness_max:
             counted["staleness_histogram"] = {str(age): self._stalenesses[age] for age in sorted(self._stalenesses)}
-        if self._zeros.count:
-            counted["gradient_zeros_mean"] = self._zeros.value
-            counted["gradient_cosine_mean"] = self._cosines.value
         return counted
 
     @property

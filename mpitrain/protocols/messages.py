@@ -20,6 +20,7 @@ from mpitrain.training.context import Session
 _LARGEST = 1.7976931348623157e308
 Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Amounts = dict[str, tuple[Finite, Count]]  # sums of figures, and of how many values they are
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -72,6 +73,12 @@ class Report(Message, frozen=True):
     samples: Count
     loss: Finite  # summed over samples
     exchanges: Count
+
+
+class Given(Message, frozen=True):
+    """The figures that I have given since I told you last."""
+
+    amounts: Amounts
 
 
 class PeriodLosses(Message, frozen=True):
@@ -284,10 +291,22 @@ class Channel(Generic[T]):
 
 
 FromWorker = (
-    Claim | Ready | Gradient | Pull | Pulled | Move | Report | PeriodLosses | Unused | Copied | Done | StopRequest
+    Claim
+    | Ready
+    | Gradient
+    | Pull
+    | Pulled
+    | Move
+    | Report
+    | Given
+    | PeriodLosses
+    | Unused
+    | Copied
+    | Done
+    | StopRequest
 )
 FromMaster = Assignment | Place | Piece | Grant | Added | Falls | Finish | Leave | Save | Resume
-FromPeer = Totals | Reached | Meeting
+FromPeer = Totals | Given | Reached | Meeting
 FromLeader = Share | Attend | Over
 
 TO_MASTER: Channel[FromWorker] = Channel(Tag.TO_MASTER, FromWorker)

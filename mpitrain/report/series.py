@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mpitrain.files import Record
+from mpitrain.monitoring.figures import FIGURES
 from mpitrain.monitoring.records import errors
 from mpitrain.report.runs import StoredRun
 from mpitrain.report.values import finite
@@ -47,16 +48,6 @@ class Plot:
         return self.kind.log and all(point.value > 0 for curve in self.curves.values() for point in curve)
 
 
-EXCHANGE = (
-    PlotKind("density", "Share of elements sent", "percent", log=True),
-    PlotKind("threshold", "Threshold", log=True),
-    PlotKind("residual_norm", "Norm of the residual"),
-    PlotKind("compression_ratio", "Compression: dense bytes per byte sent", log=True),
-    PlotKind("bytes_per_minibatch", "Bytes sent per minibatch", "bytes", log=True),
-    PlotKind("bits_per_element", "Bits per element sent", log=True),
-)
-
-
 def plots(runs: list[StoredRun]) -> list[Plot]:
     """All plots for which at least one run has data."""
     found = [Plot(PlotKind("train_loss", "Training loss", log=True), _each(runs, train_loss))]
@@ -71,7 +62,11 @@ def plots(runs: list[StoredRun]) -> list[Plot]:
     shares = _each(runs, ages_of_updates)
     found.append(Plot(PlotKind("staleness_histogram", "Share of updates by staleness", "percent"), shares, "staleness"))
     found.append(Plot(PlotKind("bytes_exchanged", "Bytes sent and received so far", "bytes"), _each(runs, exchanged)))
-    found += [Plot(kind, _recorded(runs, kind.key)) for kind in EXCHANGE]
+    found += [
+        Plot(PlotKind(name, each.title, each.form, each.log), _recorded(runs, name))
+        for name, each in FIGURES.items()
+        if each.title
+    ]
     return [plot for plot in found if plot.curves]
 
 

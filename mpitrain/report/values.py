@@ -6,6 +6,7 @@ from typing import TypeGuard
 
 from mpitrain.errors import printable
 from mpitrain.files import Record
+from mpitrain.monitoring.figures import FIGURES
 from mpitrain.stopwatch import KINDS
 
 #: Numeric keys that a report uses, in addition to those that end in one of SUFFIXES.
@@ -13,8 +14,7 @@ NUMBERS = frozenset(
     {
         *("ranks", "workers", "epoch", "seconds", "samples", "samples_per_second", "updates", "server_busy_seconds"),
         *("staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "bytes_exchanged", "messages_sent"),
-        *("resumed_samples", "resumed_seconds", "communication_hidden", "compression_ratio", "density", "threshold"),
-        *("residual_norm", "bytes_per_minibatch", "bits_per_element"),
+        *("resumed_samples", "resumed_seconds", "communication_hidden", *FIGURES),
     }
 )
 SUFFIXES = ("_loss", "_error")

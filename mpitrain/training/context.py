@@ -12,6 +12,7 @@ from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.models.model import Model
 from mpitrain.monitoring.counters import Counters
+from mpitrain.monitoring.figures import RankFigures
 from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
@@ -53,10 +54,11 @@ class Session:
     monitor: Monitor = field(default_factory=Monitor)
     exchange: str = "none"  # how vectors travel
     team: Team | None = None
+    figures: RankFigures = field(default_factory=RankFigures)
     witness: Witness = field(default_factory=Witness)  # of what decides and does not follow from the input
 
     def __post_init__(self) -> None:
-        self.counters = Counters(self.state)
+        self.counters = Counters(self.state, self.figures)
 
     @property
     def workers(self) -> int:

@@ -11,10 +11,33 @@ from mpitrain.data.prefetch import DEADLINE
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices
-from mpitrain.models.model import Model
+from mpitrain.models.model import Consumer, Model, Ready
+from mpitrain.monitoring.figures import RankFigures
 from mpitrain.rng import stream
 from mpitrain.sampling.queue import Work
 from mpitrain.stopwatch import Stopwatch
+
+
+class Observed:
+    """Looks at the parts of a minibatch's mean gradient before `then` uses them."""
+
+    def __init__(self, out: Array, then: Ready | None) -> None:
+        self._out, self._then, self._nonzero = out, then, 0
+        self.on_ready: Ready = Consumer(out, self._use) if isinstance(then, Consumer) else self._use_in_place
+
+    def give(self, figures: RankFigures) -> None:
+        """Give the figures of the whole gradient."""
+        figures.give("gradient_zeros_mean", 1.0 - self._nonzero / self._out.size)
+
+    def _use_in_place(self, part: slice) -> None:
+        self._use(part, self._out[part])
+
+    def _use(self, part: slice, g: Array) -> None:
+        self._nonzero += int(np.count_nonzero(g))
+        if isinstance(self._then, Consumer):
+            self._then.use(part, g)
+        elif self._then is not None:
+            self._then(part)
 
 
 class Learner:
@@ -25,7 +48,7 @@ class Learner:
     that order shuffles so many chunks of so many neighbours together (EASGD's prefetch). A corpus on
     disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
     gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for so many
-    samples.
+    samples. `figures` of the gradients are given if it is there.
     """
 
     def __init__(
@@ -42,9 +65,11 @@ class Learner:
         deadline: float = DEADLINE,
         pace: Callable[[int], None] | None = None,
         stopwatch: Stopwatch | None = None,
+        figures: RankFigures | None = None,
     ) -> None:
         self.network, self.corpus, self.device = network, corpus, device
         self._pace, self.stopwatch = pace, stopwatch or Stopwatch(lambda: 0.0)
+        self._figures = figures
         self.seed, self.per_sample, self.independent, self.chunked = seed, per_sample, independent, chunked
         self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
         self._asked: deque[Work] = deque()
@@ -94,10 +119,14 @@ class Learner:
         first = whole or work
         rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
         ready = on_ready if scale == 1.0 else self._scaled(out, scale, on_ready)
+        observed = Observed(out, ready) if self._figures is not None and scale else None
+        ready = ready if observed is None else observed.on_ready
         share = None if whole is None else (work.start - whole.start, whole.count)
         with self.stopwatch.on("computing"):
             loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, share=share)
             self.loader.stage()  # a GPU is still computing
+            if self._figures is not None and observed is not None:
+                observed.give(self._figures)
             return float(loss)
 
     def expect(self, works: Iterable[Work]) -> None:

@@ -64,6 +64,7 @@ class Together(Loop[Work]):
         super().__init__(session)
         self.state, self.ranks = session.state, session.members
         self.part = self.ranks.index(session.transport.rank)
+        self._gives_figures = session.config.run.gradient_statistics and len(self.ranks) > 1
 
     def step(self, work: Work) -> float:
         """One update; the minibatch's mean loss over all ranks."""
@@ -76,6 +77,8 @@ class Together(Loop[Work]):
     def advance(self, work: Work) -> None:
         """A step, and its loss counted."""
         loss = self.step(work)
+        if self._gives_figures:
+            self.session.figures.gather(self.session.transport)
         require_finite(loss, f"at update {self.state.index}")
         self.state.rate.observe(loss)
         self.session.counters.trained(work.count, loss * work.count)

@@ -26,6 +26,7 @@ FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     str: st.text(),
     **dict.fromkeys((Work, Work | None), st.builds(Work, integers, integers, integers, integers)),
+    messages.Amounts: st.dictionaries(st.text(), st.tuples(finite, st.integers(0, 2**64 - 1))),
     messages.Reason: st.sampled_from(get_args(messages.Reason)),
 }
 

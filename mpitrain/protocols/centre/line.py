@@ -15,6 +15,7 @@ from mpitrain.protocols.messages import (
     Falls,
     Finish,
     FromWorker,
+    Given,
     Gradient,
     Grant,
     Leave,
@@ -22,6 +23,7 @@ from mpitrain.protocols.messages import (
     PeriodLosses,
     Piece,
     Place,
+    Report,
     Resume,
     Save,
     StopRequest,
@@ -51,6 +53,8 @@ class Line:
         """Send a message."""
         self._told |= self.session.stop.flag or isinstance(message, Done)
         self.unheard += isinstance(message, PeriodLosses)
+        if isinstance(message, Gradient | Report) and (amounts := self.session.figures.take()):
+            TO_MASTER.tell(self.session, self.master, Given(amounts))
         TO_MASTER.tell(self.session, self.master, message)
 
     def look(self) -> bool:

@@ -2,7 +2,7 @@
 
 from mpitrain.errors import WireError
 from mpitrain.protocols.centre.interface import MastersCentre
-from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Finish, FromMaster, FromWorker, StopRequest
+from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Finish, FromMaster, FromWorker, Given, StopRequest
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
 
@@ -31,6 +31,9 @@ class Master(Trainer):
 
     def heed(self, sender: int, message: FromWorker) -> None:
         """Do what a worker's message asks for. Raises WireError naming it when that was not due."""
+        if isinstance(message, Given):
+            self.counters.figures.add(sender, message.amounts)
+            return
         raise WireError(f"rank {sender} sent {message}, which was not due")
 
     def work(self) -> bool:

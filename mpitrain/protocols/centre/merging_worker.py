@@ -15,7 +15,6 @@ from mpitrain.protocols.centre.interface import Claimed
 from mpitrain.protocols.centre.merged import MergedCentre
 from mpitrain.protocols.centre.own import OwnMerged
 from mpitrain.protocols.messages import Gradient
-from mpitrain.sampling.means import Mean
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop
 
@@ -35,7 +34,6 @@ class MergingWorker(Loop[Claimed]):
         self._total = np.empty_like(self.theta) if apart else centre.gradient
         self._outgoing = device.outgoing(self._total, centre.gradient) if apart else InPlace()
         self._local = Descent(self.options.optimizer(device.fast), self.theta)
-        self._counts_zeros = session.config.run.gradient_statistics
 
     def next_work(self) -> Claimed | None:
         """Samples from the master, once Θ includes the last gradient."""
@@ -58,7 +56,7 @@ class MergingWorker(Loop[Claimed]):
     def round(self, claimed: Claimed) -> Gradient:
         """One round of gradients from Θ_j; what their sum, which lies in `centre.gradient`, is over."""
         index, (work,) = self.pull(), claimed.works
-        total, eta, samples, loss, zeros = self._total, claimed.learning_rate, 0, 0.0, Mean()
+        total, eta, samples, loss = self._total, claimed.learning_rate, 0, 0.0
         minibatches = list(work.minibatches())
         self.session.learner.expect(minibatches)
         for number, minibatch in enumerate(minibatches, start=1):
@@ -68,13 +66,11 @@ class MergingWorker(Loop[Claimed]):
             loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
             samples += minibatch.count
             self.transport.heartbeat()
-            if self._counts_zeros:
-                zeros.add(self._zeros(target))
             if last or self.session.stop.flag or self.centre.asked_for(ready=number == self.options.period):
                 break
         if not known:  # the last minibatch was not known to be it
             self._outgoing.start(slice(0, total.size))
-        return Gradient(index, replace(work, count=samples), number, loss, zeros.value or 0.0)
+        return Gradient(index, replace(work, count=samples), number, loss)
 
     def _step(self, g: Array, total: Array, eta: float | None, part: slice) -> None:
         """s ← s + g and θ ← θ − ηg on a part whose gradient has just been computed, while it is in cache.
@@ -89,7 +85,3 @@ class MergingWorker(Loop[Claimed]):
                 self._local.step(b, g[b], eta, 0)
         if eta is None:
             self._outgoing.start(part)
-
-    @staticmethod
-    def _zeros(gradient: Array) -> float:
-        return 1.0 - float(np.count_nonzero(gradient)) / gradient.size

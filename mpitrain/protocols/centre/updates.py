@@ -63,16 +63,16 @@ class Updates:
         self.counters.updated(stale)
         state.rate.observe(told.loss / told.work.count * told.minibatches, told.minibatches)
         if self._previous is not None:
-            self._compare(gradient, told, worker)
+            self._compare(gradient, worker)
         state.index += 1
 
-    def _compare(self, gradient: Array, told: Gradient, worker: int) -> None:
-        """Chan & Lane §3.4: share of exact zeros in a minibatch's gradient, cosine between what two workers sent."""
-        previous, cosine = self._previous, None
+    def _compare(self, gradient: Array, worker: int) -> None:
+        """Chan & Lane §3.4: the cosine between what two workers sent."""
+        previous = self._previous
         assert previous is not None
         if self._previous_from not in (-1, worker):
             norms = np.linalg.norm(gradient) * np.linalg.norm(previous)
-            cosine = float(np.dot(gradient, previous) / norms) if norms else None
+            if norms:
+                self.counters.figures.give("gradient_cosine_mean", float(np.dot(gradient, previous) / norms))
         np.copyto(previous, gradient)
         self._previous_from = worker
-        self.counters.gradient_statistics(told.zeros, told.minibatches, cosine)

@@ -17,7 +17,6 @@ from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition
 from mpitrain.models.shared_part import SharedPart
-from mpitrain.monitoring.counters import Extra
 from mpitrain.protocols.hybrid.connected import Connected
 from mpitrain.protocols.hybrid.exchange import KINDS, OTHER, ActivationExchange, Synchroniser
 from mpitrain.protocols.hybrid.transfers import Transfers
@@ -34,7 +33,7 @@ def run(session: Session) -> None:
     session.say_exchange("collectives" if stepper.parts > 1 else "none")
     stepper.train()
     stepper.whole.gather()
-    session.counters.include(Extra(stepper.counted()))
+    session.counters.totals |= stepper.counted()
 
 
 class HybridStepper(Together):

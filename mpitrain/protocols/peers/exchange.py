@@ -6,7 +6,7 @@ from typing import Any
 from mpitrain.algorithms import SparseDelta
 from mpitrain.mpi.tags import Tag
 from mpitrain.ops.residual import Entries
-from mpitrain.protocols.messages import TO_PEER, FromPeer, Meeting, Reached, Totals, pack
+from mpitrain.protocols.messages import TO_PEER, FromPeer, Given, Meeting, Reached, Totals, pack
 from mpitrain.protocols.peers.mail import Inbox, Outbox
 from mpitrain.protocols.peers.replica import Replica, capacity
 from mpitrain.protocols.peers.rounds import END
@@ -33,6 +33,7 @@ class DeltaExchange:
         room = options.window if at_once else max(options.window, AHEAD)
         self.inbox = Inbox(transport, Tag.DELTA, self.peers, room * len(self.peers), most)
         self.tally = Tally(session.counters, state.theta.size, state.theta.itemsize)
+        self._figures = session.figures
         self._told: list[tuple[Any, bytes]] = []
         self.reached = 0  # the round that the master has told of
         self.meeting, self.requested = 0, -1  # numbers: of the next meeting, of the last one that was asked for
@@ -104,6 +105,8 @@ class DeltaExchange:
 
     def _heed(self, sender: int, message: FromPeer) -> None:
         match message:
+            case Given(amounts):
+                self._figures.add(sender, amounts)
             case Totals():
                 self.tally.take(sender, message)
             case Reached(place):

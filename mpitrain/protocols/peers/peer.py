@@ -7,7 +7,7 @@ from mpitrain.algorithms import SparseDelta
 from mpitrain.flat import Array
 from mpitrain.models.model import Consumer, Ready
 from mpitrain.ops.residual import Entries
-from mpitrain.protocols.messages import Reached, Totals
+from mpitrain.protocols.messages import Given, Reached, Totals
 from mpitrain.protocols.peers.compression import Compression
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.rounds import Rounds, Turn
@@ -46,7 +46,6 @@ class Peer(Trainer):
         self._reported = self._checked = session.clock()
         self._began = self._measured = self._reported
         if self.number == 0:
-            session.counters.include(self.exchange.tally)
             self._warn_of_coarse_steps()
 
     def compute(self, work: Work, settings: Settings, emit: bool) -> Entries:
@@ -81,6 +80,8 @@ class Peer(Trainer):
             self.measure()
         if self.number and now - self._reported >= REPORT_EVERY and self.exchange.told():
             self._reported = now
+            if amounts := self.session.figures.take():
+                self.exchange.tell([self.members[0]], Given(amounts))
             self.exchange.tell([self.members[0]], self.report)
         if self.number == 0:
             self.keep_records()

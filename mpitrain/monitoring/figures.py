@@ -1,0 +1,106 @@
+"""Figures: numbers that ranks give by name, and that the master combines over the ranks.
+
+They arrive in metrics.jsonl and TensorBoard (what was given since the last record), in summary.json (since the start of
+the program), and in the report. A new figure is an entry of FIGURES, and a `give` where its number is known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from mpitrain.errors import WireError
+from mpitrain.files import Record
+from mpitrain.mpi import Transport
+
+#: By name, the sum of what was given, and of how many values it is.
+Amounts = dict[str, tuple[float, int]]
+OWN = -1  # this rank, whichever it is
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`how` values are combined over time and ranks; "newest": the mean over the ranks of the newest of each.
+
+    The report plots it under its `title`, if it has one, as a "number", "percent" or "bytes", initially on a
+    logarithmic scale if `log`.
+    """
+
+    how: Literal["sum", "mean", "maximum", "newest"]
+    title: str = ""
+    form: str = "number"
+    log: bool = False
+
+
+FIGURES = {
+    "density": Figure("mean", "Share of elements sent", "percent", log=True),
+    "threshold": Figure("newest", "Threshold", log=True),
+    "residual_norm": Figure("newest", "Norm of the residual"),
+    "compression_ratio": Figure("mean", "Compression: dense bytes per byte sent", log=True),
+    "bytes_per_minibatch": Figure("mean", "Bytes sent per minibatch", "bytes", log=True),
+    "bits_per_element": Figure("mean", "Bits per element sent", log=True),
+    "emissions_skipped": Figure("sum"),
+    "gradient_zeros_mean": Figure("mean", "Share of exact zeros in a minibatch's gradient", "percent"),
+    "gradient_cosine_mean": Figure("mean", "Cosine between what two workers sent"),
+}
+
+
+class RankFigures:
+    """What was given on this rank and, on the master, what it was told by others."""
+
+    def __init__(self) -> None:
+        self._recent: dict[str, dict[int, tuple[float, int]]] = {}  # by name and rank
+        self._whole: dict[str, dict[int, tuple[float, int]]] = {}
+
+    def give(self, name: str, total: float, count: int = 1, rank: int = OWN) -> None:
+        """Add `count` values with this sum; for a "maximum" or the "newest", one value or none."""
+        for by_name in (self._recent, self._whole):
+            of_ranks = by_name.setdefault(name, {})
+            before, number = of_ranks.get(rank, (0, 0))
+            match FIGURES[name].how:
+                case "newest":
+                    of_ranks[rank] = total, count
+                case "maximum":
+                    of_ranks[rank] = max(before, total) if number else total, 1
+                case _:
+                    of_ranks[rank] = before + total, number + count
+
+    def take(self) -> Amounts:
+        """What this rank has given since the last call, to tell the master, which does not call this."""
+        recent, self._recent = self._recent, {}
+        return {name: of_ranks[OWN] for name, of_ranks in recent.items()}
+
+    def add(self, rank: int, told: Mapping[str, tuple[float, int]]) -> None:
+        """Add what another rank has told. Raises WireError naming it for a figure that does not exist."""
+        if not told.keys() <= FIGURES.keys():
+            raise WireError(f"rank {rank} sent figures that do not exist")
+        for name, (total, count) in told.items():
+            self.give(name, total, count, rank)
+
+    def gather(self, transport: Transport) -> None:
+        """Add on the first rank what the others have given since they told it last. Collective."""
+        mine = self.take() if transport.rank else {}
+        texts = transport.gather_texts(msgspec.json.encode(mine).decode(), "the figures")
+        for rank, text in enumerate(texts if transport.rank == 0 else []):
+            self.add(rank, msgspec.json.decode(text, type=Amounts))
+
+    def recent(self) -> Record:
+        """What was given since the last call, for a "train" record."""
+        recent, self._recent = self._recent, {}
+        newest = {name for name in recent if FIGURES[name].how == "newest"}
+        return {name: _combined(name, self._whole[name] if name in newest else recent[name]) for name in recent}
+
+    def whole(self) -> Record:
+        """What was given since the start of the program, for summary.json."""
+        return {name: _combined(name, of_ranks) for name, of_ranks in self._whole.items()}
+
+
+def _combined(name: str, of_ranks: Mapping[int, tuple[float, int]]) -> float | None:
+    totals, counts = zip(*of_ranks.values(), strict=True)
+    match FIGURES[name].how:
+        case "sum":
+            return sum(totals)
+        case "maximum":
+            return max(totals)
+    return sum(totals) / sum(counts) if any(counts) else None
