@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, settings
 
 from mpitrain import config as configuration
 from mpitrain.__main__ import main
+from mpitrain.batch import Batch
 from mpitrain.checkpoint.state import fresh
-from mpitrain.data.batch import Batch
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.figures import RankFigures

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation
-from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.models.build import build

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.flat import BLOCK, blocks
 from mpitrain.models.build import build
 from mpitrain.models.network import Network

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from steps import Step, compare
 
+from mpitrain.batch import Batch
 from mpitrain.config import RunOptions
-from mpitrain.data.batch import Batch
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, block_pairs

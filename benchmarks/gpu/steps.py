@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from mpitrain.batch import Batch
 from mpitrain.config import RunOptions
-from mpitrain.data.batch import Batch
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.models import torch_start

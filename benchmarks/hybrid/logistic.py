@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.models.build import build
 from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.rng import stream

@@ -5,8 +5,8 @@ import time
 import numpy as np
 
 from mpitrain import config as configuration
+from mpitrain.batch import Batch
 from mpitrain.checkpoint.state import fresh
-from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.build import build
 from mpitrain.models.network import Network

@@ -21,8 +21,8 @@ import torch
 from torch.nn import functional
 
 from mpitrain import config as configuration
+from mpitrain.batch import Batch
 from mpitrain.config import Config
-from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.training.inputs import data_path, held_out, open_held_out, reading, trained_on
 

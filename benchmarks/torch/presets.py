@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
 from mpitrain.models.build import build

@@ -16,7 +16,7 @@ import torch
 from modules import CLASSES, MODULES, SHAPE
 from torch.nn import functional
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
 from mpitrain.models.model import Consumer

@@ -7,8 +7,8 @@ import torch
 from modules import CLASSES, MODULES, SHAPE
 
 from mpitrain import config as configuration
+from mpitrain.batch import Batch
 from mpitrain.checkpoint.state import fresh
-from mpitrain.data.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.torch_module import TorchModel
 from mpitrain.mpi import Transport

@@ -12,12 +12,12 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.api import memory, warnings
 from mpitrain.api.options import TrainOptions
+from mpitrain.batch import Samples
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.data import origin
-from mpitrain.data.batch import Samples
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.device.paced import Paced

@@ -26,11 +26,11 @@ from mpitrain.api.folder import Reserved
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.pretraining import pretrain
 from mpitrain.api.setup import furnish, new_session, prepare
+from mpitrain.batch import Batch
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.config import Config
 from mpitrain.data import origin
-from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
 from mpitrain.errors import BadInput

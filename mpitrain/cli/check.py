@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput, some
 from mpitrain.flat import Array
 from mpitrain.models.build import build

@@ -10,8 +10,8 @@ from threading import Lock
 
 import numpy as np
 
+from mpitrain.batch import Batch, Place
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
-from mpitrain.data.batch import Batch, Place
 from mpitrain.data.described import NAMES, PREPARATION, class_names, preparation
 from mpitrain.data.gather import gather_images, gather_windows
 from mpitrain.data.normalising import FrameNormaliser, of_pixels, stored

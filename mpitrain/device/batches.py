@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.data.batch import Batch
-from mpitrain.data.prefetch import Loader
+from mpitrain.batch import Batch
 from mpitrain.device.gpu_memory import GpuMemory
+from mpitrain.device.prefetch import Loader
 from mpitrain.flat import Array
 
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
+from mpitrain.batch import Samples
 from mpitrain.codecs import replica
-from mpitrain.data.batch import Samples
-from mpitrain.data.prefetch import DEADLINE, Loader, open_loader
 from mpitrain.device.one_pass import FUSED, compile_all
+from mpitrain.device.prefetch import Loader, open_loader
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.mpi import Transport
 from mpitrain.ops.residual import accumulate
 from mpitrain.optimizers import Rule
+from mpitrain.start import DEADLINE
 
 if TYPE_CHECKING:
     from mpitrain.models.torch_place import CpuPlace

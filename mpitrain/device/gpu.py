@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from mpitrain.data.prefetch import DEADLINE, open_loader
 from mpitrain.device.batches import Uploading
 from mpitrain.device.collectives import StagedTransport
 from mpitrain.device.cpu import CPU, Cpu
@@ -12,11 +11,13 @@ from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.direct import DirectTransport
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.operations import Operations
+from mpitrain.device.prefetch import open_loader
 from mpitrain.device.staging import GpuStaging, Outgoing
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Patches, Product, Workspace
 from mpitrain.mpi import Transport
 from mpitrain.optimizers import Rule
+from mpitrain.start import DEADLINE
 
 if TYPE_CHECKING:
     from mpitrain.models.torch_place import CpuPlace

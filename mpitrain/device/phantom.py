@@ -9,14 +9,14 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike
 
-from mpitrain.data.batch import Batch, Place, Samples
-from mpitrain.data.prefetch import DEADLINE
+from mpitrain.batch import Batch, Place, Samples
 from mpitrain.device.paced import Paced
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Pace
 from mpitrain.ops.residual import NO_LEVELS
 from mpitrain.optimizers import Rule
 from mpitrain.rng import stream
+from mpitrain.start import DEADLINE
 
 NO_SAMPLES = Batch(np.empty(0), np.empty(0, np.int32))
 CHECKSUM = 1 << 63  # as long in a message as almost every checksum

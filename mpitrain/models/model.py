@@ -11,7 +11,7 @@ from typing import Literal, Protocol, SupportsFloat, cast, get_args
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout
 

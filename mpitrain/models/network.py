@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, SupportsFloat, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.flat import Array, Layout
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.fully_connected import FullyConnected

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.rng import stream

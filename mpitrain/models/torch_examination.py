@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput, first_line
 from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_state

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import DTypeLike
 from torch.nn import functional
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_examination as examination

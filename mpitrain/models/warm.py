@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.model import Model
 from mpitrain.rng import stream

@@ -5,7 +5,7 @@ from math import log2
 
 import numpy as np
 
-from mpitrain.data.batch import Batch, Place, Samples
+from mpitrain.batch import Batch, Place, Samples
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host, share
 from mpitrain.models.model import Model

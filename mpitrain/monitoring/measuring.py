@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.data.batch import Batch, Samples
+from mpitrain.batch import Batch, Samples
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array
 from mpitrain.models.model import Buffered

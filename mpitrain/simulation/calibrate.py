@@ -16,8 +16,8 @@ from mpitrain.algorithms.server import update
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.setup import prepare
 from mpitrain.api.train import shared_code, shared_config
+from mpitrain.batch import Batch
 from mpitrain.config import Config
-from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import CPU
 from mpitrain.errors import BadInput

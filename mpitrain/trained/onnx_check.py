@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation
-from mpitrain.data.batch import Batch
 from mpitrain.errors import BadInput, TrainingFailed, first_line, library
 from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER

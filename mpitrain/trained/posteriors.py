@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.data.batch import Batch
-from mpitrain.data.prefetch import DEADLINE
+from mpitrain.batch import Batch
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices
@@ -15,6 +14,7 @@ from mpitrain.models.model import Consumer, Model, Ready
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.rng import stream
 from mpitrain.sampling.queue import Work
+from mpitrain.start import DEADLINE
 from mpitrain.stopwatch import Stopwatch
 
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH may leave it ou
 from alone import Alone
 
 from mpitrain.__main__ import parser
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.importing import Importing
 from mpitrain.data.reader import read_shard

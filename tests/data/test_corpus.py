@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.digits import embedded
 from mpitrain.data.reader import read_shard

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import write_shard

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
+from mpitrain.batch import Batch
 from mpitrain.data import origin
-from mpitrain.data.batch import Batch
 from mpitrain.data.digits import embedded
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu
 from mpitrain.device.products import Products

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.prefetch import open_loader
 from mpitrain.device import gpu_memory as module
 from mpitrain.device import staging
 from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu
+from mpitrain.device.prefetch import open_loader
 from mpitrain.flat import block_slices
 
 

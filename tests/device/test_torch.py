@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
 from mpitrain.flat import Array, on_host

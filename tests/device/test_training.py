@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import ALGORITHMS
+from mpitrain.batch import Batch
 from mpitrain.config import Pretraining
-from mpitrain.data.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
 from mpitrain.flat import on_host

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.device.cpu import Cpu
 from mpitrain.flat import Array, on_host
 from mpitrain.models.model import Consumer, Ready

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.models.build import build, network

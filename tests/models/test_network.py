@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.build import build
 from mpitrain.models.network import Network

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.models import table

@@ -13,7 +13,7 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.api.train import explained
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.models import table
 from mpitrain.models.build import make, network

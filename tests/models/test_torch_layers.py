@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.models.build import build, network
 from mpitrain.models.dropout import Dropout
 from mpitrain.models.presets import PRESETS, Design

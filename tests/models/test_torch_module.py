@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.rng import stream
 

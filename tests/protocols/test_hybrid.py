@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.models.activations import Relu, Sigmoid
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.dropout import Dropout

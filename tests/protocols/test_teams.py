@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.train import train_on
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array

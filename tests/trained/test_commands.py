@@ -15,7 +15,7 @@ import kaldiio
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.digits import prepare_digits
 from mpitrain.trained.model import load
 from mpitrain.trained.posteriors import log_softmax

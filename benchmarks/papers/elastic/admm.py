@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain import config as configuration
+from mpitrain.batch import Batch
 from mpitrain.checkpoint.state import fresh
-from mpitrain.data.batch import Batch
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.sampling.queue import Queue

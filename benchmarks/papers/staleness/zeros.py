@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launch import table
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus, open_corpus
 from mpitrain.flat import Array
 from mpitrain.models.build import build

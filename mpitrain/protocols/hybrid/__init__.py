@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.algorithms.hybrid import Hybrid, HybridRule
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition

@@ -11,9 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from mpitrain.batch import Samples
 from mpitrain.config import Pretraining
-from mpitrain.data.batch import Samples
-from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
@@ -22,6 +21,7 @@ from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer
 from mpitrain.models.network import Network
 from mpitrain.rng import stream
+from mpitrain.start import DEADLINE
 from mpitrain.training.pretraining import machine as rule
 from mpitrain.training.pretraining.steps import PretrainingStep, depth, hidden_layers, learner_of, minibatches
 

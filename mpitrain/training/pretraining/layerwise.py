@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mpitrain.batch import Samples
 from mpitrain.config import Pretraining
-from mpitrain.data.batch import Samples
-from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
 from mpitrain.optimizers.sgd import sgd
+from mpitrain.start import DEADLINE
 from mpitrain.training.pretraining.steps import PretrainingStep, depth, grown, kept, learner_of, minibatches
 
 

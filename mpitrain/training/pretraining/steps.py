@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpitrain.batch import Samples
 from mpitrain.config import Pretraining
-from mpitrain.data.batch import Samples
-from mpitrain.data.prefetch import DEADLINE
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.models.layer import Layer
 from mpitrain.models.model import Model
 from mpitrain.models.network import Network
 from mpitrain.rng import stream
 from mpitrain.sampling.queue import Queue, Work
+from mpitrain.start import DEADLINE
 from mpitrain.training.gradients import Learner
 
 

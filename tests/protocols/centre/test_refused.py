@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.models.network import Network
 from mpitrain.protocols.centre.interface import Claimed
 from mpitrain.protocols.centre.merging_worker import MergingWorker

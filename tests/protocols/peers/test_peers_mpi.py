@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mpitrain.batch import Batch
 from mpitrain.checkpoint import last
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import RunOptions
-from mpitrain.data.batch import Batch
 from mpitrain.errors import Overdue, WireError
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport

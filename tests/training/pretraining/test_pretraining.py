@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpitrain.batch import Batch
 from mpitrain.config import Pretraining
-from mpitrain.data.batch import Batch
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.batch import Batch
+from mpitrain.batch import Batch
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.digits import embedded
-from mpitrain.data.prefetch import Direct, Prefetcher, open_loader
+from mpitrain.device.prefetch import Direct, Prefetcher, open_loader
 from mpitrain.errors import BadInput, Overdue
 
 

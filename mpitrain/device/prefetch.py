@@ -8,15 +8,16 @@ read by a thread (random windows: 33 ms per minibatch).
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import cycle
 from typing import Protocol
 
 import numpy as np
 
-from mpitrain.data.batch import Batch, Place, Samples
+from mpitrain.batch import Batch, Place, Samples
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
+from mpitrain.start import DEADLINE
 
-DEADLINE = 300.0  # default, in seconds
 WAITS = 10  # waits per deadline: however long the process was suspended, only one of them is lost
 Empty = Callable[[tuple[int, ...] | int, np.dtype | type], Array]  #: makes an array from shape and dtype
 
@@ -57,17 +58,18 @@ def open_loader(
 class _Buffer:
     """The memory of a minibatch, which grows to the largest one."""
 
-    def __init__(self, corpus: Samples, dtype: np.dtype, empty: Empty = np.empty) -> None:
-        self._empty = empty
+    def __init__(self, corpus: Samples, dtype: np.dtype, empty: Empty) -> None:
+        self._corpus, self._empty = corpus, empty
         self._batch = Batch(np.empty((0, *corpus.shape), dtype), np.empty(0, np.int32))
 
-    def of(self, count: int) -> Batch:
-        inputs, targets = self._batch
+    def gather(self, indices: Array, place: Place) -> Batch:
+        """Gather a minibatch into this memory."""
+        count, (inputs, targets) = len(indices), self._batch
         if len(targets) < count:
             inputs, targets = self._batch = Batch(
                 self._empty((count, *inputs.shape[1:]), inputs.dtype), self._empty(count, np.int32)
             )
-        return Batch(inputs[:count], targets[:count])
+        return self._corpus.gather(indices, Batch(inputs[:count], targets[:count]), place)
 
 
 class Direct:
@@ -76,26 +78,25 @@ class Direct:
     why = "gathered on the spot: the part lies in memory"
 
     def __init__(self, corpus: Samples, dtype: np.dtype, ahead: int, empty: Empty = np.empty) -> None:
-        self._corpus, self._buffer, self._ahead = corpus, _Buffer(corpus, dtype, empty), ahead
-        self._asked: deque[tuple[Array, Place]] = deque()
+        self._buffer, self._ahead = _Buffer(corpus, dtype, empty), ahead
+        self._requested: deque[tuple[Array, Place]] = deque()
 
     @property
     def room(self) -> int:
-        return self._ahead - len(self._asked)
+        return self._ahead - len(self._requested)
 
     def request(self, indices: Array, place: Place = None) -> None:
         _require(self.room)
-        self._asked.append((indices, place))
+        self._requested.append((indices, place))
 
     def take(self) -> Batch:
-        indices, place = self._asked.popleft()
-        return self._corpus.gather(indices, self._buffer.of(len(indices)), place)
+        return self._buffer.gather(*self._requested.popleft())
 
     def stage(self) -> None:
         pass
 
     def close(self) -> None:
-        self._asked.clear()
+        self._requested.clear()
 
 
 class Prefetcher:
@@ -107,37 +108,33 @@ class Prefetcher:
     why = "read ahead by a thread: the part is larger than data.memory_limit_gb"
 
     def __init__(self, corpus: Samples, dtype: np.dtype, ahead: int, deadline: float, empty: Empty = np.empty) -> None:
-        self._corpus, self._ahead, self._deadline = corpus, ahead, deadline
+        self._part, self._deadline = corpus.part, deadline
         self._buffers = [_Buffer(corpus, dtype, empty) for _ in range(ahead + 1)]
-        self._asked: deque[tuple[Array, Place]] = deque()
+        self._requested: deque[tuple[Array, Place]] = deque()
         self._ready: deque[Batch] = deque()
-        self._open, self._requested, self._taken = True, 0, 0
+        self._open, self.room = True, ahead
         self._error: BaseException | None = None
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
         self._thread.start()
 
-    @property
-    def room(self) -> int:
-        return self._ahead - (self._requested - self._taken)
-
     def request(self, indices: Array, place: Place = None) -> None:
         _require(self.room)
         with self._change:
-            self._requested += 1
-            self._asked.append((indices, place))
+            self.room -= 1
+            self._requested.append((indices, place))
             self._change.notify_all()
 
     def take(self) -> Batch:
         """See Loader. Raises Overdue if reading takes longer than the deadline."""
-        if self._requested == self._taken:
+        if self.room == len(self._buffers) - 1:
             raise RuntimeError("take() of a minibatch that nobody asked for")
         with self._change:
             waits = (self._change.wait_for(self._settled, self._deadline / WAITS) for _ in range(WAITS))
             if not any(waits):
-                raise Overdue(f"reading {self._corpus.part} took longer than {self._deadline:g} s (run.deadline)")
+                raise Overdue(f"reading {self._part} took longer than {self._deadline:g} s (run.deadline)")
             if self._ready:
-                self._taken += 1
+                self.room += 1
                 return self._ready.popleft()
             raise self._error or RuntimeError("take() from a closed loader")
 
@@ -155,24 +152,20 @@ class Prefetcher:
         self._thread.join(self._deadline)
 
     def _work(self) -> None:
-        number = 0
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._asked or not self._open)
-                if not self._open:
-                    return
-                indices, place = self._asked.popleft()
-            try:  # `room` ensures that this buffer's last batch was taken, and another one after it
-                buffer = self._buffers[number % len(self._buffers)]
-                batch = self._corpus.gather(indices, buffer.of(len(indices)), place)
-            except BaseException as error:  # raised again where the minibatch is taken
+        try:
+            for buffer in cycle(self._buffers):  # `room` ensures that its last batch was taken, and another one after
                 with self._change:
-                    self._error = error
+                    self._change.wait_for(lambda: self._requested or not self._open)
+                    if not self._open:
+                        return
+                    indices, place = self._requested.popleft()
+                batch = buffer.gather(indices, place)
+                with self._change:
+                    self._ready.append(batch)
                     self._change.notify_all()
-                return
-            number += 1
+        except BaseException as error:  # raised again where the minibatch is taken
             with self._change:
-                self._ready.append(batch)
+                self._error = error
                 self._change.notify_all()
 
 
