@@ -51,8 +51,7 @@ from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session
 from mpitrain.training.inputs import at_home, code_of, design_of, say
-from mpitrain.training.run_code import RunFolder
-from mpitrain.training.shared_code import shared
+from mpitrain.training.run_code import RunFolder, shared
 from mpitrain.training.user_code import Code
 
 

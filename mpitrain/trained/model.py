@@ -25,8 +25,7 @@ from mpitrain.monitoring.measuring import Measuring
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.training import inputs
-from mpitrain.training.run_code import RunFolder
-from mpitrain.training.shared_code import shared
+from mpitrain.training.run_code import RunFolder, shared
 from mpitrain.training.user_code import Code
 
 

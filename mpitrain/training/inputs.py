@@ -18,7 +18,7 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.models import build, presets, torch_start
 from mpitrain.models.model import Model
 from mpitrain.models.presets import Design
-from mpitrain.training.imported import ImportOptions, imported
+from mpitrain.training.imported import imported
 from mpitrain.training.run_code import RunFolder, choose
 from mpitrain.training.user_code import Code
 
@@ -155,17 +155,7 @@ def network_of(
     module instead of `model.import`. Raises BadInput naming the key that does not fit."""
     model = config.model
     if model.import_:
-        options = ImportOptions(
-            model.import_,
-            model.options or {},
-            model.loss or "",
-            model.output or "softmax",
-            model.l2 or 0.0,
-            bool(model.l2_biases),
-            config.initial_seed,
-            config.run.matmul == "bf16",
-        )
-        return imported(options, shape, classes, device, code_of(config, given) if code is None else code, given)
+        return imported(config, shape, classes, device, code_of(config, given) if code is None else code, given)
     network = build.network(design_of(config), shape, classes, device.workspace())
     if not config.by_torch:
         return network

@@ -18,6 +18,8 @@ import msgspec
 from mpitrain.checkpoint import CONFIG, document
 from mpitrain.errors import BadInput, naming, reason
 from mpitrain.files import read_whole
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import agreed
 from mpitrain.training import sources, user_code
 from mpitrain.training.sources import Sources
 from mpitrain.training.user_code import Code
@@ -59,9 +61,8 @@ class RunFolder:
 
     @classmethod
     def at(cls, run: Path, checkpoint: Path, trust: bool = False, new_code: bool = False) -> "RunFolder":
-        """That of a checkpoint; an older version kept the code in the run folder alone."""
-        kept = document(run, checkpoint, NAME).parent
-        return cls(run, document(run, checkpoint, CONFIG), kept, trust, new_code)
+        """That of a checkpoint."""
+        return cls(run, document(run, checkpoint, CONFIG), checkpoint, trust, new_code)
 
 
 def choose(specs: Mapping[str, str], run: RunFolder | None, say: Callable[[str], None]) -> dict[str, Code]:
@@ -82,6 +83,17 @@ def choose(specs: Mapping[str, str], run: RunFolder | None, say: Callable[[str],
         chosen[key], why = _chosen(key, spec, run, {} if kept is None else kept.sums(key, spec))
         say(f"{chosen[key].name}: executing {user_code.place(chosen[key])}{why}")
     return chosen
+
+
+def shared(transport: Transport, choose: Callable[[], dict[str, Code]]) -> dict[str, Code]:
+    """On all ranks, what `choose` returns on the first, which reads the files and tells the user. Collective."""
+    what = "the network's code"
+
+    def first() -> bytes:
+        return msgspec.json.encode(choose()) if transport.rank == 0 else b""
+
+    chosen = transport.broadcast(agreed(transport, first, what), what)
+    return msgspec.json.decode(chosen, type=dict[str, Code])
 
 
 def _chosen(key: str, spec: str, run: RunFolder, sums: dict[str, str]) -> tuple[Code, str]:
@@ -113,8 +125,7 @@ def _first_difference(found: Sources | None, sums: dict[str, str]) -> Path | Non
 
 def _copy(key: str, spec: str, run: RunFolder, sums: dict[str, str]) -> Sources:
     """The run's copy of the files with these checksums. Raises BadInput naming one that was changed."""
-    own = run.kept / FOLDER / folder_of(key)
-    folder = own if own.is_dir() else own.parent  # an older version had one folder for all keys
+    folder = run.kept / FOLDER / folder_of(key)
     for name in sums:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise BadInput(f"{run.kept / NAME}: {name!r} is not in {folder}")

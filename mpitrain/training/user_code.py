@@ -10,8 +10,7 @@ import msgspec
 
 from mpitrain.errors import BadInput, first_line
 from mpitrain.training import sources
-from mpitrain.training.executing import execute
-from mpitrain.training.sources import INSTALLED, OTHERS, Sources
+from mpitrain.training.sources import INSTALLED, OTHERS, Sources, execute
 
 
 class Code(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.checkpoint.files import write_manifest
 from mpitrain.errors import BadInput
-from mpitrain.training.executing import OWN
+from mpitrain.training.sources import OWN
 
 from .conftest import make_run
 
@@ -436,18 +436,6 @@ def test_files_of_one_name_do_not_meet(ran: Callable[..., Any], alone: Callable[
     assert mpitrain.load("run").run.samples == 288
     assert (folder / "run/model/import/parts.py").read_text() == PARTS
     assert (folder / "run/model/loss/parts.py").read_text() == "weight = 2\n"
-
-
-def test_a_folder_of_an_older_version_is_read(folder: Path, started: Callable[..., tuple[int, str]]) -> None:
-    """It had one folder for the files of all keys."""
-    make_run(folder / "run", *IMPORTED)
-    copied(folder / "run")
-    for kept in (folder / "run", folder / "run/checkpoints/000000000100"):
-        for path in (kept / "model/import").iterdir():
-            path.rename(kept / "model" / path.name)
-        (kept / "model/import").rmdir()
-    with_manifests(folder / "run")
-    require_said(*started("evaluate"), "model/net.py, the run's copy")
 
 
 def test_a_changed_copy_is_refused(folder: Path, started: Callable[..., tuple[int, str]]) -> None:
