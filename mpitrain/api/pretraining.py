@@ -4,11 +4,12 @@ from itertools import groupby
 
 from mpitrain.checkpoint.state import fresh
 from mpitrain.config import Pretraining
+from mpitrain.models.network import network_of_layers
 from mpitrain.monitoring.evaluation import Subset
 from mpitrain.protocols.messages import TO_FIRST, Over
 from mpitrain.protocols.standby import dismiss, stand_by
 from mpitrain.training.context import Session
-from mpitrain.training.pretraining import METHODS
+from mpitrain.training.pretraining import PretrainingTask, steps
 
 
 def pretrain(session: Session) -> None:
@@ -38,9 +39,9 @@ def _work(session: Session, options: Pretraining) -> bool:
     if options.samples:
         corpus = Subset(corpus, options.samples, seed)
     device, theta = session.device, session.device.to_device(session.state.theta)
-    deadline = session.config.run.deadline
-    steps = METHODS[options.method].steps(session.network, corpus, theta, options, seed, device, deadline)
-    for (layer, layers), same_layer in groupby(steps, lambda step: (step.layer, step.layers)):
+    network = network_of_layers(session.network, "layers", "pretraining.method")
+    task = PretrainingTask(network, corpus, theta, options, seed, device, session.config.run.deadline)
+    for (layer, layers), same_layer in groupby(steps(task), lambda step: (step.layer, step.layers)):
         began, loss, samples = session.clock(), 0.0, 0
         for step in same_layer:
             loss, samples = loss + step.loss * step.samples, samples + step.samples

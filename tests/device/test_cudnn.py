@@ -16,7 +16,7 @@ from mpitrain.models.build import build
 from mpitrain.models.convolution import Convolution
 from mpitrain.models.pooling import MaxPool
 from mpitrain.models.workspace import Patches, PatchProduct
-from mpitrain.training.pretraining.steps import grown
+from mpitrain.training.pretraining import grown
 
 
 class Unsupported(Exception):

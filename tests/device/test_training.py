@@ -20,7 +20,7 @@ from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.rng import stream
 from mpitrain.schedules.hybrid import ExampleRange
-from mpitrain.training.pretraining import contrastive_divergence, layerwise
+from mpitrain.training.pretraining import PretrainingTask, steps
 
 #: What else an algorithm is told, so that a short training goes through all of it.
 MORE = {
@@ -104,14 +104,14 @@ def test_deltas_of_more_bits(session_of: Any, gpu: Gpu, bits: int) -> None:
     require_same(*(trained(session_of, alone, "sparse-delta", device, settings) for device in (gpu, CPU)))
 
 
-@pytest.mark.parametrize("way", [layerwise, contrastive_divergence])
-def test_pre_training(gpu: Gpu, way: Any) -> None:
+@pytest.mark.parametrize("method", ["layerwise", "contrastive-divergence"])
+def test_pre_training(gpu: Gpu, method: Any) -> None:
     """Of hidden layers that grow one by one, and on what copies of the layers below make of the inputs."""
-    found, options = [], Pretraining(minibatch=12, epochs=2, learning_rate=0.1)
+    found, options = [], Pretraining(method=method, minibatch=12, epochs=2, learning_rate=0.1)
     for device in (gpu, CPU):
         network = build("zhang2013-dnn", (8, 8, 1), 10, width=0.005, hidden_layers=3, workspace=device.workspace())
         theta = device.to_device(network.initial(0, np.float32) + np.float32(0.1))
-        losses = [float(step.loss) for step in way.steps(network, Noise(), theta, options, 1, device)]
+        losses = [float(step.loss) for step in steps(PretrainingTask(network, Noise(), theta, options, 1, device))]
         found.append({"losses": np.array(losses), "theta": np.array(on_host(theta), np.float64)})
     require_same(*found)
 

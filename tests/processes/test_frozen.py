@@ -98,7 +98,7 @@ from mpitrain.__main__ import main
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.training.gradients import Learner
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.training.pretraining import METHODS
+from mpitrain.api import pretraining
 turns = itertools.count()
 if phase in ("pre-training", "training", "checkpoint", "evaluation", "busy"):
     threading.Thread(target=called, daemon=True).start() if rank == victim else None
@@ -110,14 +110,14 @@ elif phase == "compilation":  # which takes its time, while who waits for it is 
     before(run, "warm", lambda: time.sleep(30) if rank == 0 != victim else lose())
     before(Transport, "local_barrier", lose)
 elif phase == "pre-training":
-    steps = METHODS["layerwise"].steps
-    def slowly(*arguments):
-        for step in steps(*arguments):
+    steps = pretraining.steps
+    def slowly(task):
+        for step in steps(task):
             if next(turns) == 5:
                 call()
             time.sleep(0.05)
             yield step
-    METHODS["layerwise"].steps = slowly
+    pretraining.steps = slowly
 elif phase in ("training", "busy"):
     before(Learner, "load", call, lambda *_: next(turns) == 20)
     if phase == "busy":  # the server has always something to do

@@ -15,9 +15,8 @@ from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
 from mpitrain.models.build import build
 from mpitrain.signals import STOPPED
-from mpitrain.training.pretraining import contrastive_divergence, layerwise, require_fit
-from mpitrain.training.pretraining import machine as rule
-from mpitrain.training.pretraining.steps import depth, grown, kept
+from mpitrain.training import machine as rule
+from mpitrain.training.pretraining import PretrainingTask, depth, grown, kept, require_fit, steps
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def test_layer_by_layer_in_order(corpus: Any) -> None:
     before = theta.copy()
     options = Pretraining(method="layerwise", epochs=0.2, learning_rate=0.5)
     seen = []
-    for step in layerwise.steps(network, corpus, theta, options, 1):
+    for step in steps(PretrainingTask(network, corpus, theta, options, 1)):
         seen.append(step.layer)
         above = kept(network, step.layer - 1).stop if step.layer < 3 else theta.size
         assert np.array_equal(theta[above:], before[above:])
@@ -72,13 +71,10 @@ def test_one_hidden_layer_is_plain_sgd(corpus: Any) -> None:
     theta = network.initial(1, np.float64)
     plain, gradient = theta.copy(), np.empty_like(theta)
     options = Pretraining(method="layerwise", epochs=0.1, learning_rate=0.3, minibatch=30)
-    from mpitrain.training.pretraining.steps import learner_of, minibatches
-
-    learner = learner_of(sigmoids(1), corpus, 7, 1, theta.dtype)
-    for work in minibatches(options, corpus.samples):
+    for learner, work in PretrainingTask(network, corpus, theta, options, 7).minibatches(sigmoids(1), 1):
         learner.gradient(plain, gradient, work)
         plain -= 0.3 * gradient
-    assert [step.samples for step in layerwise.steps(network, corpus, theta, options, 7)] == [30, 30, 30, 30, 24]
+    assert [step.samples for step in steps(PretrainingTask(network, corpus, theta, options, 7))] == [30, 30, 30, 30, 24]
     assert np.allclose(theta, plain, rtol=1e-14, atol=0)
 
 
@@ -87,7 +83,7 @@ def test_layerwise_pretraining_learns(corpus: Any) -> None:
     network = sigmoids(4, width=0.05)
     theta = network.initial(1, np.float64)
     options = Pretraining(method="layerwise", epochs=4, learning_rate=0.5, minibatch=32)
-    losses = [step.loss for step in layerwise.steps(network, corpus, theta, options, 1)]
+    losses = [step.loss for step in steps(PretrainingTask(network, corpus, theta, options, 1))]
     assert np.mean(losses[-20:]) < 0.5 * np.log(10)
 
 
@@ -118,7 +114,7 @@ def test_contrastive_divergence_learns_to_reconstruct(corpus: Any) -> None:
     before = theta.copy()
     options = Pretraining(method="contrastive-divergence", epochs=6, learning_rate=0.5, minibatch=32)
     losses: dict[int, list[float]] = {1: [], 2: []}
-    for step in contrastive_divergence.steps(network, corpus, theta, options, 1):
+    for step in steps(PretrainingTask(network, corpus, theta, options, 1)):
         losses[step.layer].append(step.loss)
     assert all(np.mean(each[-20:]) < 0.8 * np.mean(each[:20]) for each in losses.values())
     assert np.array_equal(theta[kept(network, 2).stop :], before[kept(network, 2).stop :])
@@ -130,7 +126,7 @@ def test_a_machine_starts_from_small_weights_of_its_own(corpus: Any) -> None:
     theta = network.initial(1, np.float64)
     assert network.layout.views(theta)["fc2.weights"].std() > 0.1  # the network's own
     options = Pretraining(method="contrastive-divergence", epochs=0.01, learning_rate=1e-60)
-    assert list(contrastive_divergence.steps(network, corpus, theta, options, 1))
+    assert list(steps(PretrainingTask(network, corpus, theta, options, 1)))
     views = network.layout.views(theta)
     for layer in (1, 2):
         assert views[f"fc{layer}.weights"].std() == pytest.approx(0.01, rel=0.05)

@@ -1,0 +1,189 @@
+"""Pre-training of the initial weights, one hidden layer after another: rank 0 computes them before any algorithm
+starts, and all ranks receive them.
+
+`layerwise` is supervised (Seide, Li, Chen & Yu, Feature engineering in context-dependent deep neural networks, ASRU
+2011; Strom 2015, §3.3): a network with one hidden layer is trained briefly by back-propagation; its output layer is
+replaced by the next hidden layer and a new output layer, and the whole is trained again; and so on to the full depth.
+
+`contrastive_divergence` trains restricted Boltzmann machines, one on top of the other (the networks of Zhang 2013;
+Hinton, Osindero & Teh 2006). The first machine's visible units are Gaussian, for real-valued inputs of about unit
+variance; the others' are the sigmoid units below. A machine starts from small weights of its own: the network's are so
+large that its hidden units are saturated, which suits back-propagation and leaves a machine nothing to learn. The
+output layer is not changed.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from mpitrain.batch import Samples
+from mpitrain.config import Pretraining
+from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.errors import BadInput, TrainingFailed
+from mpitrain.flat import Array
+from mpitrain.models.activations import Sigmoid
+from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.layer import Layer
+from mpitrain.models.model import Model
+from mpitrain.models.network import Network, network_of_layers
+from mpitrain.optimizers.sgd import sgd
+from mpitrain.rng import stream
+from mpitrain.sampling.queue import Queue, Work
+from mpitrain.start import DEADLINE
+from mpitrain.training import machine
+from mpitrain.training.gradients import Learner
+
+#: Factor of the learning rate for the machine with Gaussian units, which would diverge at that of the others (Hinton's
+#: guide, §13.2).
+GAUSSIAN_RATE = 0.1
+#: Standard deviation of a machine's initial weights, whose biases start at 0 (Hinton's guide, §8).
+INITIAL = 0.01
+
+
+class PretrainingStep(NamedTuple):
+    """A completed minibatch in pre-training hidden layer `layer` (from 1) of `layers`, with its mean loss."""
+
+    layer: int
+    layers: int
+    samples: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class PretrainingTask:
+    """What is pre-trained, with what: the initial parameters `theta` of a network, on the device and in place."""
+
+    network: Network
+    corpus: Samples
+    theta: Array
+    options: Pretraining
+    seed: int
+    device: Cpu = CPU
+    deadline: float = DEADLINE
+
+    def minibatches(self, network: Model, layer: int) -> Iterator[tuple[Learner, Work]]:
+        """The minibatches of `options.epochs` epochs, in an order specific to the layer, with what loads them."""
+        seed = int(stream(self.seed, "pretraining", layer).integers(2**31))
+        corpus, dtype = self.corpus, str(self.theta.dtype)
+        learner = Learner(network, corpus, seed=seed, dtype=dtype, device=self.device, deadline=self.deadline)
+        queue = Queue(corpus.samples, round(self.options.epochs * corpus.samples))
+        while (work := queue.next(self.options.minibatch)) is not None:
+            yield learner, work
+        learner.loader.close()
+
+
+def layerwise(task: PretrainingTask, layer: int) -> Iterator[tuple[int, float]]:
+    """Train the network up to this layer; samples and loss of each minibatch."""
+    network, theta = task.network, task.theta
+    stage, below = grown(network, layer), kept(network, layer)
+    whole = layer == depth(network)
+    vector = theta if whole else task.device.to_device(stage.initial(task.seed, theta.dtype))
+    vector[below] = theta[below]
+    gradient, scratch = np.empty_like(vector), np.empty_like(vector)
+    for learner, work in task.minibatches(stage, layer):
+        loss = learner.gradient(vector, gradient, work)
+        sgd(vector, gradient, scratch, eta=task.options.learning_rate)
+        yield work.count, loss
+    theta[below] = vector[below]
+
+
+def contrastive_divergence(task: PretrainingTask, layer: int) -> Iterator[tuple[int, float]]:
+    """Train the machine of this layer; samples of each minibatch, and the squared error of their reconstruction."""
+    network, theta, device = task.network, task.theta, task.device
+    views = network.layout.views(theta)
+    weights, hidden = views[f"fc{layer}.weights"], views[f"fc{layer}.bias"]
+    start = INITIAL * stream(task.seed, "machine", layer).standard_normal(weights.shape)
+    weights[:], hidden[:] = device.to_device(start.astype(theta.dtype)), 0
+    units = machine.Machine(weights, hidden, np.zeros_like(weights[:, 0]))
+    below = hidden_layers(network, layer - 1) if layer > 1 else []
+    learning_rate = task.options.learning_rate * (GAUSSIAN_RATE if layer == 1 else 1.0)
+    for number, (learner, work) in enumerate(task.minibatches(network, layer)):
+        visible = learner.load(work).inputs
+        visible = visible.reshape(len(visible), -1)
+        for each in below:
+            visible = each.forward(views, visible, training=False)
+        draws = stream(task.seed, "hidden units", layer, number).random((len(visible), hidden.size), np.float32)
+        uniform = device.to_device(draws)
+        yield work.count, machine.step(units, visible, uniform, eta=learning_rate, gaussian=layer == 1)
+
+
+METHODS: dict[str, Callable[[PretrainingTask, int], Iterator[tuple[int, float]]]] = {
+    "layerwise": layerwise,
+    "contrastive-divergence": contrastive_divergence,
+}
+
+
+def steps(task: PretrainingTask) -> Iterator[PretrainingStep]:
+    """Pre-train as the task's options say, one minibatch per step. Raises TrainingFailed if the loss is no longer
+    finite."""
+    layers = depth(task.network)
+    for layer in range(1, layers + 1):
+        for samples, loss in METHODS[task.options.method](task, layer):
+            if not np.isfinite(loss):
+                raise TrainingFailed("the pre-training diverged; a smaller pretraining.learning_rate may help")
+            yield PretrainingStep(layer, layers, samples, loss)
+
+
+def require_fit(options: Pretraining, network: Model) -> None:
+    """Raise BadInput if the method cannot pre-train the network."""
+    if options.method == "none":
+        return
+    layers = network_of_layers(network, "layers", f"pretraining.method = {options.method!r}").layers
+    follows = {id(layer): after for layer, after in pairwise(layers)}
+    hidden, lacks = [layer for layer in layers if layer.parameters][:-1], ""
+    machines = all(_is_machine(layer) and isinstance(follows[id(layer)], Sigmoid) for layer in hidden)
+    if not hidden:
+        lacks = "has no hidden layer"
+    elif options.method == "contrastive-divergence" and not machines:
+        lacks = "has hidden layers that are not fully connected sigmoid ones"
+    if lacks:
+        raise BadInput(f"pretraining.method = {options.method!r}: the network {lacks}")
+
+
+def _is_machine(layer: Layer) -> bool:
+    return isinstance(layer, FullyConnected) and layer.columns == 1
+
+
+# ---- shallower networks: the first layers of a network, with or without an output layer of their own
+
+
+def depth(network: Network) -> int:
+    """Number of hidden layers with parameters."""
+    return len(_starts(network)) - 1
+
+
+def hidden_layers(network: Network, count: int) -> list[Layer]:
+    """Copies of the layers up to the `count`-th hidden one with parameters, and of those before the next one."""
+    return [_copy(layer) for layer in network.layers[: _starts(network)[count]]]
+
+
+def kept(network: Network, count: int) -> slice:
+    """The slice of the parameters of the first `count` hidden layers, in the network and in all its shallower ones."""
+    return slice(0, network.slices[_starts(network)[count]].start)
+
+
+def grown(network: Network, count: int) -> Network:
+    """The first `count` hidden layers with an output layer; for all of them, a copy of the network."""
+    layers = [*hidden_layers(network, count), _copy(network.layers[_starts(network)[-1]])]
+    return Network(
+        layers,
+        network.input_shape,
+        copy.deepcopy(network.loss),
+        l2=network.l2,
+        l2_biases=network.l2_biases,
+        workspace=network.workspace.another(),
+    )
+
+
+def _copy(layer: Layer) -> Layer:
+    """A copy without the workspace, which the network that uses the layer replaces."""
+    return copy.deepcopy(layer, {id(layer.workspace): layer.workspace})
+
+
+def _starts(network: Network) -> list[int]:
+    """The indices of the layers with parameters; the last one is the output layer."""
+    return [place for place, layer in enumerate(network.layers) if layer.parameters]
