@@ -13,44 +13,23 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain.signals import ECHO_OF_INTERRUPT, STOPPED
+from tests.faults import Fault, program
 
 RANKS = 3
 MPIRUN = Path(sys.executable).with_name("mpirun")
 ALGORITHMS = ("asgd", "easgd", "eamsgd-sync", "hybrid", "sparse-delta", "allreduce")
 pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="this environment has no mpirun of its own")
 
-#: Rank 1 takes so many seconds to load its 20th minibatch. Each rank says when it has heard a signal.
-SLOW = """
-import os, sys, time
-from pathlib import Path
-from mpitrain.__main__ import main
-from mpitrain.training.gradients import Learner
-from mpitrain.mpi import MPI
-from mpitrain.signals import Stop
-handle = Stop._handle
-def heard(*arguments):
-    handle(*arguments)
-    Path(f"heard-{{rank}}").touch()
-Stop._handle = heard
-plain, rank, count = Learner.load, MPI.COMM_WORLD.rank, 0
-Path(f"pid-{{rank}}").write_text(str(os.getpid()))
-def load(self, work):
-    global count
-    count += 1
-    if rank == 1 and count == 20:
-        Path("waits").touch()
-        time.sleep({seconds})
-    return plain(self, work)
-Learner.load = load
-sys.exit(main())
-"""
-
 
 def started(folder: Path, seconds: float, *settings: str) -> "subprocess.Popen[str]":
     """The program of three ranks, once rank 1 takes its time."""
-    (folder / "slow.py").write_text(SLOW.format(seconds=seconds))
+    slow = program(
+        Fault("", ["pid pid-{rank}"]),
+        Fault("mpitrain.signals.Stop._handle", ["touch heard-{rank}"], after=True),
+        Fault("mpitrain.training.gradients.Learner.load", ["touch waits", f"sleep {seconds}"], rank=1, call=19),
+    )
     sets = [word for each in ("training.epochs=100000", "run.evaluate_every=0", *settings) for word in ("--set", each)]
-    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, "slow.py", *sets, "--out", "run"]
+    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, *slow, *sets, "--out", "run"]
     pipe, environment = subprocess.PIPE, {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
@@ -123,32 +102,14 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, name: str) -> None:
     assert process.returncode != 0
 
 
-#: The first slice of an evaluation, which is the last one of the run, waits for a signal.
-EVALUATING = """
-import sys, time
-from pathlib import Path
-from mpitrain.__main__ import main
-from mpitrain.monitoring.evaluation import Evaluation
-from mpitrain.signals import Stop
-handle, plain = Stop._handle, Evaluation.step
-def heard(*arguments):
-    handle(*arguments)
-    Path("heard").touch()
-def step(self):
-    Path("evaluates").touch()
-    while not Path("heard").exists():
-        time.sleep(0.01)
-    return plain(self)
-Stop._handle, Evaluation.step = heard, step
-sys.exit(main())
-"""
-
-
 def test_a_signal_in_the_last_evaluation_ends_it(tmp_path: Path) -> None:
     """All is trained and saved, but not evaluated, and said to be so; a resume evaluates it."""
-    (tmp_path / "evaluating.py").write_text(EVALUATING)
+    waits = program(
+        Fault("mpitrain.signals.Stop._handle", ["touch heard"], after=True),
+        Fault("mpitrain.monitoring.evaluation.Evaluation.step", ["touch evaluates", "await heard"]),
+    )
     sets = [word for each in ("training.epochs=1", "run.evaluate_every=0") for word in ("--set", each)]
-    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, "evaluating.py"]
+    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, *waits]
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         [*command, *sets, "--out", "run"], cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True

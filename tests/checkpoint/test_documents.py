@@ -10,24 +10,11 @@ import pytest
 from mpitrain import checkpoint
 from mpitrain.errors import BadInput
 from mpitrain.trained.model import load
-
-START = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", "run.evaluate_every=0", "--out", "run")
+from tests.faults import Fault, program
 
 #: The program, killed in its 20th minibatch.
-KILLED = """
-import os, sys
-from mpitrain.__main__ import main
-from mpitrain.training.gradients import Learner
-gradient, count = Learner.gradient, 0
-def counted(*arguments):
-    global count
-    count += 1
-    if count == 20:
-        os._exit(9)
-    return gradient(*arguments)
-Learner.gradient = counted
-sys.exit(main())
-"""
+KILLED = program(Fault("mpitrain.training.gradients.Learner.gradient", ["exit 9"], call=19))
+START = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", "run.evaluate_every=0", "--out", "run")
 
 
 @pytest.fixture
@@ -87,9 +74,8 @@ def test_a_changed_configuration_comes_with_the_first_checkpoint(
     ended = launch(1, *resume("algorithm.name=easgd"))
     assert ended.status == 0 and "nothing was left to train" in ended.out and content(run) == before
 
-    (tmp_path / "killed.py").write_text(KILLED)
     more = resume("algorithm.name=easgd", "training.epochs=2")
-    assert launch(1, *more, program=("killed.py",)).status != 0
+    assert launch(1, *more, program=KILLED).status != 0
     assert content(run) == before
 
     assert launch(1, *more).status == 0

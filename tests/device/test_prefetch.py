@@ -12,6 +12,7 @@ from mpitrain.data.corpus import open_corpus
 from mpitrain.data.digits import embedded
 from mpitrain.device.prefetch import Direct, Prefetcher, open_loader
 from mpitrain.errors import BadInput, Overdue
+from tests.faults import Fault, program
 
 
 class Numbers:
@@ -87,25 +88,11 @@ def test_a_reader_that_hangs_is_overdue() -> None:
     loader.close()
 
 
-SLOW = """
-import sys, threading, time
-from mpitrain.__main__ import main
-from mpitrain.data.reader import ShardFile
-read = ShardFile.read_rows
-def slow(self, *which):
-    if threading.current_thread().name == "prefetch":
-        time.sleep(60)
-    return read(self, *which)
-ShardFile.read_rows = slow
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 def test_a_training_waits_as_long_as_run_deadline_says(tmp_path: Path, launch: Any) -> None:
-    (tmp_path / "slow.py").write_text(SLOW)
+    slow = program(Fault("mpitrain.data.reader.ShardFile.read_rows", ["sleep 60"], thread="prefetch"))
     keys = ("algorithm.name=sgd", "data.memory_limit_gb=1e-9", "run.deadline=2", "training.epochs=0.1")
     words = [word for key in keys for word in ("--set", key)]
-    ended = launch(1, "train", *words, deadline=50, program=("slow.py",))
+    ended = launch(1, "train", *words, deadline=50, program=slow)
     assert ended.status not in (0, 2) and "reading train took longer than 2 s (run.deadline)" in ended.err
 
 

@@ -7,16 +7,7 @@ from typing import Any
 
 import pytest
 
-SLOW = """
-import random, runpy, time
-from mpitrain.training.gradients import Learner
-plain = Learner.gradient
-def gradient(*arguments, **more):
-    time.sleep(random.uniform(0, 0.02))
-    return plain(*arguments, **more)
-Learner.gradient = gradient
-runpy.run_module("mpitrain", run_name="__main__", alter_sys=True)
-"""
+from tests.faults import Fault, program
 
 
 def losses(folder: Path) -> list[Any]:
@@ -37,12 +28,12 @@ def test_a_deterministic_run_tells_the_same_losses_at_any_speed(
     launch: Callable[..., Any], tmp_path: Path, ranks: int, settings: str
 ) -> None:
     """To the bit, although one of two runs is held up so that records of seconds fall between its epochs."""
-    (tmp_path / "slow.py").write_text(SLOW)
+    slow = program(Fault("mpitrain.training.gradients.Learner.gradient", ["sleep 0 0.02"]))
     told = []
-    for folder, program in (("fast", ("-m", "mpitrain")), ("slow", (str(tmp_path / "slow.py"),))):
+    for folder, how in (("fast", ("-m", "mpitrain")), ("slow", slow)):
         keys = (settings, "training.epochs=4", "training.minibatch=16")
         words = ["train", "--out", folder, *(word for key in keys for word in ("--set", key))]
-        ended = launch(ranks, *words, program=program)
+        ended = launch(ranks, *words, program=how)
         assert ended.status == 0, ended.err
         told.append(losses(tmp_path / folder))
     assert told[0] == told[1] and len(told[0]) == 4

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import Fault, program
+
 MPIRUN = Path(sys.executable).with_name("mpirun")
 pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="this environment has no mpirun of its own")
 
@@ -40,100 +42,40 @@ CHOSEN |= {("asgd", "launch", 1), ("asgd", "loading", 1), ("asgd", "compilation"
 CHOSEN |= {("msgd", "training", 0), ("asgd", "busy", 1)}
 CHOSEN |= {("hybrid", "evaluation", 1), ("allreduce", "last checkpoint", 1)}
 
-#: One rank stops or kills itself when its time has come; where that is another rank's affair, that one waits for it.
-PROGRAM = """
-import atexit, os, sys, threading, time
-from pathlib import Path
-victim, phase, number = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-del sys.argv[1:4]
-from mpitrain.start import rank_of
-rank = rank_of(os.environ, -1)
+TRAIN, LOAD = "mpitrain.api.train", "mpitrain.training.gradients.Learner.load"
+MONITOR = "mpitrain.monitoring.monitor.MasterMonitor"
+#: What comes to a point where the rank is to be lost tells that rank, and gives it some time.
+CALLS = ["touch calls", "await lost 3"]
 
-losing = threading.Lock()  # two threads may come to it at once
 
-def lose():
-    if rank == victim and losing.acquire(blocking=False):
-        Path("lost.new").write_text(repr(time.time()))
-        Path("lost.new").rename("lost")
-        os.kill(os.getpid(), number)
-
-class Loading:  # of the modules that train, which is a phase of its own
-    def find_spec(self, name, path=None, target=None):
-        if name == "mpitrain.api.train":
-            lose()
-
-if phase == "launch":
-    lose()
-if phase in ("launch", "loading"):
-    sys.meta_path.insert(0, Loading())
-    from mpitrain.__main__ import main
-    sys.exit(main())
-
-def called():
-    while not Path("calls").exists():
-        time.sleep(0.01)
-    lose()
-
-def call(condition=lambda *arguments, **names: True):
-    if rank == victim:
-        lose()
-    Path("calls").touch()
-    end = time.monotonic() + 3
-    while not Path("lost").exists() and time.monotonic() < end:
-        time.sleep(0.01)
-
-def before(owner, name, what, condition=lambda *arguments, **names: True):
-    plain = getattr(owner, name)
-    def instead(*arguments, **names):
-        if condition(*arguments, **names):
-            what()
-        return plain(*arguments, **names)
-    setattr(owner, name, instead)
-
-import itertools
-from mpitrain.mpi import Transport
-from mpitrain.checkpoint import last
-from mpitrain.api import train as run
-from mpitrain.__main__ import main
-from mpitrain.monitoring.evaluation import Evaluation
-from mpitrain.training.gradients import Learner
-from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.api import pretraining
-turns = itertools.count()
-if phase in ("pre-training", "training", "checkpoint", "evaluation", "busy"):
-    threading.Thread(target=called, daemon=True).start() if rank == victim else None
-if phase == "start":
-    before(Transport, "__init__", lose)
-elif phase == "preparation":
-    before(run, "prepare", lose)
-elif phase == "compilation":  # which takes its time, while who waits for it is lost
-    before(run, "warm", lambda: time.sleep(30) if rank == 0 != victim else lose())
-    before(Transport, "local_barrier", lose)
-elif phase == "pre-training":
-    steps = pretraining.steps
-    def slowly(task):
-        for step in steps(task):
-            if next(turns) == 5:
-                call()
-            time.sleep(0.05)
-            yield step
-    pretraining.steps = slowly
-elif phase in ("training", "busy"):
-    before(Learner, "load", call, lambda *_: next(turns) == 20)
+def faults(phase: str, victim: int, number: int) -> list[Fault]:
+    """The rank loses itself in a phase; where that is another rank's affair, that one waits for it."""
+    lost = [f"lose {number}"]
+    at = {
+        "launch": "",
+        "loading": f"import {TRAIN}",
+        "start": "mpitrain.mpi.Transport.__init__",
+        "preparation": f"{TRAIN}.prepare",
+        "last checkpoint": "mpitrain.checkpoint.last.write",
+        "end": "mpitrain.mpi.Transport.leave",
+        "exit": "exit",
+    }
+    if phase in at:
+        return [Fault(at[phase], lost, victim)]
+    if phase == "compilation":  # which takes its time, while who waits for it is lost
+        compiling = lost if victim == 0 else ["sleep 30"]
+        return [Fault(f"{TRAIN}.warm", compiling, 0), Fault("mpitrain.mpi.Transport.local_barrier", lost, victim)]
+    told = [Fault("thread", ["await calls", *lost], victim)]
+    if phase == "pre-training":
+        step = "mpitrain.training.pretraining.PretrainingStep"
+        return [*told, Fault(step, CALLS, call=5), Fault(step, ["sleep 0.05"])]
     if phase == "busy":  # the server has always something to do
-        MasterMonitor.turn = lambda *_, **__: time.sleep(1e-3) is None
-elif phase == "checkpoint":
-    before(MasterMonitor, "checkpoint", call, lambda *_: next(turns) == 0 and rank == 0)
-elif phase == "evaluation":
-    before(Evaluation, "step", call, lambda *_: next(turns) == 0)
-elif phase == "last checkpoint":
-    before(last, "write", lose)
-elif phase == "exit":
-    atexit.register(lose)
-elif phase == "end":
-    before(Transport, "leave", lose)
-sys.exit(main())
-"""
+        told.append(Fault(f"{MONITOR}.turn", ["sleep 0.001", "return true"]))
+    calling = {
+        "checkpoint": Fault(f"{MONITOR}.checkpoint", CALLS, 0, 0),
+        "evaluation": Fault("mpitrain.monitoring.evaluation.Evaluation.step", CALLS, call=0),
+    }
+    return [*told, calling.get(phase, Fault(LOAD, CALLS, call=20))]
 
 
 def settings(algorithm: str, phase: str) -> list[str]:
@@ -149,8 +91,7 @@ def settings(algorithm: str, phase: str) -> list[str]:
 
 def lose(folder: Path, algorithm: str, phase: str, victim: int, number: int) -> tuple[str, float, int]:
     """Standard error of a training that loses a rank, seconds from then until it ended, its status."""
-    (folder / "losing.py").write_text(PROGRAM)
-    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, "losing.py", str(victim), phase, str(int(number))]
+    command = [str(MPIRUN), "-n", str(RANKS), sys.executable, *program(*faults(phase, victim, int(number)))]
     command += [*settings(algorithm, phase), "--out", "run"]
     pipe, environment = subprocess.PIPE, {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(

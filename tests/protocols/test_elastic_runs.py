@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.faults import Fault, program
+
 ASYNCHRONOUS = ("easgd", "eamsgd", "downpour", "admm", "adownpour", "mvadownpour", "mdownpour")
 IN_STEP = ("easgd-sync", "eamsgd-sync", "block-momentum")
 NAMES = (*ASYNCHRONOUS, *IN_STEP)
@@ -120,25 +122,12 @@ def test_a_stopped_run_goes_on(tmp_path: Path, launch: Callable[..., Any], name:
     assert again["samples"] == epochs * 1438 and again["test_error"] < 0.1
 
 
-LAST_MOVE = """
-import sys, time
-from mpitrain.__main__ import main
-from mpitrain.protocols.centre.adding_worker import AddingWorker as Worker
-finish = Worker._finish
-def late(self):
-    self.report()
-    time.sleep(3)
-    finish(self)
-Worker._finish = late
-sys.exit(main())
-"""
-
-
 def test_the_summary_tells_of_the_last_moves_of_the_centre(launch: Callable[..., Any], tmp_path: Path) -> None:
     """What a worker still has to give moves x̃ after all samples have been counted, and evaluated."""
-    (tmp_path / "late.py").write_text(LAST_MOVE)
+    last = "mpitrain.protocols.centre.adding_worker.AddingWorker._finish"
+    late = program(Fault(last, ["call report", "sleep 3"]))
     keys = settings("algorithm.name=downpour", "algorithm.tau=16", "training.epochs=1")
-    ended = launch(3, *keys, "--out", "run", program=("late.py",))
+    ended = launch(3, *keys, "--out", "run", program=late)
     assert ended.status == 0, ended.err
     assert json.loads(launch(1, "evaluate", "run", "--json").out)["test_loss"] == pytest.approx(
         summary(tmp_path / "run")["test_loss"], rel=1e-5

@@ -26,6 +26,7 @@ from mpitrain.simulation.job import Job
 from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.training.gradients import Learner
 from mpitrain.training.teams import divide
+from tests.faults import Fault, program
 
 PEERS = ("algorithm.name=sparse-delta", "training.learning_rate=0.0625", "algorithm.threshold=0.5")
 KEYS = ("run.threads=1", "run.progress=none", "run.device=cpu", "training.seed=5", "algorithm.name=sparse-delta")
@@ -208,27 +209,11 @@ def test_a_resumed_run_of_teams_ends_with_the_bits_of_an_uninterrupted_one(tmp_p
     assert told["samples"] == 3 * 1438 and told["workers"] == 3 and told["replicas_identical"]
 
 
-FROZEN = """
-import sys, time
-from mpitrain.__main__ import main
-from mpitrain.mpi import MPI
-from mpitrain.training.gradients import Learner
-plain, calls = Learner.load, []
-def load(self, work):
-    calls.append(work)
-    if MPI.COMM_WORLD.rank == 3 and len(calls) == 30:
-        time.sleep(120)
-    return plain(self, work)
-Learner.load = load
-sys.exit(main())
-"""
-
-
 def test_a_follower_that_freezes_is_named(launch: Callable[..., Any], tmp_path: Path) -> None:
     """One line, status 1, no traceback, within the deadline."""
-    (tmp_path / "frozen.py").write_text(FROZEN)
+    frozen = program(Fault("mpitrain.training.gradients.Learner.load", ["sleep 120"], rank=3, call=29))
     settings = ("--set", "algorithm.name=sparse-delta", "--set", "run.team=2", "--set", "run.deadline=10")
-    ended = launch(4, *settings, "--set", "training.epochs=1000", program=("frozen.py",), deadline=100)
+    ended = launch(4, *settings, "--set", "training.epochs=1000", program=frozen, deadline=100)
     assert ended.status == 1 and "for rank 3 (" in ended.err and "Traceback" not in ended.err, ended.err
 
 

@@ -17,6 +17,7 @@ from mpitrain.models.build import build
 from mpitrain.signals import STOPPED
 from mpitrain.training import machine as rule
 from mpitrain.training.pretraining import PretrainingTask, depth, grown, kept, require_fit, steps
+from tests.faults import Fault, program
 
 
 @pytest.fixture(scope="module")
@@ -169,29 +170,16 @@ def test_a_run_starts_from_the_pretrained_weights(launch: Callable[..., Any], tm
     assert len(hashes) == 1
 
 
-WISHING = """
-import sys
-from mpitrain.api import pretraining
-from mpitrain.__main__ import main
-plain = pretraining.stand_by
-def wishing(session, *rest):
-    session.stop.flag = session.transport.rank == 1
-    return plain(session, *rest)
-pretraining.stand_by = wishing
-sys.exit(main())
-"""
-
-
 def test_a_signal_to_any_rank_ends_it(launch: Callable[..., Any], tmp_path: Path) -> None:
     """In the middle of a layer, of which nothing is told; there is no checkpoint, and none is promised."""
-    (tmp_path / "wishing.py").write_text(WISHING)
+    told = program(Fault("mpitrain.api.pretraining.stand_by", ["stop"], rank=1))
     keys = (
         "model.preset=zhang2013-dnn",
         "model.width=0.02",
         "pretraining.method=layerwise",
         "pretraining.epochs=100000",
     )
-    ended = launch(3, *(word for key in keys for word in ("--set", key)), "--out", "run", program=("wishing.py",))
+    ended = launch(3, *(word for key in keys for word in ("--set", key)), "--out", "run", program=told)
     assert ended.status == STOPPED, ended.err
     assert "layer 1 of 5 stopped" in ended.out and "left no checkpoint" in ended.out and "--resume" not in ended.out
     assert '"pretraining"' not in (tmp_path / "run" / "metrics.jsonl").read_text()
