@@ -42,6 +42,7 @@ FIGURES = {
     "bits_per_element": Figure("mean", "Bits per element sent", log=True),
     "emissions_skipped": Figure("sum"),
     "gradient_zeros_mean": Figure("mean", "Share of exact zeros in a minibatch's gradient", "percent"),
+    "gradient_norm": Figure("mean", "Norm of a minibatch's gradient", log=True),
     "gradient_cosine_mean": Figure("mean", "Cosine between what two workers sent"),
 }
 

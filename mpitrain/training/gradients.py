@@ -23,10 +23,13 @@ class Observed:
 
     def __init__(self, out: Array, then: Ready | None) -> None:
         self._out, self._then, self._nonzero = out, then, 0
+        self._square = 0.0
         self.on_ready: Ready = Consumer(out, self._use) if isinstance(then, Consumer) else self._use_in_place
 
     def give(self, figures: RankFigures) -> None:
         """Give the figures of the whole gradient."""
+        if np.isfinite(self._square):  # a gradient that is not is refused, or ends the training
+            figures.give("gradient_norm", self._square**0.5)
         figures.give("gradient_zeros_mean", 1.0 - self._nonzero / self._out.size)
 
     def _use_in_place(self, part: slice) -> None:
@@ -34,6 +37,7 @@ class Observed:
 
     def _use(self, part: slice, g: Array) -> None:
         self._nonzero += int(np.count_nonzero(g))
+        self._square += float(np.dot(g, g))
         if isinstance(self._then, Consumer):
             self._then.use(part, g)
         elif self._then is not None:

@@ -10,6 +10,8 @@ import pytest
 from mpitrain.errors import WireError
 from mpitrain.monitoring import figures
 from mpitrain.monitoring.figures import Figure, RankFigures
+from mpitrain.mpi import Transport
+from mpitrain.protocols import PROTOCOLS
 from mpitrain.report.runs import read_run
 from mpitrain.report.series import plots
 
@@ -46,7 +48,28 @@ def test_every_algorithm_s_figures_arrive(launch: Callable[..., Any], tmp_path: 
     assert ended.status == 0, ended.err
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert any("gradient_zeros_mean" in record for record in records if record["event"] == "train")
-    assert 0 <= summary["gradient_zeros_mean"] < 1
+    recorded = [record for record in records if record["event"] == "train" and "gradient_norm" in record]
+    assert recorded and all(record["gradient_norm"] > 0 <= record["gradient_zeros_mean"] < 1 for record in recorded)
+    assert summary["gradient_norm"] > 0 and 0 <= summary["gradient_zeros_mean"] < 1
     drawn = {plot.kind.key for plot in plots([read_run(tmp_path / "run", "run")])}
-    assert "gradient_zeros_mean" in drawn
+    assert drawn >= {"gradient_norm", "gradient_zeros_mean"}
+
+
+@pytest.mark.parametrize(("name", "minibatches"), [("asgd", 1), ("asgd", 3), ("sgd", 1), ("easgd", 1)])
+def test_the_norm_is_that_of_a_minibatch_s_mean_gradient(
+    session_of: Callable[..., Any], name: str, minibatches: int
+) -> None:
+    """The toy's loss is half its square; also where a worker sends a sum, or gradients are per sample."""
+    more = ("algorithm.minibatches=3",) if minibatches > 1 else ()
+    settings = ("training.epochs=1", "training.rate_per=sample", "training.learning_rate=0.001", *more)
+    session = session_of(Transport(deadline=10.0), f"algorithm.name={name}", "run.gradient_statistics=true", *settings)
+    norms, gradient = list[float](), session.learner.network.loss_and_gradient
+
+    def noted(*given: Any, **named: Any) -> float:
+        loss = float(gradient(*given, **named))
+        norms.append((2 * loss) ** 0.5)
+        return loss
+
+    session.learner.network.loss_and_gradient = noted
+    PROTOCOLS[session.config.algorithm.protocol](session)
+    assert session.counters.summary()["gradient_norm"] == pytest.approx(sum(norms) / len(norms))
