@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from math import prod
 from typing import Any
 
@@ -76,6 +77,11 @@ def scratch_for(vector: Array) -> Array:
 def on_host(array: Array) -> Array:
     """The array in host memory: itself, or a copy if it is on a GPU."""
     return array if isinstance(array, np.ndarray) else array.get()
+
+
+def parameters_sha256(vector: Array) -> str:
+    """SHA-256 of a vector's elements as little-endian float32, which tells models apart."""
+    return sha256(np.ascontiguousarray(on_host(vector), dtype="<f4").data).hexdigest()
 
 
 def fill(vector: Array, source: Array) -> None:

@@ -111,8 +111,8 @@ MUTATIONS = [
     Mutation(
         "the common rate that a worker has heard of is not restored",
         f"{CENTRE}/adding_worker.py",
-        "            self.session.state.rate.hear(past.falls)\n",
-        "            pass\n",
+        "        self.session.state.rate.hear(past.falls)\n",
+        "        pass\n",
         ELASTIC,
     ),
     Mutation(
@@ -404,16 +404,16 @@ MUTATIONS = [
     Mutation(
         "the updates' number is not restored",
         "checkpoint/state.py",
-        'self.index, self.trained, self.seconds = numbers["index"], numbers["trained"]',
-        'self.index, self.trained, self.seconds = 0, numbers["trained"]',
+        "self.index, self.trained, self.seconds = past.index, past.trained",
+        "self.index, self.trained, self.seconds = 0, past.trained",
         f"{SERVERS} allreduce {AVERAGING}",
         "tests/checkpoint",
     ),
     Mutation(
         "where an optimizer began is not restored",
         "checkpoint/state.py",
-        'self.began = numbers.get("began", 0)',
-        'self.began = numbers["index"]',
+        "self.began, self.queue.position = past.began, past.position",
+        "self.began, self.queue.position = past.index, past.position",
         "allreduce",
         "tests/checkpoint",
     ),

@@ -1,6 +1,5 @@
 """The end of a training: last checkpoint, last evaluation, summary, closing table."""
 
-import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import last
 from mpitrain.errors import BadInput, named, printable, some
 from mpitrain.files import Record, read_text, write_below
-from mpitrain.flat import on_host
+from mpitrain.flat import on_host, parameters_sha256
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text, seconds_text
@@ -50,7 +49,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     gathered = transport.gather_texts(json.dumps(of_kinds), "the ranks' times")
     replicas = None
     if session.config.algorithm.replicated and not session.device.phantom:
-        digests = transport.gather_texts(hashlib.sha256(state.little_endian()).hexdigest(), "the end")
+        digests = transport.gather_texts(parameters_sha256(state.model), "the end")
         replicas = len(set(digests)) == 1
     status = 0
     if monitor is None:
@@ -168,7 +167,7 @@ def _said_before(session: Session, monitor: MasterMonitor, stopped: bool) -> Rec
 
 def sha256(session: Session) -> str | None:
     """Of the model; a phantom has none."""
-    return None if session.device.phantom else hashlib.sha256(session.state.little_endian()).hexdigest()
+    return None if session.device.phantom else parameters_sha256(session.state.model)
 
 
 def _same_code(session: Session) -> bool:

@@ -221,9 +221,7 @@ def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> Mast
         session.saver = Saver(folder / "checkpoints", session.network.layout, config.run, transport, documents, kept)
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
-    if resumed:
-        checkpoint.seal(folder)
-    else:
+    if not resumed:
         _write_documents(folder, documents)
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     metrics, evaluation = Metrics(folder / "metrics.jsonl", events, progress.line), None

@@ -147,7 +147,7 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
             return options.whole
         run, found, path = options.resume, options.checkpoint, options.config
         if run is not None and found is not None:
-            path = checkpoint.document(run, found, checkpoint.CONFIG)
+            path = found / checkpoint.CONFIG
         config = configuration.load(path, list(options.overrides), run is not None)
         if run is not None and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
             config = at_home(config, run)

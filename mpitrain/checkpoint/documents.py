@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import checksum, read_text, write_durably
+from mpitrain.files import checksum, read_text
 
 CONFIG = "config.toml"
 SEAL = "# xxh3 of what stands above: "
@@ -20,39 +20,20 @@ def sealed(configuration: str) -> str:
     return f"{configuration}{SEAL}{checksum(configuration)}\n"
 
 
-def seal(run: Path) -> None:
-    """Add the checksum to a config.toml of an older version, which had none."""
+def require_intact(run: Path, checkpoint: Path) -> None:
+    """Raise BadInput naming the run's config.toml if it has been changed."""
     path = run / CONFIG
     with naming(path):
-        text = read_text(path)
-        if SEAL not in text:
-            write_durably(path, sealed(text))
-
-
-def document(run: Path, checkpoint: Path, name: str) -> Path:
-    """The document that applies to a checkpoint: its own, or the run's if an older version wrote the checkpoint."""
-    own = checkpoint / name
-    return own if own.exists() else run / name
+        text = read_text(path, errors="replace")
+    if text != sealed(text.rpartition(SEAL)[0]):
+        said = "does not match its checksum; what a resume is to change is given by --set"
+        raise BadInput(f"{path}: {said}; {checkpoint / CONFIG} holds what the run had")
 
 
 def maker(checkpoint: Path) -> str:
     """`algorithms.maker_of` the algorithm that wrote a checkpoint; "" if no document says it."""
     try:
-        text = read_text(document(checkpoint.parent.parent, checkpoint, CONFIG))
-        table = tomllib.loads(text)["algorithm"]
+        table = tomllib.loads(read_text(checkpoint / CONFIG))["algorithm"]
         return " ".join(filter(None, (table["name"], table.get("optimizer", {}).get("name", ""))))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
-
-
-def require_intact(run: Path, checkpoint: Path) -> None:
-    """Raise BadInput naming the run's config.toml if it has been changed. Older versions wrote no checksum."""
-    path, copy = run / CONFIG, checkpoint / CONFIG
-    with naming(path):
-        text = read_text(path, errors="replace")
-    written, seal, digest = text.rpartition(SEAL)
-    if seal and digest.strip() == checksum(written):
-        return
-    if seal or copy.exists():
-        left = f"; {copy} holds what the run had" if copy.exists() else ""
-        raise BadInput(f"{path}: does not match its checksum; what a resume is to change is given by --set{left}")

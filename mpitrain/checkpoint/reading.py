@@ -10,12 +10,12 @@ import h5py
 import msgspec
 import numpy as np
 
-from mpitrain import hdf5
 from mpitrain.algorithms import Algorithm
 from mpitrain.checkpoint.draft import BEST, KEPT, MODEL, PIECES, file_of
 from mpitrain.checkpoint.files import REPLACED, STATE, describe, fault, folders
 from mpitrain.checkpoint.state import MasterNumbers, Numbers, State, checked, fresh
 from mpitrain.errors import BadInput, naming, printable
+from mpitrain.files import hdf5
 from mpitrain.flat import Array, Layout, fill
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows
 
@@ -94,11 +94,10 @@ def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
         there = {name: found for name, found in state.beside.items() if hdf5.has(file, name)}
         for name, found in there.items():
             fill(found, vector(file, name, found)[:])
-        told = numbers(file)
-        samples = checked(told, MasterNumbers).samples
-        if samples != state.queue.samples:
+        past = checked(numbers(file), MasterNumbers)
+        if (samples := past.samples) != state.queue.samples:
             raise BadInput(f"{path}: was trained on {samples} samples, data.path has another number")
-        state.restore(told)
+        state.restore(past)
         if len(there) < len(state.beside):  # as of another optimizer
             state.began = state.index
         for work in _ranges(file, samples):

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from mpitrain.algorithms import Algorithm
 from mpitrain.device import Cpu
-from mpitrain.flat import Array, on_host
+from mpitrain.flat import Array
 from mpitrain.optimizers import Buffers
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Natural, Queue
@@ -30,17 +29,17 @@ def checked(numbers: Numbers, kind: type[T]) -> T:
 
 
 class MasterNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a master's state; older checkpoints lack some."""
+    """The numbers of a master's state."""
 
     index: Natural
-    began: Natural = 0
+    began: Natural
     trained: Natural
     seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
     position: Natural
     samples: Natural
-    losses: list[tuple[Natural, float]] = []
-    first_loss: float | None = None
-    rate: RatePast | None = None
+    losses: list[tuple[Natural, float]]
+    first_loss: float | None
+    rate: RatePast
 
 
 @dataclass
@@ -80,35 +79,30 @@ class State:
 
     def numbers(self) -> Numbers:
         """The counters that a checkpoint holds, for `restore`."""
-        position, samples = self.queue.position, self.queue.samples
-        counted = {"index": self.index, "began": self.began, "trained": self.trained, "seconds": self.seconds}
-        return {
-            **counted,
-            "position": position,
-            "samples": samples,
-            "losses": self.losses.numbers(),
-            "first_loss": self.losses.first,
-            "rate": self.rate.numbers(),
-        }
+        past = MasterNumbers(
+            index=self.index,
+            began=self.began,
+            trained=self.trained,
+            seconds=self.seconds,
+            position=self.queue.position,
+            samples=self.queue.samples,
+            losses=self.losses.numbers(),
+            first_loss=self.losses.first,
+            rate=self.rate.numbers(),
+        )
+        return msgspec.structs.asdict(past)
 
-    def restore(self, numbers: Numbers) -> None:
+    def restore(self, past: MasterNumbers) -> None:
         """Set the counters from a checkpoint."""
-        self.index, self.trained, self.seconds = numbers["index"], numbers["trained"], numbers["seconds"]
-        self.began = numbers.get("began", 0)
-        self.queue.position = numbers["position"]
-        self.losses.restore(numbers.get("losses", ()), self.trained)
-        self.losses.first = numbers.get("first_loss")
-        if numbers.get("rate") is not None:
-            self.rate.restore(numbers["rate"])
+        self.index, self.trained, self.seconds = past.index, past.trained, past.seconds
+        self.began, self.queue.position = past.began, past.position
+        self.losses.restore(past.losses, past.first_loss, self.trained)
+        self.rate.restore(past.rate)
 
     @property
     def model(self) -> Array:
         """The parameters that are evaluated, hashed and exported."""
         return self.model_of(self.vectors())
-
-    def little_endian(self) -> Array:
-        """The model as little-endian float32, the form that is hashed."""
-        return np.ascontiguousarray(on_host(self.model), dtype="<f4")
 
 
 def fresh(options: Algorithm, theta: Array, queue: Queue) -> State:

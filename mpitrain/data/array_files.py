@@ -10,9 +10,8 @@ from zipfile import ZipInfo
 import h5py
 import numpy as np
 
-from mpitrain import hdf5
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import Version, regular_size, version_of
+from mpitrain.files import Version, hdf5, regular_size, version_of
 from mpitrain.flat import Array
 
 HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"

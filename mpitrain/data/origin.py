@@ -115,8 +115,7 @@ def read(run: Path) -> Origin | None:
     path = run / NAME
     try:
         fields = msgspec.json.decode(read_whole(path), type=Record)
-        written = fields.pop(CHECKSUM, None)  # older versions wrote none
-        if written is not None and written != checksum(json.dumps(fields)):
+        if fields.pop(CHECKSUM, None) != checksum(json.dumps(fields)):
             raise BadInput(f"{path}: does not match its checksum; remove it, and a resume writes it anew")
         return msgspec.convert(fields, Origin)
     except FileNotFoundError:

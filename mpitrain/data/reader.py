@@ -16,8 +16,8 @@ from mpitrain.data.shards import FORMAT, attributes_digest, digest
 from mpitrain.data.validation import KINDS, OPTIONAL, Value, validate, validate_finite, validate_shapes
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, version_of
+from mpitrain.files.hdf5 import ERRORS, attribute, data_set, has, opened
 from mpitrain.flat import Array
-from mpitrain.hdf5 import ERRORS, attribute, data_set, has, opened
 
 SHARE = 8  # one in so many of the files that a process may open
 LEAST, MOST = 4, 4096  # bounds on the number of open shards

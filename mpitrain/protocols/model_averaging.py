@@ -29,10 +29,10 @@ def run(session: Session) -> None:
 
 
 class AveragingPast(msgspec.Struct, frozen=True):
-    """A rank's numbers in a checkpoint; older ones lack `since`."""
+    """A rank's numbers in a checkpoint."""
 
     t: Natural
-    since: Natural = 0
+    since: Natural
 
 
 class AveragingStepper(Together):

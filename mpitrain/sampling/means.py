@@ -1,7 +1,6 @@
 """Running means of losses, without storing all values."""
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 CHUNKS = 256  # of an epoch, at least, where its minibatches are smaller
@@ -70,7 +69,7 @@ class Losses:
         """The chunks, for a checkpoint."""
         return list(self._chunks)
 
-    def restore(self, chunks: Iterable[tuple[int, float]], counted: int) -> None:
-        """Restore a checkpoint after `counted` samples; older checkpoints have no chunks."""
-        self._chunks = deque((int(count), float(loss)) for count, loss in chunks)
-        self._held, self._counted = sum(count for count, _ in self._chunks), counted
+    def restore(self, chunks: list[tuple[int, float]], first: float | None, counted: int) -> None:
+        """Restore a checkpoint after `counted` samples."""
+        self._chunks, self.first = deque(chunks), first
+        self._held, self._counted = sum(count for count, _ in chunks), counted

@@ -96,9 +96,9 @@ class CommonRate:
         """Take over how often it has fallen from whoever observes."""
         self._state = self._state._replace(falls=falls)
 
-    def numbers(self) -> list[float]:
+    def numbers(self) -> RatePast:
         """The state, for a checkpoint."""
-        return list(self._state)
+        return self._state
 
     def restore(self, numbers: RatePast) -> None:
         """Restore the state from a checkpoint."""

@@ -1,7 +1,6 @@
 """A trained network, read from its run folder."""
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from mpitrain.data import origin
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.origin import Origin
 from mpitrain.errors import BadInput, printable
-from mpitrain.flat import Array
+from mpitrain.flat import Array, parameters_sha256
 from mpitrain.models import model as models
 from mpitrain.models.model import Buffered, buffered
 from mpitrain.monitoring.measuring import Measuring
@@ -45,7 +44,7 @@ class TrainedModel:
     @property
     def sha256(self) -> str:
         """SHA-256 of the parameters' little-endian float32 bytes, as in summary.json."""
-        return hashlib.sha256(self.parameters.astype("<f4").tobytes()).hexdigest()
+        return parameters_sha256(self.parameters)
 
     @property
     def output(self) -> str:
@@ -92,7 +91,7 @@ def find(run: Path, name: str | None = None, quiet: bool = False) -> Stored:
     for line in () if quiet else skipped:
         print(f"mpitrain: {line}", file=sys.stderr)
     checkpoint.require_intact(run, found)
-    return Stored(run, found, configuration.load(checkpoint.document(run, found, checkpoint.CONFIG), []))
+    return Stored(run, found, configuration.load(found / checkpoint.CONFIG, []))
 
 
 def load(

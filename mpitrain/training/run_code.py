@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from mpitrain.checkpoint import CONFIG, document
+from mpitrain.checkpoint import CONFIG
 from mpitrain.errors import BadInput, naming, reason
 from mpitrain.files import read_whole
 from mpitrain.mpi import Transport
@@ -62,7 +62,7 @@ class RunFolder:
     @classmethod
     def at(cls, run: Path, checkpoint: Path, trust: bool = False, new_code: bool = False) -> "RunFolder":
         """That of a checkpoint."""
-        return cls(run, document(run, checkpoint, CONFIG), checkpoint, trust, new_code)
+        return cls(run, checkpoint / CONFIG, checkpoint, trust, new_code)
 
 
 def choose(specs: Mapping[str, str], run: RunFolder | None, say: Callable[[str], None]) -> dict[str, Code]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mpitrain import checkpoint
 from mpitrain.errors import BadInput
 from mpitrain.trained.model import load
 from tests.faults import Fault, program
@@ -94,29 +93,6 @@ def test_a_changed_configuration_comes_with_the_first_checkpoint(
     assert load(run).config.training.epochs == 2.0
     assert launch(1, *resume("training.epochs=3")).status == 0
     assert config_of(run, "name") == 'name = "easgd"' and config_of(run, "epochs") == "epochs = 3.0"
-
-
-def test_a_run_of_an_older_version_resumes(launch: Callable[..., Any], run: Path) -> None:
-    """Its configuration has no checksum and no copy; an empty one is refused nevertheless."""
-    for folder in (run / "checkpoints").glob("[0b]*"):
-        manifest = json.loads((folder / "manifest.json").read_text())
-        for name in ("config.toml", "corpus.json"):
-            (folder / name).unlink()
-            del manifest["files"][name]
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-    lines = (run / "config.toml").read_text().splitlines()
-    assert lines.pop().startswith("#")
-    origin = json.loads((run / "corpus.json").read_text())
-    del origin["xxh3"]
-    (run / "corpus.json").write_text(json.dumps(origin))
-    (run / "config.toml").write_text("")
-    ended = launch(1, *resume("training.epochs=2"))
-    assert ended.status == 2 and "run/config.toml" in ended.err
-    (run / "config.toml").write_text("\n".join(lines) + "\n")
-    assert launch(1, *resume("training.epochs=2")).status == 0
-    assert config_of(run, "name") == 'name = "msgd"'
-    found, torn = checkpoint.newest(run / "checkpoints")
-    assert found is not None and found.name == f"{2876:012d}" and not torn
 
 
 @pytest.mark.parametrize(("first", "then"), [("easgd-sync", "easgd"), ("easgd", "eamsgd"), ("eamsgd", "easgd-sync")])

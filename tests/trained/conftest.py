@@ -29,10 +29,10 @@ def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np
     draft = checkpoint.Draft(run / "checkpoints", samples)
     draft.begin(0)
     draft.write("state.h5", checkpoint.FileContent(state.vectors(), state.numbers()), network.layout)
-    draft.commit(3, network.documents)
-    for name, text in network.documents.items():
+    documents = {"config.toml": checkpoint.sealed(configuration.to_toml(config)), **network.documents}
+    draft.commit(3, documents)
+    for name, text in documents.items():
         write_whole(run / name, text)
-    (run / "config.toml").write_text(configuration.to_toml(config))
     (run / origin.NAME).write_text(origin.text(told))
     return theta
 

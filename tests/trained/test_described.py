@@ -15,7 +15,7 @@ from mpitrain.data import origin
 from mpitrain.data.corpus import open_corpus
 from mpitrain.data.shards import with_attributes
 from mpitrain.errors import BadInput
-from mpitrain.files import write_whole
+from mpitrain.files import checksum, write_whole
 
 from .conftest import make_frames, make_images, make_run
 
@@ -75,12 +75,12 @@ def test_other_names_and_preparations_are_refused(
 def test_what_one_side_does_not_tell_is_not_compared(
     alone: Callable[..., Any], folder: Path, attributes: dict[str, Any]
 ) -> None:
-    """Old shards, numbers as classes, the words of other tools; and a run folder of before."""
+    """Shards of other tools, numbers as classes, words of others; and a run folder that does not tell."""
     describe(folder / "other", **attributes)
     assert alone("evaluate", "run", "other").status == 0
     told = json.loads((folder / "run" / origin.NAME).read_text())
     old = {key: value for key, value in told.items() if key not in ("class_names", "preparation", origin.CHECKSUM)}
-    (folder / "run" / origin.NAME).write_text(json.dumps(old))
+    (folder / "run" / origin.NAME).write_text(json.dumps({**old, origin.CHECKSUM: checksum(json.dumps(old))}))
     describe(folder / "other", class_names="k l m n", preparation=preparation(cmvn="speaker"))
     assert alone("evaluate", "run", "other").status == 0
     assert alone("evaluate", "run", "own").status == 0

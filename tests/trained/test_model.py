@@ -46,7 +46,7 @@ def test_of_every_algorithm_the_model_is_what_the_summary_hashes(tmp_path: Path,
     draft = checkpoint.Draft(tmp_path / "checkpoints", 500)
     draft.begin(0)
     draft.write("state.h5", checkpoint.FileContent(state.vectors(), state.numbers()), network.layout)
-    draft.commit(3)
+    draft.commit(3, {"config.toml": (tmp_path / "config.toml").read_text()})
     model = load(tmp_path)
     assert model.samples == 500
     np.testing.assert_array_equal(model.parameters, state.model)

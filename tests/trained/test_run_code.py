@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from mpitrain import checkpoint
 from mpitrain.__main__ import main
+from mpitrain.checkpoint.documents import SEAL
 from mpitrain.checkpoint.files import write_manifest
 from mpitrain.errors import BadInput
 from mpitrain.training.sources import OWN
@@ -76,10 +78,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rewrite(run: Path, old: str, new: str) -> None:
-    """Another configuration in the run and, where it has one, in its checkpoint."""
-    path = run / "config.toml"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
+    """Another configuration in the run and in its checkpoint, both intact."""
+    (place,) = (run / "checkpoints").iterdir()
+    text = (run / "config.toml").read_text().partition(SEAL)[0]
+    assert old in text
+    for folder in (run, place):
+        (folder / "config.toml").write_text(checkpoint.sealed(text.replace(old, new)))
+    names = json.loads((place / "manifest.json").read_text())["files"]
+    write_manifest(place, [name for name in names if not name.endswith(".h5")])
 
 
 def copied(run: Path) -> None:
@@ -276,7 +282,7 @@ def test_one_file_of_another_user_is_enough(
     """Whoever owns the folder: the configuration, the record, or a copy decide what is executed."""
     make_run(folder / "run", *IMPORTED)
     place, status = folder / "run" / "checkpoints" / "000000000100", Path.stat
-    for path in (folder / "run", folder / "run/config.toml", place / "model.json", place / "model/import/late.py"):
+    for path in (folder / "run", place / "config.toml", place / "model.json", place / "model/import/late.py"):
         owned = type("Owned", (), {"st_uid": os.geteuid() + 1})
 
         def stat(self: Path, *words: Any, path: Path = path, owned: Any = owned, **more: Any) -> Any:

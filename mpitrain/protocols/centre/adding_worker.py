@@ -28,24 +28,24 @@ NAP = 0.05  # seconds between two looks of a worker whose stage has not come
 
 
 class MastersPast(msgspec.Struct, frozen=True, kw_only=True):
-    """A master's numbers in a checkpoint: samples that the queue hands out again."""
+    """The numbers of a rank in a checkpoint; a master's name samples that the queue hands out again."""
 
     again: list[Row] = []
 
 
 class WorkerPast(MastersPast, frozen=True, kw_only=True):
     """A worker's: t, turns, t where it last (re)started, unused samples, the falls of the common rate that it knows of,
-    the minibatches, and the sum of their losses, that it has not told. Older ones lack some."""
+    the minibatches, and the sum of their losses, that it has not told."""
 
     t: Natural
     turns: Natural
-    began: Natural = 0
+    began: Natural
     rest: list[Row]
-    stock: list[Row] = []
-    open: bool = True
-    idle: bool = False
-    falls: Natural | None = None
-    untold: tuple[Natural, Finite] = (0, 0.0)
+    stock: list[Row]
+    open: bool
+    idle: bool
+    falls: Natural
+    untold: tuple[Natural, Finite]
 
 
 class AddingWorker(Loop[Work]):
@@ -314,8 +314,7 @@ class AddingWorker(Loop[Work]):
         self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
         self._open, self._idle = self._whole and (past.open or bool(self.rest)), past.idle
         self.untold = past.untold
-        if past.falls is not None:
-            self.session.state.rate.hear(past.falls)
+        self.session.state.rate.hear(past.falls)
         self.rule.restored()
 
 

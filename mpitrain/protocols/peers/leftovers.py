@@ -7,11 +7,12 @@ from typing import Annotated
 
 import msgspec
 
-from mpitrain import checkpoint, hdf5
+from mpitrain import checkpoint
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.reading import numbers, opened, vector
 from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.errors import naming
+from mpitrain.files import hdf5
 from mpitrain.flat import Array
 from mpitrain.mpi.agreement import agreed
 from mpitrain.ops import digest
