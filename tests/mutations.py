@@ -428,7 +428,7 @@ MUTATIONS = [
     ),
     Mutation(
         "ranges to hand out again are lost at a resume",
-        "api/train.py",
+        "api/shared.py",
         "    state.queue.returned = msgspec.json.decode(",
         "    state.queue.returned = [] and msgspec.json.decode(",
         f"{SERVERS} {ELASTIC}",

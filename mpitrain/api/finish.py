@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import isfinite, log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     counts = np.array(
         [traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent, within.bytes_sent], dtype=np.int64
     )
-    if transport.rank == 0 and session.config.algorithm.has_master and transport.size > 1:
+    if transport.rank == 0 and session.has_master:
         counts[:] = 0  # the server's side mirrors its workers'
     transport.sum(counts, "the end")
     of_kinds = transport.stopwatch.read()
@@ -49,8 +50,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     gathered = transport.gather_texts(json.dumps(of_kinds), "the ranks' times")
     replicas = None
     if session.config.algorithm.replicated and not session.device.phantom:
-        digests = transport.gather_texts(parameters_sha256(state.model), "the end")
-        replicas = len(set(digests)) == 1
+        replicas = len(set(transport.gather_texts(sha256(session) or "", "the end"))) == 1
     status = 0
     if monitor is None:
         _write_last(session)
@@ -63,17 +63,15 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         fields = _summary(session, monitor, seconds, counts.tolist(), reason)
         if replicas is not None:
             fields["replicas_identical"] = replicas
-        times: list[dict[str, float]] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
-        fields["time"] = times
+        fields["time"] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
         _write_summary(session, monitor, fields, said)
-        rows = _closing_rows(session, monitor, fields, seconds, counts.tolist(), times)
+        rows = _closing_rows(session, monitor, fields)
         monitor.progress.table(rows + ([(reason, why)] if why else []), str(monitor.folder))
         if reason in ("diverged", "incomplete"):
             print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
         status = elsewhere or STATUS[reason]
     if recorder is not None:
-        has_master = session.config.algorithm.has_master and transport.size > 1
-        trace.write(transport, recorder, monitor, session.members[0] if has_master else None)
+        trace.write(transport, recorder, monitor, session.members[0] if session.has_master else None)
     return int(transport.broadcast(str(status).encode(), "the end"))
 
 
@@ -180,7 +178,9 @@ def _same_code(session: Session) -> bool:
         return False
 
 
-def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str) -> Record:
+def _summary(
+    session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str
+) -> dict[str, Any]:
     state, counters, ranks = session.state, session.counters, session.transport.size
     before = monitor.cadence.seconds_before
     return {
@@ -208,30 +208,23 @@ def _summary(session: Session, monitor: MasterMonitor, seconds: float, counts: l
     }
 
 
-def _closing_rows(
-    session: Session,
-    monitor: MasterMonitor,
-    fields: Record,
-    seconds: float,
-    counts: list[int],
-    times: list[dict[str, float]],
-) -> list[tuple[str, str]]:
+def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, Any]) -> list[tuple[str, str]]:
     counters, algorithm = session.counters, session.config.algorithm
-    speed = counters.trained_now / max(seconds - monitor.cadence.seconds_before, 1e-9)
+    speed, within = fields["samples_per_second"], fields.get("bytes_sent_within_teams", 0)
     rate = f", {speed:,.0f} a second" if speed else ""  # no speed if nothing was left to train
     since = " since the resume" if counters.trained_before else ""
     mean, most = counters.staleness
     stale = "" if mean is None else f", staleness {mean:.1f} (at most {most})"
-    sent, received, _, within = counts
-    exchanged = f"{(sent + received - 2 * within) / 1e6:,.1f} MB{since} ({session.exchange})"
+    both = fields["bytes_sent"] + fields["bytes_received"]
+    exchanged = f"{(both - 2 * within) / 1e6:,.1f} MB{since} ({session.exchange})"
     if session.team is not None:
         exchanged += f", and {2 * within / 1e6:,.1f} MB within teams"
     rows = [
         ("algorithm", f"{name_of(algorithm)}, {some(session.workers, 'worker')}"),
-        ("samples", f"{session.state.trained:,} in {seconds_text(seconds)} s{rate}"),
+        ("samples", f"{session.state.trained:,} in {seconds_text(fields['seconds'])} s{rate}"),
         ("updates", f"{counters.updates:,}{since}{stale}"),
         ("exchanged", exchanged),
-        ("time", shares_text(times[session.config.algorithm.has_master and len(times) > 1 :])),
+        ("time", shares_text(fields["time"][session.has_master :])),
     ]
     if counters.refusals:
         rows.append(("refused", f"{some(counters.refusals, 'gradient')} with elements that are not finite"))

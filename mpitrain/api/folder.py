@@ -1,5 +1,6 @@
 """The run folder of a training: which one it is, reserved for this run before anything in it is looked at."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
 from itertools import count
@@ -15,13 +16,14 @@ from mpitrain.mpi import Transport, order
 
 
 class Reserved(ExitStack):
-    """The run folder as rank 0 has it, until the context ends; other ranks have no `lease`."""
+    """The run folder as rank 0 has it, until the context ends; other ranks have no `lease`. Whoever wants to know the
+    folder is `told`."""
 
     lease: Lease | None = None
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, told: Callable[[Path], None]) -> None:
         super().__init__()
-        self._transport = transport
+        self._transport, self.told = transport, told
 
     def reserve_given(self, options: TrainOptions) -> None:
         """Reserve the folder that --resume or --continue names, so that no other run writes a checkpoint there after
@@ -45,6 +47,8 @@ class Reserved(ExitStack):
             self._reserve(options.out or _default(config))
         elif options.resume is None:
             _clear(self.lease.folder)
+        assert self.lease is not None
+        self.told(self.lease.folder)
 
     def _reserve(self, folder: Path) -> None:
         self.lease = Lease(folder)

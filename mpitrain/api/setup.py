@@ -1,6 +1,5 @@
 """Set up a training: data, network, run folder and session; on a resume, restore the checkpoint."""
 
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -10,8 +9,9 @@ import numpy as np
 from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
-from mpitrain.api import memory, warnings
+from mpitrain.api import warnings
 from mpitrain.api.options import TrainOptions
+from mpitrain.api.requirements import require_fallback, require_keys, require_memory, require_whole_samples
 from mpitrain.batch import Samples
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.state import fresh
@@ -57,24 +57,22 @@ def prepare(
     transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code]
 ) -> tuple[Cpu, Corpus, Model]:
     """Build everything that depends on the user's files and keys and needs no communication; the network of `code`."""
-    if config.algorithm.has_master and config.run.exchange == "shared" and transport.nodes > 1:
-        raise BadInput("run.exchange = 'shared': the ranks are on several nodes")
-    if transport.runtime.simulated and config.run.device == "gpu":
-        raise BadInput("run.device = 'gpu': simulated ranks compute on the CPU")
-    if options.phantom:
-        _require_phantom(config, options)
-    elif options.density:
-        raise BadInput("--density: only with --phantom: gradients show what they send")
+    require_keys(transport, config, options)
     density = options.density or config.algorithm.density
     pace, make = transport.runtime.pace, partial(Phantoms, density=density) if options.phantom else Paced
-    device = choose(config.run, transport.local_rank, unfit=lambda: _unfit(config)) if pace is None else make(pace)
+    of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
+
+    def unfit() -> str:
+        return torch_start.without_cuda(of_torch) if config.by_torch else ""
+
+    device = choose(config.run, transport.local_rank, unfit=unfit) if pace is None else make(pace)
     corpus = transport.runtime.once("the training part", lambda: _open(config, device))
     torch_start.limit_threads(transport.threads(config.run.threads))
     network = network_of(config, corpus.shape, corpus.classes, device, code, options.build)
     torch_start.limit_threads(transport.threads(config.run.threads))
-    _require_whole_samples(config, corpus.samples)
+    require_whole_samples(config, corpus.samples)
     if transport.rank == 0 or not transport.runtime.simulated:
-        memory.require(config, network, corpus, 0 if device.phantom else transport.runtime.simulated)
+        require_memory(config, network, corpus, 0 if device.phantom else transport.runtime.simulated)
     schedule, there = config.schedule(corpus.samples), workers_of(config, transport)
     wanted = schedule.most_workers
     config.algorithm.check_steps(schedule.steps(there))
@@ -94,42 +92,6 @@ def _open(config: Config, device: Cpu) -> Corpus:
     """The training part, of which a phantom reads no sample."""
     how = reading(config) | ({"memory_limit": 0, "normalise": "none"} if device.phantom else {})
     return open_corpus(data_path(config), "train", **how)
-
-
-def _require_phantom(config: Config, options: TrainOptions) -> None:
-    """Raise BadInput for what depends on values that a phantom has not."""
-    if config.algorithm.needs_values:
-        raise BadInput(f"--phantom: {name_of(config.algorithm)}: {config.algorithm.needs_values}")
-    if config.algorithm.sparse and not (options.density or config.algorithm.density):
-        why = "what it sends depends on the gradients; --density says how much that is"
-        raise BadInput(f"--phantom: {name_of(config.algorithm)}: {why}")
-    if options.density and not config.algorithm.sparse:
-        raise BadInput(f"--density: {name_of(config.algorithm)} sends whole vectors")
-    if options.resume or options.continued:
-        raise BadInput("--phantom: leaves no checkpoint to resume from")
-    if config.pretraining.method != "none":
-        raise BadInput(f"--phantom: pretraining.method = {config.pretraining.method!r}: nothing is trained")
-    if config.run.gradient_statistics:
-        raise BadInput("--phantom: run.gradient_statistics: there are no gradients")
-    if config.run.record_order:
-        raise BadInput("--phantom: run.record_order: there is nothing to repeat to the bit")
-
-
-def _unfit(config: Config) -> str:
-    """Why the model cannot be computed on a GPU; "" if it can."""
-    if not config.by_torch:
-        return ""
-    return torch_start.without_cuda("model.import" if config.model.import_ else "model.backend = 'torch'")
-
-
-def _require_whole_samples(config: Config, samples: int) -> None:
-    """Raise BadInput naming a key whose length in epochs amounts to less than one sample."""
-    lengths = {"training.epochs": config.training.epochs, "run.evaluate_every": config.run.evaluate_every}
-    if config.pretraining.method != "none":
-        lengths["pretraining.epochs"] = config.pretraining.epochs
-    for key, epochs in lengths.items():
-        if epochs and round(epochs * samples) == 0:
-            raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
 
 
 def new_session(
@@ -201,13 +163,13 @@ def _initial(transport: Transport, config: Config, network: Model, device: Cpu) 
     return theta.copy() if transport.runtime.simulated else theta
 
 
-def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> MasterMonitor | None:
+def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None) -> MasterMonitor | None:
     """Give rank 0 a monitor with its files and the held-out parts and, on a resume, load the checkpoint. Bad input
     leaves the folder unchanged."""
     if lease is None:
         return None
     config, state, transport, folder = session.config, session.state, session.transport, lease.folder
-    _require_fallback(config)
+    require_fallback(config)
     progress = Progress(config.run.progress, session.schedule.total)
     session.resumed = resumed
     told, corpora = _read(session, folder)
@@ -222,13 +184,14 @@ def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> Mast
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
     if not resumed:
-        _write_documents(folder, documents)
+        for name, text in documents.items():
+            write_below(folder, name, text)
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     metrics, evaluation = Metrics(folder / "metrics.jsonl", events, progress.line), None
     if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     if corpora:
-        slices, dtype = config.algorithm.has_master and session.transport.size > 1, np.dtype(config.training.dtype)
+        slices, dtype = session.has_master, np.dtype(config.training.dtype)
         measuring = None
         if kept is not None and kept.measures:
             measuring = Measuring(kept, session.learner.corpus, config.training.seed, dtype, session.device)
@@ -259,19 +222,9 @@ def furnish(session: Session, lease: Lease | None, resumed: Path | None) -> Mast
     for line in (*of_data, *warnings.of_resume(session, before), *warnings.of_room(session, folder)):
         monitor.warn(line)
     if config.run.record_order and resumed is not None:
-        monitor.warn(
-            "run.record_order: only from its start a training can be replayed: no more of this one is recorded"
-        )
+        only = "only from its start a training can be replayed: no more of this one is recorded"
+        monitor.warn(f"run.record_order: {only}")
     return monitor
-
-
-def _require_fallback(config: Config) -> None:
-    """Raise BadInput naming the key unless a last checkpoint can go there."""
-    folder = config.run.fallback
-    if folder and not Path(folder).is_dir():
-        raise BadInput(f"run.fallback = {folder!r}: no such folder")
-    if folder and not os.access(folder, os.W_OK | os.X_OK):
-        raise BadInput(f"run.fallback = {folder!r}: cannot be written")
 
 
 def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:
@@ -285,16 +238,10 @@ def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samp
     return told, {part: open_held_out(config, path, part, told) for part in parts}
 
 
-def _write_documents(folder: Path, documents: dict[str, str]) -> None:
-    """Write the documents of a new run; a resumed run updates them with its first checkpoint."""
-    for name, text in documents.items():
-        write_below(folder, name, text)
-
-
 def _say_start(session: Session, resume: bool) -> None:
     config, transport, monitor = session.config, session.transport, session.monitor
     ranks, workers = transport.size, session.workers
-    server = "a server and " if config.algorithm.has_master and ranks > 1 else ""
+    server = "a server and " if session.has_master else ""
     idle = f", {len(idle_ranks(session))} idle" if idle_ranks(session) else ""
     if session.team is not None:
         sizes = sorted({len(team) for team in session.team.all})

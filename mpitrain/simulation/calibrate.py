@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from mpitrain.algorithms.server import update
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.setup import prepare
-from mpitrain.api.train import shared_code, shared_config
+from mpitrain.api.shared import shared_code, shared_config
 from mpitrain.batch import Batch
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus

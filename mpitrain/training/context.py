@@ -66,6 +66,11 @@ class Session:
         return workers_of(self.config, self.transport)
 
     @property
+    def has_master(self) -> bool:
+        """Whether the first rank is a master that computes no gradients: one that is alone is its own worker."""
+        return self.config.algorithm.has_master and self.transport.size > 1
+
+    @property
     def follows(self) -> bool:
         """Whether this rank works for a team's leader."""
         return self.team is not None and not self.team.leads
@@ -88,7 +93,7 @@ class Session:
         None of a rank that is alone."""
         if self.transport.size == 1:
             return None
-        if self.config.algorithm.has_master:
+        if self.has_master:
             return int(sum(self.counters.traffic.values()))
         followers = self.team.traffic.both if self.team is not None else 0
         return int(len(self.members) * (self.transport.traffic.both + followers))

@@ -34,7 +34,7 @@ class Loading:
             import mpitrain.api.setup, mpitrain.models.warm
             if rank == 0:
                 slow(mpitrain.models.warm, "warm")
-                slow(mpitrain.api.setup, "furnish")
+                slow(mpitrain.api.setup, "open_run_folder")
             else:
                 slow(mpitrain.api.setup, "prepare")
 
@@ -52,5 +52,7 @@ def test_work_that_takes_longer_than_the_deadline_ends_no_job(launch: Callable[.
     ended = launch(2, *words, "--out", "run", program=("slow.py",))
     assert ended.status == 0, ended.err
     worked = [line for line in ended.out.splitlines() if line.startswith("worked: ")]
-    assert sorted(worked) == [f"worked: {what}" for what in ("furnish", "mpitrain.api.train", "prepare", "warm")]
+    assert sorted(worked) == [
+        f"worked: {what}" for what in ("mpitrain.api.train", "open_run_folder", "prepare", "warm")
+    ]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_reason"] == "finished"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.api import memory
+from mpitrain.api import requirements
 from mpitrain.simulation.cluster import GradientCost
 
 CLUSTER = """
@@ -130,7 +130,7 @@ def test_ranks_that_do_not_fit_in_memory_are_refused(
 ) -> None:
     """Before anything is allocated: θ, a gradient, and a velocity or a worker's own copy, 4 · 3 · 59.8 M · 4 bytes."""
     (tmp_path / "cluster.toml").write_text(CLUSTER)
-    monkeypatch.setattr(memory, "installed", lambda: 1_000_000_000)  # what one rank needs fits
+    monkeypatch.setattr(requirements, "installed", lambda: 1_000_000_000)  # what one rank needs fits
     keys = ["--set", f"algorithm.name={algorithm}", "--set", "model.width=40", "--out", str(tmp_path / "run")]
     assert main(["simulate", "--cluster", str(tmp_path / "cluster.toml"), *keys]) == 2
     err = capsys.readouterr().err

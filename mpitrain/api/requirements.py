@@ -1,0 +1,135 @@
+"""What a training needs that no table of the configuration shows: of its ranks, data, model, memory and disk.
+
+All raise BadInput, naming a key where one is at fault.
+"""
+
+import os
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from mpitrain.algorithms import name_of
+from mpitrain.api.options import TrainOptions
+from mpitrain.config import Config
+from mpitrain.data.corpus import Corpus
+from mpitrain.errors import BadInput
+from mpitrain.models.model import Model, buffered
+from mpitrain.models.network import Network
+from mpitrain.mpi import Transport
+from mpitrain.training.context import Session
+
+
+def require_keys(transport: Transport, config: Config, options: TrainOptions) -> None:
+    """Refuse keys and options that do not fit these ranks, or depend on values that a phantom has not."""
+    algorithm, run, name = config.algorithm, config.run, name_of(config.algorithm)
+    phantom, method, sent = options.phantom, config.pretraining.method, options.density or algorithm.density
+    shared, on_gpu = algorithm.has_master and run.exchange == "shared", run.device == "gpu"
+    unsaid = "what it sends depends on the gradients; --density says how much that is"
+    for wrong, why in (
+        (shared and transport.nodes > 1, "run.exchange = 'shared': the ranks are on several nodes"),
+        (on_gpu and transport.runtime.simulated, "run.device = 'gpu': simulated ranks compute on the CPU"),
+        (options.density and not phantom, "--density: only with --phantom: gradients show what they send"),
+        (phantom and algorithm.needs_values, f"--phantom: {name}: {algorithm.needs_values}"),
+        (phantom and algorithm.sparse and not sent, f"--phantom: {name}: {unsaid}"),
+        (options.density and not algorithm.sparse, f"--density: {name} sends whole vectors"),
+        (phantom and (options.resume or options.continued), "--phantom: leaves no checkpoint to resume from"),
+        (phantom and method != "none", f"--phantom: pretraining.method = {method!r}: nothing is trained"),
+        (phantom and run.gradient_statistics, "--phantom: run.gradient_statistics: there are no gradients"),
+        (phantom and run.record_order, "--phantom: run.record_order: there is nothing to repeat to the bit"),
+    ):
+        if wrong:
+            raise BadInput(why)
+
+
+def require_whole_samples(config: Config, samples: int) -> None:
+    """Refuse a length in epochs that amounts to less than one sample."""
+    lengths = {"training.epochs": config.training.epochs, "run.evaluate_every": config.run.evaluate_every}
+    if config.pretraining.method != "none":
+        lengths["pretraining.epochs"] = config.pretraining.epochs
+    for key, epochs in lengths.items():
+        if epochs and round(epochs * samples) == 0:
+            raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
+
+
+def require_memory(config: Config, network: Model, corpus: Corpus, simulated: int) -> None:
+    """Refuse a network that does not fit into this node's memory, where the kernel would kill the process, and say
+    nothing.
+
+    Counted is the least that a training needs: in a process, parameters and gradient; in a simulation of `simulated`
+    ranks, which share this process, all vectors and activations of every rank, and the samples once.
+    """
+    itemsize, there = np.dtype(config.training.dtype).itemsize, installed()
+    size = network.layout.size
+    if 2 * size * itemsize > there:
+        preset, width = config.model.preset, config.model.width
+        large = network.name if preset is None else f"model.preset, model.width: {preset} of width {width:g}"
+        raise BadInput(
+            f"{large} has {size:,} parameters; with their gradient they take "
+            f"{2 * size * itemsize / 1e9:,.0f} GB, this node has {there / 1e9:,.0f} GB"
+        )
+    count, activations = config.algorithm.vectors(), activations_of(config, network, simulated)
+    needed = simulated * (count * size + activations) * itemsize + corpus.held_bytes
+    if simulated and needed > there:
+        raise BadInput(
+            f"--ranks {simulated}: need at least {needed / 1e9:,.1f} GB, this machine has {there / 1e9:,.1f} GB: each "
+            f"rank {count} vectors of {size:,} parameters and {activations:,} activations of its minibatch, {itemsize} "
+            f"bytes each; all together {corpus.held_bytes / 1e6:,.0f} MB of samples"
+        )
+
+
+def installed() -> int:
+    """Bytes of memory of this node."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def activations_of(config: Config, network: Model, ranks: int) -> int:
+    """Outputs of all layers for the samples of one rank's gradient; 0 for a model whose layers are not known."""
+    if not isinstance(network, Network):
+        return 0
+    share = config.algorithm.samples_of_gradient(config.training.minibatch, ranks)
+    return share * sum(prod(layer.output_shape) for layer in network.layers)
+
+
+def require_fallback(config: Config) -> None:
+    """Refuse a folder where no last checkpoint can go."""
+    folder = config.run.fallback
+    if folder and not Path(folder).is_dir():
+        raise BadInput(f"run.fallback = {folder!r}: no such folder")
+    if folder and not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"run.fallback = {folder!r}: cannot be written")
+
+
+def require_same_data(transport: Transport, corpus: Corpus) -> None:
+    """Refuse a rank's training part that differs from rank 0's, such as an old copy on a local disk. Collective."""
+    shape = " x ".join(map(str, corpus.shape))
+    mine = f"{corpus.samples:,} samples of {shape} in {corpus.classes} classes"
+    with transport.working():
+        of_targets = xxhash.xxh3_64_hexdigest(np.ascontiguousarray(corpus.targets).tobytes())
+    rank, text, first = _different(transport, f"{mine}\n{of_targets}", "the data")
+    if text != first:
+        (found, _), (expected, _) = text.split("\n"), first.split("\n")
+        same = ", others than rank 0" if found == expected else f", rank 0 {expected}"
+        raise BadInput(f"data.path: rank {rank} has {found}{same}")
+
+
+def require_same_model(session: Session) -> None:
+    """Refuse code of the user's that builds another model on a rank than on rank 0. Collective."""
+    network, transport = session.network, session.transport
+    if not network.documents:  # of our own layers: the configuration is all there is
+        return
+    own, theta = buffered(network), session.state.theta
+    with transport.working():
+        kept = own.kept(theta) if own else {}
+        sums = [xxhash.xxh3_64_hexdigest(part.tobytes()) for part in (theta, *kept.values())]
+    rank, text, first = _different(transport, " ".join((str(theta.size), *sums)), "the model")
+    if text != first:
+        raise BadInput(f"{network.name}: gives rank {rank} other initial weights or constants than rank 0")
+
+
+def _different(transport: Transport, text: str, what: str) -> tuple[int, str, str]:
+    """The first rank whose text differs from rank 0's, its text and rank 0's; rank 0 if there is none."""
+    texts = transport.gather_texts(text, what)
+    rank = next((rank for rank, each in enumerate(texts) if each != texts[0]), 0)
+    return rank, texts[rank], texts[0]

@@ -1,0 +1,109 @@
+"""What rank 0 reads of a run folder, a configuration and the user's code, given to all ranks. All are collective."""
+
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mpitrain import checkpoint
+from mpitrain import config as configuration
+from mpitrain.api.options import TrainOptions
+from mpitrain.config import Config
+from mpitrain.data import origin
+from mpitrain.errors import BadInput
+from mpitrain.flat import on_host
+from mpitrain.models.model import buffered
+from mpitrain.mpi import Transport, order
+from mpitrain.mpi.agreement import agreed
+from mpitrain.sampling.queue import Work
+from mpitrain.training.context import Session
+from mpitrain.training.inputs import at_home, code_of, say
+from mpitrain.training.run_code import RunFolder, shared
+from mpitrain.training.user_code import Code
+
+
+def started_or_resumed(transport: Transport, options: TrainOptions) -> TrainOptions:
+    """The options with the checkpoint to resume from, if any. `--continue` starts a new run if there is none."""
+    folder = options.resume or options.continued
+    if folder is None:
+        return options
+
+    def found() -> Path | None:
+        return None if transport.rank else _verified(folder, options.resume is not None)
+
+    checked = agreed(transport, found, "the run folder")
+    resumes = transport.broadcast(b"resume" if checked else b"", "the run folder") == b"resume"
+    return replace(options, resume=folder if resumes else None, checkpoint=checked)
+
+
+def _verified(run: Path, must: bool) -> Path | None:
+    """The newest intact checkpoint of a run whose documents match their checksums. Raises BadInput."""
+    folder = run / "checkpoints"
+    newest, torn = checkpoint.newest(folder)
+    if newest is None and must:
+        raise BadInput(f"{folder}: no whole checkpoint to resume from{f' ({torn[0]})' if torn else ''}")
+    if newest is None and torn:
+        raise BadInput(f"{folder}: no whole checkpoint ({torn[0]}); to start afresh, remove the folder")
+    for line in torn:
+        print(f"mpitrain: {line}", file=sys.stderr)
+    if newest is not None:
+        checkpoint.require_intact(run, newest)
+        origin.read(run)
+    return newest
+
+
+def shared_config(transport: Transport, options: TrainOptions) -> Config:
+    """Rank 0 reads the files and broadcasts the resolved configuration."""
+
+    def read() -> str:
+        if transport.rank:
+            return ""
+        if options.whole:
+            return options.whole
+        run, found, path = options.resume, options.checkpoint, options.config
+        if run is not None and found is not None:
+            path = found / checkpoint.CONFIG
+        config = configuration.load(path, list(options.overrides), run is not None)
+        if run is not None and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
+            config = at_home(config, run)
+        return configuration.to_toml(config)
+
+    text = agreed(transport, read, "the configuration")
+    told = transport.broadcast(text.encode(), "the configuration").decode()
+    return transport.runtime.once("the configuration", lambda: configuration.resolve(tomllib.loads(told)))
+
+
+def shared_code(transport: Transport, config: Config, options: TrainOptions) -> dict[str, Code]:
+    """The user's own code, which rank 0 reads. If a run folder names it, the user is told before a rank executes it."""
+
+    def choose() -> dict[str, Code]:
+        run, replayed, allowed = options.resume, options.replayed, (options.trust, options.new_code)
+        named = None
+        if replayed is not None:
+            named = RunFolder(replayed, order.file_of(replayed, 0), replayed, *allowed)
+        elif run is not None and options.checkpoint is not None:
+            named = RunFolder.at(run, options.checkpoint, *allowed)
+        return code_of(config, options.build, named, say)
+
+    return shared(transport, choose) if config.model.import_ else {}
+
+
+def share_checkpoint(session: Session) -> None:
+    """Broadcast the state that rank 0 read from a checkpoint; read what it holds of a model beside the parameters."""
+    state, transport = session.state, session.transport
+    for vector in state.vectors().values():
+        transport.broadcast_array(vector, "the checkpoint")
+    numbers = np.array([state.index, state.began, state.trained, state.queue.position], dtype=np.int64)
+    transport.broadcast_array(numbers, "the checkpoint")
+    state.index, state.began, state.trained, state.queue.position = map(int, numbers)
+    rate = np.array(state.rate.numbers())
+    transport.broadcast_array(rate, "the checkpoint")
+    state.rate.restore(tuple(rate.tolist()))
+    ranges = msgspec.json.encode(state.queue.returned)
+    state.queue.returned = msgspec.json.decode(transport.broadcast(ranges, "the checkpoint"), type=list[Work])
+    own, folder = buffered(session.network), session.resumed
+    if own is not None and folder is not None:
+        own.restore(transport.alive_while(lambda: checkpoint.load_kept(folder)), on_host(state.model))
