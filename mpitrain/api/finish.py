@@ -32,7 +32,7 @@ STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED, "mo
 
 def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recorder: TimeRecorder | None = None) -> int:
     """Write the last checkpoint, evaluate, write the summary, print the closing table, and return the exit status."""
-    state, transport = session.state, session.transport
+    transport = session.transport
     seconds = monitor.cadence.seconds if monitor else 0.0
     traffic = transport.traffic
     within = traffic if session.follows else session.team.traffic if session.team is not None else Traffic()
