@@ -19,7 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mpitrain.mpi import Transport
-from mpitrain.protocols.centre.versioned import open_memory
+from mpitrain.protocols.server.versioned import open_memory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launch import require_ranks

@@ -16,7 +16,7 @@ from mpitrain.schedules.stages import Settings
 class Centred(Slowing, frozen=True):
     """A centre on rank 0, which is also the only worker if there is one rank."""
 
-    protocol = "centre"
+    protocol = "server"
     has_master = True
     workers_change = True
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"

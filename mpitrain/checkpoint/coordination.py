@@ -6,7 +6,7 @@ where all ranks have to stop at the same moment, until the slowest one has finis
 
 - `save_state`: the master writes alone, where no other rank has a piece.
 - `together`: all ranks are at the same point, as between two steps of a synchronous algorithm.
-- protocols/centre/adding_master.py: ranks that run freely.
+- protocols/server/adding_master.py: ranks that run freely.
 - checkpoint/last.py: all ranks, at the end.
 
 During training, a checkpoint that cannot be written causes a warning, and the next one is tried when it is due; the

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mpitrain.protocols import centre, hybrid, model_averaging, peers, synchronous
+from mpitrain.protocols import hybrid, model_averaging, peers, server, synchronous
 from mpitrain.training.context import Session
 
 #: The protocol that `Algorithm.protocol` names.
 PROTOCOLS: dict[str, Callable[[Session], None]] = {
     "synchronous": synchronous.run,
-    "centre": centre.run,
+    "server": server.run,
     "hybrid": hybrid.run,
     "peers": peers.run,
     "model-averaging": model_averaging.run,

@@ -20,7 +20,7 @@ from mpitrain.checkpoint.files import MANIFEST, write_manifest
 from mpitrain.checkpoint.state import State, checked
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
-from mpitrain.protocols.centre.adding_worker import WorkerPast
+from mpitrain.protocols.server.adding import WorkerPast
 from mpitrain.sampling.queue import Queue
 
 ALLOWED = 300 << 10  # kB that a refusal may take

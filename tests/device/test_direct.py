@@ -16,11 +16,11 @@ from mpitrain.errors import WireError
 from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.centre.line import Line
-from mpitrain.protocols.centre.merged import MergedCentre, MergingCentre
-from mpitrain.protocols.centre.merging_worker import MergingWorker
-from mpitrain.protocols.centre.versioned import open_memory
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Gradient, Piece
+from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.merged import MergedCentre, MergingCentre
+from mpitrain.protocols.server.merging import MergingWorker
+from mpitrain.protocols.server.versioned import open_memory
 from mpitrain.sampling.queue import Work
 
 from .test_choice import FAKE

@@ -11,7 +11,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.process import Process
 from mpitrain.mpi.tags import Tag
 from mpitrain.mpi.waiting import WakingClock
-from mpitrain.protocols.centre import choose
+from mpitrain.protocols.server import choose
 
 MESSAGES, TAG = 40, 9
 

@@ -124,7 +124,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path, launch: Callable[..., Any], name:
 
 def test_the_summary_tells_of_the_last_moves_of_the_centre(launch: Callable[..., Any], tmp_path: Path) -> None:
     """What a worker still has to give moves x̃ after all samples have been counted, and evaluated."""
-    last = "mpitrain.protocols.centre.adding_worker.AddingWorker._finish"
+    last = "mpitrain.protocols.server.adding.AddingWorker._finish"
     late = program(Fault(last, ["call report", "sleep 3"]))
     keys = settings("algorithm.name=downpour", "algorithm.tau=16", "training.epochs=1")
     ended = launch(3, *keys, "--out", "run", program=late)

@@ -47,9 +47,9 @@ from mpitrain.checkpoint import writer
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
-from mpitrain.protocols.centre import by_messages, own
-from mpitrain.protocols.centre.merged import MergedCentre
-from mpitrain.protocols.centre.versioned import OwnMemory, _Versioned
+from mpitrain.protocols.server import by_messages, own
+from mpitrain.protocols.server.merged import MergedCentre
+from mpitrain.protocols.server.versioned import OwnMemory, _Versioned
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Aborted, Job

@@ -24,13 +24,13 @@ from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.flat import Array
 from mpitrain.ops.residual import INDEX, SIGN, Entries
-from mpitrain.protocols.centre.adding_master import AddingMaster
-from mpitrain.protocols.centre.interface import Claimed
-from mpitrain.protocols.centre.merging_worker import MergingWorker
-from mpitrain.protocols.centre.updates import Updates
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.peer import Peer
+from mpitrain.protocols.server.adding_master import AddingMaster
+from mpitrain.protocols.server.interface import Claimed
+from mpitrain.protocols.server.merging import MergingWorker
+from mpitrain.protocols.server.updates import Updates
 from mpitrain.rules.sparse_delta import unit_quantum
 from mpitrain.sampling.queue import Work
 from mpitrain.schedules.stages import Settings

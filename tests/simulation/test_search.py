@@ -17,9 +17,9 @@ from mpitrain.checkpoint.draft import Draft
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
-from mpitrain.protocols.centre.master import Master
-from mpitrain.protocols.centre.versioned import _Versioned
 from mpitrain.protocols.messages import Finish
+from mpitrain.protocols.server.master import Master
+from mpitrain.protocols.server.versioned import _Versioned
 
 SEARCH = Path(__file__).resolve().parents[1] / "search"
 

@@ -77,7 +77,7 @@ def trained(eta: float, rho: float, turns: int) -> list[float]:
                 return plain(*arguments, **more)
 
             learner.gradient = gradient  # type: ignore[method-assign]
-        PROTOCOLS["centre"](session)
+        PROTOCOLS["server"](session)
 
     Job[None](WORKERS + 1).run(program)
     return seen

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpitrain.mpi.waiting import Traffic
-from mpitrain.protocols.centre.versioned import HEADER, RemoteMemory, SharedMemory
+from mpitrain.protocols.server.versioned import HEADER, RemoteMemory, SharedMemory
 
 CALLS: list[str] = []
 

@@ -9,8 +9,8 @@ from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.centre.updates import Updates
 from mpitrain.protocols.messages import Gradient
+from mpitrain.protocols.server.updates import Updates
 from mpitrain.sampling.queue import Work
 
 WORK = Work(0, 0, 1, 1)
@@ -107,7 +107,7 @@ def test_one_worker_with_n_3_is_sgd_to_rounding(session_of) -> None:
 def test_every_sample_once_an_epoch(session_of) -> None:
     """Also where the minibatch does not divide the epoch."""
     session = session_of(one_rank(), "training.minibatch=7", "training.epochs=2", "algorithm.minibatches=3")
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     assert Counter(session.learner.corpus.gathered) == Counter(dict.fromkeys(range(64), 2))
 
 
@@ -146,7 +146,7 @@ def test_the_share_of_zeros_is_that_of_a_minibatch_s_gradient(session_of, miniba
     """Four of five are zero in each, though not in their sum."""
     settings = ("run.gradient_statistics=true", "training.epochs=1", f"algorithm.minibatches={minibatches}")
     session = session_of(one_rank(), *settings, "training.minibatch=4", network=OneElement())
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     assert session.counters.summary()["gradient_zeros_mean"] == pytest.approx(0.8)
 
 
@@ -155,6 +155,6 @@ def test_one_rank_in_round_robin_order_leaves_no_message(session_of, name: str) 
     """A note to itself would never be taken, and the end would wait for it."""
     transport = one_rank()
     session = session_of(transport, f"algorithm.name={name}", "algorithm.order=round-robin", "training.epochs=1")
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     assert transport.traffic.messages_sent == 0
     transport.flush()

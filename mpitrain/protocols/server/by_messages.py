@@ -13,10 +13,10 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import BLOCK, GPU_BLOCK, Array, blocks
 from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
-from mpitrain.protocols.centre.interface import Claimed, Source
-from mpitrain.protocols.centre.line import Line, receive
-from mpitrain.protocols.centre.own import LocalCentre
 from mpitrain.protocols.messages import TO_WORKER, Added, Claim, FromWorker, Gradient, Move, Piece, Place
+from mpitrain.protocols.server.interface import Claimed, Source
+from mpitrain.protocols.server.link import Line, receive
+from mpitrain.protocols.server.own import LocalCentre
 
 
 class Snapshots:

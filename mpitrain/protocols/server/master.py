@@ -1,8 +1,8 @@
 """The loop of a master: it takes its workers' messages, counts, evaluates, saves, and passes on a stop request."""
 
 from mpitrain.errors import WireError
-from mpitrain.protocols.centre.interface import MastersCentre
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Finish, FromMaster, FromWorker, Given, StopRequest
+from mpitrain.protocols.server.interface import MastersCentre
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer
 

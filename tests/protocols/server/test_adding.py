@@ -62,7 +62,7 @@ def test_one_worker_is_algorithm_1_by_hand(session_of) -> None:
         Transport(deadline=10.0), "algorithm.name=easgd", "algorithm.tau=2", "algorithm.alpha=0.25", *COMMON
     )
     reference = session_of(Transport(deadline=10.0), "algorithm.name=sgd", *COMMON)
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     x = centre = np.ones(5)
     for t, work in enumerate(Queue(64, 192).take(reference.schedule, 0, 10**6)[0]):
         mean = reference.learner.indices(work).mean() / 100

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mpitrain.protocols import PROTOCOLS, centre
-from mpitrain.protocols.centre import adding_worker, merging_worker
+from mpitrain.protocols import PROTOCOLS, server
 from mpitrain.protocols.messages import Gradient
+from mpitrain.protocols.server import adding, merging
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -63,10 +63,10 @@ def tried(session, monkeypatch) -> Trial:
         self.in_order = False
         self._finish()
 
-    monkeypatch.setattr(adding_worker.AddingWorker, "_finish_trial", finish, raising=False)
-    monkeypatch.setattr(adding_worker.AddingWorker, "run", add)
-    monkeypatch.setattr(merging_worker.MergingWorker, "train", lambda self: trial.train(self.centre))
-    PROTOCOLS["centre"](session)
+    monkeypatch.setattr(adding.AddingWorker, "_finish_trial", finish, raising=False)
+    monkeypatch.setattr(adding.AddingWorker, "run", add)
+    monkeypatch.setattr(merging.MergingWorker, "train", lambda self: trial.train(self.centre))
+    PROTOCOLS["server"](session)
     return trial
 
 
@@ -97,7 +97,7 @@ def test_every_home(session_of, transport, monkeypatch, home: tuple[str, ...]) -
 def test_the_way_is_chosen_by_where_the_ranks_are(transport, monkeypatch) -> None:
     """One node: shared memory, unless it lacks room or vectors lie on GPUs; what is wished for comes first."""
     monkeypatch.setattr(transport, "nodes", 1)
-    assert centre.choose(transport, "one-sided", direct=False) == "one-sided"
-    assert centre.choose(transport, "auto", direct=True) == "messages"
-    assert centre.choose(transport, "auto", direct=False, shared=0) == "shared"
-    assert centre.choose(transport, "auto", direct=False, shared=1 << 60) == "messages"
+    assert server.choose(transport, "one-sided", direct=False) == "one-sided"
+    assert server.choose(transport, "auto", direct=True) == "messages"
+    assert server.choose(transport, "auto", direct=False, shared=0) == "shared"
+    assert server.choose(transport, "auto", direct=False, shared=1 << 60) == "messages"

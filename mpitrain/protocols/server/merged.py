@@ -12,10 +12,6 @@ from msgspec.structs import replace
 
 from mpitrain.flat import Array
 from mpitrain.mpi.tags import Tag
-from mpitrain.protocols.centre.by_messages import Snapshots
-from mpitrain.protocols.centre.interface import Claimed
-from mpitrain.protocols.centre.line import Line, receive
-from mpitrain.protocols.centre.versioned import Memory
 from mpitrain.protocols.messages import (
     Assignment,
     Claim,
@@ -26,6 +22,10 @@ from mpitrain.protocols.messages import (
     Pulled,
     Ready,
 )
+from mpitrain.protocols.server.by_messages import Snapshots
+from mpitrain.protocols.server.interface import Claimed
+from mpitrain.protocols.server.link import Line, receive
+from mpitrain.protocols.server.versioned import Memory
 from mpitrain.training.context import Session
 
 IDLE_LOOKS = 50  # of a master for which there is nothing to do

@@ -5,9 +5,9 @@ centre differ in who computes; `Algorithm.additive` says which one an algorithm 
 
 - One that only adds (the elastic family: Zhang, Choromanska & LeCun 2015): workers push differences that add up in any
   order, so that anybody may add them, one-sidedly where MPI can. Rank 0 counts, evaluates and saves
-  (`adding_master.py`, `adding_worker.py`; the centre is in `windows.py`, `by_messages.py` or `own.py`).
+  (`adding_master.py`, `adding.py`; the centre is in `windows.py`, `by_messages.py` or `own.py`).
 - One that a master merges gradients into (the parameter server: Zhang 2013; Chan & Lane 2014): rank 0 applies them one
-  by one, hands samples out, and readers find Θ whole by its version (`merging_master.py`, `merging_worker.py`; the
+  by one, hands samples out, and readers find Θ whole by its version (`merging_master.py`, `merging.py`; the
   centre is in `merged.py` over the memory of `versioned.py`, or in `own.py`).
 
 `interface.py` has what all centres offer.
@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
-from mpitrain.protocols.centre import alone
-from mpitrain.protocols.centre.adding_master import AddingMaster
-from mpitrain.protocols.centre.adding_worker import AddingWorker, take_up
-from mpitrain.protocols.centre.by_messages import AskingCentre, ServingCentre
-from mpitrain.protocols.centre.interface import Source
-from mpitrain.protocols.centre.line import Line
-from mpitrain.protocols.centre.merged import MergedCentre, MergingCentre
-from mpitrain.protocols.centre.merging_master import MergingMaster
-from mpitrain.protocols.centre.merging_worker import MergingWorker
-from mpitrain.protocols.centre.versioned import open_memory
-from mpitrain.protocols.centre.windows import WindowCentre
 from mpitrain.protocols.messages import TO_MASTER
+from mpitrain.protocols.server import alone
+from mpitrain.protocols.server.adding import AddingWorker, take_up
+from mpitrain.protocols.server.adding_master import AddingMaster
+from mpitrain.protocols.server.by_messages import AskingCentre, ServingCentre
+from mpitrain.protocols.server.interface import Source
+from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.merged import MergedCentre, MergingCentre
+from mpitrain.protocols.server.merging import MergingWorker
+from mpitrain.protocols.server.merging_master import MergingMaster
+from mpitrain.protocols.server.versioned import open_memory
+from mpitrain.protocols.server.windows import WindowCentre
 from mpitrain.training.context import Session
 from mpitrain.training.loop import warn
 

@@ -7,10 +7,10 @@ every worker is working on, and therefore saves without asking them.
 from dataclasses import replace
 
 from mpitrain.errors import WireError
-from mpitrain.protocols.centre.master import Master
-from mpitrain.protocols.centre.merged import MergingCentre
-from mpitrain.protocols.centre.updates import Updates
 from mpitrain.protocols.messages import Assignment, Claim, FromWorker, Gradient, Grant, Pulled, Ready
+from mpitrain.protocols.server.master import Master
+from mpitrain.protocols.server.merged import MergingCentre
+from mpitrain.protocols.server.updates import Updates
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
 

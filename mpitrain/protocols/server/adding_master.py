@@ -2,8 +2,6 @@
 
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.coordination import REFUSED
-from mpitrain.protocols.centre.interface import MastersCentre
-from mpitrain.protocols.centre.master import Master
 from mpitrain.protocols.messages import (
     Copied,
     Done,
@@ -16,6 +14,8 @@ from mpitrain.protocols.messages import (
     Save,
     Unused,
 )
+from mpitrain.protocols.server.interface import MastersCentre
+from mpitrain.protocols.server.master import Master
 from mpitrain.sampling.queue import Queue, to_rows
 from mpitrain.sampling.queue import UnusedSamples as UnusedRanges
 from mpitrain.training.context import Session

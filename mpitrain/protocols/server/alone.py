@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from mpitrain.protocols.centre.adding_master import AddingMaster
-from mpitrain.protocols.centre.adding_worker import AddingWorker, take_up
-from mpitrain.protocols.centre.interface import Source
-from mpitrain.protocols.centre.line import Line
-from mpitrain.protocols.centre.merging_worker import MergingWorker
-from mpitrain.protocols.centre.own import OwnCentre, OwnMerged
 from mpitrain.protocols.messages import FromMaster, FromWorker, PeriodLosses, Report
+from mpitrain.protocols.server.adding import AddingWorker, take_up
+from mpitrain.protocols.server.adding_master import AddingMaster
+from mpitrain.protocols.server.interface import Source
+from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.merging import MergingWorker
+from mpitrain.protocols.server.own import OwnCentre, OwnMerged
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session
 from mpitrain.training.trainer import Trainer

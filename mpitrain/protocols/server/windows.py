@@ -12,8 +12,8 @@ import numpy as np
 
 from mpitrain.flat import Array, block_slices, share
 from mpitrain.mpi import Transport
-from mpitrain.protocols.centre.interface import Claimed, Source
 from mpitrain.protocols.messages import FromWorker, Gradient
+from mpitrain.protocols.server.interface import Claimed, Source
 
 HEADER = 64  # bytes before the first rank's share: the place in the queue, on a cache line of its own
 PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it

@@ -7,9 +7,9 @@ import numpy as np
 from mpitrain.algorithms.elastic import move_centre
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import BLOCK, Array, block_of, blocks
-from mpitrain.protocols.centre.interface import Claimed, Source
-from mpitrain.protocols.centre.updates import Updates
 from mpitrain.protocols.messages import FromWorker, Gradient
+from mpitrain.protocols.server.interface import Claimed, Source
+from mpitrain.protocols.server.updates import Updates
 from mpitrain.training.context import Session
 
 

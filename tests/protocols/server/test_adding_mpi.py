@@ -14,11 +14,11 @@ from mpitrain.device import CPU
 from mpitrain.errors import WireError
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.centre.by_messages import AskingCentre, ServingCentre
-from mpitrain.protocols.centre.interface import Source
-from mpitrain.protocols.centre.line import Line
-from mpitrain.protocols.centre.windows import WindowCentre
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Piece
+from mpitrain.protocols.server.by_messages import AskingCentre, ServingCentre
+from mpitrain.protocols.server.interface import Source
+from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.windows import WindowCentre
 from mpitrain.sampling.queue import Queue
 from mpitrain.stability import maps
 
@@ -252,7 +252,7 @@ def test_two_vectors_an_exchange(session_of, transport, how: str) -> None:
     size = 5000
     session = session_of(transport, *settings, f"run.exchange={how}", samples=200, network=type(Wide())(size))
     before = np.array([transport.traffic.bytes_sent, transport.traffic.bytes_received])
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     counts = np.array([transport.traffic.bytes_sent, transport.traffic.bytes_received]) - before
     counts = counts * bool(transport.rank)
     transport.comm.Allreduce(np.zeros(1), np.zeros(1))
@@ -379,7 +379,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
     first = with_saver(session_of(transport, *settings, samples=200), shared_folder)
     if transport.rank:
         stop_after(first, 5)  # samples, whoever comes first: one rank alone could find all 800 taken by the others
-    PROTOCOLS["centre"](first)
+    PROTOCOLS["server"](first)
     first.state.trained = first.counters.trained_now
     last.write(first.saver, first.state, transport)
     seen = list(first.learner.corpus.gathered)
@@ -399,7 +399,7 @@ def test_other_ranks_restart_at_the_centre(session_of, transport, shared_folder:
                 return plain(at, *rest)
 
             second.learner.gradient = gradient
-        PROTOCOLS["centre"](second)
+        PROTOCOLS["server"](second)
         seen += second.learner.corpus.gathered
         if transport.rank == 1:
             assert np.array_equal(starts[0], centre)
@@ -422,12 +422,12 @@ def test_a_checkpoint_in_mid_run_is_a_moment_of_it(session_of, transport, shared
             return plain(trainer, **how)
 
         session.monitor.turn = turn
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     session.saver.settle()
     transport.barrier("the checkpoint")
     second = with_saver(session_of(transport, *settings, samples=200), shared_folder, resume=True)
     position = second.state.queue.position
-    PROTOCOLS["centre"](second)
+    PROTOCOLS["server"](second)
     assert position > 0
     if transport.rank == 0:
         assert second.state.theta.tobytes() == session.state.theta.tobytes()

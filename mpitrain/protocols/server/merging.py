@@ -11,10 +11,10 @@ import numpy as np
 from mpitrain.device.cpu import InPlace
 from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.optimizers import Descent
-from mpitrain.protocols.centre.interface import Claimed
-from mpitrain.protocols.centre.merged import MergedCentre
-from mpitrain.protocols.centre.own import OwnMerged
 from mpitrain.protocols.messages import Gradient
+from mpitrain.protocols.server.interface import Claimed
+from mpitrain.protocols.server.merged import MergedCentre
+from mpitrain.protocols.server.own import OwnMerged
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop
 

@@ -11,9 +11,9 @@ import pytest
 
 from mpitrain.batch import Batch
 from mpitrain.models.network import Network
-from mpitrain.protocols.centre.interface import Claimed
-from mpitrain.protocols.centre.merging_worker import MergingWorker
 from mpitrain.protocols.messages import Gradient
+from mpitrain.protocols.server.interface import Claimed
+from mpitrain.protocols.server.merging import MergingWorker
 from mpitrain.sampling.queue import Queue, Work
 
 SAMPLES = 1438  # of the digits

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.centre.by_messages import Snapshots
-from mpitrain.protocols.centre.versioned import SharedMemory, open_memory
+from mpitrain.protocols.server.by_messages import Snapshots
+from mpitrain.protocols.server.versioned import SharedMemory, open_memory
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -27,7 +27,7 @@ def test_every_sample_once_an_epoch(session_of, transport, how: str) -> None:
     """Server-dispensed minibatches, n = 3, an epoch that neither the minibatch nor n divides."""
     settings = ("training.minibatch=7", "training.epochs=2", "algorithm.minibatches=3", f"run.exchange={how}")
     session = session_of(transport, *settings, samples=500)
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     assert everyone(transport, session.learner.corpus.gathered) == Counter(dict.fromkeys(range(500), 2))
     if transport.rank == 0:
         assert session.counters.trained_now == 1000
@@ -38,7 +38,7 @@ def test_computing_until_granted_uses_every_sample_once(session_of, transport) -
     """What a worker was given and did not use is given to others."""
     settings = ("algorithm.until_free=true", "algorithm.minibatches=2", "training.minibatch=3", "training.epochs=2")
     session = session_of(transport, *settings, samples=500)
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     assert everyone(transport, session.learner.corpus.gathered) == Counter(dict.fromkeys(range(500), 2))
 
 
@@ -49,7 +49,7 @@ def test_round_robin_order_repeats_bit_for_bit(session_of, transport, how: str) 
     for _ in range(2):
         settings = ("algorithm.order=round-robin", "algorithm.momentum=0.5", "training.epochs=3", f"run.exchange={how}")
         session = session_of(transport, *settings, "stages=[{at=0, workers=1}, {at=1.5, workers=7}]", samples=200)
-        PROTOCOLS["centre"](session)
+        PROTOCOLS["server"](session)
         results.append(session.state.theta.copy())
     if transport.rank == 0:
         assert np.array_equal(*results)
@@ -59,7 +59,7 @@ def test_round_robin_order_repeats_bit_for_bit(session_of, transport, how: str) 
 def test_one_worker_is_sgd_bit_for_bit(session_of, transport) -> None:
     """A stage of one worker, n = 1: what `ASGD_from_iter5` starts with."""
     session = session_of(transport, "stages=[{at=0, workers=1}]", "training.epochs=3", samples=100)
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     alone = session_of(transport, "algorithm.name=sgd", "training.epochs=3", "training.learning_rate=0.03", samples=100)
     alone.members = [0]
     PROTOCOLS["synchronous"](alone)
@@ -69,7 +69,7 @@ def test_one_worker_is_sgd_bit_for_bit(session_of, transport) -> None:
 
 def test_a_worker_never_pulls_a_model_without_its_own_last_update(session_of, transport, monkeypatch) -> None:
     """The index of a worker's k-th pull is at least k."""
-    from mpitrain.protocols.centre.merging_worker import MergingWorker as Worker
+    from mpitrain.protocols.server.merging import MergingWorker as Worker
 
     pulls: list[int] = []
     plain = Worker.pull
@@ -81,7 +81,7 @@ def test_a_worker_never_pulls_a_model_without_its_own_last_update(session_of, tr
 
     monkeypatch.setattr(Worker, "pull", pull)
     session = session_of(transport, "training.epochs=4", "training.minibatch=5", samples=300)
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     assert all(index >= number for number, index in enumerate(pulls))
 
 
@@ -116,7 +116,7 @@ def test_a_reader_never_sees_a_torn_model(transport, how: str) -> None:
 def test_readers_get_the_server_s_bits(session_of, transport, how: str) -> None:
     """Two vectors an update are counted, one each way, by whatever means."""
     session = session_of(transport, f"run.exchange={how}", "training.epochs=1", samples=320)
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     counts = np.array([transport.traffic.bytes_sent, transport.traffic.bytes_received]) * bool(transport.rank)
     transport.sum(counts, "the counts")
     if transport.rank == 0:
@@ -152,7 +152,7 @@ def test_a_slow_worker_does_not_slow_the_others(session_of, transport, tmp_path)
 
     session.counters.trained = counted
     session.learner.gradient = held_up
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     shares = [int(text) for text in transport.gather_texts(str(len(session.learner.corpus.gathered)), "the shares")]
     assert shares[1] == 4 and sum(shares) == 600
 
@@ -172,7 +172,7 @@ def test_a_non_finite_gradient_is_refused_by_the_server(session_of, transport, m
     monkeypatch.setattr(session.learner, "gradient", gradient)
     named = []
     monkeypatch.setattr(session.monitor, "write", lambda event, worker, **more: named.append(worker))
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     if transport.rank == 0:
         assert set(named) <= {1} and np.isfinite(session.state.theta).all()
         assert len(named) == 1 or transport.size > 2  # others may have taken all the work before its second
@@ -193,7 +193,7 @@ def test_a_stop_asked_of_one_rank_stops_all_and_loses_no_sample(session_of, tran
 
     session.learner.gradient = gradient
     session.monitor.turn = lambda *now, **how: (session.stop.flag and heard.touch(), turn(*now, **how))[1]
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     if transport.rank == 0:
         ledger = session.state.queue
         waiting = sum(work.count for work in ledger.returned)
@@ -207,7 +207,7 @@ def test_the_snapshot_path_answers_a_starving_reader(session_of, transport, monk
     plain = Snapshots.send
     monkeypatch.setattr(Snapshots, "send", lambda self, *now: (sent.extend(self.asked), plain(self, *now))[1])
     session = session_of(transport, "run.exchange=shared", "training.epochs=1", samples=100)
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     if transport.rank == 0:
         assert len(sent) >= session.state.index and np.isfinite(session.state.theta).all()
 
@@ -220,6 +220,6 @@ def test_a_worker_whose_stage_has_not_come_hears_of_the_end(session_of, transpor
     if transport.rank == last:
         poll, polls = transport.poll, []
         transport.poll = lambda *now: (polls.append(1), session.stop.__setattr__("flag", len(polls) > 3), poll(*now))[2]
-    PROTOCOLS["centre"](session)
+    PROTOCOLS["server"](session)
     if transport.rank == 0:
         assert transport.size == 2 or session.state.queue.position < 40_000
