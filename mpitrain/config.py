@@ -5,6 +5,7 @@ range are errors. `to_toml` writes the resolved configuration, which resolves to
 """
 
 import tomllib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -178,10 +179,14 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
     A `resumed` run may continue with another algorithm, which has its own defaults instead of the former options.
     """
     table = read_toml(path) if path else {}
-    if resumed and not _name(table):
-        raise BadInput(f"{path}: is incomplete: it names no algorithm")
-    if resumed and _other_algorithm(table, overrides):
-        del table["algorithm"]
+    if resumed:
+        if not _name(table):
+            raise BadInput(f"{path}: is incomplete: it names no algorithm")
+        said: Record = {}
+        for override in overrides:
+            set_key(said, override)
+        if _name(said) not in (None, _name(table)):
+            del table["algorithm"]
     for override in overrides:
         set_key(table, override)
     return resolve(table)
@@ -191,13 +196,6 @@ def _name(table: Record) -> object:
     """algorithm.name; None if it is not given."""
     algorithm = table.get("algorithm")
     return algorithm.get("name") if isinstance(algorithm, dict) else None
-
-
-def _other_algorithm(table: Record, overrides: list[str]) -> bool:
-    said: Record = {}
-    for override in overrides:
-        set_key(said, override)
-    return _name(said) not in (None, _name(table))
 
 
 def read_toml(path: Path) -> Record:
@@ -248,22 +246,21 @@ def resolve(table: Record) -> Config:
         raise BadInput(readable(error)) from error
     if config.model.layers is not None:
         layer_table.check(config.model.layers)
-    if any(stage.bias_factor for stage in config.stages) and not config.algorithm.rates_biases:
+    algorithm, stages, team = config.algorithm, config.stages, config.run.team
+    if any(stage.bias_factor for stage in stages) and not algorithm.rates_biases:
         raise BadInput("stages: bias_factor: this algorithm's biases have the learning rate of the weights")
-    if any(stage.momentum is not None for stage in config.stages) and not config.algorithm.momentum_changes:
+    if any(stage.momentum is not None for stage in stages) and not algorithm.momentum_changes:
         raise BadInput("stages: momentum: only that of asgd's master can change, where algorithm.momentum is above 0")
-    if any(stage.workers for stage in config.stages) and not config.algorithm.workers_change:
-        able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.workers_change)
-        raise BadInput(
-            f"stages: workers: the number is fixed with {name_of(config.algorithm)}; it can change with {able}"
-        )
-    if config.run.team != 1 and not config.algorithm.in_teams:
-        able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.in_teams)
-        raise BadInput(f"run.team = {config.run.team}: workers of this algorithm are single ranks; teams train {able}")
+    if any(stage.workers for stage in stages) and not algorithm.workers_change:
+        why = f"the number is fixed with {name_of(algorithm)}; it can change with {_with('workers_change')}"
+        raise BadInput(f"stages: workers: {why}")
+    if team != 1 and not algorithm.in_teams:
+        why = f"workers of this algorithm are single ranks; teams train {_with('in_teams')}"
+        raise BadInput(f"run.team = {team}: {why}")
     if config.run.record_order:
         config = replace(config, run=_recorded(config.run))
-    config.algorithm.check()
-    config.algorithm.check_with(config.run.exchange, config.training.rate_per, config.schedule(1).all)
+    algorithm.check()
+    algorithm.check_with(config.run.exchange, config.training.rate_per, config.schedule(1).all)
     return config
 
 
@@ -301,33 +298,28 @@ def _merge(under: Record, over: Record) -> Record:
 def _check_names(table: Record) -> Record:
     """Raise BadInput naming a key that does not exist; return the table of the algorithm."""
     _check_fields(table, Config, "")
-    sections = (
-        ("data", Data),
-        ("model", ModelOptions),
-        ("training", Training),
-        ("pretraining", Pretraining),
-        ("run", RunOptions),
-    )
-    for name, section in sections:
-        _check_fields(table.get(name, {}), section, f"{name}.")
+    for field in msgspec.structs.fields(Config):
+        if isinstance(field.default, Section):
+            _check_fields(table.get(field.name, {}), type(field.default), f"{field.name}.")
     algorithm = table.get("algorithm", {})
     if not isinstance(algorithm, dict):
         raise BadInput("algorithm: expected a table")
-    name = algorithm.get("name", "asgd")
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise BadInput(f"algorithm.name = {name!r}: unknown{nearest(str(name), list(ALGORITHMS))}")
+    name = _kind(algorithm, "name", ALGORITHMS, "algorithm.", "asgd")
     _check_fields(algorithm, ALGORITHMS[name], "algorithm.")
     if "optimizer" in algorithm:
         _check_optimizer(algorithm["optimizer"], name)
     model = table.get("model", {})
-    if isinstance(model, dict) and "layers" in model:
-        _check_layers(model["layers"])
-    stages = table.get("stages", [])
-    if not isinstance(stages, list):
-        raise BadInput("stages: expected tables, each under a line [[stages]]")
-    for number, stage in enumerate(stages):
-        _check_fields(stage, Stage, f"stages[{number}].")
+    assert isinstance(model, dict)
+    for where, layer in _tables(model.get("layers", []), "model.layers"):
+        _check_fields(layer, KINDS[_kind(layer, "kind", KINDS, where)], where)
+    for where, stage in _tables(table.get("stages", []), "stages"):
+        _check_fields(stage, Stage, where)
     return algorithm
+
+
+def _with(ability: str) -> str:
+    """The names of the algorithms that say so of themselves."""
+    return ", ".join(name for name, kind in ALGORITHMS.items() if getattr(kind, ability))
 
 
 def _with_optimizer(table: Record) -> Record:
@@ -368,30 +360,33 @@ def _with_preset(table: Record) -> Record:
     return table
 
 
-def _check_layers(layers: object) -> None:
-    """Raise BadInput naming an unknown kind of layer, or an unknown key of one."""
-    if not isinstance(layers, list):
-        raise BadInput("model.layers: expected tables, each under a line [[model.layers]]")
-    for number, layer in enumerate(layers):
-        if not isinstance(layer, dict):
-            raise BadInput(f"model.layers[{number}]: expected a table")
-        kind = layer.get("kind", "")
-        if not isinstance(kind, str) or kind not in KINDS:
-            said = f".kind = {kind!r}: unknown" if "kind" in layer else ".kind: missing"
-            raise BadInput(f"model.layers[{number}]{said}{nearest(str(kind), list(KINDS))}")
-        _check_fields(layer, KINDS[kind], f"model.layers[{number}].")
-
-
 def _check_optimizer(table: object, algorithm: str) -> None:
     if not ALGORITHMS[algorithm].any_optimizer:
-        choosing = ", ".join(name for name, kind in ALGORITHMS.items() if kind.any_optimizer)
+        choosing = _with("any_optimizer")
         raise BadInput(f"algorithm.optimizer: {algorithm} has its own optimizer; one can be chosen with {choosing}")
     if not isinstance(table, dict):
         raise BadInput("algorithm.optimizer: expected a table, such as algorithm.optimizer.name = 'nesterov'")
-    name = table.get("name", "")
-    if not isinstance(name, str) or name not in OPTIMIZERS:
-        raise BadInput(f"algorithm.optimizer.name = {name!r}: unknown{nearest(str(name), list(OPTIMIZERS))}")
+    name = _kind(table, "name", OPTIMIZERS, "algorithm.optimizer.", "")
     _check_fields(table, OPTIMIZERS[name], "algorithm.optimizer.")
+
+
+def _tables(listed: object, key: str) -> Iterator[tuple[str, Record]]:
+    """The tables of a list, each with what the names of its keys begin with. Raises BadInput for anything else."""
+    if not isinstance(listed, list):
+        raise BadInput(f"{key}: expected tables, each under a line [[{key}]]")
+    for number, table in enumerate(listed):
+        if not isinstance(table, dict):
+            raise BadInput(f"{key}[{number}]: expected a table")
+        yield f"{key}[{number}].", table
+
+
+def _kind(table: Record, tag: str, kinds: Collection[str], prefix: str, otherwise: str | None = None) -> str:
+    """The kind of a table, which its tag names. Raises BadInput for an unknown one, or none if there is no default."""
+    name = table.get(tag, otherwise)
+    if not isinstance(name, str) or name not in kinds:
+        said = ": missing" if name is None else f" = {name!r}: unknown"
+        raise BadInput(f"{prefix}{tag}{said}{nearest('' if name is None else str(name), list(kinds))}")
+    return name
 
 
 def _check_fields(table: object, section: type[msgspec.Struct], prefix: str) -> None:

@@ -46,10 +46,9 @@ from mpitrain.protocols.team import Leading
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.training import pretraining
-from mpitrain.training.context import Session
+from mpitrain.training.context import Session, divide, workers_of
 from mpitrain.training.gradients import Learner
 from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
-from mpitrain.training.teams import divide, workers_of
 from mpitrain.training.user_code import Code
 
 

@@ -49,7 +49,7 @@ class AveragingStepper(Together):
         self.state.local = self.worker.vectors
         self.t = 0
         self.since = 0  # steps since the last exchange
-        self.eta = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)
+        self.learning_rate = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)
         self._g = np.empty_like(x)
         self._sums: list[tuple[list[Any], slice]] = []
         self._small = np.zeros(4)
@@ -60,7 +60,7 @@ class AveragingStepper(Together):
         super().train()
         if self.since and not self.worker.overlaps and not self.stopping:
             self.worker.shorten(self.since)
-            self._start_exchange(self.options.own_rate(self.eta, self.t))
+            self._start_exchange(self.options.own_rate(self.learning_rate, self.t))
             self._end_exchange()
             self._note_numbers()
 
@@ -74,7 +74,7 @@ class AveragingStepper(Together):
     def step(self, work: Work) -> float:
         """One step of every rank; the mean loss. All learn whether to stop and whether the first wants to save."""
         share, worker = work.share(self.part, len(self.ranks)), self.worker
-        eta = self.options.own_rate(self.eta, self.t)
+        eta = self.options.own_rate(self.learning_rate, self.t)
         exchange = worker.due(self.t)
         if exchange and worker.overlaps:
             self._start_exchange(eta)

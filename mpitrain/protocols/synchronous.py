@@ -41,12 +41,12 @@ class AllreduceStepper(Together):
     def step(self, work: Work) -> float:
         """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
         if self.sums is None:
-            update = Consumer(self.gradient, lambda part, g: self.update(part, g, self.eta))
+            update = Consumer(self.gradient, lambda part, g: self.update(part, g, self.learning_rate))
             loss = self.session.learner.gradient(self.update.at, self.gradient, work, update)
             hear(self.session)
             self.stopping = self.session.stop.flag
         else:
-            loss, self.stopping = self.sums.step(work, work.share(self.part, len(self.ranks)), self.eta)
+            loss, self.stopping = self.sums.step(work, work.share(self.part, len(self.ranks)), self.learning_rate)
         self.state.index += 1
         return loss
 

@@ -1,15 +1,17 @@
-"""Everything a protocol needs to train, handed to it whole."""
+"""Everything a protocol needs to train, handed to it whole; and which ranks act as one worker (`run.team`)."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.errors import BadInput
 from mpitrain.models.model import Model
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.figures import RankFigures
@@ -21,7 +23,6 @@ from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
 from mpitrain.training.run_code import GIVEN
-from mpitrain.training.teams import workers_of
 
 WAYS = {  # what a probe of several nodes has chosen, and why
     "messages": "by messages: MPI serves one-sided reads across these nodes only while their target calls MPI",
@@ -122,3 +123,26 @@ class Session:
             self.monitor.progress.line(f"vectors are staged in host memory: {why}")
         if how in WAYS and self.config.run.exchange == "auto" and self.transport.nodes > 1:
             self.monitor.progress.line(f"vectors travel {WAYS[how]} (run.exchange)")
+
+
+def divide(size: int | Literal["node"], node_leaders: Sequence[int]) -> list[list[int]]:
+    """The ranks of each team, its leader first: so many neighbours, or those of each node.
+
+    `node_leaders` are, for each rank, the first rank of its node. Raises BadInput naming `run.team` for a number that
+    does not divide the number of ranks.
+    """
+    ranks = len(node_leaders)
+    if size == "node":
+        leaders = sorted(set(node_leaders))
+        return [[rank for rank in range(ranks) if node_leaders[rank] == leader] for leader in leaders]
+    if ranks % size:
+        raise BadInput(f"run.team = {size}: {ranks} rank{'s' * (ranks > 1)} cannot be divided into teams of {size}")
+    return [list(range(first, first + size)) for first in range(0, ranks, size)]
+
+
+def workers_of(config: Config, transport: Transport) -> int:
+    """How many workers the ranks are: each team is one, and each other rank that computes gradients.
+
+    Raises BadInput naming `run.team` if the ranks cannot be divided.
+    """
+    return config.algorithm.workers(len(divide(config.run.team, transport.node_leaders)))

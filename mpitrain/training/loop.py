@@ -3,10 +3,10 @@
 import math
 from typing import Generic, TypeVar
 
+from mpitrain.checkpoint import coordination
 from mpitrain.errors import TrainingFailed
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
-from mpitrain.training.trainer import Trainer
 
 Piece = TypeVar("Piece")
 
@@ -25,6 +25,26 @@ def warn(session: Session, workers: int) -> None:
     settings = session.schedule.at(0)
     for line, numbers in session.config.algorithm.warnings(settings.learning_rate, settings.workers or workers):
         session.monitor.warn(line, **numbers)
+
+
+class Trainer:
+    """What a protocol trains with, as the monitor sees it: here one whose state is always at hand, and whose master
+    saves alone; protocols know better."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def refresh(self) -> None:
+        """Bring the session's state up to date before it is evaluated."""
+
+    def save(self) -> None:
+        """Start a checkpoint of the session's state, up to date."""
+        self.save_with([])
+
+    def save_with(self, outstanding: list[Work]) -> None:
+        """The same, with work that was handed out and is not yet done."""
+        assert self.session.saver is not None
+        coordination.save_state(self.session.saver, self.session.state, outstanding)
 
 
 class Loop(Trainer, Generic[Piece]):
@@ -88,7 +108,7 @@ class Together(Loop[Work]):
         """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""
         queue, schedule = self.state.queue, self.session.schedule
         self.settings = schedule.at(queue.position)
-        self.eta = self.state.rate(self.settings.learning_rate)
+        self.learning_rate = self.state.rate(self.settings.learning_rate)
         work = queue.next(self._minibatch(), 1, schedule.until_change(queue.position))
         if work is not None:
             following = queue.at(0, self._minibatch(), 1, schedule.until_change(queue.position))

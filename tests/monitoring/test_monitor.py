@@ -20,7 +20,7 @@ from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Queue
 from mpitrain.stopwatch import Stopwatch
 from mpitrain.training.context import Session
-from mpitrain.training.trainer import Trainer
+from mpitrain.training.loop import Trainer
 
 
 class Evaluation:

@@ -24,8 +24,8 @@ from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Job
 from mpitrain.simulation.network import ClusterNetwork, Link
+from mpitrain.training.context import divide
 from mpitrain.training.gradients import Learner
-from mpitrain.training.teams import divide
 from tests.faults import Fault, program
 
 PEERS = ("algorithm.name=sparse-delta", "training.learning_rate=0.0625", "algorithm.threshold=0.5")

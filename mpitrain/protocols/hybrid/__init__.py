@@ -143,4 +143,4 @@ class HybridStepper(Together):
         self._update(self.shared.names[part.start], self._batch)
 
     def _update(self, names: list[str], batch: int) -> None:
-        self.update(names, self.eta, batch, self.settings.bias_scale)
+        self.update(names, self.learning_rate, batch, self.settings.bias_scale)

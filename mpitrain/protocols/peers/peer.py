@@ -15,8 +15,7 @@ from mpitrain.rules.sparse_delta import COARSE
 from mpitrain.sampling.queue import Work
 from mpitrain.schedules.stages import Settings
 from mpitrain.training.context import Session
-from mpitrain.training.loop import require_finite
-from mpitrain.training.trainer import Trainer
+from mpitrain.training.loop import Trainer, require_finite
 
 REPORT_EVERY, NORM_EVERY = 0.2, 5.0  # seconds
 

@@ -11,7 +11,7 @@ from mpitrain.protocols.server.merging import MergingWorker
 from mpitrain.protocols.server.own import OwnCentre, OwnMerged
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session
-from mpitrain.training.trainer import Trainer
+from mpitrain.training.loop import Trainer
 
 
 def merging(session: Session) -> None:

@@ -4,7 +4,7 @@ from mpitrain.errors import WireError
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Finish, FromMaster, FromWorker, Given, StopRequest
 from mpitrain.protocols.server.interface import MastersCentre
 from mpitrain.training.context import Session
-from mpitrain.training.trainer import Trainer
+from mpitrain.training.loop import Trainer
 
 
 class Master(Trainer):
