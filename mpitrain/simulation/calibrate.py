@@ -5,7 +5,7 @@ import platform
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from mpitrain.batch import Batch
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import CPU
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, some
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, scratch_for
 from mpitrain.models.model import Model
@@ -59,19 +59,15 @@ def _calibrate(transport: Transport, path: Path, file: Path | None, overrides: l
         samples, seconds = _of_all(transport, config, corpus, network, together)
         work = _work_of_all(transport, config, corpus, network, together)
     within, between = (link(transport, pair) for pair in pairs(hosts))
-    text = described(hosts, together, samples, seconds, within, between, about(config, network, number), work)
+    about = (
+        f"# Gradients of {network.name} ({network.layout.size:,} parameters, {config.training.dtype}, "
+        f"{config.run.matmul}), {some(number, 'thread')} a rank.\n"
+    )
+    text = described(hosts, together, samples, seconds, within, between, about, work)
     agreed(transport, lambda: None if transport.rank else write_whole(path, text), "the file")
     if transport.rank == 0:
         print(text, end="")
     return 0
-
-
-def about(config: Config, network: Model, threads: int) -> str:
-    """What was measured, for the file's first lines."""
-    return (
-        f"# Gradients of {network.name} ({network.layout.size:,} parameters, {config.training.dtype}, "
-        f"{config.run.matmul}), {threads} thread{'s' if threads > 1 else ''} a rank.\n"
-    )
 
 
 def _of_all(transport: Transport, config: Config, corpus: Corpus, network: Model, together: int) -> tuple[Array, Array]:
@@ -96,17 +92,13 @@ def _gradients(config: Config, corpus: Corpus, network: Model) -> list[tuple[int
     sizes = sorted({max(1, round(share * whole)) for share in SIZES})
     room = Batch(np.empty((whole, *corpus.shape), theta.dtype), np.empty(whole, np.int32))
     batch = corpus.gather(np.arange(whole), room)
-    found: list[tuple[int, float]] = []
-    began = time.perf_counter()
-    for turn in range(MOST + 1):
-        for size in sizes:
-            before = time.perf_counter()
-            network.loss_and_gradient(theta, out, Batch(batch.inputs[:size], batch.targets[:size]), rng)
-            if turn:  # the first one compiles and allocates
-                found.append((size, time.perf_counter() - before))
-        if turn >= LEAST and time.perf_counter() - began > SECONDS:
-            break
-    return found
+
+    def gradient(size: int) -> Callable[[], object]:
+        part = Batch(batch.inputs[:size], batch.targets[:size])
+        return lambda: network.loss_and_gradient(theta, out, part, rng)
+
+    found = _timed([gradient(size) for size in sizes], SECONDS)
+    return [pair for turn in found for pair in zip(sizes, turn, strict=True)]
 
 
 def _work_of_all(
@@ -148,18 +140,22 @@ def _work(config: Config, corpus: Corpus, network: Model) -> tuple[float, float,
     return _median(updates) / theta.nbytes, _median(passes) / theta.nbytes / 2, evaluation
 
 
-def _median(action: Callable[[], object]) -> float:
-    """Seconds of an action, the median of several; the first one, which compiles, is not counted."""
-    found: list[float] = []
+def _timed(actions: Sequence[Callable[[], object]], limit: float) -> list[list[float]]:
+    """Seconds of actions in turns, for so many seconds in all; the first turn, which compiles, is not counted."""
+    found: list[list[float]] = []
     began = time.perf_counter()
-    for turn in range(MOST + 1):
-        before = time.perf_counter()
-        action()
-        if turn:
-            found.append(time.perf_counter() - before)
-        if turn >= LEAST and time.perf_counter() - began > SHORT:
-            break
-    return float(np.median(found))
+    while len(found) <= MOST and (len(found) <= LEAST or time.perf_counter() - began <= limit):
+        found.append([])
+        for action in actions:
+            before = time.perf_counter()
+            action()
+            found[-1].append(time.perf_counter() - before)
+    return found[1:]
+
+
+def _median(action: Callable[[], object]) -> float:
+    """Seconds of an action, the median of several."""
+    return float(np.median(_timed([action], SHORT)))
 
 
 def line(samples: Array, seconds: Array) -> tuple[float, float]:

@@ -1,23 +1,51 @@
-"""Nonblocking collectives of simulated ranks: their messages begin when the last has come.
+"""Nonblocking collectives of simulated ranks.
+
+Their messages begin when the last rank has come, and pass the nodes' cards like any others, so that they delay each
+other.
 
 Sums are added in the order of MPICH's recursive doubling: ranks beyond the greatest power of two are first added to a
 neighbour, then pairs of neighbours, then pairs of pairs. So their bits are those of MPICH on as many ranks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI
-from mpitrain.simulation import rounds
-from mpitrain.simulation.course import Steps, steps_of
 from mpitrain.simulation.messages import SimulatedRequest
+from mpitrain.simulation.network import Wires
 from mpitrain.simulation.rounds import Round
+from mpitrain.simulation.scheduler import Scheduler
 
+NOBODY = -1
 KEPT = 32  # collectives whose steps are remembered: of a thousand ranks, some megabytes each
+
+
+class MessageStep(NamedTuple):
+    """What a rank does in a round: send so many bytes to a place, and take a message, or only one of both."""
+
+    number: int
+    to: int
+    nbytes: int
+    takes: bool
+
+
+Steps = Sequence[Sequence[MessageStep]]
+
+
+def steps_of(rounds: Iterable[Round], ranks: int) -> Steps:
+    """The steps of each rank; rounds in which one has nothing to do are none of its own."""
+    steps: list[list[MessageStep]] = [[] for _ in range(ranks)]
+    for number, messages in enumerate(rounds):
+        sends = {source: (target, nbytes) for source, target, nbytes in messages}
+        takes = {target for _, target, _ in messages}
+        for rank in sorted(sends.keys() | takes):
+            steps[rank].append(MessageStep(number, *sends.get(rank, (NOBODY, 0)), rank in takes))
+    return steps
 
 
 def ufunc(operation: MPI.Op) -> np.ufunc:
@@ -39,8 +67,8 @@ class CollectivePart:
 
 @dataclass(frozen=True)
 class CollectiveAlgorithm:
-    """What a collective does. `carry_out` gets all parts, by rank; `rounds` says what is sent, given `arguments`, the
-    nodes of the ranks, and the bytes of the greatest part."""
+    """What a collective does. `carry_out` gets all parts, by rank, and puts the results where they will be looked for;
+    `rounds` says what is sent, given `arguments`, the nodes of the ranks, and the bytes of the greatest part."""
 
     name: str
     carry_out: Callable[[list[CollectivePart]], None]
@@ -62,11 +90,17 @@ class Collective:
     parts: dict[int, CollectivePart] = field(default_factory=dict)
 
     def join(self, rank: int, operation: CollectiveAlgorithm, part: CollectivePart) -> bool:
-        """A rank has come; whether it is the last. Raises RuntimeError if it has called another collective."""
+        """A rank has come; whether it is the last, after which all is done but the messages.
+
+        Raises RuntimeError if it has called another collective.
+        """
         if operation.name != self.operation.name:
             raise RuntimeError(f"rank {rank} calls {operation.name} where others have called {self.operation.name}")
         self.parts[rank] = part
-        return len(self.parts) == self.size
+        if len(self.parts) < self.size:
+            return False
+        self.operation.carry_out([self.parts[rank] for rank in range(self.size)])
+        return True
 
     def steps(self, nodes: tuple[int, ...]) -> Steps:
         """What each rank sends and takes."""
@@ -75,10 +109,6 @@ class Collective:
             for part in self.parts.values()
         )
         return _steps(self.operation.rounds, *self.operation.arguments, nodes=nodes, nbytes=nbytes)
-
-    def carry_out(self) -> None:
-        """Put the ranks' results where they will be looked for when the messages are there."""
-        self.operation.carry_out([self.parts[rank] for rank in range(self.size)])
 
     def end(self, rank: int) -> None:
         """It has ended for one."""
@@ -96,66 +126,90 @@ def reduced(terms: Sequence[Array], operation: MPI.Op) -> Array:
     return level[0]
 
 
-def barrier(name: str = "Ibarrier") -> CollectiveAlgorithm:
-    """Nothing is moved."""
-    return CollectiveAlgorithm(name, lambda parts: None, rounds.barrier)
+def nothing(parts: list[CollectivePart]) -> None:
+    """Of a barrier."""
 
 
-def broadcast(root: int) -> CollectiveAlgorithm:
+def broadcast(parts: list[CollectivePart], root: int) -> None:
     """The root's array to all."""
-
-    def carry_out(parts: list[CollectivePart]) -> None:
-        for rank, part in enumerate(parts):
-            if rank != root:
-                np.copyto(part.take[0], parts[root].take[0])
-
-    return CollectiveAlgorithm("Ibcast", carry_out, rounds.broadcast, (root,))
+    for rank, part in enumerate(parts):
+        if rank != root:
+            np.copyto(part.take[0], parts[root].take[0])
 
 
-def reduce(root: int, operation: MPI.Op) -> CollectiveAlgorithm:
-    """The terms combined, for the root."""
-    return CollectiveAlgorithm("Ireduce", _combine(operation), rounds.reduce, (root,))
+def combine(parts: list[CollectivePart], operation: MPI.Op) -> None:
+    """The terms combined, for those that take the result; one that gives None gives what it has where it takes."""
+    result = reduced([part.take[0] if part.give is None else part.give for part in parts], operation)
+    for part in parts:
+        for place in part.take:
+            np.copyto(place, result)
 
 
-def allreduce(operation: MPI.Op) -> CollectiveAlgorithm:
-    """The terms combined, for all."""
-    return CollectiveAlgorithm("Iallreduce", _combine(operation), rounds.allreduce)
+def scatter(parts: list[CollectivePart], counts: Sequence[int]) -> None:
+    """The sum of the terms, to each rank its piece, of so many elements."""
+    result = reduced([part.give for part in parts], MPI.SUM)
+    for part, piece in zip(parts, np.split(result, np.cumsum(counts)[:-1]), strict=True):
+        np.copyto(part.take[0], piece)
 
 
-def _combine(operation: MPI.Op) -> Callable[[list[CollectivePart]], None]:
-    """For those that take the result; one that gives None gives what it has where it takes."""
-
-    def carry_out(parts: list[CollectivePart]) -> None:
-        result = reduced([part.take[0] if part.give is None else part.give for part in parts], operation)
-        for part in parts:
-            for place in part.take:
-                np.copyto(place, result)
-
-    return carry_out
+def gather(parts: list[CollectivePart], counts: Sequence[int]) -> None:
+    """Each rank's piece, of so many elements, to all; one that gives None has its own in place."""
+    pieces = zip(parts, np.cumsum(counts), counts, strict=True)
+    given = [part.take[0][end - count : end] if part.give is None else part.give for part, end, count in pieces]
+    whole = np.concatenate(given)
+    for part in parts:
+        np.copyto(part.take[0], whole)
 
 
-def reduce_scatter(counts: Sequence[int]) -> CollectiveAlgorithm:
-    """The sum of the terms, to each rank its piece."""
+class Course:
+    """One collective under way. It needs no turns of the ranks: only events, one for all steps that begin at a time.
+    `ended(place)` is called when a rank's last step is done."""
 
-    def carry_out(parts: list[CollectivePart]) -> None:
-        result = reduced([part.give for part in parts], MPI.SUM)
-        for part, piece in zip(parts, np.split(result, np.cumsum(counts)[:-1]), strict=True):
-            np.copyto(part.take[0], piece)
+    def __init__(
+        self, scheduler: Scheduler, wires: Wires, members: Sequence[int], steps: Steps, ended: Callable[[int], None]
+    ) -> None:
+        self._scheduler, self._wires, self._members, self._ended = scheduler, wires, members, ended
+        self._left = [iter(each) for each in steps]
+        self._came: dict[tuple[int, int], float] = {}  # by round and place: when a message will be there
+        self._waits: dict[tuple[int, int], float] = {}  # by round and place: until when it sends itself
+        self._begins: dict[float, list[int]] = {}
+        for place in range(len(members)):
+            self._begin(scheduler.now + wires.jitter(), place)
 
-    return CollectiveAlgorithm("Ireduce_scatter", carry_out, rounds.reduce_scatter, (tuple(counts),))
+    def _begin(self, time: float, place: int) -> None:
+        """A rank's next step begins then."""
+        if time in self._begins:
+            self._begins[time].append(place)
+        else:
+            self._begins[time] = [place]
+            self._scheduler.at(time, lambda: self._turn(time))
 
+    def _turn(self, time: float) -> None:
+        for place in self._begins.pop(time):
+            step = next(self._left[place], None)
+            if step is None:
+                self._ended(place)
+            else:
+                self._take(step, place, self._send(step, place) if step.to != NOBODY else time)
 
-def gather(name: str, counts: Sequence[int]) -> CollectiveAlgorithm:
-    """Each rank's piece, so many elements, to all; one that gives None has its own in place."""
+    def _send(self, step: MessageStep, place: int) -> float:
+        """When the message has left."""
+        to = (step.number, step.to)
+        left, arrival = self._wires.passage(
+            self._scheduler.now, step.nbytes, self._members[place], self._members[step.to]
+        )
+        if to in self._waits:
+            self._begin(max(self._waits.pop(to), arrival), step.to)
+        else:
+            self._came[to] = arrival
+        return left
 
-    def carry_out(parts: list[CollectivePart]) -> None:
-        ends = np.cumsum(counts)
-        given = [
-            part.take[0][end - count : end] if part.give is None else part.give
-            for part, end, count in zip(parts, ends, counts, strict=True)
-        ]
-        whole = np.concatenate(given)
-        for part in parts:
-            np.copyto(part.take[0], whole)
-
-    return CollectiveAlgorithm(name, carry_out, rounds.gather, (tuple(counts),))
+    def _take(self, step: MessageStep, place: int, left: float) -> None:
+        """Go on when what is sent has left, and what is awaited is there."""
+        here = (step.number, place)
+        if not step.takes:
+            self._begin(left, place)
+        elif here in self._came:
+            self._begin(max(left, self._came.pop(here)), place)
+        else:
+            self._waits[here] = left

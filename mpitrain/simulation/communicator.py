@@ -8,11 +8,18 @@ import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace
-from mpitrain.simulation import collectives
-from mpitrain.simulation.buffers import counted, flat, given, raw
-from mpitrain.simulation.collectives import Collective, CollectiveAlgorithm, CollectivePart
-from mpitrain.simulation.course import Course, Steps
-from mpitrain.simulation.messages import Mailbox, SentMessage, SimulatedMatched, SimulatedRequest
+from mpitrain.simulation import collectives, rounds
+from mpitrain.simulation.collectives import Collective, CollectiveAlgorithm, CollectivePart, Course, Steps
+from mpitrain.simulation.messages import (
+    Mailbox,
+    SentMessage,
+    SimulatedMatched,
+    SimulatedRequest,
+    counted,
+    flat,
+    given,
+    raw,
+)
 from mpitrain.simulation.network import Wires
 from mpitrain.simulation.scheduler import Scheduler
 
@@ -59,7 +66,6 @@ class Group:
         collective = self.collectives.setdefault(number, Collective(operation, len(self.members)))
         if collective.join(rank, operation, part):
             del self.collectives[number]
-            collective.carry_out()
             self.fabric.begin(self.members, collective.steps(self._nodes), collective.end)
 
     def made(self, number: int, key: object, members: Sequence[int]) -> "Group":
@@ -121,30 +127,37 @@ class SimulatedCommunicator:
     # ---- of all ranks
 
     def Ibarrier(self) -> SimulatedRequest:
-        return self._join(collectives.barrier(), None, [])
+        return self._join(CollectiveAlgorithm("Ibarrier", collectives.nothing, rounds.barrier), None, [])
 
     def Ibcast(self, buffer: BufSpec, root: int, /) -> SimulatedRequest:
-        return self._join(collectives.broadcast(root), None, [raw(buffer)])
+        carry_out = partial(collectives.broadcast, root=root)
+        return self._join(CollectiveAlgorithm("Ibcast", carry_out, rounds.broadcast, (root,)), None, [raw(buffer)])
 
     def Ireduce(
         self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /
     ) -> SimulatedRequest:
         take = [flat(receive)] if self.rank == root and receive is not None else []
-        return self._join(collectives.reduce(root, operation), given(send), take)
+        carry_out = partial(collectives.combine, operation=operation)
+        return self._join(CollectiveAlgorithm("Ireduce", carry_out, rounds.reduce, (root,)), given(send), take)
 
     def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> SimulatedRequest:
-        return self._join(collectives.allreduce(operation), given(send), [flat(receive)])
+        carry_out = partial(collectives.combine, operation=operation)
+        return self._join(CollectiveAlgorithm("Iallreduce", carry_out, rounds.allreduce), given(send), [flat(receive)])
 
     def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> SimulatedRequest:
-        return self._join(collectives.reduce_scatter(counts), flat(send), [flat(receive)])
+        carry_out = partial(collectives.scatter, counts=counts)
+        operation = CollectiveAlgorithm("Ireduce_scatter", carry_out, rounds.reduce_scatter, (tuple(counts),))
+        return self._join(operation, flat(send), [flat(receive)])
 
     def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> SimulatedRequest:
-        own = flat(send)
-        return self._join(collectives.gather("Iallgather", [own.size] * self.size), own, [flat(receive)])
+        return self._gather("Iallgather", flat(send), flat(receive), [flat(send).size] * self.size)
 
     def Iallgatherv(self, send: BufSpec | InPlace, receive: BufSpecV, /) -> SimulatedRequest:
-        memory, counts = counted(receive)
-        return self._join(collectives.gather("Iallgatherv", counts), given(send), [memory])
+        return self._gather("Iallgatherv", given(send), *counted(receive))
+
+    def _gather(self, name: str, own: Array | None, whole: Array, counts: Sequence[int]) -> SimulatedRequest:
+        carry_out = partial(collectives.gather, counts=counts)
+        return self._join(CollectiveAlgorithm(name, carry_out, rounds.gather, (tuple(counts),)), own, [whole])
 
     def Split(self, color: int, /) -> "SimulatedCommunicator":
         """Those of each colour, which all ranks have to tell first."""
@@ -168,7 +181,8 @@ class SimulatedCommunicator:
     def Idup(self) -> "tuple[SimulatedCommunicator, SimulatedRequest]":
         number = next(self._numbers)
         duplicate = SimulatedCommunicator(self.group.made(number, None, self.group.members), self.rank)
-        return duplicate, self._join_as(number, collectives.barrier("Idup"), None, [])
+        operation = CollectiveAlgorithm("Idup", collectives.nothing, rounds.barrier)
+        return duplicate, self._join(operation, None, [], number)
 
     # ---- for windows
 
@@ -195,12 +209,10 @@ class SimulatedCommunicator:
             self.group.boxes[rank].wake()
         self.group.looking = {self.rank}
 
-    def _join(self, operation: CollectiveAlgorithm, give: Array | None, take: Sequence[Array]) -> SimulatedRequest:
-        return self._join_as(next(self._numbers), operation, give, take)
-
-    def _join_as(
-        self, number: int, operation: CollectiveAlgorithm, give: Array | None, take: Sequence[Array]
+    def _join(
+        self, operation: CollectiveAlgorithm, give: Array | None, take: Sequence[Array], number: int | None = None
     ) -> SimulatedRequest:
         request = SimulatedRequest(self._box.wake)
+        number = next(self._numbers) if number is None else number
         self.group.join(self.rank, number, operation, CollectivePart(give, take, request))
         return request

@@ -14,9 +14,8 @@ from mpitrain.mpi import communicator as interface
 from mpitrain.mpi.watchdog import outlasted
 from mpitrain.mpi.witness import Witness
 from mpitrain.simulation.communicator import Fabric, Group, SimulatedCommunicator
-from mpitrain.simulation.cores import Cores
 from mpitrain.simulation.network import ClusterNetwork, Wires
-from mpitrain.simulation.scheduler import Late, Scheduler
+from mpitrain.simulation.scheduler import Cores, Late, Scheduler
 from mpitrain.simulation.windows import SimulatedWindow, allocate
 
 T = TypeVar("T")

@@ -8,10 +8,9 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Request as Started
 from mpitrain.mpi.launcher import MPI, BufSpec, TargetSpec
-from mpitrain.simulation.buffers import flat, offset, raw
 from mpitrain.simulation.collectives import ufunc
 from mpitrain.simulation.communicator import SimulatedCommunicator
-from mpitrain.simulation.messages import SimulatedRequest
+from mpitrain.simulation.messages import SimulatedRequest, flat, raw
 
 PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
 
@@ -91,7 +90,8 @@ class SimulatedWindow:
             self.Flush(rank)
 
     def _target(self, rank: int, target: TargetSpec, nbytes: int) -> Array:
-        at = offset(target)
+        where: Array = target  # offset, count, type
+        at = int(where[0])
         place = self._memories[rank][at : at + nbytes]
         if place.size < nbytes:
             raise MPI.Exception(MPI.ERR_RMA_RANGE)

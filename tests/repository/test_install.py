@@ -43,7 +43,7 @@ def test_every_job_file_is_package_data() -> None:
 def test_every_cluster_is_package_data() -> None:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    assert config["options.package_data"]["mpitrain.simulation.clusters"] == "*.toml"
+    assert config["options.package_data"]["mpitrain.simulation"] == "clusters/*.toml"
     assert len(list((ROOT / "mpitrain/simulation/clusters").glob("*.toml"))) == 5
 
 

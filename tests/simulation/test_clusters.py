@@ -8,7 +8,7 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.simulation import cluster
-from mpitrain.simulation.clusters import find, names
+from mpitrain.simulation.cluster import find, names
 
 #: By name: nodes, and ranks on each.
 PAPERS = {

@@ -11,7 +11,7 @@ from mpitrain.errors import BadInput, naming
 from mpitrain.files import write_whole
 from mpitrain.report.comparison.launching import last_words
 from mpitrain.report.comparison.matrix import Element
-from mpitrain.simulation.clusters import find
+from mpitrain.simulation.cluster import find
 
 KEPT = "cluster.toml"  # in the comparison's folder: that of all its runs
 DEADLINE = 120.0  # seconds to read a configuration and a cluster
