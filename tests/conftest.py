@@ -21,13 +21,12 @@ from hypothesis import HealthCheck, settings
 from mpitrain import config as configuration
 from mpitrain.__main__ import main
 from mpitrain.batch import Batch
-from mpitrain.checkpoint.state import fresh
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
-from mpitrain.training.context import Session
+from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

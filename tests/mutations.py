@@ -403,7 +403,7 @@ MUTATIONS = [
     # ---- checkpoints
     Mutation(
         "the updates' number is not restored",
-        "checkpoint/state.py",
+        "state.py",
         "self.index, self.trained, self.seconds = past.index, past.trained",
         "self.index, self.trained, self.seconds = 0, past.trained",
         f"{SERVERS} allreduce {AVERAGING}",
@@ -411,7 +411,7 @@ MUTATIONS = [
     ),
     Mutation(
         "where an optimizer began is not restored",
-        "checkpoint/state.py",
+        "state.py",
         "self.began, self.queue.position = past.began, past.position",
         "self.began, self.queue.position = past.index, past.position",
         "allreduce",

@@ -6,13 +6,12 @@ import numpy as np
 
 from mpitrain import config as configuration
 from mpitrain.batch import Batch
-from mpitrain.checkpoint.state import fresh
 from mpitrain.flat import Array
 from mpitrain.models.build import build
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Queue
-from mpitrain.training.context import Session
+from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner
 
 MINIBATCH, INPUTS, CLASSES = 256, 340, 1998

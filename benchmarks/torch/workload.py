@@ -8,12 +8,11 @@ from modules import CLASSES, MODULES, SHAPE
 
 from mpitrain import config as configuration
 from mpitrain.batch import Batch
-from mpitrain.checkpoint.state import fresh
 from mpitrain.flat import Array
 from mpitrain.models.torch_module import TorchModel
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Queue
-from mpitrain.training.context import Session
+from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner
 
 RATE = 1e-3

@@ -2,13 +2,12 @@
 
 from itertools import groupby
 
-from mpitrain.checkpoint.state import fresh
 from mpitrain.config import Pretraining
 from mpitrain.models.network import network_of_layers
 from mpitrain.monitoring.evaluation import Subset
 from mpitrain.protocols.messages import TO_FIRST, Over
 from mpitrain.protocols.standby import dismiss, stand_by
-from mpitrain.training.context import Session
+from mpitrain.training.context import Session, fresh
 from mpitrain.training.pretraining import PretrainingTask, steps
 
 

@@ -13,8 +13,8 @@ from mpitrain.api import warnings
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.requirements import require_fallback, require_keys, require_memory, require_whole_samples
 from mpitrain.batch import Samples
+from mpitrain.checkpoint.late import CopyWriter
 from mpitrain.checkpoint.lease import Lease
-from mpitrain.checkpoint.state import fresh
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.data import origin
@@ -31,6 +31,7 @@ from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import stages
 from mpitrain.models.phantom import PhantomModel
 from mpitrain.monitoring import tensorboard
+from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.evaluation import Evaluation, Subset
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.monitoring.measuring import Measuring
@@ -46,7 +47,7 @@ from mpitrain.protocols.team import Leading
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.training import pretraining
-from mpitrain.training.context import Session, divide, workers_of
+from mpitrain.training.context import Session, divide, fresh, workers_of
 from mpitrain.training.gradients import Learner
 from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
 from mpitrain.training.user_code import Code
@@ -179,7 +180,15 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
     }
     kept = buffered(session.network)
     if not session.device.phantom:
-        session.saver = Saver(folder / "checkpoints", session.network.layout, config.run, transport, documents, kept)
+        session.saver = Saver(
+            folder / "checkpoints",
+            session.network.layout,
+            config.run.checkpoints_kept,
+            config.run.deadline,
+            transport,
+            documents,
+            **({} if kept is None else {"kept": kept.kept}),
+        )
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
     if not resumed:
@@ -199,8 +208,9 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
         )
         if transport.runtime.pace is not None:
             evaluation.pace = transport.runtime.pace.evaluation
+    run = config.run
     session.monitor = monitor = MasterMonitor(
-        config.run,
+        Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, state.queue.samples),
         session.counters,
         transport,
         folder,
@@ -208,8 +218,8 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
         progress,
         evaluation,
         lease.find,
-        clock=session.clock,
-        layout=session.network.layout,
+        late=CopyWriter(session.network.layout) if run.evaluate_late else None,
+        saves_best=run.checkpoint_best,
         stop=session.stop,
         exchanged=session.bytes_exchanged,
         resume=session.command_to_resume,

@@ -107,7 +107,9 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
     agreed(transport, lambda: require_same_model(session), "the model", calls_mpi=True)
     monitor = agreed(transport, lambda: open_run_folder(session, lease, options.checkpoint), "the run folder")
     layout = session.network.layout
-    session.saver, session.resumed = coordination.share(session.saver, session.resumed, transport, layout, config.run)
+    session.saver, session.resumed = coordination.share(
+        session.saver, session.resumed, transport, layout, config.run.checkpoints_kept, config.run.deadline
+    )
     if options.resume:
         share_checkpoint(session)
     with failures_recorded(session):

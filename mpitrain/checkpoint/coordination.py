@@ -19,22 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain import checkpoint
-from mpitrain.algorithms import Algorithm, maker_of
 from mpitrain.checkpoint.draft import FileContent
-from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.config import RunOptions
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Layout
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Work
+from mpitrain.state import Numbers, State
 
 NONE, REFUSED = -1, -1  # the size of a rank's piece if it has none; the name of a checkpoint that is not written
 
 
 def share(
-    saver: Saver | None, resumed: Path | None, transport: Transport, layout: Layout, run: RunOptions
+    saver: Saver | None, resumed: Path | None, transport: Transport, layout: Layout, keep: int, deadline: float
 ) -> tuple[Saver | None, Path | None]:
     """What writes checkpoints where rank 0's does, and the checkpoint that the run resumes from, of which rank 0
     knows. Collective."""
@@ -42,7 +40,7 @@ def share(
     told = transport.broadcast(os.fsencode("\0".join(paths)), "the run folder")
     folder, found = os.fsdecode(told).split("\0")
     if folder and saver is None:
-        saver = Saver(Path(folder), layout, run, transport)
+        saver = Saver(Path(folder), layout, keep, deadline, transport)
     return saver, Path(found) if found else None
 
 
@@ -106,19 +104,20 @@ def restore(
     state: State,
     transport: Transport,
     layout: Layout,
-    algorithm: Algorithm,
+    maker: str,
     take: Callable[[Numbers], None] = lambda numbers: None,
 ) -> bool:
     """Fill `state.local` from this rank's piece of the checkpoint in `folder`.
 
-    `take` takes up the numbers in it, which may be anything, and raises ValueError for those that do not fit.
-    Collective over all ranks; those with a piece have allocated its vectors. Returns False and changes nothing if
-    another set of ranks or another algorithm wrote it. Raises BadInput naming a file.
+    `maker` is the algorithm that goes on. `take` takes up the numbers in it, which may be anything, and raises
+    ValueError for those that do not fit. Collective over all ranks; those with a piece have allocated its vectors.
+    Returns False and changes nothing if another set of ranks or another algorithm wrote it. Raises BadInput naming a
+    file.
     """
     has_some = state.local or state.local_numbers
     mine = checkpoint.file_of(transport.rank) if has_some else ""
     wanted = sorted(filter(None, transport.gather_texts(mine, "the pieces of the checkpoint")))
-    if wanted != from_first(transport, lambda: _pieces(folder, algorithm), "the pieces of the checkpoint"):
+    if wanted != from_first(transport, lambda: _pieces(folder, maker), "the pieces of the checkpoint"):
         return False
 
     def load() -> None:
@@ -131,10 +130,9 @@ def restore(
     return True
 
 
-def _pieces(folder: Path, algorithm: Algorithm) -> list[str]:
+def _pieces(folder: Path, maker: str) -> list[str]:
     """The names of the ranks' own pieces; none if another algorithm or optimizer wrote them."""
-    made = checkpoint.maker(folder)
-    return checkpoint.pieces(folder) if made in ("", maker_of(algorithm)) else []
+    return checkpoint.pieces(folder) if checkpoint.maker(folder) in ("", maker) else []
 
 
 def from_first(transport: Transport, read: Callable[[], list[str]], what: str) -> list[str]:

@@ -1,23 +1,21 @@
 """Find an intact checkpoint, and read it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
 import h5py
 import msgspec
-import numpy as np
 
-from mpitrain.algorithms import Algorithm
 from mpitrain.checkpoint.draft import BEST, KEPT, MODEL, PIECES, file_of
 from mpitrain.checkpoint.files import REPLACED, STATE, describe, fault, folders
-from mpitrain.checkpoint.state import MasterNumbers, Numbers, State, checked, fresh
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import hdf5
 from mpitrain.flat import Array, Layout, fill
-from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows
+from mpitrain.sampling.queue import Natural, Row, Work, of_rows
+from mpitrain.state import MasterNumbers, Numbers, State, checked
 
 MOST_RANGES = 1 << 20
 
@@ -69,15 +67,15 @@ def best_error(folder: Path) -> float:
         return inf
 
 
-def load_model(checkpoint: Path, options: Algorithm, layout: Layout, dtype: np.dtype) -> tuple[Array, int]:
-    """The parameters to evaluate and export, and the samples that they were trained on. Raises BadInput."""
-    state = fresh(options, np.zeros(layout.size, dtype), Queue(0, 0))
+def load_model(checkpoint: Path, state: State, needed: Iterable[str], layout: Layout) -> tuple[Array, int]:
+    """The parameters to evaluate and export, and the samples that they were trained on. `state` is filled with the
+    `needed` vectors from which they follow. Raises BadInput."""
     with opened(checkpoint / STATE) as file:
         _require_layout(file, layout)
         if hdf5.has(file, MODEL):
             fill(state.theta, vector(file, MODEL, state.theta)[:])
             return state.theta, checked(numbers(file), Best).trained
-        for name in options.model_from:
+        for name in needed:
             found = state.vectors()[name]
             fill(found, vector(file, name, found)[:])
         return state.model, checked(numbers(file), MasterNumbers).trained

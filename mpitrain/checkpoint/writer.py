@@ -13,14 +13,12 @@ import numpy as np
 from mpitrain.checkpoint import BEST, Draft, FileContent, best_error, clear, file_of
 from mpitrain.checkpoint.draft import MODEL
 from mpitrain.checkpoint.files import STATE
-from mpitrain.checkpoint.state import State
-from mpitrain.config import RunOptions
 from mpitrain.errors import BadInput
 from mpitrain.files import read_text, write_below
 from mpitrain.flat import Array, Layout, on_host
-from mpitrain.models.model import Buffered
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Work
+from mpitrain.state import State
 
 Result = TypeVar("Result")
 
@@ -28,24 +26,25 @@ Result = TypeVar("Result")
 class Saver:
     """Writes the checkpoints of a run into `folder`, in a thread.
 
-    `run` says how many checkpoints are kept, and how long to wait for other ranks' pieces. Every checkpoint holds the
+    `keep` checkpoints are kept; other ranks' pieces are awaited for `deadline` seconds. Every checkpoint holds the
     run's `documents` (file names and texts); the first one also updates those in the run folder. One checkpoint is
     written at a time: while `busy`, no other may be begun. While this rank waits for its disk, it sends heartbeats
-    through `transport`. `model` is given if it keeps more than its parameters.
+    through `transport`. `kept` gives the arrays that the model keeps beside its parameters.
     """
 
     def __init__(
         self,
         folder: Path,
         layout: Layout,
-        run: RunOptions,
+        keep: int,
+        deadline: float,
         transport: Transport | None = None,
         documents: Mapping[str, str] = MappingProxyType({}),
-        model: Buffered | None = None,
+        kept: Callable[[Array], dict[str, Array]] = lambda parameters: {},
     ) -> None:
-        self.folder, self.layout, self.keep, self.deadline = folder, layout, run.checkpoints_kept, run.deadline
+        self.folder, self.layout, self.keep, self.deadline = folder, layout, keep, deadline
         self._transport, self._documents, self._to_publish = transport, documents, True
-        self._model = model
+        self._kept = kept
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last
         self._own: list[Future[None]] = []  # of these, writing this rank's own files
@@ -70,7 +69,7 @@ class Saver:
     def copy_state(self, state: State, outstanding: list[Work]) -> FileContent:
         """Copy the state, from which a run resumes on any number of ranks. The master calls this."""
         ranges = [*state.queue.returned, *outstanding]
-        kept = self._model.kept(on_host(state.model)) if self._model else {}
+        kept = self._kept(on_host(state.model))
         return FileContent(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
 
     def offer_best(self, error: float, model: Array, trained: int) -> None:
@@ -80,8 +79,7 @@ class Saver:
         if error < self._best_error:
             self._best_error = error
             vector = np.array(on_host(model))
-            kept = self._model.kept(vector) if self._model else {}
-            piece = FileContent({MODEL: vector}, {"error": error, "trained": trained}, kept=kept)
+            piece = FileContent({MODEL: vector}, {"error": error, "trained": trained}, kept=self._kept(vector))
             with self._best_lock:
                 self._best = piece
             self._writing_best = self._thread.submit(self._write_best)

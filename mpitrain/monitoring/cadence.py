@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from mpitrain.config import RunOptions
+from typing import Literal
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
 #: Where checkpoints are made by their cost: the part of the time that they may take; seconds until the first, if no
@@ -13,16 +12,25 @@ SHARE, FIRST, LONGEST, LEAST = 0.02, 60.0, 300.0, 10.0
 
 
 class Cadence:
-    """`samples`: size of an epoch; `seconds`: training time, including that before a resume."""
+    """The three keys say when (`run.evaluate_every`, …); `samples`: size of an epoch; `seconds`: training time,
+    including that before a resume."""
 
-    def __init__(self, run: RunOptions, clock: Callable[[], float], samples: int) -> None:
-        self._run, self._clock, self._samples = run, clock, samples
+    def __init__(
+        self,
+        evaluate_every: float,
+        checkpoint_every: float | Literal["auto"],
+        checkpoint_samples: int,
+        clock: Callable[[], float],
+        samples: int,
+    ) -> None:
+        self._evaluate_every, self._checkpoint_every = evaluate_every, checkpoint_every
+        self._checkpoint_samples, self.clock, self._samples = checkpoint_samples, clock, samples
         self.start(0, 0.0)
 
     def start(self, trained: int, seconds: float) -> None:
         """Begin training, after `trained` samples and `seconds` in earlier starts of the program."""
         self.seconds_before = seconds
-        self._began = self._recorded = self._saved = self._saving = self._clock()
+        self._began = self._recorded = self._saved = self._saving = self.clock()
         self._saved_at, self._pause, self._still = trained, FIRST, 0.0
         self.evaluating(trained)
         self._evaluates, self._saves = False, False
@@ -30,16 +38,16 @@ class Cadence:
     @property
     def seconds(self) -> float:
         """Training time in seconds."""
-        return self.seconds_before + self._clock() - self._began - self._still
+        return self.seconds_before + self.clock() - self._began - self._still
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """Context of what all ranks wait for and what is no training, such as an evaluation."""
-        began = self._clock()
+        began = self.clock()
         try:
             yield
         finally:
-            self._still += self._clock() - began
+            self._still += self.clock() - began
 
     def evaluation_due(self, trained: int) -> bool:
         """Whether an evaluation is due after `trained` samples."""
@@ -47,7 +55,7 @@ class Cadence:
 
     def evaluating(self, trained: int) -> None:
         """Record that an evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
-        every = self._run.evaluate_every * self._samples
+        every = self._evaluate_every * self._samples
         coming = (trained // every + 1) * every if every else float("inf")
         self._evaluates = True
         # 5 · (0.1 · 180374) is 90187.0, and 90187 // (0.1 · 180374) is 4: it would be due at once, again and again.
@@ -57,36 +65,36 @@ class Cadence:
     def loss_window(self) -> int:
         """The number of samples over which an evaluation averages the training loss: those between two evaluations, at
         most an epoch."""
-        return max(round(min(self._run.evaluate_every or 1.0, 1.0) * self._samples), 1)
+        return max(round(min(self._evaluate_every or 1.0, 1.0) * self._samples), 1)
 
     def record_due(self) -> bool:
         """Whether a "train" record is due."""
-        return self._clock() - self._recorded >= RECORD_EVERY
+        return self.clock() - self._recorded >= RECORD_EVERY
 
     def recorded(self) -> None:
         """Record that a "train" record was written."""
-        self._recorded = self._clock()
+        self._recorded = self.clock()
 
     def checkpoint_due(self, trained: int) -> bool:
         """Whether a checkpoint is due after `trained` samples or by the clock."""
-        samples = self._run.checkpoint_samples
+        samples = self._checkpoint_samples
         return self._due_by_time(trained) or (bool(samples) and trained - self._saved_at >= samples)
 
     def _due_by_time(self, trained: int) -> bool:
-        every = self._run.checkpoint_every
+        every = self._checkpoint_every
         if every != "auto":
-            return bool(every) and self._clock() - self._saved >= 60 * every
+            return bool(every) and self.clock() - self._saved >= 60 * every
         first = not self._saves and (self._evaluates or self.evaluation_due(trained))
-        return first or self._clock() - self._saved >= self._pause
+        return first or self.clock() - self._saved >= self._pause
 
     def saved(self, trained: int, began: float) -> None:
         """Record that a checkpoint was started, for which the ranks have stood still since `began`."""
-        self._saved, self._saved_at = self._clock(), trained
+        self._saved, self._saved_at = self.clock(), trained
         self._saving, self._saves = began, True
 
     def written(self) -> None:
         """Record that the checkpoint started last is on the disk."""
-        still, whole = self._saved - self._saving, self._clock() - self._saving
+        still, whole = self._saved - self._saving, self.clock() - self._saving
         self._pause = max(still / SHARE, min(whole / SHARE, LONGEST), LEAST)
 
     def failed(self) -> None:

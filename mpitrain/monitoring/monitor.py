@@ -7,22 +7,21 @@ from typing import Protocol
 
 import numpy as np
 
-from mpitrain.checkpoint.state import State
+from mpitrain.checkpoint import late
+from mpitrain.checkpoint.late import CopyWriter, Moment
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.config import RunOptions
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
-from mpitrain.flat import Layout, on_host
-from mpitrain.monitoring import late
+from mpitrain.flat import on_host
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.evaluation import Evaluation
-from mpitrain.monitoring.late import Moment
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics
 from mpitrain.mpi import Transport
 from mpitrain.mpi.witness import Witness
 from mpitrain.signals import Stop
+from mpitrain.state import State
 from mpitrain.stopwatch import Activity
 
 CHECKPOINT = Activity("a checkpoint")
@@ -30,6 +29,10 @@ CHECKPOINT = Activity("a checkpoint")
 
 class Subject(Protocol):
     """What is trained, as far as it is evaluated and saved."""
+
+    all_wait: bool  # evaluations are not divided into slices: all ranks wait, and the time is no training time
+    punctual: bool  # an evaluation begins as soon as it is due, even if the one before has to be finished first
+    saves: bool  # checkpoints begin here, and not where the protocol has them begin
 
     def refresh(self) -> None:
         """Bring the state up to date before it is evaluated."""
@@ -55,21 +58,9 @@ class Monitor:
     def start(self) -> None:
         """Begin the training."""
 
-    def turn(
-        self,
-        trainer: Subject,
-        whole: bool = False,
-        parameters: bool = True,
-        saves: bool = True,
-        punctual: bool = False,
-    ) -> bool:
-        """Do what is due; returns whether an evaluation is in progress.
-
-        `whole`: do not divide evaluations into slices: all ranks wait for it, and its time is no training time.
-        `punctual`: begin an evaluation as soon as it is due, even if
-        the previous one has to be finished first. Nothing is evaluated or saved without `parameters`, which this rank
-        may not have, and nothing is saved without `saves`, if the protocol does that itself.
-        """
+    def turn(self, trainer: Subject, parameters: bool = True) -> bool:
+        """Do what is due; returns whether an evaluation is in progress. Nothing is evaluated or saved without
+        `parameters`, which this rank may not have."""
         return False
 
     def save_due(self, coming: int = 0) -> bool:
@@ -88,13 +79,13 @@ class Monitor:
 class MasterMonitor(Monitor):
     """Evaluates, saves, and records the counts.
 
-    `exchanged` says how many bytes all ranks have exchanged, None for nothing to say; `resume` which command continues
-    the run in a folder.
+    `late` writes copies of the parameters, to be evaluated at the end. `exchanged` says how many bytes all ranks have
+    exchanged, None for nothing to say; `resume` which command continues the run in a folder.
     """
 
     def __init__(
         self,
-        run: RunOptions,
+        cadence: Cadence,
         counters: Counters,
         transport: Transport,
         folder: Path,
@@ -103,27 +94,26 @@ class MasterMonitor(Monitor):
         evaluation: Evaluation | None = None,
         find: Callable[[], Path | None] | None = None,
         *,
-        clock: Callable[[], float],
-        layout: Layout,
         stop: Stop,
         exchanged: Callable[[], int | None],
         resume: Callable[[Path], str],
+        late: CopyWriter | None = None,
+        saves_best: bool = False,
         saver: Saver | None = None,
         witness: Witness | None = None,
     ) -> None:
         super().__init__(progress, saver)
         self.counters, self.folder = counters, folder
-        self._transport, self._clock, self._stop = transport, clock, stop
+        self._transport, self._stop = transport, stop
         self._exchanged, self._resume, self._happened = exchanged, resume, (witness or Witness()).happened
-        self._saves_best = run.checkpoint_best
+        self._saves_best, self._late = saves_best, late
         self._metrics, self.evaluation = metrics, evaluation
         self.gone = ""  # "moved" or "deleted": what has become of the run folder
         self.find = find or (lambda: folder)  # where it is now
         self.samples = counters.state.queue.samples
-        self.cadence = Cadence(run, clock, self.samples)
+        self.cadence = cadence
         self.results: dict[str, float] = {}
         self._evaluated = Moment()
-        self._late = late.CopyWriter(layout) if run.evaluate_late else None
         self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
         self._measured = True  # what the last one has cost
         self._lacking = set[str]()  # other files that could not be written, of which the user knows
@@ -136,20 +126,13 @@ class MasterMonitor(Monitor):
         self.cadence.start(self.counters.trained_before, self.counters.state.seconds)
         late.forget(self.folder, self.counters.trained_before)
 
-    def turn(
-        self,
-        trainer: Subject,
-        whole: bool = False,
-        parameters: bool = True,
-        saves: bool = True,
-        punctual: bool = False,
-    ) -> bool:
+    def turn(self, trainer: Subject, parameters: bool = True) -> bool:
         state = self._counted()
-        if parameters and saves and self.save_due():
+        if parameters and trainer.saves and self.save_due():
             self.checkpoint(trainer.save)
         if parameters and self.evaluation is not None:
             due = self.cadence.evaluation_due(state.trained)
-            while due and punctual and self._evaluating:
+            while due and trainer.punctual and self._evaluating:
                 self._evaluate_slice(self.evaluation)
             if due and not self.evaluation.active:
                 self.cadence.evaluating(state.trained)
@@ -159,7 +142,7 @@ class MasterMonitor(Monitor):
                 else:
                     self._evaluate_later(self._late)
             if self._evaluating:
-                if whole:
+                if trainer.all_wait:
                     with self.cadence.standing_still():
                         self._evaluate(self.evaluation)
                 else:
@@ -216,7 +199,7 @@ class MasterMonitor(Monitor):
         return not self.gone
 
     def checkpoint(self, save: Callable[[], None], since: float | None = None) -> None:
-        began, state, saver = self._clock(), self._counted(), self.saver
+        began, state, saver = self.cadence.clock(), self._counted(), self.saver
         state.seconds, before = self.cadence.seconds, saver.begun if saver is not None else 0
         with self._transport.stopwatch.on("rest", CHECKPOINT):
             save()
@@ -225,7 +208,7 @@ class MasterMonitor(Monitor):
             return
         if saver.begun > before:  # peers only ask for a meeting, at which it is begun
             place = {"samples": state.trained, "step": state.index, "seconds": self.cadence.seconds}
-            self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self._clock() - began}
+            self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self.cadence.clock() - began}
             self._measured = False
         self.tell_of_checkpoints(saver)
 
@@ -292,7 +275,7 @@ class MasterMonitor(Monitor):
         self._evaluated = self._now()
         evaluation.begin(self.counters.state.model)
 
-    def _evaluate_later(self, writer: late.CopyWriter) -> None:
+    def _evaluate_later(self, writer: CopyWriter) -> None:
         """Keep a copy of the parameters."""
         model = self.counters.state.model
         with self._leaving_out():

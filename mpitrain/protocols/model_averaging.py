@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_of, block_pairs, block_slices
 from mpitrain.models.model import Consumer
 from mpitrain.sampling.queue import Natural, Work
+from mpitrain.state import Numbers, checked
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
 
@@ -23,7 +23,7 @@ PIECE = 1 << 20  # elements of one sum over the ranks
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
     warn(session, len(session.members))
-    session.state.to_device(session.device)
+    session.state.to_device(session.device.to_device)
     session.say_exchange("allreduce" if len(session.members) > 1 else "none")
     AveragingStepper(session).train()
 
@@ -37,6 +37,8 @@ class AveragingPast(msgspec.Struct, frozen=True):
 
 class AveragingStepper(Together):
     """One rank's own vectors and its copy of the centre; all ranks take their shares of one minibatch after another."""
+
+    saves = False  # all ranks together do, once the first has told them to
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -69,7 +71,7 @@ class AveragingStepper(Together):
         self._note_numbers()
         if self._saving:
             self.session.monitor.checkpoint(self.save)
-        self.session.monitor.turn(self, whole=True, saves=False)
+        self.session.monitor.turn(self)
 
     def step(self, work: Work) -> float:
         """One step of every rank; the mean loss. All learn whether to stop and whether the first wants to save."""

@@ -23,7 +23,7 @@ def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
     if session.transport.rank not in session.members:
         return
-    session.state.to_device(session.device)
+    session.state.to_device(session.device.to_device)
     parallel = len(session.members) > 1
     session.say_exchange("allreduce" if parallel else "none")
     AllreduceStepper(session).train()

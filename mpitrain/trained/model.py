@@ -23,7 +23,9 @@ from mpitrain.models.model import Buffered, buffered
 from mpitrain.monitoring.measuring import Measuring
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
+from mpitrain.sampling.queue import Queue
 from mpitrain.training import inputs
+from mpitrain.training.context import fresh
 from mpitrain.training.run_code import RunFolder, shared
 from mpitrain.training.user_code import Code
 
@@ -134,8 +136,9 @@ def built(
     shape = inputs.seen_shape(config, trained_on)
     as_built = replace(config, run=replace(config.run, matmul="float32")) if exact else config
     network = inputs.network_of(as_built, shape, trained_on.classes, code=code, given=build)
-    dtype = np.dtype(config.training.dtype)
-    parameters, samples = checkpoint.load_model(found, config.algorithm, network.layout, dtype)
+    zeros = np.zeros(network.layout.size, config.training.dtype)
+    state = fresh(config.algorithm, zeros, Queue(0, 0))
+    parameters, samples = checkpoint.load_model(found, state, config.algorithm.model_from, network.layout)
     model = TrainedModel(run, config, trained_on, network, parameters, found, samples)
     if (own := buffered(network)) is not None:
         own.restore(checkpoint.load_kept(found), parameters)

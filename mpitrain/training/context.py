@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from mpitrain.algorithms import Algorithm, maker_of
 from mpitrain.checkpoint import coordination
-from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput
+from mpitrain.flat import Array
 from mpitrain.models.model import Model
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.figures import RankFigures
@@ -19,8 +20,10 @@ from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
+from mpitrain.sampling.queue import Queue
 from mpitrain.schedules.stages import Schedule
 from mpitrain.signals import Stop
+from mpitrain.state import Numbers, State
 from mpitrain.training.gradients import Learner
 from mpitrain.training.run_code import GIVEN
 
@@ -30,6 +33,12 @@ WAYS = {  # what a probe of several nodes has chosen, and why
 }
 #: Ways of which MPI takes vectors from GPU memory, where it can.
 DIRECT = ("allreduce", "collectives", "messages")
+
+
+def fresh(options: Algorithm, theta: Array, queue: Queue) -> State:
+    """The state at the start of a training, with the vectors that the algorithm keeps beside θ."""
+    beside, own, rate = options.beside(theta), dict(options.own(theta)), options.common_rate()
+    return State(theta, queue, beside=beside, model_of=options.model, local=own, rate=rate)
 
 
 @dataclass
@@ -108,8 +117,8 @@ class Session:
         """As `coordination.restore`, from the checkpoint that the run resumes from; False if there is none."""
         if self.resumed is None:
             return False
-        algorithm, layout = self.config.algorithm, self.network.layout
-        return coordination.restore(self.resumed, self.state, self.transport, layout, algorithm, take)
+        maker, layout = maker_of(self.config.algorithm), self.network.layout
+        return coordination.restore(self.resumed, self.state, self.transport, layout, maker, take)
 
     def say_exchange(self, how: str) -> None:
         """Record how vectors travel; say it where that was probed, or where they start from a GPU."""

@@ -31,6 +31,9 @@ class Trainer:
     """What a protocol trains with, as the monitor sees it: here one whose state is always at hand, and whose master
     saves alone; protocols know better."""
 
+    all_wait = punctual = False  # see `monitoring.monitor.Subject`
+    saves = True
+
     def __init__(self, session: Session) -> None:
         self.session = session
 
@@ -80,6 +83,8 @@ class Together(Loop[Work]):
     A protocol gives the `step`, which sets `stopping` on all ranks once some rank was told to stop.
     """
 
+    all_wait = True
+
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.state, self.ranks = session.state, session.members
@@ -92,7 +97,7 @@ class Together(Loop[Work]):
 
     def attend(self) -> None:
         """Evaluate, record and save what is due after a step."""
-        self.session.monitor.turn(self, whole=True)
+        self.session.monitor.turn(self)
 
     def advance(self, work: Work) -> None:
         """A step, and its loss counted."""

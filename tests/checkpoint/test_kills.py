@@ -16,11 +16,10 @@ import os, random, select, signal, sys, time
 from pathlib import Path
 import numpy as np
 from mpitrain import checkpoint
-from mpitrain.config import RunOptions
 from mpitrain.sampling.queue import Queue, Work
 from mpitrain.flat import Layout, Parameter
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.checkpoint.state import State
+from mpitrain.state import State
 
 SIZE = 30_000
 LAYOUT = Layout([Parameter("w", (SIZE,), ("constant", 0.0))])
@@ -51,7 +50,7 @@ def resumed():
 
 def write(pipe, seed):
     random.seed(seed)
-    state, saver = resumed(), Saver(folder, LAYOUT, RunOptions(checkpoints_kept=2))
+    state, saver = resumed(), Saver(folder, LAYOUT, 2, 60.0)
     while True:
         state.trained += random.choice((0, 1, 1, 7))  # 0: a checkpoint in the place of another
         for vector in (state.theta, state.beside["velocity"], state.local["x"]):

@@ -3,6 +3,7 @@
 import pytest
 
 from mpitrain import config as configuration
+from mpitrain.config import RunOptions
 from mpitrain.monitoring.cadence import Cadence
 
 
@@ -16,9 +17,14 @@ class Clock:
         return self.now
 
 
+def of_run(run: RunOptions, clock: Clock, samples: int) -> Cadence:
+    """As these options say."""
+    return Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, clock, samples)
+
+
 def cadence(clock: Clock, *settings: str) -> Cadence:
     """Of epochs of 10 samples."""
-    return Cadence(configuration.load(None, list(settings)).run, clock, 10)
+    return of_run(configuration.load(None, list(settings)).run, clock, 10)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +38,7 @@ def test_an_evaluation_is_due_after_so_many_epochs(every: float, trained: int, d
 def test_none_is_due_twice_where_an_epochs_tenth_is_no_float() -> None:
     """After 90187 = 5 · 18037.4 samples of 180374, the fifth is over: the next one comes after 108224.4."""
     run = configuration.load(None, ["run.evaluate_every=0.1"]).run
-    five = Cadence(run, Clock(), 180_374)
+    five = of_run(run, Clock(), 180_374)
     assert five.evaluation_due(90_187)
     five.evaluating(90_187)
     assert not five.evaluation_due(90_187) and not five.evaluation_due(108_224) and five.evaluation_due(108_225)

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.checkpoint.state import MasterNumbers, State, checked
+from mpitrain.checkpoint.late import CopyWriter
 from mpitrain.flat import Layout, Parameter
+from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, errors
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Queue
+from mpitrain.state import MasterNumbers, State, checked
 from mpitrain.stopwatch import Stopwatch
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Trainer
@@ -73,15 +75,14 @@ class Run:
         self.evaluation: Any = Evaluation(self.pass_time)
         records: Any = self.records
         self.monitor = MasterMonitor(
-            config.run,
+            Cadence(config.run.evaluate_every, "auto", 0, lambda: self.now, 10),
             self.counters,
             alone,  # type: ignore[arg-type]
             folder,
             records,
             Progress("none", 1),
             self.evaluation,
-            clock=lambda: self.now,
-            layout=network.layout,
+            late=CopyWriter(network.layout) if config.run.evaluate_late else None,
             stop=self.session.stop,
             exchanged=lambda: None,
             resume=str,
@@ -89,7 +90,8 @@ class Run:
         self.monitor.start()
 
     def turn(self, whole: bool = False) -> bool:
-        return self.monitor.turn(self.trainer, whole)
+        self.trainer.all_wait = whole
+        return self.monitor.turn(self.trainer)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds

@@ -20,7 +20,6 @@ from mpitrain.algorithms.admm import AdmmWorker
 from mpitrain.algorithms.downpour import DownpourWorker
 from mpitrain.algorithms.elastic import ElasticWorker
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
-from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.flat import Array
 from mpitrain.ops.residual import INDEX, SIGN, Entries
@@ -34,6 +33,7 @@ from mpitrain.protocols.server.updates import Updates
 from mpitrain.rules.sparse_delta import unit_quantum
 from mpitrain.sampling.queue import Work
 from mpitrain.schedules.stages import Settings
+from mpitrain.state import State
 
 #: How far sums may be apart by rounding, by the size of a number; a lost delta is far more.
 ROUNDING = {8: 1e-9, 4: 1e-3}

@@ -9,12 +9,12 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
-from mpitrain.checkpoint.state import fresh
 from mpitrain.data import origin
 from mpitrain.data.shards import write_shard
 from mpitrain.files import write_whole
 from mpitrain.sampling.queue import Queue
 from mpitrain.training import inputs
+from mpitrain.training.context import fresh
 
 
 def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np.ndarray:

@@ -8,11 +8,11 @@ import pytest
 from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.checkpoint.state import fresh
 from mpitrain.data import origin
 from mpitrain.errors import BadInput
 from mpitrain.sampling.queue import Queue
 from mpitrain.trained.model import load
+from mpitrain.training.context import fresh
 
 from .conftest import make_run
 

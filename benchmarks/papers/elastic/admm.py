@@ -14,13 +14,12 @@ import numpy as np
 
 from mpitrain import config as configuration
 from mpitrain.batch import Batch
-from mpitrain.checkpoint.state import fresh
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.sampling.queue import Queue
 from mpitrain.simulation.job import Job
 from mpitrain.stability import maps
-from mpitrain.training.context import Session
+from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner
 
 WORKERS, START = 3, 1000.0

@@ -75,7 +75,7 @@ class HybridStepper(Together):
         """What is due, on whole vectors where the master wants them."""
         if self.wanted:
             self.whole.gather()
-        self.session.monitor.turn(self, whole=True, parameters=self.wanted)
+        self.session.monitor.turn(self, parameters=self.wanted)
 
     def step(self, work: Work) -> float:
         """One update; the minibatch's mean loss."""

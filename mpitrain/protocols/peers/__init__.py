@@ -38,7 +38,7 @@ def run(session: Session) -> None:
     require_same_network(session)
     _compile(session)
     take_up(session)
-    session.state.to_device(session.device)
+    session.state.to_device(session.device.to_device)
     if session.follows:
         follow(session, attend)
         return

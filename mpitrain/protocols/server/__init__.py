@@ -113,7 +113,7 @@ def _merge(session: Session, how: str) -> MergedCentre | MergingCentre:
     """Train with a centre that a master merges gradients into; the centre."""
     (master, *workers), transport, state = session.members, session.transport, session.state
     if transport.rank == master:
-        state.to_device(session.device)
+        state.to_device(session.device.to_device)
     memory = open_memory(transport, how, state.theta.size, state.theta.dtype, master, session.device)
     if transport.rank == master:
         serving = MergingCentre(session, memory)

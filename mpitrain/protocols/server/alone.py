@@ -16,11 +16,12 @@ from mpitrain.training.loop import Trainer
 
 def merging(session: Session) -> None:
     """Train with a centre that gradients are merged into."""
-    session.state.to_device(session.device)
+    session.state.to_device(session.device.to_device)
     trainer = Trainer(session)
+    trainer.all_wait = True
 
     def due() -> None:
-        session.monitor.turn(trainer, whole=True)
+        session.monitor.turn(trainer)
 
     MergingWorker(session, OwnMerged(session, due)).train()
 
@@ -53,7 +54,7 @@ class _OwnLine(Line):
     def tell(self, message: FromWorker) -> None:
         if isinstance(message, Report):
             self.master_here.heed(self.master, message)
-            self.session.monitor.turn(self.master_here, whole=True)
+            self.session.monitor.turn(self.master_here)
         if isinstance(message, PeriodLosses):
             self.master_here.heed(self.master, message)
 
@@ -67,6 +68,8 @@ class _OwnLine(Line):
 
 class _Master(AddingMaster):
     """Counts, evaluates and saves, the worker's own vectors as well."""
+
+    all_wait = True
 
     def __init__(self, session: Session, centre: OwnCentre, worker: AddingWorker, queue: Queue) -> None:
         super().__init__(session, centre, [], queue)

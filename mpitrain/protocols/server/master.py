@@ -10,8 +10,6 @@ from mpitrain.training.loop import Trainer
 class Master(Trainer):
     """Rank 0. What workers say to it, and what it does for them beside, is its family's."""
 
-    punctual = False  # whether an evaluation begins when it is due, even if the one before is not finished
-
     def __init__(self, session: Session, centre: MastersCentre, workers: list[int]) -> None:
         super().__init__(session)
         self.centre, self.workers = centre, workers
@@ -55,7 +53,7 @@ class Master(Trainer):
         if self._idle_looks and not self.transport.waiting(TO_MASTER.tag):
             self._idle_looks -= 1
             return False
-        busy = self.turn() | self.session.monitor.turn(self, punctual=self.punctual)
+        busy = self.turn() | self.session.monitor.turn(self)
         self.transport.heartbeat(busy)
         self._idle_looks = 0 if busy else self.centre.idle_looks
         return busy

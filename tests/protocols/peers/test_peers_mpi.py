@@ -10,7 +10,6 @@ import pytest
 from mpitrain.batch import Batch
 from mpitrain.checkpoint import last
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.config import RunOptions
 from mpitrain.errors import Overdue, WireError
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
@@ -165,7 +164,7 @@ def test_a_resumed_run_has_all_of_the_residuals(session_of, transport, tmp_path:
     folder = Path(transport.broadcast(str(tmp_path / "checkpoints").encode(), "the folder").decode())
     before = peers(session_of, transport)
     PROTOCOLS["peers"](before)
-    before.saver = Saver(folder, before.network.layout, RunOptions())
+    before.saver = Saver(folder, before.network.layout, 3, 60.0)
     last.write(before.saver, before.state, transport)
     transport.barrier("the checkpoint")
     ranks = max(transport.size // 2, 1) if fewer else transport.size

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from mpitrain.checkpoint.state import State
 from mpitrain.codecs import message as wire_form
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.ops import digest
@@ -11,6 +10,7 @@ from mpitrain.ops.residual import Entries
 from mpitrain.protocols.peers.replica import TRAILER, Replica, capacity, odd_ones
 from mpitrain.rules.sparse_delta import round_weights
 from mpitrain.sampling.queue import Queue
+from mpitrain.state import State
 
 LENGTH = 1000
 

@@ -9,7 +9,6 @@ import pytest
 from mpitrain import checkpoint
 from mpitrain.checkpoint import last
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.config import RunOptions
 from mpitrain.device import CPU
 from mpitrain.errors import WireError
 from mpitrain.mpi.tags import Tag
@@ -320,7 +319,7 @@ def stop_after(session, samples: int) -> None:
 
 def with_saver(session, folder: Path, resume: bool = False):
     """The session with a place for checkpoints, or with the state of the newest one there."""
-    session.saver = Saver(folder, session.network.layout, RunOptions())
+    session.saver = Saver(folder, session.network.layout, 3, 60.0)
     if resume:
         session.resumed = checkpoint.newest(folder)[0]
         checkpoint.load_state(session.resumed, session.state, session.network.layout)

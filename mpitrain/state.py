@@ -1,4 +1,4 @@
-"""The state of a training, which checkpoints hold."""
+"""The state of a training, which checkpoints hold and the counters describe."""
 
 import operator
 from collections.abc import Callable
@@ -7,16 +7,14 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from mpitrain.algorithms import Algorithm
-from mpitrain.device import Cpu
 from mpitrain.flat import Array
-from mpitrain.optimizers import Buffers
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Natural, Queue
 from mpitrain.schedules.common_rate import CommonRate, RatePast
 
 #: The numbers in a checkpoint: counters of the master's state, or whatever a protocol keeps for a rank.
 Numbers = dict[str, Any]
+Vectors = dict[str, Array]  # by name
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -52,14 +50,12 @@ class State:
     theta: Array
     queue: Queue
     index: int = 0
-    beside: Buffers = field(
-        default_factory=dict
-    )  # the algorithm's other vectors, such as a velocity, an average, a peer's counts
+    beside: Vectors = field(default_factory=dict)  # the algorithm's others, such as a velocity or a peer's counts
     began: int = 0  # the index at which those vectors began, and from which an optimizer counts its steps
-    model_of: Callable[[Buffers], Array] = operator.itemgetter("theta")
+    model_of: Callable[[Vectors], Array] = operator.itemgetter("theta")
     seconds: float = 0.0  # training time before this start
     trained: int = 0  # number of samples whose gradients were applied
-    local: dict[str, Array] = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
+    local: Vectors = field(default_factory=dict)  # this rank's own vectors, such as a worker's x and v
     local_numbers: Numbers = field(default_factory=dict)
     rate: CommonRate = field(default_factory=CommonRate)
     losses: Losses = field(init=False)  # losses of the most recent samples
@@ -67,15 +63,15 @@ class State:
     def __post_init__(self) -> None:
         self.losses = Losses(self.queue.samples)
 
-    def vectors(self) -> Buffers:
+    def vectors(self) -> Vectors:
         """The vectors that this algorithm uses, by name."""
         return {"theta": self.theta, **self.beside}
 
-    def to_device(self, device: Cpu) -> None:
-        """Move the vectors to the device."""
-        self.theta = device.to_device(self.theta)
-        self.beside = {name: device.to_device(vector) for name, vector in self.beside.items()}
-        self.local = {name: device.to_device(vector) for name, vector in self.local.items()}
+    def to_device(self, to_device: Callable[[Array], Array]) -> None:
+        """Move the vectors to where `to_device` moves one."""
+        self.theta = to_device(self.theta)
+        self.beside = {name: to_device(vector) for name, vector in self.beside.items()}
+        self.local = {name: to_device(vector) for name, vector in self.local.items()}
 
     def numbers(self) -> Numbers:
         """The counters that a checkpoint holds, for `restore`."""
@@ -103,9 +99,3 @@ class State:
     def model(self) -> Array:
         """The parameters that are evaluated, hashed and exported."""
         return self.model_of(self.vectors())
-
-
-def fresh(options: Algorithm, theta: Array, queue: Queue) -> State:
-    """The state at the start of a training, with the vectors that the algorithm keeps beside θ."""
-    beside, own, rate = options.beside(theta), dict(options.own(theta)), options.common_rate()
-    return State(theta, queue, beside=beside, model_of=options.model, local=own, rate=rate)
