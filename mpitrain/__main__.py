@@ -19,7 +19,7 @@ prepare_environment()  # before anything loads NumPy
 ADDED = {
     ("train",): "mpitrain.cli.arguments:add_train",
     ("evaluate", "predict", "export"): "mpitrain.cli.arguments:add_trained",
-    ("prepare", "check"): "mpitrain.data.commands:add_parsers",
+    ("prepare", "check"): "mpitrain.data.importers.commands:add_parsers",
     ("compare",): "mpitrain.report.comparison.command:add_parser",
     ("report",): "mpitrain.report.command:add_parser",
     ("stability",): "mpitrain.stability.command:add_parser",

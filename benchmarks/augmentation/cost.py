@@ -16,7 +16,7 @@ import numpy as np
 
 from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation
-from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.models.build import build
 
@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder))
-        corpora = {name: open_corpus(Path(folder), "train", augmentation=case) for name, case in CASES.items()}
+        corpora = {name: Corpus(Path(folder), "train", augmentation=case) for name, case in CASES.items()}
     batches = {name: batch_of(corpus) for name, corpus in corpora.items()}
     network = build("easgd-cifar", (28, 28, 3), 10)
     theta, rng = network.initial(0), np.random.default_rng(0)

@@ -23,7 +23,7 @@ from torch.nn import functional
 from mpitrain import config as configuration
 from mpitrain.batch import Batch
 from mpitrain.config import Config
-from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.training.inputs import data_path, held_out, open_held_out, reading, trained_on
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -73,7 +73,7 @@ def plain(name: str, seed: int, config: Config) -> float:
     """Test error of a plain loop."""
     torch.manual_seed(seed)
     path, training = data_path(config), config.training
-    corpus = open_corpus(path, "train", **reading(config))
+    corpus = Corpus(path, "train", **reading(config))
     shape = corpus.shape if len(corpus.shape) == 2 else (corpus.shape[2], *corpus.shape[:2])
     module = import_module(name).build(shape, corpus.classes, **(config.model.options or {}))
     optimizer = torch.optim.SGD(module.parameters(), lr=training.learning_rate, **KNOWN[name].optimizer)

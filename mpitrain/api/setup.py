@@ -18,7 +18,7 @@ from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.data import origin
-from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu, agree, choose
 from mpitrain.device.paced import Paced
 from mpitrain.device.phantom import Phantoms
@@ -91,7 +91,7 @@ def prepare(
 def _open(config: Config, device: Cpu) -> Corpus:
     """The training part, of which a phantom reads no sample."""
     how = reading(config) | ({"memory_limit": 0, "normalise": "none"} if device.phantom else {})
-    return open_corpus(data_path(config), "train", **how)
+    return Corpus(data_path(config), "train", **how)
 
 
 def new_session(

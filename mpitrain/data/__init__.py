@@ -1,1 +1,1 @@
-"""Shards, corpora, samplers, and one module a source."""
+"""Shards, and the corpora that are read from them."""

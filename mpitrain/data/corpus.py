@@ -12,18 +12,16 @@ import numpy as np
 
 from mpitrain.batch import Batch, Place
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
-from mpitrain.data.described import NAMES, PREPARATION, class_names, preparation
 from mpitrain.data.gather import gather_images, gather_windows
-from mpitrain.data.normalising import FrameNormaliser, of_pixels, stored
+from mpitrain.data.normalising import STATISTICS, FrameNormaliser, of_pixels, stored
 from mpitrain.data.reader import OpenFiles, ShardFile
 from mpitrain.data.rows import MemoryRows, Rows, ShardRows
-from mpitrain.data.shards import folder_parts
+from mpitrain.data.shards import NAMES, PREPARATION, class_names, folder_parts, preparation
 from mpitrain.data.validation import Attributes, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
 MEMORY_LIMIT = 4e9  # bytes
-STATISTICS = ("mean", "standard_deviation")
 
 
 def parts(path: Path) -> list[str]:
@@ -31,44 +29,9 @@ def parts(path: Path) -> list[str]:
     return list(folder_parts(path))
 
 
-def open_corpus(
-    path: Path,
-    part: str,
-    *,
-    context: int | Sequence[int] = 0,
-    dtype: np.dtype | type | str = np.float32,
-    memory_limit: float = MEMORY_LIMIT,
-    augmentation: Augmentation | None = None,
-    normalise: str = "corpus",
-    statistics: Attributes | None = None,
-) -> "Corpus":
-    """Open one part of the shard folder `path`.
-
-    `context`: number of frames left and right of the centre frame, one number for both or two. `dtype`: that of the
-    minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
-    `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
-    "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean and
-    standard_deviation to use instead of the stored ones. Raises BadInput naming the folder, the shard, or the key of
-    [data].
-    """
-    found = folder_parts(path)
-    if part not in found:
-        raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
-    together = OpenFiles()
-    files = [ShardFile(file, together) for file in found[part]]
-    _check_alike(files)
-    if part == "train":
-        validate_range(path, files[0].classes, sum(file.inputs[0] for file in files))
-    reading = augmentation or Augmentation(), normalise, memory_limit, statistics
-    corpus = Corpus(part, files, _both_sides(context), np.dtype(dtype), *reading)
-    if corpus.in_memory:
-        for file in files:
-            file.close()
-    return corpus
-
-
 class Corpus:
-    """`samples` inputs of `shape` (frames: [window, dims]; images: [h, w, c]) with targets in range(`classes`).
+    """One part of the shard folder `path`: `samples` inputs of `shape` (frames: [window, dims]; images: [h, w, c]) with
+    targets in range(`classes`).
 
     `kind` is "frames" or "images"; `attributes` are those of the first shard; `in_memory` says whether all inputs have
     been read, into `held_bytes` bytes. `mean` and `scale` (1 ÷ standard deviation) are per channel for images, per
@@ -78,15 +41,26 @@ class Corpus:
 
     def __init__(
         self,
+        path: Path,
         part: str,
-        files: list[ShardFile],
-        context: tuple[int, int],
-        dtype: np.dtype,
-        augmentation: Augmentation,
-        normalise: str,
-        memory_limit: float,
+        *,
+        context: int | Sequence[int] = 0,
+        dtype: np.dtype | type | str = np.float32,
+        memory_limit: float = MEMORY_LIMIT,
+        augmentation: Augmentation | None = None,
+        normalise: str = "corpus",
         statistics: Attributes | None = None,
     ) -> None:
+        """Open the part.
+
+        `context`: number of frames left and right of the centre frame, one number for both or two. `dtype`: that of
+        the minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
+        `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
+        "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean
+        and standard_deviation to use instead of the stored ones. Raises BadInput naming the folder, the shard, or the
+        key of [data].
+        """
+        files = _opened(path, part)
         first = files[0]
         self.part, self.kind, self.classes, self.attributes = part, first.kind, first.classes, first.attributes
         if statistics is not None:
@@ -97,21 +71,24 @@ class Corpus:
         self.utterances = _joined([file.utterances for file in files]) if self.kind == "frames" else None
         keys = [file.keys for file in files if file.keys is not None]
         self.keys = [key.decode() for own in keys for key in own] or None
-        self._context, self._filling = context, Lock()
-        if self.kind == "images" and any(context):
-            raise BadInput(f"data.context = {list(context)}: images have no neighbouring frames")
+        self._context, self._filling = _both_sides(context), Lock()
         nbytes = sum(file.inputs_bytes for file in files)
         self.in_memory = nbytes <= memory_limit
         self.held_bytes = nbytes if self.in_memory else 0
         if self.kind == "images":
-            self._see(first, augmentation, normalise, dtype)
-        else:
+            self._see(first, augmentation or Augmentation(), normalise, np.dtype(dtype))
+        elif augmentation is not None:
             augmentation.refuse_frames()
         self._rows: Rows = MemoryRows(files) if self.in_memory else ShardRows(files)
         if self.kind == "frames":
             self._hear(files, normalise)
+        if self.in_memory:
+            for file in files:
+                file.close()
 
     def _see(self, first: ShardFile, augmentation: Augmentation, normalise: str, dtype: np.dtype) -> None:
+        if any(self._context):
+            raise BadInput(f"data.context = {list(self._context)}: images have no neighbouring frames")
         height, width, channels = first.inputs[1:]
         self.shape: tuple[int, ...] = augmentation.shape((height, width, channels))
         self.mean, self.scale = of_pixels(normalise, self.attributes, channels, dtype)
@@ -186,22 +163,30 @@ def _both_sides(context: int | Sequence[int]) -> tuple[int, int]:
     return (sides[0], sides[-1]) if sides else (0, 0)
 
 
-def _check_alike(files: list[ShardFile]) -> None:
+def _opened(path: Path, part: str) -> list[ShardFile]:
+    """The shards of a part. Raises BadInput naming the folder, or a shard that differs from the first."""
+    found = folder_parts(path)
+    if part not in found:
+        raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
+    together = OpenFiles()
+    files = [ShardFile(file, together) for file in found[part]]
     first = files[0]
-    names = (*STATISTICS, "covariance")
     for file in files[1:]:
         same = (file.kind, file.classes, file.inputs[1:]) == (first.kind, first.classes, first.inputs[1:])
         if (file.keys is None) != (first.keys is None):
             raise BadInput(f"{file.path}: keys of utterances are here or in {first.path.name}, not in both")
         if not same or any(
-            not np.array_equal(file.attributes.get(name, 0), first.attributes.get(name, 0)) for name in names
+            not np.array_equal(file.attributes.get(name, 0), first.attributes.get(name, 0)) for name in STATISTICS
         ):
             raise BadInput(f"{file.path}: another kind, shape, classes or normalisation than {first.path.name}")
     for name, read in ((NAMES, class_names), (PREPARATION, preparation)):
         told = [(file.path, value) for file in files if (value := read(file.attributes))]
-        for path, value in told[1:]:
+        for other, value in told[1:]:
             if value != told[0][1]:
-                raise BadInput(f"{path}: another {name} than {told[0][0].name}")
+                raise BadInput(f"{other}: another {name} than {told[0][0].name}")
+    if part == "train":
+        validate_range(path, first.classes, sum(file.inputs[0] for file in files))
+    return files
 
 
 def _joined(offsets: list[Array | None]) -> Array:

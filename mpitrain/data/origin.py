@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from mpitrain.data.described import class_names, names_apart, preparation, preparations_apart
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import folder_parts
+from mpitrain.data.shards import class_names, folder_parts, preparation
 from mpitrain.errors import BadInput
 from mpitrain.files import Record, checksum, read_whole
 from mpitrain.flat import Array
@@ -43,12 +42,8 @@ class Origin(msgspec.Struct, frozen=True):
             return {}
         return {"mean": np.array(self.mean), "standard_deviation": np.array(self.standard_deviation)}
 
-    def require(self, path: Path, part: str) -> None:
-        """Raise BadInput naming the folder if its part cannot be an input of a network that was trained on this."""
-        self.require_like(of_part(path, part), path, part)
-
-    def require_like(self, other: "Origin", path: Path, part: str) -> None:
-        """Like `require`, for a part that has been read already."""
+    def require(self, other: "Origin", path: Path, part: str) -> None:
+        """Raise BadInput naming the folder if `other`, its part, cannot be an input of a network trained on this."""
         if other.kind != self.kind:
             raise BadInput(f"{path}: part {part} holds {other.kind}, the network was trained on {self.kind}")
         if other.shape != self.shape:
@@ -59,9 +54,17 @@ class Origin(msgspec.Struct, frozen=True):
             raise BadInput(
                 f"{path}: part {part} has {other.classes} classes, the network was trained on {self.classes}"
             )
-        names = names_apart(other.class_names, self.class_names)
-        if apart := names or preparations_apart(other.preparation, self.preparation):
-            raise BadInput(f"{path}: part {part}: {apart}")
+        names = zip(other.class_names or (), self.class_names or (), strict=False)
+        for number, (found, wanted) in enumerate(names):
+            if found != wanted:
+                raise BadInput(
+                    f"{path}: part {part}: class {number} is called {found}, the network was trained on {wanted}"
+                )
+        for key in sorted(set(other.preparation) & set(self.preparation)):
+            values = other.preparation[key], self.preparation[key]
+            if values[0] != values[1]:
+                found, wanted = (value if isinstance(value, str) else json.dumps(value) for value in values)
+                raise BadInput(f"{path}: part {part}: {key} = {found}, the network was trained on {wanted}")
 
     def continued(self, now: "Origin") -> "Origin":
         """`now`, with names and preparation taken from this where `now` lacks them, for a resume with other shards."""
@@ -84,24 +87,20 @@ def of_part(path: Path, part: str = "train") -> Origin:
     statistics = {
         name: np.atleast_1d(attributes[name]).tolist() for name in ("mean", "standard_deviation") if name in attributes
     }
+    try:
+        folder = str(path.absolute()).encode().decode()
+    except UnicodeEncodeError:  # not in UTF-8, as JSON is: only a relative data.path then leads there
+        folder = None
     return Origin(
         kind,
         list(shape),
         classes,
         np.sum(counts, axis=0).tolist(),
         **statistics,
-        folder=_in_utf_8(path.absolute()),
+        folder=folder,
         class_names=class_names(attributes),
         preparation=preparation(attributes),
     )
-
-
-def _in_utf_8(path: Path) -> str | None:
-    """A path as JSON can hold it; None for one of other bytes, which only a relative data.path then leads to."""
-    try:
-        return str(path).encode().decode()
-    except UnicodeEncodeError:
-        return None
 
 
 def text(origin: Origin) -> str:
@@ -116,7 +115,7 @@ def read(run: Path) -> Origin | None:
     try:
         fields = msgspec.json.decode(read_whole(path), type=Record)
         if fields.pop(CHECKSUM, None) != checksum(json.dumps(fields)):
-            raise BadInput(f"{path}: does not match its checksum; remove it, and a resume writes it anew")
+            raise ValueError("does not match its checksum")
         return msgspec.convert(fields, Origin)
     except FileNotFoundError:
         return None

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
-from mpitrain.data.validation import KINDS, OPTIONAL, Value, validate, validate_finite, validate_shapes
+from mpitrain.data.validation import KINDS, OPTIONAL, Value, require_kind, validate, validate_finite, validate_shapes
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, version_of
 from mpitrain.files.hdf5 import ERRORS, attribute, data_set, has, opened
@@ -110,10 +110,9 @@ class ShardFile:
         if "xxh3" in self.attributes and self.attributes["xxh3"] != attributes_digest(self.attributes):
             raise BadInput(f"{self.path}: damaged, the attributes do not match their checksum")
         self.kind = str(self.attributes.get("kind"))
-        if self.kind not in KINDS:
-            raise BadInput(f"{self.path}: unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
-        optional = [name for name in OPTIONAL[self.kind] if has(file, name)]
-        headers = {name: data_set(file, name) for name in (*KINDS[self.kind], *optional)}
+        require_kind(self.path, self.kind)
+        names = (name for name in KINDS[self.kind] if name not in OPTIONAL or has(file, name))
+        headers = {name: data_set(file, name) for name in names}
         for name, dataset in headers.items():
             if not dataset.fletcher32:
                 raise BadInput(f"{self.path}: {name} has no checksums; write it with fletcher32")

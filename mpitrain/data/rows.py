@@ -22,8 +22,7 @@ class MemoryRows:
 
     def __init__(self, files: list[ShardFile]) -> None:
         first = files[0]
-        dtype = np.dtype("float32" if first.kind == "frames" else "uint8")
-        self._rows = np.empty((sum(file.inputs[0] for file in files), *first.inputs[1:]), dtype)
+        self._rows = np.empty((sum(file.inputs[0] for file in files), *first.inputs[1:]), first.dtype)
         self._places = np.arange(0)
         start = 0
         for file in files:
@@ -53,8 +52,7 @@ class ShardRows:
         self._files = files
         self._change: Change | None = None
         self._starts = np.cumsum([0, *(file.inputs[0] for file in files)])
-        self._shape = files[0].inputs[1:]
-        self._dtype = np.dtype("float32" if files[0].kind == "frames" else "uint8")
+        self._shape, self._dtype = files[0].inputs[1:], files[0].dtype
         self._buffer = np.empty((0, *self._shape), self._dtype)
 
     def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:

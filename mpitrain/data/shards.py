@@ -8,6 +8,10 @@ have `speakers` int32 [n], a number for the speaker of each utterance, and `keys
 Every data set has fletcher32, HDF5's metadata have checksums (library version 1.10 on), every array has an xxh3 of its
 content (`xxh3_NAME`), and `xxh3` covers the attributes, so that every flipped bit is detected. Shards of other tools
 may omit `format` and the xxh3 attributes, but not fletcher32.
+
+Two more attributes describe classes and features: `class_names` holds the names in the order of the classes, separated
+by blanks. `preparation` is a JSON object that distinguishes features of one preparation from those of another, such as
+{"bins": 23, "cmvn": "none"}.
 """
 
 import io
@@ -15,22 +19,25 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
 import xxhash
 
-from mpitrain.data.validation import KINDS, OPTIONAL, Attributes, Value, validate, validate_finite
+from mpitrain.data.validation import KINDS, Attributes, Value, validate, validate_finite
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import write_whole
+from mpitrain.files import Record, sync, write_whole, writing
 from mpitrain.flat import Array
 
 FORMAT = 1
 CHUNK = 1 << 17  # bytes: large enough for speed, small enough that a lone window does not read much
+NAMES, PREPARATION = "class_names", "preparation"
+ROOM = 1 << 20  # bytes by which attributes let a file grow at most
 PAYS = 0.8  # compress only to at most this fraction of the size, since gzip is slower to read
 
+DIGITS = "[0-9]" * 5
 _NAME = re.compile(r"(?P<part>train|dev|test(?:-[\w-]+?)?)-(?P<number>\d{5})-of-(?P<count>\d{5})\.h5")
 
 
@@ -40,6 +47,26 @@ def shard_name(part: str, number: int, count: int) -> str:
     if not _NAME.fullmatch(name):
         raise BadInput(f"{part}: a part is called train, dev, test or test-NAME")
     return name
+
+
+def provisional_name(part: str, number: int) -> str:
+    """The file name of a shard until all shards of the part are complete."""
+    return f".{part}-{number:05d}.h5"
+
+
+def publish(folder: Path, counts: Mapping[str, int], part: str = "*") -> None:
+    """Give the shards of complete parts their final names; `counts`: their number in each part.
+
+    What an abandoned script left of `part`, by default of any, is deleted. Raises BadInput naming the folder.
+    """
+    with writing(folder):
+        for each, count in counts.items():
+            for number in range(count):
+                if not (final := folder / shard_name(each, number, count)).exists():
+                    (folder / provisional_name(each, number)).rename(final)
+        for pattern in (f".{part}-{DIGITS}.h5", f".writing-*-.{part}-{DIGITS}.h5"):
+            for left in folder.glob(pattern):
+                left.unlink()
 
 
 def folder_parts(folder: Path) -> dict[str, list[Path]]:
@@ -85,7 +112,7 @@ def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Value],
     """The file's bytes. They are made in memory, because HDF5 itself does not handle a full disk properly."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver=("v110", "v110")) as file:
-        for name, (dtype, _) in (KINDS[kind] | OPTIONAL[kind]).items():
+        for name, (dtype, _) in KINDS[kind].items():
             if name not in arrays:
                 continue  # an optional array: the others have been validated
             array = np.ascontiguousarray(arrays[name], dtype)
@@ -114,14 +141,15 @@ def _write_attribute(file: h5py.File, name: str, value: Value) -> None:
         file.attrs[name] = value
 
 
-def with_attributes(path: Path, changes: Mapping[str, Value | None]) -> bytes:
-    """The bytes of a shard with these attributes set, or removed if the value is None, and unchanged arrays.
+def set_attributes(path: Path, changes: Mapping[str, Value | None]) -> None:
+    """Set these attributes of a shard, or remove those whose value is None; its arrays are not written again.
 
-    Raises BadInput naming the file.
+    A crash leaves a shard that its checksums tell from an intact one. Raises BadInput naming the file.
     """
-    with naming(f"{path}: cannot be read", OSError, RuntimeError, ValueError):
-        buffer = io.BytesIO(path.read_bytes())
-        with h5py.File(buffer, "r+", libver=("v110", "v110")) as file:
+    with naming(f"{path}: cannot be written", OSError, RuntimeError, ValueError):
+        with path.open("r+b") as file:  # HDF5 does not handle a full disk properly, and cuts off what it does not need
+            os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, ROOM)
+        with h5py.File(path, "r+", libver=("v110", "v110")) as file:
             for name, value in changes.items():
                 if name in file.attrs:
                     del file.attrs[name]
@@ -129,7 +157,23 @@ def with_attributes(path: Path, changes: Mapping[str, Value | None]) -> bytes:
                     _write_attribute(file, name, value)
             plain = {name: value.decode() if isinstance(value, bytes) else value for name, value in file.attrs.items()}
             _write_attribute(file, "xxh3", attributes_digest(plain))
-        return buffer.getvalue()
+        sync(path)
+
+
+def utterance_arrays(
+    features: Sequence[Array], targets: Sequence[Array], speakers: Sequence[int] = (), keys: Sequence[str] = ()
+) -> dict[str, Array]:
+    """The arrays of a shard of frames from the features [frames, dims] and targets [frames] of its utterances."""
+    arrays = {
+        "features": np.concatenate(features),
+        "targets": np.concatenate(targets),
+        "utterances": np.cumsum([0, *map(len, features)], dtype=np.int64),
+    }
+    if speakers:
+        arrays["speakers"] = np.array(speakers, np.int32)
+    if keys:
+        arrays["keys"] = np.char.encode(keys, "utf-8")
+    return arrays
 
 
 def digest(array: Array) -> str:
@@ -143,3 +187,23 @@ def attributes_digest(attributes: Attributes) -> str:
     """xxh3 of all attributes except itself."""
     plain = {name: np.asarray(value).tolist() for name, value in attributes.items() if name != "xxh3"}
     return xxhash.xxh3_64_hexdigest(json.dumps(plain, sort_keys=True).encode())
+
+
+def class_names(attributes: Attributes) -> list[str] | None:
+    """The names of the classes from 0 on, possibly of the first ones only; None if there are none or too many."""
+    found, names = attributes.get(NAMES), list[str]()
+    if isinstance(found, np.ndarray):
+        names = [name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in found.reshape(-1)]
+    elif isinstance(found, str):
+        names = found.split()
+    return names if 0 < len(names) <= int(attributes["classes"]) else None
+
+
+def preparation(attributes: Attributes) -> Record:
+    """How the features were prepared, as far as the shard describes it."""
+    found = attributes.get(PREPARATION)
+    try:
+        how = json.loads(found) if isinstance(found, str) else None
+    except (ValueError, RecursionError):  # written by another tool
+        how = None
+    return how if isinstance(how, dict) else {}

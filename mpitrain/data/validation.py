@@ -12,16 +12,19 @@ from mpitrain.flat import Array
 Value = str | int | float | np.ndarray
 Attributes = Mapping[str, Value]
 
-#: The data sets of each kind: name → (dtype, number of axes). The first one holds the inputs.
+#: The data sets of each kind: name → (dtype, number of axes). The first one holds the inputs. `speakers` numbers the
+#: speaker of each utterance, consistently over a part's shards; `keys` are the utterances' names in UTF-8.
 KINDS: dict[str, dict[str, tuple[str, int]]] = {
-    "frames": {"features": ("float32", 2), "targets": ("int32", 1), "utterances": ("int64", 1)},
+    "frames": {
+        "features": ("float32", 2),
+        "targets": ("int32", 1),
+        "utterances": ("int64", 1),
+        "speakers": ("int32", 1),
+        "keys": ("S", 1),
+    },
     "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
 }
-#: Optional data sets of a kind: `speakers` numbers the speaker of each utterance, consistently over a part's shards;
-#: `keys` are the utterances' names in UTF-8.
-OPTIONAL: dict[str, dict[str, tuple[str, int]]] = {"frames": {"speakers": ("int32", 1), "keys": ("S", 1)}, "images": {}}
-
-
+OPTIONAL = {"speakers", "keys"}
 CLASSES = 1 << 24  #: most classes of a corpus
 USUAL = 1 << 16  #: a corpus of any size may have this many classes, and at most its number of samples beyond that
 GREATEST = 1e30  # bound on means, standard deviations and their reciprocals, within the range of float32
@@ -32,24 +35,31 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Att
 
     The values of the inputs are not checked here but by `validate_finite`; they may be an unread HDF5 data set.
     """
+    require_kind(path, kind)
+    validate_shapes(path, kind, arrays)
+    inputs, targets = arrays[next(iter(KINDS[kind]))], arrays["targets"]
+    _validate_attributes(path, inputs.shape[-1], attributes)
+    if not len(targets):
+        raise BadInput(f"{path}: no samples")
+    low, high, classes = int(targets.min()), int(targets.max()), int(attributes["classes"])
+    if low < 0 or high >= classes:
+        raise BadInput(f"{path}: targets from {low} to {high}, but there are {classes} classes")
+    if kind == "frames":
+        _validate_utterances(path, len(inputs), arrays["utterances"], arrays.get("speakers"), arrays.get("keys"))
+
+
+def require_kind(path: Path, kind: str) -> None:
+    """Raise BadInput unless this is a kind of shards."""
     if kind not in KINDS:
         raise BadInput(f"{path}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
-    validate_shapes(path, kind, arrays)
-    inputs = arrays[next(iter(KINDS[kind]))]
-    validate_attributes(path, inputs.shape[-1], attributes)
-    validate_targets(path, arrays["targets"], int(attributes["classes"]))
-    if kind == "frames":
-        validate_offsets(path, arrays["utterances"], len(inputs))
-        validate_speakers(path, arrays.get("speakers"), len(arrays["utterances"]) - 1)
-        validate_keys(path, arrays.get("keys"), len(arrays["utterances"]) - 1)
 
 
 def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Array]) -> None:
     """Raise BadInput unless the arrays, which may be unread, have the types and shapes of this kind."""
-    for name, (dtype, axes) in (KINDS[kind] | OPTIONAL[kind]).items():
-        if name not in arrays and name in OPTIONAL[kind]:
-            continue
+    for name, (dtype, axes) in KINDS[kind].items():
         if name not in arrays:
+            if name in OPTIONAL:
+                continue
             raise BadInput(f"{path}: no data set {name}")
         found, found_axes = arrays[name].dtype, len(arrays[name].shape)
         if (found.kind if dtype == "S" else found) != dtype or found_axes != axes:
@@ -62,7 +72,7 @@ def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Array]) -> None:
         raise BadInput(f"{path}: {name} is of shape {(samples, *shape)}: samples of no values")
 
 
-def validate_attributes(path: Path, channels: int, attributes: Attributes) -> None:
+def _validate_attributes(path: Path, channels: int, attributes: Attributes) -> None:
     """Raise BadInput unless `classes` and the normalisation can be used with inputs of this many channels."""
     classes = attributes.get("classes")
     if not isinstance(classes, int | np.integer) or not 1 <= classes <= CLASSES:
@@ -90,35 +100,19 @@ def validate_range(source: object, classes: int, samples: int) -> None:
         )
 
 
-def validate_targets(path: Path, targets: Array, classes: int) -> None:
-    """Raise BadInput unless there are targets and all of them are in [0, classes)."""
-    if not len(targets):
-        raise BadInput(f"{path}: no samples")
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= classes:
-        raise BadInput(f"{path}: targets from {low} to {high}, but there are {classes} classes")
-
-
-def validate_offsets(path: Path, offsets: Array, frames: int) -> None:
-    """Raise BadInput unless utterances cover all frames and none of them is empty."""
+def _validate_utterances(path: Path, frames: int, offsets: Array, speakers: Array | None, keys: Array | None) -> None:
+    """Raise BadInput unless utterances cover all frames, none is empty, and all have a speaker and a unique name
+    without blanks, or none has."""
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != frames or (offsets[1:] <= offsets[:-1]).any():
         raise BadInput(f"{path}: utterances must rise from 0 to {frames} frames")
-
-
-def validate_speakers(path: Path, speakers: Array | None, utterances: int) -> None:
-    """Raise BadInput unless every utterance has a speaker, or none has."""
-    if speakers is not None and (len(speakers) != utterances or speakers.min() < 0):
-        raise BadInput(f"{path}: speakers must number the speaker of each of {utterances} utterances from 0")
-
-
-def validate_keys(path: Path, keys: Array | None, utterances: int) -> None:
-    """Raise BadInput unless every utterance has a unique name without blanks, or none has."""
-    if keys is None:
-        return
-    names = [bytes(key).decode(errors="replace") for key in keys[:]]
-    readable = all(len(name.split()) == 1 and "\ufffd" not in name for name in names)
-    if len(names) != utterances or len(set(names)) != utterances or not readable:
-        raise BadInput(f"{path}: keys must name each of {utterances} utterances differently, in UTF-8 without blanks")
+    count = len(offsets) - 1
+    if speakers is not None and (len(speakers) != count or speakers.min() < 0):
+        raise BadInput(f"{path}: speakers must number the speaker of each of {count} utterances from 0")
+    if keys is not None:
+        names = [bytes(key).decode(errors="replace") for key in keys[:]]
+        readable = all(len(name.split()) == 1 and "\ufffd" not in name for name in names)
+        if len(names) != count or len(set(names)) != count or not readable:
+            raise BadInput(f"{path}: keys must name each of {count} utterances differently, in UTF-8 without blanks")
 
 
 def validate_finite(path: Path, features: Array) -> None:

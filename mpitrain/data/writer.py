@@ -10,14 +10,20 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import digest, shard_name, write_shard
-from mpitrain.data.validation import KINDS, Attributes
+from mpitrain.data.shards import (
+    DIGITS,
+    digest,
+    provisional_name,
+    publish,
+    shard_name,
+    utterance_arrays,
+    write_shard,
+)
+from mpitrain.data.validation import Attributes
 from mpitrain.errors import BadInput
-from mpitrain.files import writing
 from mpitrain.flat import Array
 
 LIMIT = 1 << 27  # bytes of inputs in a shard
-DIGITS = "[0-9]" * 5
 
 
 class ShardWriter:
@@ -69,34 +75,22 @@ class ShardWriter:
         for path in self._complete:
             if path.name not in names:
                 raise _complete_with("other samples", path)
-        with writing(self._folder):
-            for number, name in enumerate(names):
-                if self._folder / name not in self._complete:
-                    self._provisional(number).rename(self._folder / name)
-            for pattern in (f".{self._part}-{DIGITS}.h5", f".writing-*-.{self._part}-{DIGITS}.h5"):
-                for left in self._folder.glob(pattern):  # by a script that was interrupted
-                    left.unlink()
+        publish(self._folder, {self._part: self._shards}, self._part)
         return self._shards
 
     def _write(self) -> None:
-        names = iter(KINDS[self._kind])
-        arrays = {next(names): np.concatenate(self._inputs), next(names): np.concatenate(self._targets)}
         if self._kind == "frames":
-            arrays["utterances"] = np.cumsum([0, *map(len, self._inputs)], dtype=np.int64)
-        if self._speakers:
-            arrays["speakers"] = np.array(self._speakers, np.int32)
-        if self._keys:
-            arrays["keys"] = np.char.encode(self._keys, "utf-8")
+            arrays = utterance_arrays(self._inputs, self._targets, self._speakers, self._keys)
+        else:
+            arrays = {"images": np.concatenate(self._inputs), "targets": np.concatenate(self._targets)}
         complete = [path for path in self._complete if path.name.startswith(f"{self._part}-{self._shards:05d}-")]
         for path in complete:
             _require_samples(path, arrays)
         if not complete:
-            write_shard(self._provisional(self._shards), self._kind, arrays, self._attributes)
+            path = self._folder / provisional_name(self._part, self._shards)
+            write_shard(path, self._kind, arrays, self._attributes)
         self._shards += 1
         self._inputs, self._targets, self._speakers, self._keys, self._bytes = [], [], [], [], 0
-
-    def _provisional(self, number: int) -> Path:
-        return self._folder / f".{self._part}-{number:05d}.h5"
 
     def _require_attributes(self, path: Path) -> None:
         with ShardFile(path) as file:

@@ -7,7 +7,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.described import class_names
+from mpitrain.data.shards import class_names
 from mpitrain.errors import printable
 from mpitrain.flat import Array
 from mpitrain.models import torch_start

@@ -10,7 +10,7 @@ import msgspec
 from mpitrain.config import Config
 from mpitrain.data import origin as origins
 from mpitrain.data.augmentation import Augmentation
-from mpitrain.data.corpus import Corpus, open_corpus, parts
+from mpitrain.data.corpus import Corpus, parts
 from mpitrain.data.digits import embedded
 from mpitrain.data.origin import Origin
 from mpitrain.device.cpu import CPU, Cpu
@@ -54,7 +54,7 @@ def at_home(config: Config, run: Path) -> Config:
 
 
 def reading(config: Config) -> dict[str, Any]:
-    """How `open_corpus` reads the training part."""
+    """How `Corpus` reads the training part."""
     data, training = config.data, config.training
     return {
         "context": data.context,
@@ -73,11 +73,11 @@ def held_out(path: Path) -> list[str]:
 def open_held_out(config: Config, path: Path, part: str, known: Origin, **changes: Any) -> Corpus:
     """A part as the network saw its training part: window, centre crop, the training part's own mean and deviation.
 
-    `changes` replace arguments of `open_corpus`. Raises BadInput naming the folder that does not fit the network.
+    `changes` replace arguments of `Corpus`. Raises BadInput naming the folder that does not fit the network.
     """
-    known.require(path, part)
+    known.require(origins.of_part(path, part), path, part)
     how = reading(config) | {"augmentation": Augmentation(config.data.crop), "statistics": known.statistics}
-    return open_corpus(path, part, **how | changes)
+    return Corpus(path, part, **how | changes)
 
 
 def trained_on(config: Config, earlier: Origin | None) -> Origin:
@@ -93,7 +93,7 @@ def trained_on(config: Config, earlier: Origin | None) -> Origin:
     found = msgspec.structs.replace(found, preparation={**found.preparation, **how})
     if earlier is None:
         return found
-    earlier.require_like(found, path, "train")
+    earlier.require(found, path, "train")
     return earlier.continued(found)
 
 

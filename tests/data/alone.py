@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.importing import Importing
-from mpitrain.data.plan import CorpusPlan
+from mpitrain.data.importers.importing import Importing
+from mpitrain.data.importers.plan import CorpusPlan
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput

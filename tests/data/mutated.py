@@ -31,8 +31,8 @@ from alone import Alone
 
 from mpitrain.__main__ import parser
 from mpitrain.batch import Batch
-from mpitrain.data.corpus import open_corpus
-from mpitrain.data.importing import Importing
+from mpitrain.data.corpus import Corpus
+from mpitrain.data.importers.importing import Importing
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import shard_name, write_shard
 from mpitrain.errors import BadInput
@@ -310,7 +310,7 @@ def attempt(words: str, folder: Path) -> None:
         Importing(Alone(), folder / "out", 1).run(lambda: options.planning(options))  # type: ignore[arg-type]
         folder = folder / "out"
     for limit in (1e9, 0):
-        corpus = open_corpus(folder, "train", memory_limit=limit)
+        corpus = Corpus(folder, "train", memory_limit=limit)
         count = min(corpus.samples, 50)
         corpus.gather(np.arange(count), Batch(np.empty((count, *corpus.shape), np.float32), np.empty(count, np.int32)))
     for path in sorted(folder.glob("*.h5")):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
-from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
 from mpitrain.rng import uniforms
@@ -51,7 +51,7 @@ def test_places_have_numbers_of_their_own() -> None:
 def test_every_view_is_a_piece_of_its_image_and_all_pieces_come(tmp_path: Path, memory_limit: float) -> None:
     images = _write_images(tmp_path)
     augmentation = Augmentation(crop=5, flip=True, seed=1)
-    corpus = open_corpus(tmp_path, "train", augmentation=augmentation, normalise="none", memory_limit=memory_limit)
+    corpus = Corpus(tmp_path, "train", augmentation=augmentation, normalise="none", memory_limit=memory_limit)
     assert corpus.shape == (5, 5, 3)
     seen = dict.fromkeys(((top, left, side) for top in range(2) for left in range(3) for side in (1, -1)), 0)
     order = np.random.default_rng(0).permutation(40)
@@ -72,24 +72,24 @@ def test_every_view_is_a_piece_of_its_image_and_all_pieces_come(tmp_path: Path, 
 def test_an_evaluation_sees_the_centre(tmp_path: Path, memory_limit: float) -> None:
     images = _write_images(tmp_path, covariance=COVARIANCE)
     augmentation = Augmentation(crop=4, flip=True, colour_shift=0.5)
-    corpus = open_corpus(tmp_path, "train", augmentation=augmentation, normalise="none", memory_limit=memory_limit)
+    corpus = Corpus(tmp_path, "train", augmentation=augmentation, normalise="none", memory_limit=memory_limit)
     assert np.array_equal(_gather(corpus, np.arange(40), None), images[:, 1:5, 1:5])
 
 
 def test_nothing_asked_for_changes_nothing(tmp_path: Path) -> None:
     images = _write_images(tmp_path)
-    assert np.array_equal(_gather(open_corpus(tmp_path, "train", normalise="none"), np.arange(40), (3, 0)), images)
+    assert np.array_equal(_gather(Corpus(tmp_path, "train", normalise="none"), np.arange(40), (3, 0)), images)
 
 
 def test_pixels_become_units(tmp_path: Path) -> None:
     images = _write_images(tmp_path, mean=np.float32([9, 9, 9]), standard_deviation=np.float32([2, 2, 2]))
-    inputs = _gather(open_corpus(tmp_path, "train", normalise="unit", dtype="float64"), np.arange(40), None, "float64")
+    inputs = _gather(Corpus(tmp_path, "train", normalise="unit", dtype="float64"), np.arange(40), None, "float64")
     assert np.allclose(inputs, images / 255, rtol=0, atol=1e-15)
 
 
 def test_the_mean_alone_is_subtracted(tmp_path: Path) -> None:
     images = _write_images(tmp_path, mean=np.float32([9, 8, 7]), standard_deviation=np.float32([2, 2, 2]))
-    inputs = _gather(open_corpus(tmp_path, "train", normalise="mean", dtype="float64"), np.arange(40), None, "float64")
+    inputs = _gather(Corpus(tmp_path, "train", normalise="mean", dtype="float64"), np.arange(40), None, "float64")
     assert np.array_equal(inputs, images - np.array([9.0, 8.0, 7.0]))
 
 
@@ -101,10 +101,10 @@ def test_minibatches_and_ranks_change_nothing(
     folder = tmp_path_factory.mktemp("images")
     _write_images(folder, covariance=COVARIANCE)
     augmentation = Augmentation(crop=3, flip=True, colour_shift=0.1, seed=seed)
-    whole = _gather(open_corpus(folder, "train", augmentation=augmentation), np.arange(40), (5, 0))
+    whole = _gather(Corpus(folder, "train", augmentation=augmentation), np.arange(40), (5, 0))
     edges = sorted({0, 40, *cuts})
     for begin, end in pairwise(edges):  # each piece by a rank of its own
-        mine = open_corpus(folder, "train", augmentation=augmentation, memory_limit=0)
+        mine = Corpus(folder, "train", augmentation=augmentation, memory_limit=0)
         assert np.array_equal(_gather(mine, np.arange(begin, end), (5, begin)), whole[begin:end])
     assert not np.array_equal(_gather(mine, np.arange(40), (6, 0)), whole)
 
@@ -112,7 +112,7 @@ def test_minibatches_and_ranks_change_nothing(
 @pytest.mark.parametrize("memory_limit", [1e9, 0])
 def test_a_learner_draws_by_the_position_of_its_work(tmp_path: Path, memory_limit: float) -> None:
     _write_images(tmp_path)
-    corpus = open_corpus(tmp_path, "train", augmentation=Augmentation(crop=2, flip=True), memory_limit=memory_limit)
+    corpus = Corpus(tmp_path, "train", augmentation=Augmentation(crop=2, flip=True), memory_limit=memory_limit)
     learner = Learner(None, corpus, seed=1, dtype="float32")
     works = [Work(1, 0, 16, 16), Work(1, 16, 16, 16), Work(1, 32, 8, 16)]
     learner.expect(works)
@@ -126,7 +126,7 @@ def test_colour_moves_along_the_principal_axes(tmp_path: Path) -> None:
     """Shifts N(0, σ²) along each axis times its deviation have the covariance σ²·C, and are one a picture."""
     images = _write_images(tmp_path, 4000, (2, 2, 3), covariance=COVARIANCE)
     augmentation = Augmentation(colour_shift=0.1)
-    corpus = open_corpus(tmp_path, "train", augmentation=augmentation, normalise="none", dtype="float64")
+    corpus = Corpus(tmp_path, "train", augmentation=augmentation, normalise="none", dtype="float64")
     shifts = _gather(corpus, np.arange(4000), (0, 0), "float64") - images
     assert np.allclose(shifts, shifts[:, :1, :1], rtol=0, atol=1e-12)
     drawn = shifts[:, 0, 0]
@@ -144,7 +144,7 @@ def test_colour_shifts_are_normalised_as_the_pixels_are(tmp_path: Path) -> None:
     scales = np.float32([2, 4, 8])
     _write_images(tmp_path, covariance=COVARIANCE, mean=np.float32([1, 2, 3]), standard_deviation=scales)
     plain, shifted = (
-        open_corpus(tmp_path, "train", augmentation=Augmentation(colour_shift=shift), normalise=how)
+        Corpus(tmp_path, "train", augmentation=Augmentation(colour_shift=shift), normalise=how)
         for how, shift in (("none", 0.1), ("corpus", 0.1))
     )
     bare = _gather(plain, np.arange(40), (0, 0))
@@ -154,7 +154,7 @@ def test_colour_shifts_are_normalised_as_the_pixels_are(tmp_path: Path) -> None:
 def test_nothing_is_allocated_for_a_minibatch(tmp_path: Path) -> None:
     _write_images(tmp_path, 400, (16, 16, 3), covariance=COVARIANCE)
     augmentation = Augmentation(crop=12, flip=True, colour_shift=0.1)
-    corpus = open_corpus(tmp_path, "train", augmentation=augmentation)
+    corpus = Corpus(tmp_path, "train", augmentation=augmentation)
     batch = Batch(np.empty((400, *corpus.shape), np.float32), np.empty(400, np.int32))
     indices = np.arange(400)
     for place in ((0, 0), (1, 0)):
@@ -180,7 +180,7 @@ def test_what_images_cannot_have_is_named(
 ) -> None:
     _write_images(tmp_path)
     with pytest.raises(BadInput, match=line):
-        open_corpus(tmp_path, "train", augmentation=augmentation, normalise=normalise)
+        Corpus(tmp_path, "train", augmentation=augmentation, normalise=normalise)
 
 
 def test_buffers_grow_with_the_minibatch() -> None:

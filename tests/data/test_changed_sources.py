@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import parser
-from mpitrain.data import arrays, plan, recorded
-from mpitrain.data.plan import CorpusPlan
+from mpitrain.data.importers import arrays, importing, plan, recorded
+from mpitrain.data.importers.plan import CorpusPlan
 from mpitrain.errors import BadInput
 
 from . import mutated
@@ -123,14 +123,15 @@ def _fits(path: Path, source: Source) -> bool:
     return path.stat().st_size == source._twin(path).stat().st_size or path.suffix not in (".ark", ".scp")
 
 
-@pytest.mark.parametrize("point", ["write_shard", "with_attributes"])
+@pytest.mark.parametrize("point", ["write_shard", "set_attributes"])
 @pytest.mark.parametrize("source", EVERY, indirect=True)
 def test_an_interrupted_import_starts_over_where_files_have_changed(
     source: Source, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted while shards are made, or while they get the statistics of the corpus."""
     out, wanted = source.folder / "out", source.folder / "wanted"
-    planning, calls, real = source.planning(out), [0], getattr(plan, point)
+    module = plan if point == "write_shard" else importing
+    planning, calls, real = source.planning(out), [0], getattr(module, point)
 
     def stopping(*given: Any) -> Any:
         calls[0] += 1
@@ -140,11 +141,11 @@ def test_an_interrupted_import_starts_over_where_files_have_changed(
 
     count = sum(map(len, planning().chunks.values()))
     with monkeypatch.context() as patch:
-        patch.setattr(plan, point, stopping)
+        patch.setattr(module, point, stopping)
         with pytest.raises(BadInput, match="interrupted"):
             imported(out, planning)
     assert len(list(out.glob(".*.h5"))) == (1 if point == "write_shard" else count) > 0 and count > 1
-    alone = point == "with_attributes" and _fits(source.changing[0], source)
+    alone = point == "set_attributes" and _fits(source.changing[0], source)
     source.change(*source.changing[: 1 if alone else None])
     imported(out, planning)
     imported(wanted, planning)
@@ -191,8 +192,8 @@ def test_a_file_that_changes_during_the_import_is_named(tmp_path: Path) -> None:
 
 SMALL = """
 from mpitrain.__main__ import main
-from mpitrain.data import identity
-identity.PORTION = 1000
+from mpitrain.data.importers import plan
+plan.PORTION = 1000
 raise SystemExit(main())
 """
 
@@ -224,18 +225,18 @@ def _never(chunk: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("portion", [1, 3, 5, 100])
 def test_a_digest_covers_every_byte_and_where_files_end(tmp_path: Path, portion: int, monkeypatch: Any) -> None:
     """Whatever is read at once; `portions` cover each byte of each file once."""
-    from mpitrain.data import identity
+    from mpitrain.data.importers import plan
 
-    monkeypatch.setattr(identity, "PORTION", portion)
+    monkeypatch.setattr(plan, "PORTION", portion)
     found = set()
     contents = ([b"abcdefg", b"", b"h"], [b"abcdef", b"", b"gh"], [b"abcdefg", b"h", b""], [b"abcdefG", b"", b"h"])
     for number, files in enumerate(contents):
         paths = [tmp_path / f"{number}-{place}" for place in range(len(files))]
         for path, content in zip(paths, files, strict=True):
             path.write_bytes(content)
-        portions = identity.portions(identity.versions(paths))
+        portions = plan.portions(plan.versions(paths))
         extents = [extent for each in portions for extent in each]
         assert sum(extent.length for extent in extents) == 8
         assert all(sum(extent.length for extent in each) <= portion for each in portions)
-        found.add(tuple(identity.digest_extents(each) for each in portions))
+        found.add(tuple(plan.digest_extents(each) for each in portions))
     assert len(found) == len(contents)

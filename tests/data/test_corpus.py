@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpitrain.batch import Batch
-from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
 
@@ -33,7 +33,7 @@ def _batch(corpus: Corpus, indices: list[int], dtype: str = "float32") -> Batch:
 @pytest.mark.parametrize("memory_limit", [1e9, 0])
 def test_windows_repeat_the_edge_frames_of_their_utterance(tmp_path: Path, memory_limit: float) -> None:
     _write_frames(tmp_path)
-    corpus = open_corpus(tmp_path, "train", context=(2, 1), memory_limit=memory_limit)
+    corpus = Corpus(tmp_path, "train", context=(2, 1), memory_limit=memory_limit)
     assert (corpus.samples, corpus.shape, corpus.classes, corpus.kind) == (10, (4, 1), 3, "frames")
     assert corpus.in_memory == bool(memory_limit)
     batch = _batch(corpus, [9, 0, 3, 4, 6, 7])
@@ -55,7 +55,7 @@ def test_disk_and_memory_give_the_same(
 ) -> None:
     folder = tmp_path_factory.mktemp("corpus")
     _write_frames(folder)
-    memory, disk = (open_corpus(folder, "train", context=(left, right), memory_limit=limit) for limit in (1e9, 0))
+    memory, disk = (Corpus(folder, "train", context=(left, right), memory_limit=limit) for limit in (1e9, 0))
     for one, other in zip(_batch(memory, indices), _batch(disk, indices), strict=True):
         assert np.array_equal(one, other)
 
@@ -69,7 +69,7 @@ def test_features_are_normalised(tmp_path: Path, memory_limit: float) -> None:
     }
     attributes = {"classes": 1, "mean": np.float32([2, 10]), "standard_deviation": np.float32([0.5, 5])}
     write_shard(tmp_path / "dev-00000-of-00001.h5", "frames", arrays, attributes)
-    corpus = open_corpus(tmp_path, "dev", memory_limit=memory_limit)
+    corpus = Corpus(tmp_path, "dev", memory_limit=memory_limit)
     assert _batch(corpus, [1, 0]).inputs[:, 0].tolist() == [[2, 2], [-2, 0]]
 
 
@@ -80,7 +80,7 @@ def test_images_are_normalised_per_channel(tmp_path: Path, dtype: str, memory_li
     attributes = {"classes": 2, "mean": np.float32([1, 3]), "standard_deviation": np.float32([2, 4])}
     arrays = {"images": images, "targets": np.array([1, 0], np.int32)}
     write_shard(tmp_path / "test-00000-of-00001.h5", "images", arrays, attributes)
-    batch = _batch(open_corpus(tmp_path, "test", dtype=dtype, memory_limit=memory_limit), [1, 0, 1], dtype)
+    batch = _batch(Corpus(tmp_path, "test", dtype=dtype, memory_limit=memory_limit), [1, 0, 1], dtype)
     assert batch.inputs.shape == (3, 3, 4, 2) and batch.inputs.dtype == dtype
     assert np.array_equal(batch.inputs, (images[[1, 0, 1]] - np.array([1.0, 3.0])) / np.array([2.0, 4.0]))
     assert batch.targets.tolist() == [0, 1, 0]
@@ -90,7 +90,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     _write_frames(tmp_path)
     (tmp_path / "train-00000-of-00002.h5").unlink()
     with pytest.raises(BadInput, match=r"train-00000-of-00002\.h5: missing"):
-        open_corpus(tmp_path, "train")
+        Corpus(tmp_path, "train")
 
 
 def test_damage_on_disk_is_named_when_it_is_read(tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ def test_damage_on_disk_is_named_when_it_is_read(tmp_path: Path) -> None:
     spoilt = bytearray(path.read_bytes())
     spoilt[spoilt.index(arrays["features"][4000].tobytes())] ^= 1
     path.write_bytes(spoilt)
-    corpus = open_corpus(tmp_path, "train", memory_limit=0)
+    corpus = Corpus(tmp_path, "train", memory_limit=0)
     assert np.array_equal(_batch(corpus, [5]).inputs[0], arrays["features"][5:6])
     with pytest.raises(BadInput, match=r"train-00000-of-00001\.h5.*checksum"):
         _batch(corpus, [4000])
     with pytest.raises(BadInput, match=r"train-00000-of-00001\.h5.*checksum"):
-        open_corpus(tmp_path, "train")
+        Corpus(tmp_path, "train")
 
 
 def test_unlike_shards_are_named(tmp_path: Path) -> None:
@@ -121,14 +121,14 @@ def test_unlike_shards_are_named(tmp_path: Path) -> None:
     }
     write_shard(tmp_path / "train-00001-of-00002.h5", "frames", arrays, {"classes": 3})
     with pytest.raises(BadInput, match=r"train-00001-of-00002\.h5"):
-        open_corpus(tmp_path, "train")
+        Corpus(tmp_path, "train")
 
 
 def test_wrong_context_part_and_index(tmp_path: Path) -> None:
     _write_frames(tmp_path)
     with pytest.raises(BadInput, match=r"data\.context"):
-        open_corpus(tmp_path, "train", context=(1, -1))
+        Corpus(tmp_path, "train", context=(1, -1))
     with pytest.raises(BadInput, match="no part dev, only train"):
-        open_corpus(tmp_path, "dev")
+        Corpus(tmp_path, "dev")
     with pytest.raises(IndexError):
-        _batch(open_corpus(tmp_path, "train"), [10])
+        _batch(Corpus(tmp_path, "train"), [10])

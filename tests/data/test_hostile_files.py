@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import main, parser
-from mpitrain.data.corpus import open_corpus
-from mpitrain.data.pickles import read_pickle
+from mpitrain.data.corpus import Corpus
+from mpitrain.data.importers.pickles import read_pickle
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import shard_name, write_shard
 from mpitrain.errors import BadInput
@@ -165,7 +165,7 @@ def test_a_shard_of_a_million_million_classes(tmp_path: Path, capsys: Any) -> No
 def test_a_shard_of_more_classes_than_it_can_teach(tmp_path: Path) -> None:
     _shard(tmp_path / NAME, 2**24).close()
     with pytest.raises(BadInput, match="16,777,216 classes in a training part of 10 samples"):
-        open_corpus(tmp_path, "train")
+        Corpus(tmp_path, "train")
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mpitrain.data.cifar import LABELS, class_names, parse_binary, parse_python
-from mpitrain.data.mnist import parse_idx, read_idx
-from mpitrain.data.pickles import read_pickle
-from mpitrain.data.pictures import load_picture
+from mpitrain.data.importers.cifar import LABELS, class_names, parse
+from mpitrain.data.importers.mnist import parse_idx, read_idx
+from mpitrain.data.importers.pickles import read_pickle
+from mpitrain.data.importers.pictures import load_picture
 from mpitrain.errors import BadInput
 
-HERE = Path("batch")
+HERE, RECORDS, WORDS = Path("batch"), Path("batch.bin"), Path("names.txt")
 
 
 def _images(count: int = 3) -> np.ndarray:
@@ -48,7 +48,7 @@ def test_a_batch_of_python_2_holds_red_then_green_then_blue() -> None:
     data = np.array([list(_planes(image)) for image in images], np.uint8)
     content = _python2_batch(data, [7, 0, 9])
     assert np.array_equal(pickle.loads(content, encoding="bytes")[b"data"], data)  # NumPy agrees that it is one
-    found, targets = parse_python(content, LABELS["cifar10"], HERE)
+    found, targets = parse(content, LABELS["cifar10"], HERE)
     assert np.array_equal(found, images) and found.flags.c_contiguous
     assert targets.tolist() == [7, 0, 9] and targets.dtype == np.int32
 
@@ -59,10 +59,10 @@ def test_pickles_of_today_are_read_as_well(protocol: int) -> None:
     batch = {b"data": data, b"fine_labels": [99, 0, 5], b"coarse_labels": [19, 0, 1], b"filenames": [b"a", b"b", b"c"]}
     content = pickle.dumps(batch, protocol=protocol)
     for name, wanted in (("cifar100", [99, 0, 5]), ("cifar100-coarse", [19, 0, 1])):
-        found, targets = parse_python(content, LABELS[name], HERE)
+        found, targets = parse(content, LABELS[name], HERE)
         assert np.array_equal(found, _images()) and targets.tolist() == wanted
     content = pickle.dumps({"data": np.asfortranarray(data), "labels": [1, 2, 3]}, protocol=protocol)
-    assert np.array_equal(parse_python(content, LABELS["cifar10"], HERE)[0], _images())
+    assert np.array_equal(parse(content, LABELS["cifar10"], HERE)[0], _images())
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_pickles_of_today_are_read_as_well(protocol: int) -> None:
 )
 def test_a_binary_record_is_labels_then_planes(name: str, prefix: bytes, wanted: int) -> None:
     content = b"".join(prefix + _planes(image) for image in _images())
-    found, targets = parse_binary(content, LABELS[name], HERE)
+    found, targets = parse(content, LABELS[name], RECORDS)
     assert np.array_equal(found, _images()) and targets.tolist() == [wanted] * 3
 
 
 def test_class_names_come_in_order() -> None:
     names = [f"name-{number}" for number in range(10)]
     labels = LABELS["cifar10"]
-    assert class_names("\n".join(names).encode() + b"\n\n", labels, True, HERE) == names
+    assert class_names("\n".join(names).encode() + b"\n\n", labels, WORDS) == names
     meta = pickle.dumps({b"label_names": [name.encode() for name in names], b"num_vis": 3072}, protocol=2)
-    assert class_names(meta, labels, False, HERE) == names
-    with pytest.raises(BadInput, match="batch: 9 names of 10 classes"):
-        class_names("\n".join(names[1:]).encode(), labels, True, HERE)
+    assert class_names(meta, labels, HERE) == names
+    with pytest.raises(BadInput, match="names.txt: 9 names of 10 classes"):
+        class_names("\n".join(names[1:]).encode(), labels, WORDS)
 
 
 class _Harm:
@@ -146,7 +146,7 @@ def test_an_array_says_how_many_bytes_it_has() -> None:
 def test_a_wrong_python_batch_is_named(batch: Any, line: str) -> None:
     content = batch if isinstance(batch, bytes) else pickle.dumps(batch, protocol=2)
     with pytest.raises(BadInput, match=f"^batch: .*{line.removeprefix('batch: ')}|^{line}$"):
-        parse_python(content, LABELS["cifar10"], HERE)
+        parse(content, LABELS["cifar10"], HERE)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_a_wrong_python_batch_is_named(batch: Any, line: str) -> None:
     ],
 )
 def test_a_wrong_binary_batch_is_named(content: bytes, line: str) -> None:
-    with pytest.raises(BadInput, match=f"^batch: .*{line}"):
-        parse_binary(content, LABELS["cifar10"], HERE)
+    with pytest.raises(BadInput, match=f"^batch.bin: .*{line}"):
+        parse(content, LABELS["cifar10"], RECORDS)
 
 
 def _idx(array: np.ndarray) -> bytes:
@@ -218,10 +218,10 @@ def test_no_bytes_make_a_parser_fall_over(data: st.DataObject) -> None:
     record = b"\x03\x05" + bytes(3072)
     cases: list[tuple[bytes, Any]] = [
         (_idx(np.arange(12, dtype=np.uint8).reshape(3, 2, 2)), lambda content: parse_idx(content, 3, HERE)),
-        (record * 2, lambda content: parse_binary(content, LABELS["cifar100"], HERE)),
-        (batch, lambda content: parse_python(content, LABELS["cifar10"], HERE)),
+        (record * 2, lambda content: parse(content, LABELS["cifar100"], RECORDS)),
+        (batch, lambda content: parse(content, LABELS["cifar10"], HERE)),
     ]
-    content, parse = data.draw(st.sampled_from(cases))
+    content, parser = data.draw(st.sampled_from(cases))
     spoilt = bytearray(content)
     near = st.one_of(st.integers(0, 400), st.integers(0, len(content) - 1)).map(lambda at: min(at, len(content) - 1))
     for place, value in data.draw(st.lists(st.tuples(near, st.integers(0, 255)), max_size=5)):
@@ -230,9 +230,9 @@ def test_no_bytes_make_a_parser_fall_over(data: st.DataObject) -> None:
         cut = data.draw(near)
         spoilt = spoilt[:cut] + data.draw(st.binary(max_size=20)) + spoilt[cut + data.draw(st.integers(0, 8)) :]
     try:
-        found = parse(bytes(spoilt))
+        found = parser(bytes(spoilt))
     except BadInput as error:
-        assert str(error).startswith("batch: ") and "\n" not in str(error)
+        assert str(error).startswith(("batch: ", "batch.bin: ")) and "\n" not in str(error)
         return
     if isinstance(found, tuple):
         images, targets = found

@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 
 from mpitrain.__main__ import main
-from mpitrain.data import arrays, cifar, mnist, picture_folders
-from mpitrain.data.arrays import Names
-from mpitrain.data.corpus import open_corpus
-from mpitrain.data.picture_folders import Look, Split
+from mpitrain.data.corpus import Corpus
+from mpitrain.data.importers import arrays, cifar, mnist, picture_folders
+from mpitrain.data.importers.arrays import Names
+from mpitrain.data.importers.picture_folders import Look, Split
 from mpitrain.errors import BadInput
 
 from .alone import imported, refused
@@ -371,7 +371,7 @@ def test_utterances_are_not_cut_between_shards(tmp_path: Path) -> None:
         with h5py.File(shard) as file:
             begins += list(file["features"][:, 0][file["utterances"][:-1]].astype(int))
     assert begins == starts.tolist()
-    assert open_corpus(tmp_path / "out", "train", normalise="none").samples == frames
+    assert Corpus(tmp_path / "out", "train", normalise="none").samples == frames
 
 
 GOOD: dict[str, Any] = {"x": np.ones((4, 2), np.float32), "targets": np.array([0, 1, 2, 1]), "n": np.array([1, 3])}
@@ -449,7 +449,7 @@ def _parsed(words: list[str]) -> Any:
 
 def _plan_of(options: Any) -> None:
     """What `prepare` does before anything is written."""
-    from mpitrain.data.sources import require_least
+    from mpitrain.data.importers.options import require_least
 
     require_least(options, jobs=1)
     options.planning(options)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.importing import Importing
+from mpitrain.data.importers.importing import Importing
+from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, shard_lengths
 from mpitrain.data.normalising import moments, statistics
-from mpitrain.data.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, shard_lengths
 from mpitrain.errors import BadInput
 
 from .alone import Alone, imported, read
@@ -147,7 +147,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from mpitrain.data.plan import CorpusPlan
+from mpitrain.data.importers.plan import CorpusPlan
 
 HERE = Path(sys.argv[1])
 
@@ -160,7 +160,7 @@ def make(chunk):
     return {"images": np.full((1, 2, 2, 1), chunk, np.uint8), "targets": np.zeros(1, np.int32)}
 
 if __name__ == "__main__":
-    from mpitrain.data.importing import Importing
+    from mpitrain.data.importers.importing import Importing
     from mpitrain.mpi import Transport
     from mpitrain.signals import Stop
     stop = Stop()

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import parser
-from mpitrain.data import plan as planning
-from mpitrain.data import recorded
-from mpitrain.data.corpus import open_corpus
-from mpitrain.data.kaldi import KaldiOptions, normalise, plan, sums_of
-from mpitrain.data.shards import with_attributes
+from mpitrain.data.corpus import Corpus
+from mpitrain.data.importers import plan as planning
+from mpitrain.data.importers import recorded
+from mpitrain.data.importers.kaldi import KaldiOptions, normalise, plan, sums_of
+from mpitrain.data.shards import set_attributes
 from mpitrain.errors import BadInput
-from mpitrain.files import write_whole
 
 from .alone import imported, read, refused
 
@@ -84,7 +83,7 @@ def test_the_same_numbers_come_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert part["classes"] == 8 and part["speakers"].tolist() == [0, 1, 2, 3] * 3
     features = np.concatenate([features for features, _ in corpus.values()]).astype(float)
     assert np.allclose(part["mean"], features.mean(0)) and np.allclose(part["standard_deviation"], features.std(0))
-    opened = open_corpus(tmp_path / "out", "train", context=2, normalise="speaker")
+    opened = Corpus(tmp_path / "out", "train", context=2, normalise="speaker")
     assert opened.keys == list(corpus) and opened.shape == (5, DIMS)
 
 
@@ -95,7 +94,7 @@ def test_shards_tell_their_cmvn_and_old_ones_are_not_made_again(tmp_path: Path) 
     part = imported(tmp_path / "out", make)["train"]
     assert json.loads(part["preparation"]) == {"cmvn": "speaker", "norm_vars": True}
     (shard,) = (tmp_path / "out").glob("*.h5")
-    write_whole(shard, with_attributes(shard, {"preparation": None}))
+    set_attributes(shard, {"preparation": None})
     assert "preparation" not in imported(tmp_path / "out", make)["train"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpitrain.data.kaldi_archive import Archives, Pointer, places
+from mpitrain.data.importers.kaldi_archive import Archives, Pointer, places
 from mpitrain.errors import BadInput
 
 kaldiio = pytest.importorskip("kaldiio", reason="extra kaldi is not installed")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpitrain.batch import Batch
-from mpitrain.data.corpus import open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts, shard_name, write_shard
@@ -22,7 +22,7 @@ PREPARE = """
 import os, sys
 os.fsync = lambda file: None
 from mpitrain.__main__ import main
-from mpitrain.data import arrays, plan
+from mpitrain.data.importers import arrays, plan
 plan.LARGEST = plan.SMALLEST = arrays.SMALLEST = 12
 sys.exit(main(["prepare", "arrays", sys.argv[1], sys.argv[2], "--features", "x", "--jobs", "1"]))
 """
@@ -79,7 +79,7 @@ def test_many_shards_are_written(tmp_path: Path, run_command: Callable[..., Any]
     ended = run_command([*LIMITED, sys.executable, "-c", script, *words], 120)
     assert ended.status == 0, ended.err
     assert len(folder_parts(tmp_path / "out")["train"]) > SHARDS
-    assert open_corpus(tmp_path / "out", "train").samples == 201
+    assert Corpus(tmp_path / "out", "train").samples == 201
 
 
 def test_a_shard_that_another_file_replaces_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_a_shard_that_another_file_replaces_is_named(tmp_path: Path, monkeypatch
     for number in range(2):
         arrays = {"images": np.full((4, 2, 2, 1), number, np.uint8), "targets": np.zeros(4, np.int32)}
         write_shard(tmp_path / shard_name("train", number, 2), "images", arrays, {"classes": 2})
-    corpus = open_corpus(tmp_path, "train", memory_limit=0)
+    corpus = Corpus(tmp_path, "train", memory_limit=0)
     batch = Batch(np.empty((8, 2, 2, 1), np.float32), np.empty(8, np.int32))
     for _ in range(2):
         corpus.gather(np.arange(8), batch)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpitrain.batch import Batch
-from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import write_shard
 from mpitrain.data.writer import ShardWriter
@@ -40,7 +40,7 @@ def _all(corpus: Corpus) -> np.ndarray:
 def test_a_speaker_has_statistics_of_its_own_in_all_shards(tmp_path: Path, memory_limit: float) -> None:
     _write(tmp_path)
     wanted = [(np.array(frames) - SPEAKERS[who][0]) / SPEAKERS[who][1] for who, frames in UTTERANCES]
-    corpus = open_corpus(tmp_path, "train", normalise="speaker", memory_limit=memory_limit)
+    corpus = Corpus(tmp_path, "train", normalise="speaker", memory_limit=memory_limit)
     assert np.allclose(_all(corpus), np.concatenate(wanted), atol=1e-5)
 
 
@@ -48,7 +48,7 @@ def test_a_speaker_has_statistics_of_its_own_in_all_shards(tmp_path: Path, memor
 def test_an_utterance_has_statistics_of_its_own(tmp_path: Path, memory_limit: float) -> None:
     _write(tmp_path, speakers=False)
     wanted = [[-1, 0], [1, 0], [0, 0], [-1, 0], [1, 0], [-1, -1], [1, 1]]
-    corpus = open_corpus(tmp_path, "train", normalise="utterance", memory_limit=memory_limit)
+    corpus = Corpus(tmp_path, "train", normalise="utterance", memory_limit=memory_limit)
     assert np.allclose(_all(corpus), wanted, atol=1e-6)
 
 
@@ -59,7 +59,7 @@ def test_the_corpus_or_nobody_normalises(
 ) -> None:
     _write(tmp_path)
     wanted = np.concatenate([(np.array(frames) - mean) / deviation for _, frames in UTTERANCES])
-    assert np.array_equal(_all(open_corpus(tmp_path, "train", normalise=normalise, memory_limit=memory_limit)), wanted)
+    assert np.array_equal(_all(Corpus(tmp_path, "train", normalise=normalise, memory_limit=memory_limit)), wanted)
 
 
 def test_speakers_survive_the_shard(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_speakers_survive_the_shard(tmp_path: Path) -> None:
 def test_what_frames_cannot_have_is_named(tmp_path: Path) -> None:
     _write(tmp_path, speakers=False)
     with pytest.raises(BadInput, match=r"train-00000-of-00004\.h5: names no speakers"):
-        open_corpus(tmp_path, "train", normalise="speaker")
+        Corpus(tmp_path, "train", normalise="speaker")
     for how in ("mean", "unit"):
         with pytest.raises(BadInput, match=rf"data\.normalise = {how}: for pixels"):
-            open_corpus(tmp_path, "train", normalise=how)
+            Corpus(tmp_path, "train", normalise=how)
 
 
 @pytest.mark.parametrize("speakers", [[0], [0, -1], [0, 1, 2]])

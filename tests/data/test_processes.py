@@ -9,7 +9,7 @@ from pathlib import Path
 
 PROGRAM = """
 import os, time
-from mpitrain.data.processes import processes
+from mpitrain.data.importers.processes import processes
 
 def begin(number):
     time.sleep(0.2)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpitrain.data.corpus import open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts, shard_name, write_shard
 from mpitrain.errors import BadInput
@@ -200,7 +200,7 @@ def test_utterances_keep_their_names(tmp_path: Path) -> None:
     path = tmp_path / "train-00000-of-00001.h5"
     write_shard(path, "frames", {**arrays, "keys": names}, {"classes": 1})
     assert [key.decode() for key in read_shard(path).arrays["keys"]] == ["ann-1", "zoë-10"]
-    assert open_corpus(tmp_path, "train").keys == ["ann-1", "zoë-10"]
+    assert Corpus(tmp_path, "train").keys == ["ann-1", "zoë-10"]
     with h5py.File(path, "r+") as file:
         file["keys"][0] = b"ann-2"
     with pytest.raises(BadInput, match="keys does not match its checksum"):

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.corpus import open_corpus, parts
-from mpitrain.data.features import frame_centres, with_deltas
-from mpitrain.data.phone_states import PhoneState, align, choose
+from mpitrain.data.corpus import Corpus, parts
+from mpitrain.data.importers.features import frame_centres, with_deltas
+from mpitrain.data.importers.sentences import LANGUAGES, sentence
+from mpitrain.data.importers.utterances import PARTS, VARIANTS, PhoneState, SpeechRecipe, align, choose, speakers
 from mpitrain.data.reader import read_shard
-from mpitrain.data.sentences import LANGUAGES, sentence
 from mpitrain.data.shards import folder_parts
-from mpitrain.data.utterances import PARTS, VARIANTS, SpeechRecipe, speakers
 from mpitrain.errors import BadInput
 from mpitrain.rng import stream
 
@@ -85,7 +84,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The same half minute of speech from one process and from two."""
     pytest.importorskip("espeakng_loader", reason="extra speech is not installed")
     pytest.importorskip("kaldi_native_fbank", reason="extra speech is not installed")
-    from mpitrain.data.speech import prepare_speech
+    from mpitrain.data.importers.speech import prepare_speech
 
     folders = [tmp_path_factory.mktemp("speech") / str(jobs) for jobs in (1, 2)]
     for jobs, folder in enumerate(folders, 1):
@@ -102,7 +101,7 @@ def test_the_number_of_processes_changes_nothing(speech: list[Path]) -> None:
 
 def test_parts_classes_and_normalisation(speech: list[Path]) -> None:
     assert parts(speech[0]) == ["train", "dev", "test-clean", "test-noisy"]
-    corpus = open_corpus(speech[0], "train", context=5)
+    corpus = Corpus(speech[0], "train", context=5)
     assert corpus.samples >= 3000 and corpus.classes == 200 and corpus.shape == (11, 60)
     shards = [read_shard(path) for path in folder_parts(speech[0])["train"]]
     features = np.concatenate([shard.arrays["features"] for shard in shards]).astype(float)
@@ -122,7 +121,7 @@ def test_shards_name_their_speakers(speech: list[Path]) -> None:
 
 def test_the_alignment_is_that_of_the_sound(speech: list[Path]) -> None:
     """Frames that the alignment calls pauses are quieter than the others, and each phone comes once, in order."""
-    from mpitrain.data.espeak import PAUSE, RATE, Voice, speak
+    from mpitrain.data.importers.espeak import PAUSE, RATE, Voice, speak
 
     spoken = speak("bn", Voice("m3", 50, 50, 170), "আমি ভাত খাই। সে বাড়ি যাই।")
     assert spoken.starts[0] == 0 and (np.diff(spoken.starts) > 0).all() and spoken.starts[-1] < len(spoken.samples)
@@ -135,7 +134,7 @@ def test_the_alignment_is_that_of_the_sound(speech: list[Path]) -> None:
 
 
 def test_a_voice_forgets_what_was_spoken_before_and_when(speech: list[Path]) -> None:
-    from mpitrain.data.espeak import Voice, speak
+    from mpitrain.data.importers.espeak import Voice, speak
 
     voices = [Voice(variant, 60, 50, 160) for variant in ("f2", "klatt2", "whisper")]
     alone = [speak("en", voice, "The same words.").samples for voice in voices]
@@ -145,7 +144,7 @@ def test_a_voice_forgets_what_was_spoken_before_and_when(speech: list[Path]) -> 
 
 
 def test_frames_are_counted_as_kaldi_counts_them(speech: list[Path]) -> None:
-    from mpitrain.data.features import log_mel
+    from mpitrain.data.importers.features import log_mel
 
     for count in (551, 770, 771, 5000):
         assert len(log_mel(np.ones(count), 22050, 23)) == len(frame_centres(count, 22050))
@@ -159,7 +158,7 @@ def test_the_wheel_has_all_variants(speech: list[Path]) -> None:
 
 
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from mpitrain.data.speech import prepare_speech
+    from mpitrain.data.importers.speech import prepare_speech
 
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     with pytest.raises(BadInput, match=r"pip install mpitrain\[speech\]"):
@@ -170,7 +169,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_an_interrupt_while_shards_are_written_can_be_repeated(
     speech: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mpitrain.data.speech import prepare_speech
+    from mpitrain.data.importers.speech import prepare_speech
     from mpitrain.data.writer import ShardWriter
 
     def interrupt(_: ShardWriter) -> int:

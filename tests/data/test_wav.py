@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpitrain.__main__ import parser
-from mpitrain.data import recorded
-from mpitrain.data.features import frame_centres, log_mel, with_deltas
-from mpitrain.data.labels import Numbering, classes_of, read_frames, read_segments
-from mpitrain.data.wav import RecordingOptions, plan
+from mpitrain.data.importers import recorded
+from mpitrain.data.importers.features import frame_centres, log_mel, with_deltas
+from mpitrain.data.importers.labels import Numbering, classes_of, read_frames, read_segments
+from mpitrain.data.importers.wav import RecordingOptions, plan
 from mpitrain.errors import BadInput
 
 from .alone import imported, refused

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpitrain.data.check import check
-from mpitrain.data.corpus import open_corpus, parts
+from mpitrain.data.corpus import Corpus, parts
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.data.writer import ShardWriter
@@ -112,7 +112,7 @@ def test_the_documented_script_may_be_killed_anywhere_and_run_again(
     for folder, _ in points:
         assert _files(tmp_path / folder) == wanted, folder
     check(tmp_path / points[-1][0] / "shards" / "own")
-    keys = open_corpus(tmp_path / "whole/shards/own", "train").keys
+    keys = Corpus(tmp_path / "whole/shards/own", "train").keys
     assert keys == [f"train-{number:03d}" for number in range(20)]
 
 
@@ -130,7 +130,7 @@ def test_utterances_keep_their_names(tmp_path: Path) -> None:
     writer = _writer(tmp_path)
     _add_named(writer, len(UTTERANCES))
     writer.finish()
-    assert open_corpus(tmp_path, "train").keys == [f"süd-{number}" for number in range(len(UTTERANCES))]
+    assert Corpus(tmp_path, "train").keys == [f"süd-{number}" for number in range(len(UTTERANCES))]
     half = ShardWriter(tmp_path, "dev", "frames", {"classes": 10})
     half.add(UTTERANCES[0], np.zeros(3, np.int32), key="one")
     half.add(UTTERANCES[0], np.zeros(3, np.int32))
@@ -154,7 +154,7 @@ def test_the_documented_example_makes_shards_that_can_be_trained_on(
     monkeypatch.chdir(tmp_path)
     exec(_documented(), {})
     assert parts(Path("shards/own")) == ["train", "test"]
-    corpus = open_corpus(Path("shards/own"), "test", context=[5, 5])
+    corpus = Corpus(Path("shards/own"), "test", context=[5, 5])
     assert corpus.shape == (11, 40) and corpus.keys is not None and corpus.keys[0] == "test-000"
 
 

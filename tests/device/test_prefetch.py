@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpitrain.batch import Batch
-from mpitrain.data.corpus import open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
 from mpitrain.device.prefetch import Direct, Prefetcher, open_loader
 from mpitrain.errors import BadInput, Overdue
@@ -107,7 +107,7 @@ def test_close_ends_the_thread() -> None:
 
 
 def test_the_loader_suits_the_corpus(tmp_path: Path) -> None:
-    memory, disk = (open_corpus(embedded(), "test", memory_limit=limit) for limit in (1e9, 0))
+    memory, disk = (Corpus(embedded(), "test", memory_limit=limit) for limit in (1e9, 0))
     loaders = [open_loader(corpus, np.dtype("float32")) for corpus in (memory, disk)]
     assert [type(loader) for loader in loaders] == [Direct, Prefetcher]
     for loader in loaders:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain.data.corpus import open_corpus
+from mpitrain.data.corpus import Corpus
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "papers"))
@@ -31,7 +31,7 @@ def test_all_classes_are_there_as_often(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     recipes.corpus(tmp_path, case, 2 * case.together)
     for part in ("train", "test"):
-        counts = np.bincount(open_corpus(tmp_path, part).targets, minlength=case.classes)
+        counts = np.bincount(Corpus(tmp_path, part).targets, minlength=case.classes)
         assert len(counts) == case.classes and counts.min() == counts.max() > 0
 
 

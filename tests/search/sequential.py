@@ -13,7 +13,7 @@ import numpy as np
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.batch import Batch
-from mpitrain.data.corpus import open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array
 from mpitrain.rng import stream
@@ -61,7 +61,7 @@ class Straight:
         config = configuration.load(None, list(keys))
         assert config.training.dtype == "float64"
         self.config, self.options, self.ranks = config, config.algorithm, ranks
-        self.corpus = open_corpus(data_path(config), "train", **reading(config))
+        self.corpus = Corpus(data_path(config), "train", **reading(config))
         self.network: Any = network_of(config, self.corpus.shape, self.corpus.classes)
         self.schedule = config.schedule(self.corpus.samples)
         self.start = self.network.initial(config.initial_seed, np.float64)

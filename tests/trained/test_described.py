@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from mpitrain.data import origin
-from mpitrain.data.corpus import open_corpus
-from mpitrain.data.shards import with_attributes
+from mpitrain.data.corpus import Corpus
+from mpitrain.data.shards import set_attributes
 from mpitrain.errors import BadInput
-from mpitrain.files import checksum, write_whole
+from mpitrain.files import checksum
 
 from .conftest import make_frames, make_images, make_run
 
@@ -26,7 +26,7 @@ NAMES, HOW = "sil a b ü", {"cmvn": "none", "bins": 6, "sample_rate": 16000}
 def describe(folder: Path, **attributes: Any) -> None:
     """Give all shards of a folder these attributes."""
     for path in folder.glob("*.h5"):
-        write_whole(path, with_attributes(path, attributes))
+        set_attributes(path, attributes)
 
 
 def preparation(**changes: Any) -> str:
@@ -90,11 +90,11 @@ def test_what_one_side_does_not_tell_is_not_compared(
 def test_shards_of_one_part_agree(folder: Path, changes: dict[str, str]) -> None:
     """As far as they tell; old ones among new ones are no fault."""
     path = folder / "own" / "train-00001-of-00002.h5"
-    write_whole(path, with_attributes(path, changes))
+    set_attributes(path, changes)
     with pytest.raises(BadInput, match=f"{path.name}: another {next(iter(changes))} than train-00000"):
-        open_corpus(folder / "own", "train")
-    write_whole(path, with_attributes(path, dict.fromkeys(changes)))
-    assert open_corpus(folder / "own", "train").samples == 11
+        Corpus(folder / "own", "train")
+    set_attributes(path, dict.fromkeys(changes))
+    assert Corpus(folder / "own", "train").samples == 11
 
 
 def test_exports_tell_names_and_preparation(alone: Callable[..., Any], folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mpitrain.batch import Batch
 from mpitrain.config import Pretraining
-from mpitrain.data.corpus import open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
 from mpitrain.models.build import build
@@ -23,7 +23,7 @@ from tests.faults import Fault, program
 @pytest.fixture(scope="module")
 def corpus() -> Any:
     """The digits."""
-    return open_corpus(embedded(), "train", context=[], dtype=np.dtype(np.float64), memory_limit=1 << 30)
+    return Corpus(embedded(), "train", context=[], dtype=np.dtype(np.float64), memory_limit=1 << 30)
 
 
 def sigmoids(layers: int, width: float = 0.01) -> Any:

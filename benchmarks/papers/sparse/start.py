@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mpitrain.data.corpus import open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.report.runs import read_run
 from mpitrain.simulation.cluster import find
 
@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     given = {key: json.loads(value) for key, _, value in (word.partition("=") for word in options.set)}
     settings = SHARED | {"data.path": str(options.corpus.resolve()), "model.width": options.width} | given
-    frames = open_corpus(options.corpus, "train").samples
+    frames = Corpus(options.corpus, "train").samples
     curves = {peers: losses(options.out, peers, options.minibatches, frames, settings) for peers in options.peers}
     rows = [
         [peers, *(f"{loss:.3f}" for loss in curve), f"{max(curve) / curve[0] - 1:+.1%}"]

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launch import table
 
 from mpitrain.batch import Batch
-from mpitrain.data.corpus import Corpus, open_corpus
+from mpitrain.data.corpus import Corpus
 from mpitrain.flat import Array
 from mpitrain.models.build import build
 from mpitrain.models.network import Network
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.01)
     parser.add_argument("--epochs", type=int, default=6)
     options = parser.parse_args()
-    corpus = open_corpus(options.corpus, "train", context=11)
+    corpus = Corpus(options.corpus, "train", context=11)
     network = build(options.preset, corpus.shape, corpus.classes, width=options.width)
     rng, theta = np.random.default_rng(1), network.initial(1)
     velocity, gradient = np.zeros_like(theta), np.empty_like(theta)

@@ -4,6 +4,7 @@ IDX files (Y. LeCun, http://yann.lecun.com/exdb/mnist) are big-endian: two zero 
 number of axes, the size of each in four bytes, the data.
 """
 
+import argparse
 import gzip
 import struct
 import zlib
@@ -13,14 +14,29 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.plan import CorpusPlan
+from mpitrain.data.importers.options import add_common, require_least
+from mpitrain.data.importers.plan import CorpusPlan
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
+from mpitrain.start import Subparsers
 
 GZIP = b"\x1f\x8b"
 UNSIGNED_BYTE = 8
 NAMES = {"train": "train", "test": "t10k"}
+
+
+def add_parser(sources: Subparsers) -> None:
+    """Add `prepare mnist`."""
+    parser = sources.add_parser("mnist", help="MNIST, Fashion-MNIST and others in their format: IDX files")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="the folder with the four files, gzipped or not")
+    parser.add_argument("--classes", type=int, default=10, help="number of classes; default: 10")
+    add_common(parser, _planned)
+
+
+def _planned(options: argparse.Namespace) -> CorpusPlan:
+    require_least(options, classes=1)
+    return plan(options.source, options.classes)
 
 
 def plan(folder: Path, classes: int = 10) -> CorpusPlan:

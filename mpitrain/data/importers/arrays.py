@@ -1,5 +1,6 @@
 """`prepare arrays`: make a corpus from the arrays of an npz archive or the data sets of any HDF5 file."""
 
+import argparse
 from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
@@ -8,12 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.array_files import FileArray, opened, require
-from mpitrain.data.plan import LARGEST, SMALLEST, CorpusPlan, shard_lengths
+from mpitrain.data.importers.array_files import FileArray, opened, require
+from mpitrain.data.importers.options import add_common, require_least
+from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, shard_lengths
 from mpitrain.data.shards import shard_name
 from mpitrain.data.validation import CLASSES, Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.start import Subparsers
 
 PLACE = "{part}"  # in the name of a file or array: a placeholder for the name of the part
 
@@ -48,6 +51,50 @@ class ArrayChunk(NamedTuple):
     stop: int
     first: int = 0
     lengths: tuple[int, ...] = ()
+
+
+def add_parser(sources: Subparsers) -> None:
+    """Add `prepare arrays`."""
+    parser = sources.add_parser(
+        "arrays",
+        help="arrays of an npz archive or an HDF5 file",
+        description="In SOURCE and in the names of arrays, {part} stands for each part's name.",
+    )
+    parser.add_argument("source", metavar="SOURCE", help="the file, or {part}.npz and the like")
+    inputs = parser.add_mutually_exclusive_group(required=True)
+    inputs.add_argument("--images", metavar="NAME", help="uint8 [n, h, w] or [n, h, w, channels]")
+    inputs.add_argument("--features", metavar="NAME", help="numbers [frames, dims]")
+    parser.add_argument("--targets", metavar="NAME", default="targets", help="class of each sample; default: targets")
+    utterances = parser.add_mutually_exclusive_group()
+    utterances.add_argument(
+        "--utterances", metavar="NAME", default="", help="offsets at which utterances begin, and their end"
+    )
+    utterances.add_argument("--lengths", metavar="NAME", default="", help="frames of each utterance")
+    parser.add_argument("--speakers", metavar="NAME", default="", help="name or number of each utterance's speaker")
+    parser.add_argument("--parts", default="train", help="the splits, such as train,dev,test; default: train")
+    parser.add_argument("--classes", type=int, help="number of classes; default: the largest target plus one")
+    parser.add_argument("--channels-first", action="store_true", help="images are [n, channels, h, w]")
+    add_common(parser, _planned)
+
+
+def _planned(options: argparse.Namespace) -> CorpusPlan:
+    require_least(options, classes=1)
+    kind = "images" if options.images else "frames"
+    if options.channels_first and kind == "frames":
+        raise BadInput("--channels-first: features have no channels")
+    said = [name for name in ("utterances", "lengths", "speakers") if getattr(options, name)]
+    if said and kind == "images":
+        raise BadInput(f"--{said[0]}: images have none")
+    names = Names(
+        kind,
+        options.images or options.features,
+        options.targets,
+        options.utterances,
+        options.lengths,
+        options.speakers,
+        options.channels_first,
+    )
+    return plan(options.source, names, options.parts.split(","), options.classes)
 
 
 def plan(source: str, names: Names, parts: list[str], classes: int | None = None) -> CorpusPlan:

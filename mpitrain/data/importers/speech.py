@@ -4,6 +4,7 @@ The parts are train, dev, test-clean and test-noisy, each with its own speakers 
 set). The same recipe gives the same shards, whatever the number of processes.
 """
 
+import json
 import os
 import tempfile
 import time
@@ -19,18 +20,26 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mpitrain.data.described import NAMES, PREPARATION, named, prepared
-from mpitrain.data.espeak import RATE
-from mpitrain.data.features import SHIFT, preparation
-from mpitrain.data.labels import Numbering
-from mpitrain.data.phone_states import PhoneState, choose
-from mpitrain.data.processes import processes, unbroken
-from mpitrain.data.spoken import Spoken
-from mpitrain.data.utterances import PARTS, SpeechRecipe, Utterance, speakers, utterance
-from mpitrain.data.validation import Value
-from mpitrain.data.writer import LIMIT
+from mpitrain.data.importers.espeak import RATE, Voice
+from mpitrain.data.importers.features import SHIFT, preparation
+from mpitrain.data.importers.labels import Numbering
+from mpitrain.data.importers.processes import processes, unbroken
+from mpitrain.data.importers.utterances import (
+    PARTS,
+    PhoneState,
+    SpeechRecipe,
+    Utterance,
+    choose,
+    speakers,
+    utterance,
+)
+from mpitrain.data.normalising import moments, statistics
+from mpitrain.data.shards import NAMES, PREPARATION
+from mpitrain.data.validation import Attributes, Value
+from mpitrain.data.writer import LIMIT, ShardWriter
 from mpitrain.errors import BadInput
 from mpitrain.files import writing
+from mpitrain.flat import Array
 
 HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
 AHEAD = 4  # utterances that are in work or ready, per process
@@ -56,19 +65,28 @@ def prepare_speech(
     began, console, jobs = time.monotonic(), Console(), jobs or len(os.sched_getaffinity(0))
     if not 0 < hours < 1e5:
         raise BadInput(f"--hours {hours:g}: expected a positive number")
-    with processes(jobs, "mpitrain.data.utterances") as executor:
+    with processes(jobs, "mpitrain.data.importers.utterances") as executor:
         utterance(recipe, "dev", 0)  # reports anything that is missing, in one line
-        _make_room(folder)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.glob("[!.]*.h5")):
+            raise BadInput(f"{folder}: already holds shards; delete them to start over")
         with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
             table = Numbering[PhoneState]()
-            spoken = {part: Spoken(Path(scratch) / part, recipe.dims) for part in PARTS}
+            spoken = {part: SpokenPart(Path(scratch) / part, recipe.dims) for part in PARTS}
             with Progress(console=console, transient=True) as bars, unbroken():
                 for part in PARTS:
                     seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
                     _speak(spoken[part], table, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)
-            counts = np.bincount(spoken["train"].states(), minlength=len(table.names))
+            counts = np.bincount(np.concatenate(spoken["train"].states), minlength=len(table.names))
             classes_of, names = choose(table.names, counts, classes)
-            attributes = _attributes(recipe, names, spoken["train"])
+            attributes: dict[str, Value] = {
+                "classes": len(names),
+                NAMES: " ".join(names),
+                PREPARATION: json.dumps(preparation(RATE, recipe.bins, recipe.deltas), sort_keys=True),
+                **statistics([spoken["train"].moments]),
+                "source": f"espeak-ng, spoken by rule: {recipe}",
+            }
             for part in PARTS:
                 spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part), limit)
     _report(console, spoken, len(names), len(table.names), time.monotonic() - began)
@@ -76,8 +94,46 @@ def prepare_speech(
         console.print(f"fewer classes than the {classes} wanted: this much speech has no more states", soft_wrap=True)
 
 
+class SpokenPart:
+    """The utterances of a part before its classes are known: features in a temporary file, states numbered in order of
+    appearance."""
+
+    def __init__(self, path: Path, dims: int) -> None:
+        self._path, self._dims = path, dims
+        self._file = path.open("wb")
+        self.states: list[Array] = []  #: those of the frames of each utterance
+        self.speakers: list[int] = []  #: that of each utterance
+        self.moments = moments(np.empty((0, dims), np.float32))
+        self.frames = 0
+
+    def add(self, spoken: Utterance, numbering: Numbering[PhoneState]) -> None:
+        """Add an utterance. Only states that contain a frame are numbered."""
+        used, frames = np.unique(spoken.segments, return_inverse=True)
+        numbers = np.array([numbering.number(spoken.states[number]) for number in used], np.int32)
+        self.states.append(numbers[frames])
+        with writing(self._path):
+            self._file.write(spoken.features.tobytes())
+        self.moments = {name: np.add(self.moments[name], value) for name, value in moments(spoken.features).items()}
+        self.frames += len(spoken.features)
+        self.speakers.append(spoken.speaker)
+
+    def write(
+        self, folder: Path, part: str, classes_of: Array, attributes: Attributes, voices: list[Voice], limit: int
+    ) -> None:
+        """Write the part's shards."""
+        with writing(self._path):
+            self._file.close()
+        names = " ".join("/".join(map(str, voices[number])) for number in sorted(set(self.speakers)))
+        writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names}, limit=limit)
+        with self._path.open("rb") as file:
+            for states, speaker in zip(self.states, self.speakers, strict=True):
+                features = np.fromfile(file, np.float32, len(states) * self._dims).reshape(-1, self._dims)
+                writer.add(features, classes_of[states], speaker)
+        writer.finish()
+
+
 def _speak(
-    spoken: Spoken,
+    spoken: SpokenPart,
     table: Numbering[PhoneState],
     executor: Executor,
     make: Make,
@@ -105,27 +161,10 @@ def _speak(
         nobodys.cancel()
 
 
-def _make_room(folder: Path) -> None:
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.glob("[!.]*.h5")):
-        raise BadInput(f"{folder}: already holds shards; delete them to start over")
-
-
-def _attributes(recipe: SpeechRecipe, names: list[str], train: Spoken) -> dict[str, Value]:
-    return {
-        "classes": len(names),
-        NAMES: named(names),
-        PREPARATION: prepared(preparation(RATE, recipe.bins, recipe.deltas)),
-        **train.normalisation(),
-        "source": f"espeak-ng, spoken by rule: {recipe}",
-    }
-
-
-def _report(console: Console, spoken: dict[str, Spoken], classes: int, states: int, seconds: float) -> None:
+def _report(console: Console, spoken: dict[str, SpokenPart], classes: int, states: int, seconds: float) -> None:
     table = Table("part", "hours", "utterances", "frames", "speakers", box=None, pad_edge=False)
     for part, each in spoken.items():
         hours = f"{each.frames * SHIFT / 3600:.2f}"
-        table.add_row(part, hours, f"{each.utterances:,}", f"{each.frames:,}", str(len(each.heard)))
+        table.add_row(part, hours, f"{len(each.states):,}", f"{each.frames:,}", str(len(set(each.speakers))))
     console.print(table)
     console.print(f"{classes} classes from {states:,} phone states, no speaker in two parts, {seconds:.0f} s")

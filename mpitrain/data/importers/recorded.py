@@ -1,5 +1,6 @@
-"""Recorded corpora: assign utterances to parts and shards, whatever the format of their files."""
+"""Recorded corpora: their options, and how utterances become parts and shards, whatever the format of their files."""
 
+import argparse
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from mpitrain.data.kaldi_archive import table
-from mpitrain.data.plan import LARGEST, PIECES, SMALLEST
+from mpitrain.data.importers.kaldi_archive import table
+from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST
+from mpitrain.data.shards import shard_name, utterance_arrays
 from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -35,6 +37,51 @@ class Chunk(Generic[Where]):
 
     utterances: tuple[ImportedUtterance[Where], ...]
     speakers: tuple[int, ...]
+
+
+def add_parts(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the options for the sources of the other splits."""
+    parser.add_argument("--dev", type=Path, metavar="SOURCE", help=f"{what} of the split dev")
+    parser.add_argument(
+        "--test", action="append", default=[], metavar="[NAME=]SOURCE", help="the same of test or test-NAME; repeatable"
+    )
+    parser.add_argument(
+        "--split-off",
+        default="",
+        metavar="SPLIT=N,...",
+        help="move N speakers of SOURCE to a split, such as dev=10,test=10",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed for drawing them; default: 1")
+
+
+def add_matching(parser: argparse.ArgumentParser) -> None:
+    """Add the options for matching labels to frames."""
+    parser.add_argument("--classes", type=int, help="number of classes; default: the largest label plus one")
+    parser.add_argument(
+        "--tolerance", type=int, default=0, metavar="N", help="cut up to N frames if lengths differ; default: 0"
+    )
+
+
+def parts_of(options: argparse.Namespace) -> tuple[dict[str, Path], dict[str, int]]:
+    """The source of each split, and the number of training speakers to move to each other split."""
+    sources: dict[str, Path] = {"train": options.source}
+    if options.dev:
+        sources["dev"] = options.dev
+    for given in options.test:
+        name, named, source = given.partition("=")
+        part = f"test-{name}" if named else "test"
+        if part in sources:
+            raise BadInput(f"--test {given}: {part} is given twice")
+        sources[part] = Path(source if named else given)
+    held_out: dict[str, int] = {}
+    for item in filter(None, options.split_off.split(",")):
+        part, _, count = item.partition("=")
+        if not count.isascii() or not count.isdigit() or not int(count) or part in held_out or part in sources:
+            raise BadInput(f"--split-off {options.split_off}: expected SPLIT=N, each split only once")
+        held_out[part] = int(count)
+    for part in (*sources, *held_out):
+        shard_name(part, 0, 1)
+    return sources, held_out
 
 
 def speakers_of(folder: Path) -> dict[str, str]:
@@ -78,13 +125,18 @@ def chunks(
     Raises BadInput naming a key that is in two parts.
     """
     home: dict[str, str] = {}
+    made: dict[str, list[Chunk[Where]]] = {}
     for part, utterances in parts.items():
-        for utterance in utterances:
-            if home.setdefault(utterance.key, part) != part:
-                raise BadInput(f"{utterance.key} is in {home[utterance.key]} and in {part}")
-    return {
-        part: _chunks(utterances, _groups(utterances, bytes_each, whole_speakers)) for part, utterances in parts.items()
-    }
+        for each in utterances:
+            if home.setdefault(each.key, part) != part:
+                raise BadInput(f"{each.key} is in {home[each.key]} and in {part}")
+        names = sorted({each.speaker for each in utterances})
+        numbers = {name: number for number, name in enumerate(names)} if "" not in names else {}
+        made[part] = [
+            Chunk(tuple(group), tuple(numbers[each.speaker] for each in group if numbers))
+            for group in _groups(utterances, bytes_each, whole_speakers)
+        ]
+    return made
 
 
 def _groups(
@@ -107,25 +159,10 @@ def _groups(
         yield group
 
 
-def _chunks(
-    part: list[ImportedUtterance[Where]], groups: Iterable[list[ImportedUtterance[Where]]]
-) -> list[Chunk[Where]]:
-    names = {name: number for number, name in enumerate(sorted({each.speaker for each in part}))}
-    return [
-        Chunk(tuple(group), () if "" in names else tuple(names[each.speaker] for each in group)) for group in groups
-    ]
-
-
 def shard(chunk: Chunk, pairs: Iterable[tuple[Array, Array]]) -> dict[str, Array]:
     """The arrays of a shard from the features [frames, dims] and targets [frames] of its utterances."""
     features, targets = zip(*pairs, strict=True)
-    arrays = {
-        "features": np.concatenate(features),
-        "targets": np.concatenate(targets),
-        "utterances": np.cumsum([0, *map(len, targets)], dtype=np.int64),
-        "keys": np.char.encode([utterance.key for utterance in chunk.utterances], "utf-8"),
-    }
-    return arrays | ({"speakers": np.array(chunk.speakers, np.int32)} if chunk.speakers else {})
+    return utterance_arrays(features, targets, chunk.speakers, [utterance.key for utterance in chunk.utterances])
 
 
 def alike(features: Array, targets: Array, tolerance: int, classes: int | None, where: str) -> tuple[Array, Array]:

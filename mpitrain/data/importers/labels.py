@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from mpitrain.data.kaldi_archive import table
+from mpitrain.data.importers.kaldi_archive import table
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 

@@ -4,6 +4,7 @@ Sums for cepstral mean and variance normalisation (CMVN) have Kaldi's form, [2, 
 number of frames, then sums of squares and 0.
 """
 
+import argparse
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.kaldi_archive import Archives, Pointer, places
-from mpitrain.data.plan import CorpusPlan
-from mpitrain.data.recorded import Chunk, ImportedUtterance, alike, chunks, left_out, shard, speakers_of, split_off
+from mpitrain.data.importers.kaldi_archive import Archives, Pointer, places
+from mpitrain.data.importers.options import add_common, require_least
+from mpitrain.data.importers.plan import CorpusPlan
+from mpitrain.data.importers.recorded import (
+    Chunk,
+    ImportedUtterance,
+    add_matching,
+    add_parts,
+    alike,
+    chunks,
+    left_out,
+    parts_of,
+    shard,
+    speakers_of,
+    split_off,
+)
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
+from mpitrain.start import Subparsers
 
 FLOOR = 1e-20  # smallest variance, as in Kaldi's apply-cmvn
 
@@ -41,6 +56,40 @@ class StoredUtterance(NamedTuple):
     features: Pointer
     alignment: Pointer
     cmvn: Pointer | None
+
+
+def add_parser(sources: Subparsers) -> None:
+    """Add `prepare kaldi`."""
+    parser = sources.add_parser("kaldi", help="Kaldi's features and alignments: scp, ark")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="data folder with feats.scp, or an scp, or an ark")
+    parser.add_argument(
+        "--alignments",
+        type=Path,
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="FILE",
+        help="an integer per frame, for all splits: scp, ark, ark.gz",
+    )
+    add_parts(parser, "data folder")
+    parser.add_argument(
+        "--cmvn",
+        choices=("none", "scp", "speaker", "utterance"),
+        default="none",
+        help="subtract the mean given by cmvn.scp, or that of the speaker or utterance; default: none",
+    )
+    parser.add_argument("--norm-vars", action="store_true", help="with --cmvn: also divide by the standard deviation")
+    add_matching(parser)
+    add_common(parser, _planned)
+
+
+def _planned(options: argparse.Namespace) -> CorpusPlan:
+    require_least(options, tolerance=0, seed=0)
+    if options.norm_vars and options.cmvn == "none":
+        raise BadInput("--norm-vars: goes with --cmvn")
+    how = KaldiOptions(options.cmvn, options.norm_vars, options.tolerance, options.classes)
+    sources, held_out = parts_of(options)
+    return plan(sources, options.alignments, how, held_out, options.seed)
 
 
 def plan(

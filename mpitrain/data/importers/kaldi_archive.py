@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from mpitrain.data.kaldi_objects import begin, read_integers, read_matrix, skip
+from mpitrain.data.importers.kaldi_objects import begin, read_integers, read_matrix, skip
 from mpitrain.errors import BadInput, naming, reason
 from mpitrain.flat import Array
 

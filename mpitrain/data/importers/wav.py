@@ -1,5 +1,6 @@
 """Plan shards of log-mel features from audio files and a file of labels."""
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.described import NAMES, named
-from mpitrain.data.features import (
+from mpitrain.data.importers.features import (
     ENDINGS,
     SHIFT,
     about,
@@ -19,13 +19,28 @@ from mpitrain.data.features import (
     read_samples,
     with_deltas,
 )
-from mpitrain.data.kaldi_archive import script
-from mpitrain.data.labels import Numbering, UtteranceLabels, classes_of, read_frames, read_segments
-from mpitrain.data.plan import CorpusPlan
-from mpitrain.data.recorded import Chunk, ImportedUtterance, alike, chunks, left_out, shard, speakers_of, split_off
+from mpitrain.data.importers.kaldi_archive import script
+from mpitrain.data.importers.labels import Numbering, UtteranceLabels, classes_of, read_frames, read_segments
+from mpitrain.data.importers.options import add_common, require_least
+from mpitrain.data.importers.plan import CorpusPlan
+from mpitrain.data.importers.recorded import (
+    Chunk,
+    ImportedUtterance,
+    add_matching,
+    add_parts,
+    alike,
+    chunks,
+    left_out,
+    parts_of,
+    shard,
+    speakers_of,
+    split_off,
+)
+from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.start import Subparsers
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,46 @@ class LabelledRecording(NamedTuple):
     path: str
     labels: UtteranceLabels
     label_file: str
+
+
+def add_parser(sources: Subparsers) -> None:
+    """Add `prepare wav`."""
+    parser = sources.add_parser("wav", help="audio files and a file of labels: WAV, FLAC, SPHERE and others")
+    parser.add_argument(
+        "source", type=Path, metavar="SOURCE", help="folder of recordings, or a list with a key and a path per line"
+    )
+    labels = parser.add_mutually_exclusive_group(required=True)
+    labels.add_argument(
+        "--frames", type=Path, metavar="FILE", help="labels: a key, then one label per frame, on each line"
+    )
+    labels.add_argument(
+        "--segments", type=Path, metavar="FILE", help="labels: key, start, end (seconds) and label on each line; or CTM"
+    )
+    parser.add_argument(
+        "--background", metavar="LABEL", help="label of frames outside all segments; default: such frames are an error"
+    )
+    add_parts(parser, "folder or list")
+    parser.add_argument("--bins", type=int, default=23, help="log-mel features per frame; default: 23")
+    parser.add_argument("--deltas", action="store_true", help="add first and second order deltas")
+    add_matching(parser)
+    add_common(parser, _planned)
+
+
+def _planned(options: argparse.Namespace) -> CorpusPlan:
+    require_least(options, tolerance=0, seed=0, bins=3)
+    if options.background is not None and not options.segments:
+        raise BadInput("--background: goes with --segments")
+    how = RecordingOptions(options.bins, options.deltas, options.tolerance, options.classes)
+    sources, held_out = parts_of(options)
+    return plan(
+        sources,
+        options.segments or options.frames,
+        how,
+        held_out,
+        segments=options.segments is not None,
+        background=options.background,
+        seed=options.seed,
+    )
 
 
 def plan(
@@ -75,7 +130,7 @@ def plan(
     if how.classes is not None or names:
         attributes |= {"classes": how.classes or len(names)}
     if names:
-        attributes[NAMES] = named(names)
+        attributes[NAMES] = " ".join(names)
     shards = chunks(split_off(parts, held_out, seed), 4 * dims)
     prepared = preparation(how.rate, how.bins, how.deltas)
     return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how), how, notes, prepared)

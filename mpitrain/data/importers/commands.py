@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from mpitrain.data.acoustic_sources import add_acoustic_sources
-from mpitrain.data.sources import add_sources
+from mpitrain.data.importers import arrays, cifar, kaldi, mnist, picture_folders, wav
 from mpitrain.start import Subparsers
 
 
@@ -13,10 +12,10 @@ def add_parsers(commands: Subparsers) -> None:
     sources = prepare.add_subparsers(metavar="SOURCE", required=True)
     digits = sources.add_parser("digits", help="the embedded handwritten digits")
     digits.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
-    digits.set_defaults(run="mpitrain.data.preparing:digits")
+    digits.set_defaults(run="mpitrain.data.importers.preparing:digits")
     _add_speech(sources)
-    add_acoustic_sources(sources)
-    add_sources(sources)
+    for importer in (kaldi, wav, cifar, mnist, picture_folders, arrays):
+        importer.add_parser(sources)
     check = commands.add_parser("check", help="verify every shard of a folder")
     check.add_argument("folder", type=Path, metavar="DIR", help="a shard folder")
     check.set_defaults(run="mpitrain.data.check:run")
@@ -38,4 +37,4 @@ def _add_speech(sources: Subparsers) -> None:
     )
     speech.add_argument("--seed", type=int, default=1, help="seed of sentences, voices and noise; default: 1")
     speech.add_argument("--jobs", type=int, help="number of processes; default: one per core")
-    speech.set_defaults(run="mpitrain.data.preparing:speech")
+    speech.set_defaults(run="mpitrain.data.importers.preparing:speech")

@@ -1,5 +1,6 @@
 """`prepare images`: images in one folder per class, optionally below train/, val/ (or dev/) and test/."""
 
+import argparse
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -7,13 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.described import NAMES, named
-from mpitrain.data.pictures import load_picture, suffixes
-from mpitrain.data.plan import CorpusPlan, shard_lengths
+from mpitrain.data.importers.options import add_common, require_least
+from mpitrain.data.importers.pictures import load_picture, suffixes
+from mpitrain.data.importers.plan import CorpusPlan, shard_lengths
+from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
 from mpitrain.rng import stream
+from mpitrain.start import Subparsers
 
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
 
@@ -43,6 +46,31 @@ class PictureChunk(NamedTuple):
 Classes = dict[str, list[Path]]  #: image files by class
 
 
+def add_parser(sources: Subparsers) -> None:
+    """Add `prepare images`."""
+    parser = sources.add_parser("images", help="images in one folder per class")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="CLASS/..., or train/CLASS/..., val/..., test/...")
+    parser.add_argument(
+        "--size",
+        type=int,
+        default=0,
+        metavar="N",
+        help="resize the shorter side to N pixels and crop the central N x N",
+    )
+    parser.add_argument("--grey", action="store_true", help="one channel instead of three")
+    parser.add_argument(
+        "--dev", type=float, default=0.0, metavar="SHARE", help="fraction of each class to hold out as dev; default: 0"
+    )
+    parser.add_argument("--test", type=float, default=0.0, metavar="SHARE", help="the same for test; default: 0")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the split and the order; default: 1")
+    add_common(parser, _planned)
+
+
+def _planned(options: argparse.Namespace) -> CorpusPlan:
+    require_least(options, size=0, seed=0)
+    return plan(options.source, Look(options.size, options.grey), Split(options.dev, options.test, options.seed))
+
+
 def plan(folder: Path, look: Look, split: Split) -> CorpusPlan:
     """The plan for a folder. Raises BadInput naming an unsuitable file or folder in it."""
     parts, left = _parts(folder)
@@ -59,7 +87,7 @@ def plan(folder: Path, look: Look, split: Split) -> CorpusPlan:
     attributes: dict[str, Value] = {
         "source": f"pictures of {folder.resolve().name}",
         "classes": len(names),
-        NAMES: named([printable("_".join(name.split())) for name in names]),
+        NAMES: " ".join(printable("_".join(name.split())) for name in names),
     }
     files = "1 file" if left == 1 else f"{left:,} files"
     notes = (f"left out {files} without the name of a picture, such as .png or .jpg",) if left else ()

@@ -1,17 +1,20 @@
 """Synthetic utterances: a speaker, a sentence, its features and the phone state of each frame.
 
+States are the begin, middle and end of each phone in its left context. Classes are states, with rare ones merged.
+
 Utterance k of a part is a pure function of the recipe, the part and k, whichever process makes it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.espeak import PAUSE, RATE, Speech, Voice, speak
-from mpitrain.data.features import frame_centres, log_mel, with_deltas
-from mpitrain.data.phone_states import PhoneState, align
-from mpitrain.data.sentences import sentence
+from mpitrain.data.importers.espeak import PAUSE, RATE, Speech, Voice, speak
+from mpitrain.data.importers.features import frame_centres, log_mel, with_deltas
+from mpitrain.data.importers.sentences import sentence
+from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.rng import stream
 
@@ -27,6 +30,7 @@ VARIANTS = """
     klatt2 klatt3 linda max michel miguel norbert pablo paul pedro quincy rob robert sandro shelby steph steph2
     steph3 travis victor
 """.split()  # noqa: SIM905
+THIRDS = ("begin", "middle", "end")
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,17 @@ class SpeechRecipe:
     def dims(self) -> int:
         """Number of features per frame."""
         return self.bins * (3 if self.deltas else 1)
+
+
+class PhoneState(NamedTuple):
+    """One third of a phone in the context of the phone to its left; `left` is "" in merged classes."""
+
+    left: str
+    phone: str
+    third: int
+
+    def __str__(self) -> str:
+        return f"{self.left + '-' if self.left else ''}{self.phone}.{THIRDS[self.third]}"
 
 
 class Utterance(NamedTuple):
@@ -114,3 +129,39 @@ def _noise(samples: Array, snr: float | None, rng: np.random.Generator) -> Array
         power = float(np.mean(samples.astype(np.float64) ** 2)) * 10 ** (-snr / 10)
         noise += coloured * np.sqrt(power / np.mean(coloured**2))
     return noise
+
+
+def align(phones: Sequence[str], starts: Array, end: int, centres: Array) -> tuple[list[PhoneState], Array]:
+    """The states of an utterance, and for each frame (by its middle sample) the index of its state."""
+    left = [phones[0], *phones[:-1]]
+    states = [PhoneState(*pair, third) for pair in zip(left, phones, strict=True) for third in range(3)]
+    phone = np.maximum(np.searchsorted(starts, centres, "right") - 1, 0)
+    lengths = np.diff(starts, append=end)
+    third = np.clip(3 * (centres - starts[phone]) // np.maximum(lengths[phone], 1), 0, 2)
+    return states, 3 * phone + third
+
+
+def choose(states: Sequence[PhoneState], counts: Sequence[int] | Array, wanted: int) -> tuple[Array, list[str]]:
+    """The class of each state (int32 [states]) and the classes' names.
+
+    The most frequent states get classes of their own; all other states of one third of a phone share a class, whatever
+    their left contexts. Together these are `wanted` classes, or fewer if there are not enough states. Raises BadInput
+    if `wanted` is less than the number of thirds of phones.
+    """
+    order = sorted(range(len(states)), key=lambda number: (-counts[number], states[number]))
+    seen = sum(count > 0 for count in counts)
+    # merged[k]: number of classes for the states after the k most frequent ones. k + merged[k] never decreases.
+    merged, rest = [0], set[tuple[str, int]]()
+    for number in reversed(order):
+        rest.add(states[number][1:])
+        merged.append(len(rest))
+    merged.reverse()
+    fitting = [kept for kept in range(seen + 1) if kept + merged[kept] <= wanted]
+    if not fitting:
+        raise BadInput(f"--classes {wanted}: the thirds of all phones alone are {merged[0]}")
+    kept = order[: fitting[-1]]
+    shared = sorted({states[number][1:] for number in order[fitting[-1] :]})
+    classes = [states[number] for number in kept] + [PhoneState("", *each) for each in shared]
+    numbers = {state: number for number, state in enumerate(classes)}
+    of = [numbers[state] if state in numbers else numbers[PhoneState("", *state[1:])] for state in states]
+    return np.array(of, np.int32), [str(state) for state in classes]

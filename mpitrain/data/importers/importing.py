@@ -2,11 +2,12 @@
 
 The files of the source are read once to tell whether shards that are there were made from what the files hold now.
 Every chunk of the source becomes a shard under a provisional name. When all shards are written, the attributes that
-depend on the whole corpus are added to each, and then they get their final names, so that nobody ever sees an
+depend on the whole corpus are added to each in place, and then they get their final names, so that nobody ever sees an
 incomplete corpus.
 """
 
 import argparse
+import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
@@ -20,14 +21,13 @@ from rich.progress import Progress
 
 from mpitrain.console import PLAIN_EVERY, open_console
 from mpitrain.data.check import Figures, figures, row, table_of_parts
-from mpitrain.data.described import PREPARATION, prepared
-from mpitrain.data.identity import digest_extents, portions
-from mpitrain.data.normalising import statistics
-from mpitrain.data.plan import CorpusPlan, Task
-from mpitrain.data.processes import processes, unbroken
+from mpitrain.data.importers.options import require_least
+from mpitrain.data.importers.plan import CorpusPlan, Task, digest_extents, portions
+from mpitrain.data.importers.processes import processes, unbroken
+from mpitrain.data.normalising import MOMENTS, STATISTICS, statistics
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.sources import require_least
-from mpitrain.data.validation import Value, validate_range
+from mpitrain.data.shards import PREPARATION, publish, set_attributes
+from mpitrain.data.validation import Attributes, Value, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, writing
 from mpitrain.mpi import Transport, abort_on_exception
@@ -80,26 +80,31 @@ class Importing:
 
     def _run(self, planning: Callable[[], CorpusPlan]) -> int:
         began = time.monotonic()
-        with processes(self.jobs, "mpitrain.data.plan") as executor:
-            plan, tasks = self._make(planning, executor)
-        self._agreed(lambda: self._name(tasks), "the shards' names")
-        self._report(plan, tasks, time.monotonic() - began)
+        with processes(self.jobs, "mpitrain.data.importers.plan") as executor:
+            plan = self._agreed(planning, "the plan")
+            versions = self._agreed(plan.versions, "the look at the source")
+            tasks = plan.tasks(self.folder, self._digests(versions, executor), versions)
+            missing = self._agreed(lambda: self._missing(tasks), "the look at the folder")
+            if missing:
+                if len(missing) < len(tasks):
+                    self.console.print(
+                        f"going on: {len(tasks) - len(missing)} of {len(tasks)} shards are there already"
+                    )
+                self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", executor)
+            common, found = self._agreed(lambda: _surveyed(plan, tasks), "the statistics")
+            unnamed = [task for task in tasks if not task.final.exists()]
+            changes = {**dict.fromkeys(MOMENTS), **common}
+            finishing = [partial(set_attributes, task.provisional, changes) for task in unnamed]
+            self._share_out(finishing, "finishing", executor)
+        naming = partial(publish, self.folder, {part: len(chunks) for part, chunks in plan.chunks.items()})
+        self._agreed(naming if self.transport.rank == 0 else lambda: None, "the shards' names")
+        table = table_of_parts()
+        for part, shards in found.items():
+            table.add_row(part, str(len(shards)), *row(shards))
+        self.console.print(table)
+        for line in (*plan.notes, f"{plan.attributes['source']}, {time.monotonic() - began:.1f} s"):
+            self.console.print(line, soft_wrap=True, markup=False)
         return 0
-
-    def _make(self, planning: Callable[[], CorpusPlan], executor: Executor) -> tuple[CorpusPlan, list[Task]]:
-        """Make the plan, and its shards under provisional names."""
-        plan = self._agreed(planning, "the plan")
-        found = self._agreed(plan.versions, "the look at the source")
-        tasks = plan.tasks(self.folder, plan.identity(self._digests(found, executor)), found)
-        missing = self._agreed(lambda: self._missing(tasks), "the look at the folder")
-        if missing:
-            if len(missing) < len(tasks):
-                self.console.print(f"going on: {len(tasks) - len(missing)} of {len(tasks)} shards are there already")
-            self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", executor)
-        common = self._agreed(lambda: _common(plan, tasks), "the statistics")
-        finishing = [partial(task.finish, common) for task in tasks if not task.final.exists()]
-        self._share_out(finishing, "finishing", executor)
-        return plan, tasks
 
     def _digests(self, files: dict[Path, Version], executor: Executor) -> list[str]:
         """The digests of all portions of the files, each computed by one process of one rank."""
@@ -171,58 +176,34 @@ class Importing:
             self._said = time.monotonic()
             self.console.print(text, soft_wrap=True)
 
-    def _name(self, tasks: list[Task]) -> None:
-        if self.transport.rank == 0:
-            with writing(self.folder):
-                for task in tasks:
-                    if task.provisional.exists():
-                        task.provisional.rename(task.final)
-                for left in self.folder.glob(".*-[0-9][0-9][0-9][0-9][0-9].h5"):  # left by an abandoned import
-                    left.unlink()
-
     def _agreed(self, action: Callable[[], Result], what: str) -> Result:
         return agreed(self.transport, action, what)
 
-    def _report(self, plan: CorpusPlan, tasks: list[Task], seconds: float) -> None:
-        if self.transport.rank == 0:
-            table = table_of_parts()
-            for part in plan.chunks:
-                found = [_figures(task.final) for task in tasks if task.part == part]
-                table.add_row(part, str(len(found)), *row(found))
-            self.console.print(table)
-            for line in (*plan.notes, f"{plan.attributes['source']}, {seconds:.1f} s"):
-                self.console.print(line, soft_wrap=True, markup=False)
 
-
-def _figures(path: Path) -> Figures:
-    with ShardFile(path) as file:
-        return figures(file)
-
-
-def _common(plan: CorpusPlan, tasks: list[Task]) -> dict[str, Value]:
-    """The attributes that depend on the whole corpus, computed from those of its shards."""
-    found, samples, first = [], [], None
+def _surveyed(plan: CorpusPlan, tasks: list[Task]) -> tuple[dict[str, Value], dict[str, list[Figures]]]:
+    """The attributes that depend on the whole corpus, from those of its shards; and the shards' figures by part."""
+    source, found = plan.attributes["source"], list[tuple[str, Figures, Attributes]]()
     for task in tasks:
         with ShardFile(task.final if task.final.exists() else task.provisional) as file:
-            found.append((task.part, file.attributes))
-            samples += [file.inputs[0]] if task.part == "train" else []
-            here = f"{figures(file).shape} in {task.part}"
-            first = first or (file.inputs[1:], here)
-            if file.inputs[1:] != first[0]:
-                raise BadInput(f"{plan.attributes['source']}: inputs of {first[1]} and {here}")
-    known = next((attributes for _, attributes in found if "mean" in attributes), None)
-    classes = max(int(attributes["classes"]) for _, attributes in found)
+            found.append((task.part, figures(file), file.attributes))
+        (first, own, _), (part, other, _) = found[0], found[-1]
+        if own.shape != other.shape:
+            raise BadInput(f"{source}: inputs of {own.shape} in {first} and {other.shape} in {part}")
+    classes = max(own.classes for _, own, _ in found)
+    by_part = {part: [own._replace(classes=classes) for its, own, _ in found if its == part] for part in plan.chunks}
     common: dict[str, Value] = {"classes": classes}
     if plan.preparation:
-        common[PREPARATION] = prepared(plan.preparation)
-    if samples:
-        validate_range(plan.attributes["source"], classes, sum(samples))
-    if "mean" in plan.attributes or "train" not in plan.chunks:
-        return common
-    if known:  # an import that was interrupted after the statistics were complete
-        names = {"mean", "standard_deviation", "covariance"} & set(known)
-        return common | {name: known[name] for name in sorted(names)}
-    return common | statistics(attributes for part, attributes in found if part == "train")
+        common[PREPARATION] = json.dumps(plan.preparation, sort_keys=True)
+    if "train" in plan.chunks:
+        validate_range(source, classes, sum(own.samples for own in by_part["train"]))
+        # an import that was interrupted after the statistics were complete has them in some of its shards
+        known = next((attributes for _, _, attributes in found if "mean" in attributes), None)
+        common |= (
+            {name: known[name] for name in STATISTICS if name in known}
+            if known
+            else statistics(attributes for part, _, attributes in found if part == "train")
+        )
+    return common, by_part
 
 
 def _submitted(executor: Executor, action: Callable[[], Result]) -> "Future[Result]":

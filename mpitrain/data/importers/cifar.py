@@ -4,6 +4,7 @@ The python archive holds pickled dictionaries of `data` uint8 [n, 3072] and labe
 (one byte; CIFAR-100: coarse, then fine) and 3072 bytes: the red plane of 32 rows, then green and blue.
 """
 
+import argparse
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.described import NAMES, named
-from mpitrain.data.pickles import read_pickle
-from mpitrain.data.plan import CorpusPlan
+from mpitrain.data.importers.options import add_common
+from mpitrain.data.importers.pickles import read_pickle
+from mpitrain.data.importers.plan import CorpusPlan
+from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
+from mpitrain.start import Subparsers
 
 SIDE, PLANES = 32, 3
 PIXELS = PLANES * SIDE * SIDE
@@ -49,21 +52,39 @@ TRAIN = {"cifar10": tuple(f"data_batch_{number}" for number in range(1, 6)), "ci
 TEST = {"cifar10": "test_batch", "cifar100": "test"}
 
 
+def add_parser(sources: Subparsers) -> None:
+    """Add `prepare cifar10` and `prepare cifar100`."""
+    for name in ("cifar10", "cifar100"):
+        parser = sources.add_parser(name, help=f"CIFAR-{name[5:]}: the python or the binary archive")
+        parser.add_argument(
+            "source", type=Path, metavar="SOURCE", help="the tar.gz, or the folder into which it was unpacked"
+        )
+        if name == "cifar100":
+            parser.add_argument("--labels", choices=("fine", "coarse"), default="fine", help="100 or 20; default: fine")
+        parser.set_defaults(name=name)
+        add_common(parser, _planned)
+
+
+def _planned(options: argparse.Namespace) -> CorpusPlan:
+    coarse = getattr(options, "labels", "") == "coarse"
+    return plan(options.source, options.name + ("-coarse" if coarse else ""))
+
+
 def plan(path: Path, name: str) -> CorpusPlan:
     """The plan for an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it.
 
     `name` is one of LABELS.
     """
-    labels, files = LABELS[name], name.removesuffix("-coarse")
+    labels, base = LABELS[name], name.removesuffix("-coarse")
     there = _listed(path)
-    ending = ".bin" if f"{TEST[files]}.bin" in there else ""
-    parts = {"train": [file + ending for file in TRAIN[files]], "test": [TEST[files] + ending]}
-    names_file = labels.names_files[bool(ending)]
+    binary = f"{TEST[base]}.bin" in there
+    names_file, ending = labels.names_files[binary], ".bin" if binary else ""
+    parts = {"train": [file + ending for file in TRAIN[base]], "test": [TEST[base] + ending]}
     for file in (*parts["train"], *parts["test"], names_file):
         if file not in there:
             raise BadInput(f"{path}: has no {file}, which is a part of {labels.source}")
-    names = class_names(_read(path, there[names_file]), labels, bool(ending), path / names_file)
-    attributes: dict[str, Value] = {"source": labels.source, "classes": labels.classes, NAMES: named(names)}
+    names = class_names(_read(path, there[names_file]), labels, path / names_file)
+    attributes: dict[str, Value] = {"source": labels.source, "classes": labels.classes, NAMES: " ".join(names)}
     chunks = {part: [there[file] for file in files] for part, files in parts.items()}
     return CorpusPlan("images", attributes, chunks, partial(_files, path), partial(_batch, path, labels))
 
@@ -74,7 +95,6 @@ def _files(path: Path, member: str) -> list[Path]:
 
 def _batch(path: Path, labels: LabelSet, member: str) -> dict[str, Array]:
     """The arrays of a shard, which is one file of the archive."""
-    parse = parse_binary if member.endswith(".bin") else parse_python
     images, targets = parse(_read(path, member), labels, path / member)
     return {"images": images, "targets": targets}
 
@@ -118,8 +138,20 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
         yield archive
 
 
-def parse_python(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, Array]:
-    """images uint8 [n, 32, 32, 3] and targets int32 [n] of a pickled batch. Raises BadInput naming `path`."""
+def parse(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, Array]:
+    """images uint8 [n, 32, 32, 3] and targets int32 [n] of a batch: records in a .bin file, else pickled.
+
+    Raises BadInput naming `path`, which is not read.
+    """
+    planes, numbers = (_recorded if path.suffix == ".bin" else _pickled)(content, labels, path)
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    if low < 0 or high >= labels.classes:
+        raise BadInput(f"{path}: labels from {low} to {high}, but there are {labels.classes} classes")
+    images = planes.reshape(-1, PLANES, SIDE, SIDE).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), np.array(numbers, np.int32)
+
+
+def _pickled(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, list[int]]:
     batch = read_pickle(content, path)
     data, numbers = batch.get("data"), batch.get(labels.key)
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != PIXELS:
@@ -128,44 +160,28 @@ def parse_python(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, A
         raise BadInput(f"{path}: no list of {labels.key}")
     if len(numbers) != len(data):
         raise BadInput(f"{path}: {len(data):,} images but {len(numbers):,} {labels.key}")
-    return _images(data), _targets(numbers, labels, path)
+    return data, numbers
 
 
-def parse_binary(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, Array]:
-    """Like `parse_python`, for a batch of binary records. Raises BadInput naming `path`."""
+def _recorded(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, list[int]]:
     record = labels.record_bytes + PIXELS
     if not content:
         raise BadInput(f"{path}: is empty")
     if len(content) % record:
         raise BadInput(f"{path}: {len(content):,} bytes are not whole records of {record:,}")
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
-    return _images(records[:, labels.record_bytes :]), _targets(records[:, labels.byte].tolist(), labels, path)
+    return records[:, labels.record_bytes :], records[:, labels.byte].tolist()
 
 
-def class_names(content: bytes, labels: LabelSet, binary: bool, path: Path) -> list[str]:
-    """The names of the classes, from the content of their file. Raises BadInput naming `path`."""
-    if binary:
+def class_names(content: bytes, labels: LabelSet, path: Path) -> list[str]:
+    """The names of the classes: words in a .txt file, else pickled. Raises BadInput naming `path`, which is not
+    read."""
+    if path.suffix == ".txt":
         names = content.decode(errors="replace").split()
     else:
         found = read_pickle(content, path).get(labels.names_key)
-        found = found if isinstance(found, list) else []
-        names = [_text(name) for name in found if isinstance(name, bytes | str)]
+        texts = [name for name in found if isinstance(name, bytes | str)] if isinstance(found, list) else []
+        names = [name.decode(errors="replace") if isinstance(name, bytes) else name for name in texts]
     if len(names) != labels.classes:
         raise BadInput(f"{path}: {len(names)} names of {labels.classes} classes")
     return names
-
-
-def _images(rows: Array) -> Array:
-    """Planes [n, 3·32·32] → [n, 32, 32, 3]."""
-    return np.ascontiguousarray(rows.reshape(-1, PLANES, SIDE, SIDE).transpose(0, 2, 3, 1))
-
-
-def _targets(numbers: list[int], labels: LabelSet, path: Path) -> Array:
-    low, high = min(numbers, default=0), max(numbers, default=0)
-    if low < 0 or high >= labels.classes:
-        raise BadInput(f"{path}: labels from {low} to {high}, but there are {labels.classes} classes")
-    return np.array(numbers, np.int32)
-
-
-def _text(name: bytes | str) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else name

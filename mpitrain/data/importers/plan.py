@@ -1,0 +1,165 @@
+"""The plan of an import, the identity of its source, and how one process makes one of its shards.
+
+Worker processes load this module; nothing in it depends on other processes or ranks.
+
+What the files of a source hold is told by digests of all their bytes. Names, sizes and times do not tell: a file is
+replaced by an older one of the same size, or its time is set back, and a copy of the same file has another time.
+Reading everything once costs less than an import, which reads it too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from stat import S_ISREG
+from typing import Generic, NamedTuple, TypeVar
+
+import xxhash
+
+from mpitrain.data.normalising import moments
+from mpitrain.data.reader import ShardFile
+from mpitrain.data.shards import provisional_name, shard_name, write_shard
+from mpitrain.data.validation import KINDS, Value
+from mpitrain.errors import BadInput, naming
+from mpitrain.files import Record, Version, version_of
+from mpitrain.flat import Array
+
+SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
+PIECES = 32  # shards per part, unless they would become too small or too large
+PORTION = 1 << 26  # bytes that a process digests at a time
+
+Source = TypeVar("Source")  #: the source of a shard
+
+
+@dataclass(frozen=True)
+class CorpusPlan(Generic[Source]):
+    """A corpus to be made: `chunks` lists, for each part, the source of each of its shards.
+
+    `make` turns a chunk into the arrays of a shard of this `kind`, from the chunk's `files`. It runs in other
+    processes, so both must be picklable, and raises BadInput naming the source. What all files hold, `attributes` and
+    the reprs of `chunks` and `options`, which are all else that `make` depends on, distinguish a corpus from those of
+    other imports. `attributes` holds `source`, and `classes` if known; mean and standard deviation of the training part
+    are computed if they are missing. `preparation` describes the features, see `shards`. `notes` are messages for the
+    user.
+    """
+
+    kind: str
+    attributes: dict[str, Value]
+    chunks: dict[str, list[Source]]
+    files: Callable[[Source], Iterable[Path]]
+    make: Callable[[Source], dict[str, Array]]
+    options: object = None
+    notes: tuple[str, ...] = ()
+    preparation: Record = field(default_factory=dict)
+
+    def versions(self) -> dict[Path, Version]:
+        """All files of the source, in order, with their versions. Raises BadInput naming one that cannot be read."""
+        return versions(path for chunks in self.chunks.values() for chunk in chunks for path in self.files(chunk))
+
+    def tasks(self, folder: Path, digests: list[str], found: Mapping[Path, Version]) -> list["Task[Source]"]:
+        """One task per shard. `digests`: those of all files; `found`: the versions of the files."""
+        attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
+        identity = xxhash.xxh3_64_hexdigest(repr((self.kind, attributes, self.options, self.chunks, digests)).encode())
+        return [
+            Task(
+                self.make,
+                self.kind,
+                {**self.attributes, "recipe": f"{identity} {part} {number}"},
+                part,
+                chunk,
+                {path: found[path] for path in self.files(chunk)},
+                folder / provisional_name(part, number),
+                folder / shard_name(part, number, len(chunks)),
+            )
+            for part, chunks in self.chunks.items()
+            for number, chunk in enumerate(chunks)
+        ]
+
+
+@dataclass(frozen=True)
+class Task(Generic[Source]):
+    """One shard of a plan, which has its `provisional` path until all are complete.
+
+    The attribute `recipe` distinguishes it from the shards of other imports, and from the others of this one.
+    """
+
+    make: Callable[[Source], dict[str, Array]]
+    kind: str
+    attributes: dict[str, Value]
+    part: str
+    chunk: Source
+    files: dict[Path, Version]
+    provisional: Path
+    final: Path
+
+    def done(self, path: Path) -> bool:
+        """Whether `path` is an intact shard of this recipe."""
+        try:
+            with ShardFile(path) as file:
+                return bool(file.attributes.get("recipe") == self.attributes["recipe"])
+        except BadInput:
+            return False
+
+    def run(self) -> None:
+        """Write the provisional shard. Raises BadInput, also for a file that changed since the plan was made."""
+        arrays = self.make(self.chunk)
+        for path, version in self.files.items():
+            if versions([path])[path] != version:
+                raise BadInput(f"{path}: has changed while it was being imported; the same command starts over")
+        own = moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
+        classes = int(arrays["targets"].max(initial=0)) + 1
+        write_shard(self.provisional, self.kind, arrays, {"classes": classes, **own, **self.attributes})
+
+
+def shard_lengths(samples: int, bytes_each: int, smallest: int = SMALLEST) -> list[int]:
+    """The number of samples in each shard of a part: about equal, in PIECES shards of `smallest` to LARGEST bytes."""
+    size = min(max(samples * bytes_each // PIECES, smallest), LARGEST)
+    shards = min(max(-(-samples * bytes_each // size), 1), max(samples, 1))
+    return [(number + 1) * samples // shards - number * samples // shards for number in range(shards)]
+
+
+def versions(paths: Iterable[Path]) -> dict[Path, Version]:
+    """The version of each file. Raises BadInput naming one that is missing or no regular file."""
+    found: dict[Path, Version] = {}
+    for path in paths:
+        if path not in found:
+            with naming(path):
+                status = path.stat()
+            if not S_ISREG(status.st_mode):
+                raise BadInput(f"{path}: not a regular file")
+            found[path] = version_of(status)
+    return found
+
+
+class Extent(NamedTuple):
+    """Bytes of a file."""
+
+    path: Path
+    start: int
+    length: int
+
+
+def portions(files: Mapping[Path, Version]) -> list[list[Extent]]:
+    """All bytes of the files, in order, in portions of at most PORTION bytes."""
+    made: list[list[Extent]] = [[]]
+    held = 0
+    for path, version in files.items():
+        for start in range(0, max(version.size, 1), PORTION):
+            length = min(version.size - start, PORTION)
+            if held + length > PORTION:
+                made.append([])
+                held = 0
+            made[-1].append(Extent(path, start, length))
+            held += length
+    return made
+
+
+def digest_extents(portion: Iterable[Extent]) -> str:
+    """xxh3 of what the extents hold and of their lengths. Raises BadInput naming a file."""
+    hasher = xxhash.xxh3_64()
+    for extent in portion:
+        with naming(f"{extent.path}: cannot be read"), extent.path.open("rb") as file:
+            file.seek(extent.start)
+            content = file.read(extent.length)
+        hasher.update(len(content).to_bytes(8, "little"))
+        hasher.update(content)
+    return hasher.hexdigest()
