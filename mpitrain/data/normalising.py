@@ -34,8 +34,7 @@ class FrameNormaliser:
     def measured(
         cls, pieces: Iterable[tuple[int, Array]], offsets: Array, groups: Array, dims: int
     ) -> "FrameNormaliser":
-        """A normaliser by the groups' own statistics, over all frames in `pieces`: (number of the first frame,
-        rows)."""
+        """A normaliser by the groups' own statistics, over all `pieces`: number of the first frame, and rows."""
         count = int(groups.max()) + 1
         frames = np.bincount(groups, np.diff(offsets), count)[:, None]
         sums, squares = np.zeros((count, dims)), np.zeros((count, dims))
@@ -57,8 +56,7 @@ def stored(attributes: Attributes, channels: int, dtype: np.dtype | type) -> tup
 
 
 def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
-    """Mean and scale [channels] of images. Raises BadInput naming data.normalise if its value applies only to
-    frames."""
+    """Mean and scale [channels] of images. Raises BadInput naming data.normalise if its value is for frames only."""
     if how in ("speaker", "utterance"):
         raise BadInput(f"data.normalise = {how}: images have none; corpus, mean, unit or none")
     if how == "corpus":

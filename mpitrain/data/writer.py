@@ -10,15 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import (
-    DIGITS,
-    digest,
-    provisional_name,
-    publish,
-    shard_name,
-    utterance_arrays,
-    write_shard,
-)
+from mpitrain.data.shards import DIGITS, digest, provisional_name, publish, shard_name, utterance_arrays, write_shard
 from mpitrain.data.validation import Attributes
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -65,8 +57,7 @@ class ShardWriter:
         self._bytes += inputs.nbytes
 
     def finish(self) -> int:
-        """Write the last shard and give all shards their names; return their number. Raises BadInput without
-        samples."""
+        """Write the last shard and name all shards; return their number. Raises BadInput if there are no samples."""
         if self._inputs:
             self._write()
         if not self._shards:

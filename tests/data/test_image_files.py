@@ -81,7 +81,7 @@ def test_class_names_come_in_order() -> None:
     assert class_names("\n".join(names).encode() + b"\n\n", labels, WORDS) == names
     meta = pickle.dumps({b"label_names": [name.encode() for name in names], b"num_vis": 3072}, protocol=2)
     assert class_names(meta, labels, HERE) == names
-    with pytest.raises(BadInput, match="names.txt: 9 names of 10 classes"):
+    with pytest.raises(BadInput, match=r"names\.txt: 9 names of 10 classes"):
         class_names("\n".join(names[1:]).encode(), labels, WORDS)
 
 
@@ -159,7 +159,7 @@ def test_a_wrong_python_batch_is_named(batch: Any, line: str) -> None:
     ],
 )
 def test_a_wrong_binary_batch_is_named(content: bytes, line: str) -> None:
-    with pytest.raises(BadInput, match=f"^batch.bin: .*{line}"):
+    with pytest.raises(BadInput, match=rf"^batch\.bin: .*{line}"):
         parse(content, LABELS["cifar10"], RECORDS)
 
 

@@ -1,6 +1,8 @@
 """Shards: what is read is what was written, or one line names the file."""
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.reader import read_shard
-from mpitrain.data.shards import folder_parts, shard_name, write_shard
+from mpitrain.data.shards import folder_parts, set_attributes, shard_name, write_shard
 from mpitrain.errors import BadInput
 
 NAME = shard_name("train", 0, 1)
@@ -208,3 +210,51 @@ def test_utterances_keep_their_names(tmp_path: Path) -> None:
     for bad in (["ann", "ann"], ["ann", "b c"], ["ann"], ["ann", ""]):
         with pytest.raises(BadInput, match="keys must name each of 2"):
             write_shard(path, "frames", {**arrays, "keys": np.char.encode(bad)}, {"classes": 1})
+
+
+def test_attributes_are_set_in_place(tmp_path: Path) -> None:
+    """The arrays stay, removed attributes are gone, and the file grows by no more than the new ones."""
+    path, arrays, mean = tmp_path / NAME, frames([300, 200]), np.zeros(3, np.float32)
+    write_shard(path, "frames", arrays, {"classes": 5, "notes": "first", "more": 1})
+    before, inode = path.stat().st_size, path.stat().st_ino
+    set_attributes(path, {"classes": 7, "mean": mean, "standard_deviation": mean + 1, "notes": None, "unknown": None})
+    shard = read_shard(path)
+    assert shard.attributes["classes"] == 7 and np.array_equal(shard.attributes["mean"], mean)
+    assert shard.attributes["more"] == 1 and "notes" not in shard.attributes
+    assert all(np.array_equal(shard.arrays[name], array) for name, array in arrays.items())
+    assert path.stat().st_ino == inode and path.stat().st_size < before + 4096
+
+
+SETTING = """
+import os, resource, sys
+from pathlib import Path
+from mpitrain.data import shards
+from mpitrain.errors import BadInput
+path, how = Path(sys.argv[1]), sys.argv[2]
+if how == "killed":
+    shards.attributes_digest = lambda plain: os._exit(9)
+else:
+    limit = path.stat().st_size + 100
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    shards.set_attributes(path, {"classes": 7, "notes": "n" * 1000})
+except BadInput as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("killed", 9), ("full", 0)])
+def test_attributes_that_are_set_by_half_are_noticed(
+    tmp_path: Path, how: str, status: int, run_command: Callable[..., Any]
+) -> None:
+    """After a kill the shard is refused; where there is no room nothing is begun."""
+    path = tmp_path / NAME
+    write_shard(path, "images", images(50), {"classes": 5})
+    ended = run_command([sys.executable, "-c", SETTING, str(path), how], 60)
+    assert ended.status == status, ended.err
+    if how == "full":
+        assert ended.out.strip() == f"{path}: cannot be written: File too large"
+        assert read_shard(path).attributes["classes"] == 5
+    else:
+        with pytest.raises(BadInput, match="cannot be read"):
+            read_shard(path)

@@ -1,10 +1,10 @@
 """Read named arrays from a file: an npz archive without pickles, or any HDF5 file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, TypeAlias
 from zipfile import ZipInfo
 
 import h5py
@@ -17,42 +17,41 @@ from mpitrain.flat import Array
 HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
 
 
-class FileArray(Protocol):
-    """An array in a file, which is read by slicing."""
+FileArray: TypeAlias = h5py.Dataset | np.ndarray  #: an array that is read by slicing
 
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
-    @property
-    def dtype(self) -> np.dtype: ...
+class FileArrays(NamedTuple):
+    """The arrays of a file. `whole`: each is read completely at first use."""
 
-    def __getitem__(self, rows: slice) -> Array: ...
+    path: Path
+    names: Sequence[str]
+    read: Callable[[str], FileArray]
+    whole: bool
+
+    def require(self, name: str) -> FileArray:
+        """The array of that name. Raises BadInput naming the file and the arrays that it has."""
+        if name not in self.names:
+            raise BadInput(f"{self.path}: has no array {name}, but {', '.join(sorted(self.names)) or 'none'}")
+        return self.read(name)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Mapping[str, FileArray]]:
-    """The arrays of a file by name. Raises BadInput naming the file."""
+def opened(path: Path) -> Iterator[FileArrays]:
+    """The arrays of a file, those in groups of HDF5 as group/name. Raises BadInput naming the file."""
     with naming(f"{path}: cannot be read", Exception):
         regular_size(path)
         with path.open("rb") as file:
             begins = file.read(8)
         if begins == HDF5:
             with hdf5.opened(path) as stored:
-                yield _DataSets(stored)
+                yield FileArrays(path, hdf5.names(stored), partial(hdf5.data_set, stored), whole=False)
         elif begins.startswith(ZIP):
             with np.load(path, allow_pickle=False) as archive:
                 _require_room(archive.zip.infolist(), path)
                 version = version_of(path.stat())
-                yield {name: _Member(path, name, version) for name in archive.files}
+                yield FileArrays(path, archive.files, lambda name: _loaded(path, name, version), whole=True)
         else:
             raise BadInput(f"{path}: {'neither npz nor HDF5' if begins else 'is empty'}")
-
-
-def require(arrays: Mapping[str, FileArray], name: str, path: Path) -> FileArray:
-    """The array of that name. Raises BadInput naming the file and the arrays that it has."""
-    if name not in arrays:
-        raise BadInput(f"{path}: has no array {name}, but {', '.join(sorted(arrays)) or 'none'}")
-    return arrays[name]
 
 
 def _require_room(members: list[ZipInfo], path: Path) -> None:
@@ -63,41 +62,8 @@ def _require_room(members: list[ZipInfo], path: Path) -> None:
             raise ValueError(f"{member.filename} would take {member.file_size:,} bytes")
 
 
-class _DataSets(Mapping[str, FileArray]):
-    """The data sets of an HDF5 file, including those in groups, as group/name."""
-
-    def __init__(self, file: h5py.File) -> None:
-        self._file = file
-
-    def __getitem__(self, name: str) -> FileArray:
-        return hdf5.data_set(self._file, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(hdf5.names(self._file))
-
-    def __len__(self) -> int:
-        return len(hdf5.names(self._file))
-
-
-class _Member:
-    """An array of an npz archive. It is read completely at first use, since this is what verifies its checksum."""
-
-    def __init__(self, path: Path, name: str, version: Version) -> None:
-        self._found = path, name, version
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return _loaded(*self._found).shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return _loaded(*self._found).dtype
-
-    def __getitem__(self, rows: slice) -> Array:
-        return _loaded(*self._found)[rows]
-
-
 @lru_cache(maxsize=4)
 def _loaded(path: Path, name: str, version: Version) -> Array:
+    """An array of an npz archive, read completely, since this is what verifies its checksum."""
     with np.load(path, allow_pickle=False) as archive:
         return np.asarray(archive[name])

@@ -1,7 +1,6 @@
 """`prepare arrays`: make a corpus from the arrays of an npz archive or the data sets of any HDF5 file."""
 
 import argparse
-from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.importers.array_files import FileArray, opened, require
+from mpitrain.data.importers.array_files import FileArray, FileArrays, opened
 from mpitrain.data.importers.options import add_common, require_least
 from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, shard_lengths
 from mpitrain.data.shards import shard_name
@@ -42,8 +41,7 @@ class Names(NamedTuple):
 
 
 class ArrayChunk(NamedTuple):
-    """Samples `start` to `stop` of a file's arrays; for frames, whole utterances from `first` on, with their
-    `lengths`."""
+    """Samples `start` to `stop` of a file's arrays; for frames, whole utterances of `lengths` from `first` on."""
 
     path: str
     names: Names
@@ -85,15 +83,9 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
     said = [name for name in ("utterances", "lengths", "speakers") if getattr(options, name)]
     if said and kind == "images":
         raise BadInput(f"--{said[0]}: images have none")
-    names = Names(
-        kind,
-        options.images or options.features,
-        options.targets,
-        options.utterances,
-        options.lengths,
-        options.speakers,
-        options.channels_first,
-    )
+    inputs = options.images or options.features
+    divided = options.utterances, options.lengths, options.speakers
+    names = Names(kind, inputs, options.targets, *divided, options.channels_first)
     return plan(options.source, names, options.parts.split(","), options.classes)
 
 
@@ -114,18 +106,16 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
 def _chunks(path: Path, names: Names) -> list[ArrayChunk]:
     """The shards of a part."""
     with opened(path) as arrays:
-        inputs, targets = (require(arrays, name, path) for name in (names.inputs, names.targets))
+        inputs, targets = (arrays.require(name) for name in (names.inputs, names.targets))
         (_check_images if names.kind == "images" else _check_features)(inputs, names.inputs, path)
         _check_targets(targets, names.targets, len_of(inputs), path)
         each = int(np.prod(inputs.shape[1:])) * (1 if names.kind == "images" else 4)
-        smallest = (
-            LARGEST if isinstance(arrays, dict) else SMALLEST
-        )  # every process reads a whole npz, so use as few as possible
+        smallest = LARGEST if arrays.whole else SMALLEST  # as few as possible: each process reads everything
         ends = np.cumsum([0, *shard_lengths(len_of(inputs), each, smallest)])
         if names.kind == "images":
             return [ArrayChunk(str(path), names, int(a), int(b)) for a, b in pairwise(ends)]
         offsets = _offsets(arrays, names, len_of(inputs), path)
-        if names.speakers and require(arrays, names.speakers, path).shape != (len(offsets) - 1,):
+        if names.speakers and arrays.require(names.speakers).shape != (len(offsets) - 1,):
             raise BadInput(
                 f"{path}: {names.speakers} does not name the speaker of each of {len(offsets) - 1} utterances"
             )
@@ -164,12 +154,12 @@ def _described(array: FileArray) -> str:
     return f"{array.dtype} [{', '.join(map(str, array.shape))}]"
 
 
-def _offsets(arrays: Mapping[str, FileArray], names: Names, frames: int, path: Path) -> Array:
+def _offsets(arrays: FileArrays, names: Names, frames: int, path: Path) -> Array:
     """Offsets at which utterances begin, int64 [n+1]."""
     name = names.utterances or names.lengths
     if not name:
         return np.arange(frames + 1)
-    found = require(arrays, name, path)
+    found = arrays.require(name)
     if found.dtype.kind not in "iu" or len(found.shape) != 1:
         raise BadInput(f"{path}: {name} is {_described(found)}; expected whole numbers, one an utterance")
     offsets = np.asarray(found[:]).astype(np.int64)
@@ -183,17 +173,17 @@ def _offsets(arrays: Mapping[str, FileArray], names: Names, frames: int, path: P
 def _shard(classes: int | None, chunk: ArrayChunk) -> dict[str, Array]:
     path, names, rows = Path(chunk.path), chunk.names, slice(chunk.start, chunk.stop)
     with opened(path) as arrays:
-        inputs, targets = np.asarray(arrays[names.inputs][rows]), np.asarray(arrays[names.targets][rows]).reshape(-1)
+        inputs, targets = (np.asarray(arrays.require(name)[rows]) for name in (names.inputs, names.targets))
         low, high, limit = int(targets.min()), int(targets.max()), classes or CLASSES
         if low < 0 or high >= limit:
             raise BadInput(f"{path}: {names.targets} holds {low if low < 0 else high}; classes are 0 to {limit - 1:,}")
-        targets = targets.astype(np.int32)
+        targets = targets.reshape(-1).astype(np.int32)
         if names.kind == "images":
             return {"images": _images(inputs, names.channels_first), "targets": targets}
         utterances = np.cumsum([0, *chunk.lengths])
         found = {"features": _features(inputs, chunk), "targets": targets, "utterances": utterances}
         if names.speakers:
-            numbers = np.unique(arrays[names.speakers][:], return_inverse=True)[1]
+            numbers = np.unique(arrays.require(names.speakers)[:], return_inverse=True)[1]
             found["speakers"] = numbers[chunk.first : chunk.first + len(chunk.lengths)].astype(np.int32)
         return found
 

@@ -29,8 +29,7 @@ LARGEST_FILE, LARGEST_ARCHIVE = 1 << 28, 1 << 30  # bytes, unpacked; the publish
 
 
 class LabelSet(NamedTuple):
-    """A set of labels and its place in the files: key of the pickle, byte among a record's `record_bytes`, and
-    names."""
+    """A set of labels and where it stands: key of the pickle, byte among a record's `record_bytes`, and names."""
 
     source: str
     classes: int
@@ -174,8 +173,7 @@ def _recorded(content: bytes, labels: LabelSet, path: Path) -> tuple[Array, list
 
 
 def class_names(content: bytes, labels: LabelSet, path: Path) -> list[str]:
-    """The names of the classes: words in a .txt file, else pickled. Raises BadInput naming `path`, which is not
-    read."""
+    """The names of the classes: words in a .txt file, else pickled. Raises BadInput naming `path`, not read."""
     if path.suffix == ".txt":
         names = content.decode(errors="replace").split()
     else:

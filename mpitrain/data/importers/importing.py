@@ -151,8 +151,7 @@ class Importing:
         return [future.result() for future in submitted]
 
     def _look(self, waiting: "set[Future[Result]]", mine: int) -> int:
-        """How many actions all ranks have done. Raises BadInput if one failed, KeyboardInterrupt after a stop
-        request."""
+        """How many actions all ranks have done. Raises BadInput if one failed, KeyboardInterrupt when stopped."""
         fault: BaseException | None = None
         if waiting:
             finished, _ = wait(waiting, TICK)

@@ -12,22 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpitrain.data.importers import recorded
 from mpitrain.data.importers.kaldi_archive import Archives, Pointer, places
 from mpitrain.data.importers.options import add_common, require_least
 from mpitrain.data.importers.plan import CorpusPlan
-from mpitrain.data.importers.recorded import (
-    Chunk,
-    ImportedUtterance,
-    add_matching,
-    add_parts,
-    alike,
-    chunks,
-    left_out,
-    parts_of,
-    shard,
-    speakers_of,
-    split_off,
-)
+from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
@@ -71,7 +60,7 @@ def add_parser(sources: Subparsers) -> None:
         metavar="FILE",
         help="an integer per frame, for all splits: scp, ark, ark.gz",
     )
-    add_parts(parser, "data folder")
+    recorded.add_parts(parser, "data folder")
     parser.add_argument(
         "--cmvn",
         choices=("none", "scp", "speaker", "utterance"),
@@ -79,7 +68,7 @@ def add_parser(sources: Subparsers) -> None:
         help="subtract the mean given by cmvn.scp, or that of the speaker or utterance; default: none",
     )
     parser.add_argument("--norm-vars", action="store_true", help="with --cmvn: also divide by the standard deviation")
-    add_matching(parser)
+    recorded.add_matching(parser)
     add_common(parser, _planned)
 
 
@@ -88,7 +77,7 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
     if options.norm_vars and options.cmvn == "none":
         raise BadInput("--norm-vars: goes with --cmvn")
     how = KaldiOptions(options.cmvn, options.norm_vars, options.tolerance, options.classes)
-    sources, held_out = parts_of(options)
+    sources, held_out = recorded.parts_of(options)
     return plan(sources, options.alignments, how, held_out, options.seed)
 
 
@@ -113,14 +102,14 @@ def plan(
     with Archives() as archives:
         for part, source in sources.items():
             parts[part], missing = _utterances(source, aligned, how.cmvn == "scp", archives)
-            notes += left_out(missing, len(parts[part]) + len(missing), f"of {source} have no alignment")
+            notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no alignment")
         dims = archives.matrix(parts["train"][0].where.features).shape[1]
-    parts = split_off(parts, held_out, seed)
+    parts = recorded.split_off(parts, held_out, seed)
     attributes: dict[str, Value] = {"source": f"Kaldi features of {sources['train']}"}
     if how.classes is not None:
         attributes["classes"] = how.classes
     prepared = {"cmvn": how.cmvn, "norm_vars": how.variance}
-    shards = chunks(parts, 4 * dims, whole_speakers=how.cmvn == "speaker")
+    shards = recorded.chunks(parts, 4 * dims, whole_speakers=how.cmvn == "speaker")
     return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how, dims), (how, dims), notes, prepared)
 
 
@@ -130,7 +119,7 @@ def _utterances(
     """The utterances with an alignment, and the keys of those without."""
     folder = source if source.is_dir() else source.parent
     features = places(source / "feats.scp" if source.is_dir() else source)
-    speakers = speakers_of(folder)
+    speakers = recorded.speakers_of(folder)
     sums = places(folder / "cmvn.scp") if cmvn else {}
     found, missing = [], []
     for key, place in features.items():
@@ -166,7 +155,7 @@ def _shard(how: KaldiOptions, dims: int, chunk: Chunk[StoredUtterance]) -> dict[
         (features if how.cmvn == "none" else normalise(features, own[number], how.variance), targets)
         for number, (features, targets) in enumerate(pairs)
     )
-    return shard(chunk, normalised)
+    return recorded.shard(chunk, normalised)
 
 
 def _pair(
@@ -176,7 +165,7 @@ def _pair(
     where = f"{utterance.where.features}: utterance {utterance.key}"
     if features.shape[1] != dims:
         raise BadInput(f"{where}: {features.shape[1]} features a frame, others have {dims}")
-    return alike(features, archives.integers(utterance.where.alignment), how.tolerance, how.classes, where)
+    return recorded.alike(features, archives.integers(utterance.where.alignment), how.tolerance, how.classes, where)
 
 
 def _own_sums(features: list[Array], chunk: Chunk[StoredUtterance], cmvn: str) -> dict[int, Array]:

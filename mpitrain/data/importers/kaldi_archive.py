@@ -24,8 +24,7 @@ _POINTER = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?:\[(?P<cut>[\d:, ]*)
 
 
 class Pointer(NamedTuple):
-    """Where an object begins; `cut` is Kaldi's range of rows and columns, "0:99" or "0:99,3:5", with both ends
-    included."""
+    """Where an object begins; `cut` is Kaldi's range of rows and columns, "0:99" or "0:99,3:5", ends included."""
 
     path: str
     offset: int = 0
@@ -64,8 +63,7 @@ def script(path: Path) -> Iterator[tuple[str, Pointer]]:
 
 
 def table(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The words of each line that is not blank, with its number from 1. Raises BadInput naming a line that is not
-    text."""
+    """The words of each line that is not blank, with its number from 1. Raises BadInput naming one that is not text."""
     with naming(path), naming(f"{path}: not text in UTF-8", UnicodeDecodeError), path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if "\0" in line:

@@ -40,8 +40,7 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
 
 
 def plan(folder: Path, classes: int = 10) -> CorpusPlan:
-    """The plan for a folder with `train-images-idx3-ubyte` and the other three files. Raises BadInput naming a missing
-    one."""
+    """The plan for a folder with `train-images-idx3-ubyte` and three others. Raises BadInput naming a missing one."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
     chunks = {

@@ -24,8 +24,7 @@ def speech(options: argparse.Namespace) -> int:
 
 
 def _alone(action: Callable[[], None]) -> int:
-    """Run an action that needs a single process; return the exit status. Raises BadInput on all ranks if there are
-    several."""
+    """Run an action that needs a single process; return the exit status. Several raise BadInput on all ranks."""
 
     def once() -> int:
         action()

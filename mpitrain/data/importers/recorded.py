@@ -85,8 +85,7 @@ def parts_of(options: argparse.Namespace) -> tuple[dict[str, Path], dict[str, in
 
 
 def speakers_of(folder: Path) -> dict[str, str]:
-    """The speaker of each key from a folder's utt2spk, empty if there is no such file. Raises BadInput naming the
-    line."""
+    """The speaker of each key by a folder's utt2spk, none if there is no such file. Raises BadInput naming the line."""
     path, found = folder / "utt2spk", {}
     for number, words in table(path) if path.exists() else ():
         if len(words) != 2:

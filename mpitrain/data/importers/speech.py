@@ -24,15 +24,7 @@ from mpitrain.data.importers.espeak import RATE, Voice
 from mpitrain.data.importers.features import SHIFT, preparation
 from mpitrain.data.importers.labels import Numbering
 from mpitrain.data.importers.processes import processes, unbroken
-from mpitrain.data.importers.utterances import (
-    PARTS,
-    PhoneState,
-    SpeechRecipe,
-    Utterance,
-    choose,
-    speakers,
-    utterance,
-)
+from mpitrain.data.importers.utterances import PARTS, PhoneState, SpeechRecipe, Utterance, choose, speakers, utterance
 from mpitrain.data.normalising import moments, statistics
 from mpitrain.data.shards import NAMES, PREPARATION
 from mpitrain.data.validation import Attributes, Value
@@ -95,8 +87,7 @@ def prepare_speech(
 
 
 class SpokenPart:
-    """The utterances of a part before its classes are known: features in a temporary file, states numbered in order of
-    appearance."""
+    """The utterances of a part before its classes are known: features in a file, states in order of appearance."""
 
     def __init__(self, path: Path, dims: int) -> None:
         self._path, self._dims = path, dims

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpitrain.data.importers import recorded
 from mpitrain.data.importers.features import (
     ENDINGS,
     SHIFT,
@@ -23,19 +24,7 @@ from mpitrain.data.importers.kaldi_archive import script
 from mpitrain.data.importers.labels import Numbering, UtteranceLabels, classes_of, read_frames, read_segments
 from mpitrain.data.importers.options import add_common, require_least
 from mpitrain.data.importers.plan import CorpusPlan
-from mpitrain.data.importers.recorded import (
-    Chunk,
-    ImportedUtterance,
-    add_matching,
-    add_parts,
-    alike,
-    chunks,
-    left_out,
-    parts_of,
-    shard,
-    speakers_of,
-    split_off,
-)
+from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
 from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput
@@ -79,10 +68,10 @@ def add_parser(sources: Subparsers) -> None:
     parser.add_argument(
         "--background", metavar="LABEL", help="label of frames outside all segments; default: such frames are an error"
     )
-    add_parts(parser, "folder or list")
+    recorded.add_parts(parser, "folder or list")
     parser.add_argument("--bins", type=int, default=23, help="log-mel features per frame; default: 23")
     parser.add_argument("--deltas", action="store_true", help="add first and second order deltas")
-    add_matching(parser)
+    recorded.add_matching(parser)
     add_common(parser, _planned)
 
 
@@ -91,7 +80,7 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
     if options.background is not None and not options.segments:
         raise BadInput("--background: goes with --segments")
     how = RecordingOptions(options.bins, options.deltas, options.tolerance, options.classes)
-    sources, held_out = parts_of(options)
+    sources, held_out = recorded.parts_of(options)
     return plan(
         sources,
         options.segments or options.frames,
@@ -123,7 +112,7 @@ def plan(
     rates: dict[int, str] = {}
     for part, source in sources.items():
         parts[part], missing = _utterances(source, labels, label_file, rates)
-        notes += left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
+        notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
     how = replace(how, rate=next(iter(rates)), background=fill)
     dims = _features(np.zeros(how.rate), how).shape[1]  # reports anything that is missing, in one line
     attributes: dict[str, Value] = {"source": f"log-mel features of {sources['train']}"}
@@ -131,7 +120,7 @@ def plan(
         attributes |= {"classes": how.classes or len(names)}
     if names:
         attributes[NAMES] = " ".join(names)
-    shards = chunks(split_off(parts, held_out, seed), 4 * dims)
+    shards = recorded.chunks(recorded.split_off(parts, held_out, seed), 4 * dims)
     prepared = preparation(how.rate, how.bins, how.deltas)
     return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how), how, notes, prepared)
 
@@ -155,7 +144,7 @@ def _utterances(
 ) -> tuple[list[ImportedUtterance[LabelledRecording]], list[str]]:
     """The utterances with labels, and the keys of those without."""
     recordings = _recordings(source, labels)
-    speakers = speakers_of(source if source.is_dir() else source.parent)
+    speakers = recorded.speakers_of(source if source.is_dir() else source.parent)
     found = []
     for key, path in recordings.items():
         if key in labels:
@@ -202,7 +191,7 @@ def _files(chunk: Chunk[LabelledRecording]) -> Iterator[Path]:
 
 def _shard(how: RecordingOptions, chunk: Chunk[LabelledRecording]) -> dict[str, Array]:
     """The arrays of a shard. Raises BadInput naming the recording."""
-    return shard(chunk, [_pair(utterance, how) for utterance in chunk.utterances])
+    return recorded.shard(chunk, [_pair(utterance, how) for utterance in chunk.utterances])
 
 
 def _pair(utterance: ImportedUtterance[LabelledRecording], how: RecordingOptions) -> tuple[Array, Array]:
@@ -211,7 +200,7 @@ def _pair(utterance: ImportedUtterance[LabelledRecording], how: RecordingOptions
     features = _features(samples, how)
     times = frame_centres(len(samples), how.rate) / how.rate
     name = f"{where.path}: by {where.label_file}"
-    return alike(features, where.labels.at(times, how.background, name), how.tolerance, how.classes, name)
+    return recorded.alike(features, where.labels.at(times, how.background, name), how.tolerance, how.classes, name)
 
 
 def _features(samples: Array, how: RecordingOptions) -> Array:
