@@ -48,14 +48,12 @@ class Shard(NamedTuple):
 
 
 class OpenFiles:
-    """The open shards, at most `most`; beyond that the least recently read one is closed.
+    """The open shards, at most 1/SHARE of the files that a process may open, since it reads several parts and MPI needs
+    files, too; beyond that the least recently read one is closed."""
 
-    The default is 1/SHARE of the files that a process may open, since it reads several parts and MPI needs files, too.
-    """
-
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self) -> None:
         allowed = getrlimit(RLIMIT_NOFILE)[0]
-        self._most = most or (MOST if allowed == RLIM_INFINITY else min(max(allowed // SHARE, LEAST), MOST))
+        self._most = MOST if allowed == RLIM_INFINITY else min(max(allowed // SHARE, LEAST), MOST)
         self._files = WeakKeyDictionary[ShardFile, None]()  # the most recently used one is last
 
     def use(self, file: "ShardFile") -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mpitrain.__main__ import parser
 from mpitrain.data.importers import recorded
 from mpitrain.data.importers.features import frame_centres, log_mel, with_deltas
-from mpitrain.data.importers.labels import Numbering, classes_of, read_frames, read_segments
+from mpitrain.data.importers.labels import classes_of, read_frames, read_segments
 from mpitrain.data.importers.wav import RecordingOptions, plan
 from mpitrain.errors import BadInput
 
@@ -192,7 +192,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pyt
 def test_segments_that_cannot_be(tmp_path: Path, lines: str, said: str) -> None:
     (tmp_path / "labels").write_text(lines)
     with pytest.raises(BadInput) as caught:
-        read_segments(tmp_path / "labels", Numbering())
+        read_segments(tmp_path / "labels", {})
     assert said in str(caught.value) and str(tmp_path / "labels") in str(caught.value)
 
 
@@ -216,13 +216,13 @@ def test_any_label_file_is_refused_or_read(tmp_path: Path, content: bytes) -> No
     path = tmp_path / "labels"
     path.write_bytes(content)
     for read in (read_frames, read_segments):
-        numbering = Numbering()
+        numbers: dict[str, int] = {}
         try:
-            found = read(path, numbering)
+            found = read(path, numbers)
         except BadInput as error:
             assert str(path) in str(error) and "\n" not in str(error)
             continue
-        classes, _ = classes_of(numbering.names)
+        classes, _ = classes_of(list(numbers))
         for labels in found.values():
             assert (classes[labels.targets] >= 0).all()
             if labels.starts is not None:

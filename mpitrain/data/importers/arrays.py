@@ -107,8 +107,7 @@ def _chunks(path: Path, names: Names) -> list[ArrayChunk]:
     """The shards of a part."""
     with opened(path) as arrays:
         inputs, targets = (arrays.require(name) for name in (names.inputs, names.targets))
-        (_check_images if names.kind == "images" else _check_features)(inputs, names.inputs, path)
-        _check_targets(targets, names.targets, len_of(inputs), path)
+        _check(inputs, targets, names, path)
         each = int(np.prod(inputs.shape[1:])) * (1 if names.kind == "images" else 4)
         smallest = LARGEST if arrays.whole else SMALLEST  # as few as possible: each process reads everything
         ends = np.cumsum([0, *shard_lengths(len_of(inputs), each, smallest)])
@@ -131,23 +130,21 @@ def len_of(array: FileArray) -> int:
     return int(array.shape[0]) if array.shape else 0
 
 
-def _check_images(images: FileArray, name: str, path: Path) -> None:
-    if images.dtype != np.uint8 or len(images.shape) not in (3, 4):
-        raise BadInput(f"{path}: {name} is {_described(images)}; images are uint8 [n, h, w] or [n, h, w, channels]")
-
-
-def _check_features(features: FileArray, name: str, path: Path) -> None:
-    if features.dtype.kind not in "fiu" or len(features.shape) != 2:
-        raise BadInput(f"{path}: {name} is {_described(features)}; features are numbers [frames, dims]")
-
-
-def _check_targets(targets: FileArray, name: str, samples: int, path: Path) -> None:
+def _check(inputs: FileArray, targets: FileArray, names: Names, path: Path) -> None:
+    if names.kind == "images":
+        fits = inputs.dtype == np.uint8 and len(inputs.shape) in (3, 4)
+        wanted = "images are uint8 [n, h, w] or [n, h, w, channels]"
+    else:
+        fits = inputs.dtype.kind in "fiu" and len(inputs.shape) == 2
+        wanted = "features are numbers [frames, dims]"
+    if not fits:
+        raise BadInput(f"{path}: {names.inputs} is {_described(inputs)}; {wanted}")
     if targets.dtype.kind not in "iu" or targets.shape[1:] not in ((), (1,)) or not targets.shape:
-        raise BadInput(f"{path}: {name} is {_described(targets)}; targets are whole numbers, one a sample")
-    if len_of(targets) != samples:
-        raise BadInput(f"{path}: {len_of(targets):,} targets in {name} for {samples:,} samples")
-    if not samples:
-        raise BadInput(f"{path}: {name} is empty")
+        raise BadInput(f"{path}: {names.targets} is {_described(targets)}; targets are whole numbers, one a sample")
+    if len_of(targets) != len_of(inputs):
+        raise BadInput(f"{path}: {len_of(targets):,} targets in {names.targets} for {len_of(inputs):,} samples")
+    if not len_of(inputs):
+        raise BadInput(f"{path}: {names.targets} is empty")
 
 
 def _described(array: FileArray) -> str:

@@ -27,7 +27,9 @@ def read_matrix(file: BinaryIO) -> Array:
         return _text_matrix(file)
     if kind not in SIZES:
         raise ValueError("integers, not a matrix")
-    return _decoded(head + _whole(file, length))
+    import kaldiio
+
+    return next(kaldiio.load_ark(io.BytesIO(b"- " + head + _whole(file, length))))[1]
 
 
 def read_integers(file: BinaryIO) -> Array:
@@ -103,12 +105,6 @@ def _whole(file: BinaryIO, length: int) -> bytes:
     if len(content) < length:
         raise ValueError(f"truncated: {length:,} bytes should follow, there are {len(content):,}")
     return content
-
-
-def _decoded(content: bytes) -> Array:
-    import kaldiio
-
-    return next(kaldiio.load_ark(io.BytesIO(b"- " + content)))[1]
 
 
 def _text_matrix(file: BinaryIO) -> Array:

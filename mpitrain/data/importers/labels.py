@@ -5,10 +5,8 @@ key, start, end and label, or, as in NIST's CTM, key, channel, start, duration a
 labels are integers, they are the class numbers; otherwise they are numbered in alphabetical order.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -45,25 +43,6 @@ class UtteranceLabels:
         return np.where(inside, self.targets[number], background if background is not None else 0).astype(np.int32)
 
 
-Name = TypeVar("Name", bound=Hashable)
-
-
-class Numbering(Generic[Name]):
-    """Numbers names from 0 in order of appearance."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Name, int] = {}
-
-    def number(self, name: Name) -> int:
-        """The number of a name, which may be new."""
-        return self._numbers.setdefault(name, len(self._numbers))
-
-    @property
-    def names(self) -> list[Name]:
-        """The names by their numbers."""
-        return list(self._numbers)
-
-
 def classes_of(names: list[str]) -> tuple[Array, list[str]]:
     """The class of each label, and the names of the classes unless they are integers."""
     if all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
@@ -73,18 +52,19 @@ def classes_of(names: list[str]) -> tuple[Array, list[str]]:
     return np.array([place[name] for name in names], np.int32), order
 
 
-def read_frames(path: Path, numbering: Numbering[str]) -> dict[str, UtteranceLabels]:
-    """The labels of each key, as numbers from `numbering`. Raises BadInput naming the line."""
+def read_frames(path: Path, numbers: dict[str, int]) -> dict[str, UtteranceLabels]:
+    """The labels of each key, by `numbers`, to which new labels are added. Raises BadInput naming the line."""
     found: dict[str, UtteranceLabels] = {}
     for number, (key, *names) in table(path):
         if key in found:
             raise BadInput(f"{path}, line {number}: {key} is there twice")
-        found[key] = UtteranceLabels(np.array([numbering.number(name) for name in names], np.int32))
+        targets = [numbers.setdefault(name, len(numbers)) for name in names]
+        found[key] = UtteranceLabels(np.array(targets, np.int32))
     return found
 
 
-def read_segments(path: Path, numbering: Numbering[str]) -> dict[str, UtteranceLabels]:
-    """The segments of each key, with numbers from `numbering`. Raises BadInput naming the line."""
+def read_segments(path: Path, numbers: dict[str, int]) -> dict[str, UtteranceLabels]:
+    """The segments of each key, labels by `numbers`, to which new ones are added. Raises BadInput naming the line."""
     rows: dict[str, list[tuple[float, float, int]]] = {}
     for number, words in table(path):
         if len(words) not in (4, 5):
@@ -96,7 +76,7 @@ def read_segments(path: Path, numbering: Numbering[str]) -> dict[str, UtteranceL
         end += start if len(words) == 5 else 0.0
         if not 0 <= start < end < np.inf:
             raise BadInput(f"{path}, line {number}: a segment from {start:g} to {end:g} s")
-        rows.setdefault(words[0], []).append((start, end, numbering.number(words[-1])))
+        rows.setdefault(words[0], []).append((start, end, numbers.setdefault(words[-1], len(numbers))))
     return {key: _in_order(path, key, own) for key, own in rows.items()}
 
 

@@ -74,14 +74,10 @@ def _part(classes: int, paths: tuple[Path, Path]) -> dict[str, Array]:
 
 def read_idx(path: Path, axes: int) -> Array:
     """Read a uint8 array with `axes` axes, gzipped or not. Raises BadInput naming the file."""
-    return parse_idx(read_bytes(path), axes, path)
-
-
-def read_bytes(path: Path) -> bytes:
-    """A file's content, unpacked if it is gzipped. Raises BadInput naming the file."""
     with naming(f"{path}: cannot be read", OSError, EOFError, zlib.error):
         content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(GZIP) else content
+        content = gzip.decompress(content) if content.startswith(GZIP) else content
+    return parse_idx(content, axes, path)
 
 
 def parse_idx(content: bytes, axes: int, path: Path) -> Array:

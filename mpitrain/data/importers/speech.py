@@ -22,7 +22,6 @@ from rich.table import Table
 
 from mpitrain.data.importers.espeak import RATE, Voice
 from mpitrain.data.importers.features import SHIFT, preparation
-from mpitrain.data.importers.labels import Numbering
 from mpitrain.data.importers.processes import processes, unbroken
 from mpitrain.data.importers.utterances import PARTS, PhoneState, SpeechRecipe, Utterance, choose, speakers, utterance
 from mpitrain.data.normalising import moments, statistics
@@ -64,14 +63,14 @@ def prepare_speech(
         if any(folder.glob("[!.]*.h5")):
             raise BadInput(f"{folder}: already holds shards; delete them to start over")
         with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
-            table = Numbering[PhoneState]()
+            numbers: dict[PhoneState, int] = {}
             spoken = {part: SpokenPart(Path(scratch) / part, recipe.dims) for part in PARTS}
             with Progress(console=console, transient=True) as bars, unbroken():
                 for part in PARTS:
                     seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
-                    _speak(spoken[part], table, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)
-            counts = np.bincount(np.concatenate(spoken["train"].states), minlength=len(table.names))
-            classes_of, names = choose(table.names, counts, classes)
+                    _speak(spoken[part], numbers, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)
+            counts = np.bincount(np.concatenate(spoken["train"].states), minlength=len(numbers))
+            classes_of, names = choose(list(numbers), counts, classes)
             attributes: dict[str, Value] = {
                 "classes": len(names),
                 NAMES: " ".join(names),
@@ -81,7 +80,7 @@ def prepare_speech(
             }
             for part in PARTS:
                 spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part), limit)
-    _report(console, spoken, len(names), len(table.names), time.monotonic() - began)
+    _report(console, spoken, len(names), len(numbers), time.monotonic() - began)
     if len(names) < classes:
         console.print(f"fewer classes than the {classes} wanted: this much speech has no more states", soft_wrap=True)
 
@@ -97,11 +96,11 @@ class SpokenPart:
         self.moments = moments(np.empty((0, dims), np.float32))
         self.frames = 0
 
-    def add(self, spoken: Utterance, numbering: Numbering[PhoneState]) -> None:
-        """Add an utterance. Only states that contain a frame are numbered."""
+    def add(self, spoken: Utterance, numbers: dict[PhoneState, int]) -> None:
+        """Add an utterance. Only states that contain a frame are added to `numbers`."""
         used, frames = np.unique(spoken.segments, return_inverse=True)
-        numbers = np.array([numbering.number(spoken.states[number]) for number in used], np.int32)
-        self.states.append(numbers[frames])
+        found = [numbers.setdefault(spoken.states[number], len(numbers)) for number in used]
+        self.states.append(np.array(found, np.int32)[frames])
         with writing(self._path):
             self._file.write(spoken.features.tobytes())
         self.moments = {name: np.add(self.moments[name], value) for name, value in moments(spoken.features).items()}
@@ -125,7 +124,7 @@ class SpokenPart:
 
 def _speak(
     spoken: SpokenPart,
-    table: Numbering[PhoneState],
+    numbers: dict[PhoneState, int],
     executor: Executor,
     make: Make,
     seconds: float,
@@ -134,17 +133,17 @@ def _speak(
     jobs: int,
 ) -> None:
     """Fill a part up to its length. Utterances are added in order, while later ones are already being synthesised."""
-    wanted, numbers = round(seconds / SHIFT), count()
+    wanted, places = round(seconds / SHIFT), count()
     bar = bars.add_task(f"speaking {part}", total=wanted)
     under_way: deque[Future[Utterance | None]] = deque()
     silent = 0
     while spoken.frames < wanted:
         expected = round((wanted - spoken.frames) * SHIFT / SECONDS_EACH)
         while len(under_way) < min(max(expected, jobs), AHEAD * jobs):
-            under_way.append(executor.submit(make, next(numbers)))
+            under_way.append(executor.submit(make, next(places)))
         made = under_way.popleft().result()
         if made is not None:
-            spoken.add(made, table)
+            spoken.add(made, numbers)
             bars.update(bar, completed=spoken.frames)
         elif (silent := silent + 1) == SILENT:
             raise BadInput(f"{part}: espeak-ng said nothing {SILENT} times")

@@ -21,7 +21,7 @@ from mpitrain.data.importers.features import (
     with_deltas,
 )
 from mpitrain.data.importers.kaldi_archive import script
-from mpitrain.data.importers.labels import Numbering, UtteranceLabels, classes_of, read_frames, read_segments
+from mpitrain.data.importers.labels import UtteranceLabels, classes_of, read_frames, read_segments
 from mpitrain.data.importers.options import add_common, require_least
 from mpitrain.data.importers.plan import CorpusPlan
 from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
@@ -81,15 +81,8 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
         raise BadInput("--background: goes with --segments")
     how = RecordingOptions(options.bins, options.deltas, options.tolerance, options.classes)
     sources, held_out = recorded.parts_of(options)
-    return plan(
-        sources,
-        options.segments or options.frames,
-        how,
-        held_out,
-        segments=options.segments is not None,
-        background=options.background,
-        seed=options.seed,
-    )
+    labels, given = options.segments or options.frames, options.segments is not None
+    return plan(sources, labels, how, held_out, segments=given, background=options.background, seed=options.seed)
 
 
 def plan(
@@ -129,12 +122,12 @@ def _labels(
     path: Path, segments: bool, background: str | None
 ) -> tuple[dict[str, UtteranceLabels], list[str], int | None]:
     """The labels of each key, the names of the classes unless they are integers, and the class of the background."""
-    numbering = Numbering[str]()
-    found = (read_segments if segments else read_frames)(path, numbering)
+    numbers: dict[str, int] = {}
+    found = (read_segments if segments else read_frames)(path, numbers)
     if not found:
         raise BadInput(f"{path}: is empty")
-    fill = None if background is None else numbering.number(background)
-    classes, names = classes_of(numbering.names)
+    fill = None if background is None else numbers.setdefault(background, len(numbers))
+    classes, names = classes_of(list(numbers))
     labels = {key: replace(own, targets=classes[own.targets]) for key, own in found.items()}
     return labels, names, None if fill is None else int(classes[fill])
 
@@ -170,17 +163,14 @@ def _recordings(source: Path, labels: dict[str, UtteranceLabels]) -> dict[str, s
         pairs = [(key, place.path) for key, place in script(source)]
     else:
         files = sorted(path for path in source.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
-        pairs = [(_key(path.relative_to(source).with_suffix(""), labels), str(path)) for path in files]
+        whole = [path.relative_to(source).with_suffix("").as_posix() for path in files]
+        keys = [key if key in labels else key.rpartition("/")[2] for key in whole]
+        pairs = list(zip(keys, map(str, files), strict=True))
     for key, path in pairs:
         if key in found:
             raise BadInput(f"{path}: is called {key}, as is {found[key]}; labels may name folders too: FOLDER/{key}")
         found[key] = path
     return found
-
-
-def _key(path: Path, labels: dict[str, UtteranceLabels]) -> str:
-    whole = path.as_posix()
-    return whole if whole in labels else path.name
 
 
 def _files(chunk: Chunk[LabelledRecording]) -> Iterator[Path]:
