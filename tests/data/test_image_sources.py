@@ -449,7 +449,7 @@ def _parsed(words: list[str]) -> Any:
 
 def _plan_of(options: Any) -> None:
     """What `prepare` does before anything is written."""
-    from mpitrain.data.importers.options import require_least
+    from mpitrain.data.importers.plan import require_least
 
     require_least(options, jobs=1)
     options.planning(options)

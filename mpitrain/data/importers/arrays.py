@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.array_files import FileArray, FileArrays, opened
-from mpitrain.data.importers.options import add_common, require_least
-from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, shard_lengths
+from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, add_common, require_least, shard_lengths
 from mpitrain.data.shards import shard_name
 from mpitrain.data.validation import CLASSES, Value
 from mpitrain.errors import BadInput

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.importers.options import add_common
 from mpitrain.data.importers.pickles import read_pickle
-from mpitrain.data.importers.plan import CorpusPlan
+from mpitrain.data.importers.plan import CorpusPlan, add_common
 from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, naming

@@ -21,8 +21,7 @@ from rich.progress import Progress
 
 from mpitrain.console import PLAIN_EVERY, open_console
 from mpitrain.data.check import Figures, figures, row, table_of_parts
-from mpitrain.data.importers.options import require_least
-from mpitrain.data.importers.plan import CorpusPlan, Task, digest_extents, portions
+from mpitrain.data.importers.plan import CorpusPlan, Task, digest_extents, portions, require_least
 from mpitrain.data.importers.processes import processes, unbroken
 from mpitrain.data.normalising import MOMENTS, STATISTICS, statistics
 from mpitrain.data.reader import ShardFile

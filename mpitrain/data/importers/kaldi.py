@@ -14,8 +14,7 @@ import numpy as np
 
 from mpitrain.data.importers import recorded
 from mpitrain.data.importers.kaldi_archive import Archives, Pointer, places
-from mpitrain.data.importers.options import add_common, require_least
-from mpitrain.data.importers.plan import CorpusPlan
+from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least
 from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, library

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.importers.options import add_common, require_least
-from mpitrain.data.importers.plan import CorpusPlan
+from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.importers.options import add_common, require_least
 from mpitrain.data.importers.pictures import load_picture, suffixes
-from mpitrain.data.importers.plan import CorpusPlan, shard_lengths
+from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least, shard_lengths
 from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, printable

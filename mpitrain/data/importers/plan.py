@@ -1,4 +1,4 @@
-"""The plan of an import, the identity of its source, and how one process makes one of its shards.
+"""The plan of an import, the options of all importers, the identity of a source, and how one process makes one shard.
 
 Worker processes load this module; nothing in it depends on other processes or ranks.
 
@@ -7,6 +7,7 @@ replaced by an older one of the same size, or its time is set back, and a copy o
 Reading everything once costs less than an import, which reads it too.
 """
 
+import argparse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ import xxhash
 from mpitrain.data.normalising import moments
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import provisional_name, shard_name, write_shard
-from mpitrain.data.validation import KINDS, Value
+from mpitrain.data.validation import CLASSES, KINDS, Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, Version, version_of
 from mpitrain.flat import Array
@@ -108,6 +109,25 @@ class Task(Generic[Source]):
         own = moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
         classes = int(arrays["targets"].max(initial=0)) + 1
         write_shard(self.provisional, self.kind, arrays, {"classes": classes, **own, **self.attributes})
+
+
+def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Namespace], CorpusPlan]) -> None:
+    """Add the arguments that all importers share, after their own: the folder and the number of processes."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
+    parser.add_argument(
+        "--jobs", type=int, help="number of processes; default: the rank's share of the cores it may use"
+    )
+    parser.set_defaults(run="mpitrain.data.importers.importing:run", planning=planning)
+
+
+def require_least(options: argparse.Namespace, **least: int) -> None:
+    """Raise BadInput naming an option that is smaller than this, or --classes if a corpus may not have so many."""
+    for name, value in least.items():
+        given = getattr(options, name)
+        if given is not None and given < value:
+            raise BadInput(f"--{name} {given}: at least {value}")
+    if getattr(options, "classes", None) is not None and not 1 <= options.classes <= CLASSES:
+        raise BadInput(f"--classes {options.classes}: at least 1, at most {CLASSES:,}")
 
 
 def shard_lengths(samples: int, bytes_each: int, smallest: int = SMALLEST) -> list[int]:

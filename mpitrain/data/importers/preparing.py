@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from mpitrain.data import check
 from mpitrain.data.digits import prepare_digits
-from mpitrain.data.importers.options import require_least
+from mpitrain.data.importers.plan import require_least
 from mpitrain.data.importers.speech import prepare_speech
 from mpitrain.data.importers.utterances import SpeechRecipe
 from mpitrain.mpi.agreement import alone

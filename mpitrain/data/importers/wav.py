@@ -22,8 +22,7 @@ from mpitrain.data.importers.features import (
 )
 from mpitrain.data.importers.kaldi_archive import script
 from mpitrain.data.importers.labels import UtteranceLabels, classes_of, read_frames, read_segments
-from mpitrain.data.importers.options import add_common, require_least
-from mpitrain.data.importers.plan import CorpusPlan
+from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least
 from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
 from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
