@@ -60,7 +60,7 @@ def _is_misspelled(word: str) -> bool:
 def _refuse(word: str) -> int:
     """Report once, on any number of ranks, that there is no such command."""
     fault = f"{word}: neither a command nor a configuration file{nearest(word, list(COMMANDS))}"
-    return int(resolve_name("mpitrain.cli.train:refuse")(argparse.Namespace(fault=fault)))
+    return int(resolve_name("mpitrain.cli.train:refuse")(fault))
 
 
 def _prepare_output() -> None:

@@ -51,15 +51,10 @@ def _work(session: Session, options: Pretraining) -> bool:
         if session.stop.flag:
             session.monitor.progress.line(f"pre-training of layer {layer} of {layers} stopped; its result is discarded")
             break
-        _record(session, layer, layers, loss / samples, session.clock() - began)
+        mean, seconds = loss / samples, session.clock() - began  # over all minibatches of the layer
+        session.monitor.progress.line(f"pre-trained layer {layer} of {layers}: loss {mean:.4f}, {seconds:.1f} s")
+        session.monitor.write("pretraining", layer=layer, layers=layers, loss=mean, seconds=seconds)
     if theta is not session.state.theta:
         device.download(theta, session.state.theta)
     dismiss(session, session.transport.members[1:], Over(not session.stop.flag))
     return not session.stop.flag
-
-
-def _record(session: Session, layer: int, layers: int, loss: float, seconds: float) -> None:
-    """Record the mean loss over all minibatches of a layer."""
-    monitor = session.monitor
-    monitor.progress.line(f"pre-trained layer {layer} of {layers}: loss {loss:.4f}, {seconds:.1f} s")
-    monitor.write("pretraining", layer=layer, layers=layers, loss=loss, seconds=seconds)

@@ -195,19 +195,9 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
         for name, text in documents.items():
             write_below(folder, name, text)
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
-    metrics, evaluation = Metrics(folder / "metrics.jsonl", events, progress.line), None
+    metrics = Metrics(folder / "metrics.jsonl", events, progress.line)
     if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
-    if corpora:
-        slices, dtype = session.has_master, np.dtype(config.training.dtype)
-        measuring = None
-        if kept is not None and kept.measures:
-            measuring = Measuring(kept, session.learner.corpus, config.training.seed, dtype, session.device)
-        evaluation = Evaluation(
-            session.network, corpora, dtype, session.clock, slices, device=session.device, measuring=measuring
-        )
-        if transport.runtime.pace is not None:
-            evaluation.pace = transport.runtime.pace.evaluation
     run = config.run
     session.monitor = monitor = MasterMonitor(
         Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, state.queue.samples),
@@ -216,7 +206,7 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
         folder,
         metrics,
         progress,
-        evaluation,
+        _evaluation(session, corpora) if corpora else None,
         lease.find,
         late=CopyWriter(session.network.layout) if run.evaluate_late else None,
         saves_best=run.checkpoint_best,
@@ -234,6 +224,19 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
         only = "only from its start a training can be replayed: no more of this one is recorded"
         monitor.warn(f"run.record_order: {only}")
     return monitor
+
+
+def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
+    """What evaluates on these parts, and before it measures the statistics of a model that has any."""
+    device, training, kept = session.device, session.config.training, buffered(session.network)
+    dtype, measuring, pace = np.dtype(training.dtype), None, session.transport.runtime.pace
+    if kept is not None and kept.measures:
+        measuring = Measuring(kept, session.learner.corpus, training.seed, dtype, device)
+    slices = session.has_master
+    evaluation = Evaluation(session.network, corpora, dtype, session.clock, slices, device=device, measuring=measuring)
+    if pace is not None:
+        evaluation.pace = pace.evaluation
+    return evaluation
 
 
 def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:

@@ -67,8 +67,11 @@ def configured(
             sys.stdout.write(text if transport.rank == 0 else "")
             return 0
         transport.deadline = config.run.deadline
+        limits: AbstractContextManager[object] = nullcontext()
+        if not transport.runtime.simulated:  # whose ranks would undo each other's limits
+            limits = threadpool_limits(transport.threads(config.run.threads))
         # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
-        with _limits(transport, config), np.errstate(over="ignore", invalid="ignore"):
+        with limits, np.errstate(over="ignore", invalid="ignore"):
             return _train(transport, config, options, stop, folder)
 
 
@@ -84,12 +87,6 @@ def explained(config: Config) -> str:
     own, _, rest = after.partition("\n\n")
     comment = "".join(["# As layers of your own, instead of the keys above:\n", *lines])
     return f"{before}{section}{own}\n{comment}\n{rest}"
-
-
-def _limits(transport: Transport, config: Config) -> AbstractContextManager[object]:
-    """Context in which libraries use a rank's threads. Those of simulated ranks would undo each other's limits."""
-    simulated = transport.runtime.simulated
-    return nullcontext() if simulated else threadpool_limits(transport.threads(config.run.threads))
 
 
 def _train(transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved) -> int:

@@ -37,7 +37,11 @@ def layers_table(network: Network, tables: list[AnyLayer]) -> Table:
     parameters = [sum(parameter.size for parameter in layer.parameters) for layer in network.layers]
     operations = [layer.operations for layer in network.layers]
     rows.columns[0].footer = "total"
-    for heading, total in (("output", ""), ("parameters", _sum(parameters)), ("multiply-adds", _sum(operations))):
+    for heading, total in (
+        ("output", ""),
+        ("parameters", f"{sum(parameters):,}"),
+        ("multiply-adds", f"{sum(operations):,}"),
+    ):
         rows.add_column(heading, total, justify="right", no_wrap=True)
     for layer, listed, size, count in zip(network.layers, tables, parameters, operations, strict=True):
         rows.add_row(layer.name, _settings(listed), _times(layer.output_shape), f"{size:,}", f"{count:,}")
@@ -65,10 +69,6 @@ def _shape(text: str) -> Shape:
     if not re.fullmatch(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){0,2}", text):
         raise BadInput(f"--input {text}: expected numbers, such as 28x28x3 for images, 11x40 for windows of frames")
     return tuple(map(int, text.split("x")))
-
-
-def _sum(numbers: list[int]) -> str:
-    return f"{sum(numbers):,}"
 
 
 def _times(shape: Shape) -> str:

@@ -20,16 +20,11 @@ DIRECT = "collectives, and the messages of the server's and the elastic algorith
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command; its exit status."""
+    """Print versions, the MPI library, where the ranks are and how they would exchange vectors. With --check, measure
+    and advise as well, reading from --data and writing to --out. The exit status."""
     abort_on_exception()
-    return info(options.check, options.data, options.out)
-
-
-def info(check: bool = False, data: Path | None = None, out: Path | None = None) -> int:
-    """Print versions, the MPI library, where the ranks are and how they would exchange vectors. With `check`, measure
-    and advise as well: `data` and `out` are folders to read and write."""
     transport = Transport(deadline=60.0)
-    if not check and (data or out):
+    if not options.check and (options.data or options.out):
         return ending_together(transport, lambda: agreed(transport, _refuse, "the command line"))
     number = transport.threads(0)
     each = some(number, "thread")
@@ -46,10 +41,10 @@ def info(check: bool = False, data: Path | None = None, out: Path | None = None)
             print(f"{name:<18} {value}")
         for rank, place in enumerate(places):
             print(f"{f'rank {rank}':<18} {place}", flush=True)
-    if not check:
+    if not options.check:
         transport.leave()
         return 0
-    return ending_together(transport, lambda: _check(transport, number, passive, data, out))
+    return ending_together(transport, lambda: _check(transport, number, passive, options.data, options.out))
 
 
 def _refuse() -> int:

@@ -27,11 +27,11 @@ def train(options: argparse.Namespace) -> int:
     return ending_together(transport, load_and_train)
 
 
-def refuse(options: argparse.Namespace) -> int:
-    """Report `options.fault` once, on any number of ranks."""
+def refuse(fault: str) -> int:
+    """Report a fault of the command line once, on any number of ranks."""
 
     def fail() -> int:
-        raise BadInput(options.fault)
+        raise BadInput(fault)
 
     transport = Transport()
     return ending_together(transport, lambda: agreed(transport, fail, "the command"))

@@ -1,9 +1,11 @@
 """Which data and which network a configuration names; the same for a training and for what is done with its result."""
 
+import copy
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -18,9 +20,11 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.models import build, presets, torch_start
 from mpitrain.models.model import Model
 from mpitrain.models.presets import Design
-from mpitrain.training.imported import imported
-from mpitrain.training.run_code import RunFolder, choose
+from mpitrain.training.run_code import FOLDER, NAME, ModelRecord, RunFolder, choose, folder_of
 from mpitrain.training.user_code import Code
+
+if TYPE_CHECKING:
+    from mpitrain.models.torch_module import Loss, TorchModel
 
 
 def data_path(config: Config) -> Path:
@@ -151,11 +155,11 @@ def network_of(
     code: Mapping[str, Code] | None = None,
     given: Callable[..., object] | None = None,
 ) -> Model:
-    """The network for inputs of this shape, on this device. `code` is by default what the keys name; `given` builds the
-    module instead of `model.import`. Raises BadInput naming the key that does not fit."""
+    """The network for inputs of this shape, [window, dims] or [h, w, c], on this device. `code` is by default what the
+    keys name; `given` builds the module instead of `model.import`. Raises BadInput naming the key that does not fit."""
     model = config.model
     if model.import_:
-        return imported(config, shape, classes, device, code_of(config, given) if code is None else code, given)
+        return _imported(config, shape, classes, device, code_of(config, given) if code is None else code, given)
     network = build.network(design_of(config), shape, classes, device.workspace())
     if not config.by_torch:
         return network
@@ -163,3 +167,50 @@ def network_of(
     from mpitrain.models.torch_layers import TorchNetwork
 
     return TorchNetwork(network, config.run.matmul == "bf16", device.place())
+
+
+def _imported(
+    config: Config,
+    shape: tuple[int, ...],
+    classes: int,
+    device: Cpu,
+    code: Mapping[str, Code],
+    given: Callable[..., object] | None,
+) -> "TorchModel":
+    """The model that `model.import` names, with the documents that a run folder keeps of it; as for `network_of`."""
+    torch_start.require("model.import")
+    import torch
+
+    from mpitrain.models.torch_module import TorchModel
+
+    options, keywords = config.model, config.model.options or {}
+    found = {key: each.function() for key, each in code.items()}
+    build = given or found["model.import"]
+    seen = (shape[2], *shape[:2]) if len(shape) == 3 else tuple(shape)
+    model = TorchModel(
+        lambda seed: build(seen, classes, **copy.deepcopy(keywords)),
+        shape,
+        classes,
+        name=f"model.import = {options.import_!r}",
+        output=options.output or "softmax",
+        loss=cast("Loss | None", found.get("model.loss")),
+        l2=options.l2 or 0.0,
+        l2_biases=bool(options.l2_biases),
+        seed=config.initial_seed,
+        bf16=config.run.matmul == "bf16",
+        place=device.place(),
+    )
+    record = ModelRecord(
+        options.import_ or "",
+        options.loss or "",
+        keywords,
+        list(seen),
+        classes,
+        [(p.name, list(p.shape)) for p in model.layout.parameters],
+        {key: {} if each.sources is None else each.sources.sums() for key, each in code.items()},
+        str(torch.__version__),
+    )
+    model.documents = {NAME: json.dumps(msgspec.to_builtins(record), indent=1) + "\n"}
+    for key, each in code.items():
+        model.documents |= {f"{FOLDER}/{folder_of(key)}/{name}": text for name, text in each.texts.items()}
+    return model
