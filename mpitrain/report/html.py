@@ -17,6 +17,12 @@ class Html(str):
     __slots__ = ()
 
 
+class Best(str):
+    """The content of a table's cell that is marked as the best of its column."""
+
+    __slots__ = ()
+
+
 def safe(text: str, keep: str = "") -> Html:
     """The text as HTML, for elements and quoted attributes; control characters except `keep` are made visible."""
     return text if isinstance(text, Html) else Html(escape(printable(text, keep)))
@@ -62,24 +68,20 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
     return f"{value if abs(value) >= 0.05 else 0:.3g} {units[place]}"
 
 
-def swatch(style: int) -> Html:
-    """A sample of the line with which a run is drawn."""
-    return Html(
-        f'<svg class="swatch s{style % STYLES}" width="26" height="10" aria-hidden="true">'
-        '<path d="M1 5H25"/></svg>'
-    )  # fmt: skip
-
-
 def run_name(style: int, name: str, marks: Sequence[str] = ()) -> Html:
-    """A run's swatch, name and marks."""
+    """A run's name with a sample of the line with which it is drawn, and its marks."""
     badges = "".join(f' <span class="mark">{safe(mark)}</span>' for mark in marks)
     return Html(
-        f'<span class="run" data-run="{style}">{swatch(style)}<span class="name">{safe(name)}</span></span>{badges}'
+        f'<span class="run" data-run="{style}"><svg class="swatch s{style % STYLES}" width="26" height="10"'
+        f' aria-hidden="true"><path d="M1 5H25"/></svg><span class="name">{safe(name)}</span></span>{badges}'
     )
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> Html:
-    """A table in a scrolling frame; the first cell of each row is its header."""
+    """A table in a scrolling frame, or nothing without rows. The first cell of each row is its header; one that is
+    Best is marked."""
+    if not rows:
+        return Html("")
     head = "".join(f'<th scope="col">{safe(cell)}</th>' for cell in header)
     body = "".join(f'<tr><th scope="row">{safe(first)}</th>{"".join(map(_cell, rest))}</tr>' for first, *rest in rows)
     return Html(
@@ -88,24 +90,22 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], ki
     )
 
 
-def _cell(content: str) -> Html:
-    html = safe(content)
-    return html if html.startswith("<td") else Html(f"<td>{html}</td>")
+def _cell(content: str) -> str:
+    if isinstance(content, Best):
+        return f'<td class="best">{safe(content)}<span class="said"> best</span></td>'
+    return f"<td>{safe(content)}</td>"
 
 
-def bars(title: str, rows: Sequence[tuple[int, str, float, str]], most: float = 0.0) -> Html:
-    """Horizontal bars from (style, name, value, value as text), scaled to `most` or else to the largest value."""
-    most = most or max((value for _, _, value, _ in rows), default=0) or 1
+def bars(title: str, rows: Sequence[tuple[int, str, float]], form: str) -> Html:
+    """Horizontal bars from (style, name, value), scaled to the largest value or to 100 %; nothing if all are 0."""
+    most = 1.0 if form == "percent" else max((value for _, _, value in rows), default=0.0)
+    if not any(value for _, _, value in rows):
+        return Html("")
     body = "".join(
-        f'<tr class="s{style % STYLES}"><th scope="row">{safe(name)}</th>'
-        f'<td class="bar"><svg aria-hidden="true"><rect width="{_percent(value / most)}"/></svg></td>'
-        f"<td>{safe(text)}</td></tr>"
-        for style, name, value, text in rows
+        f'<tr class="s{style % STYLES}"><th scope="row">{safe(name)}</th><td class="bar"><svg aria-hidden="true">'
+        f'<rect width="{100 * min(max(value / most, 0.0), 1.0):.1f}%"/></svg></td><td>{show(value, form)}</td></tr>'
+        for style, name, value in rows
     )
     return Html(
         f'<figure class="bars"><figcaption>{safe(title)}</figcaption><table><tbody>{body}</tbody></table></figure>'
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * min(max(share, 0.0), 1.0):.1f}%"

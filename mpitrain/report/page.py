@@ -67,26 +67,20 @@ def _hash(text: str) -> str:
 
 def _figure(number: int, plot: Plot, runs: list[StoredRun]) -> Html:
     """The frame in which page.js draws, with the curves as numbers for readers who cannot see them."""
-    form = plot.kind.form
-    rows = [
-        [run_name(run, runs[run].name), *(show(value, form) for value in _ends(curve))]
-        for run, curve in plot.curves.items()
-    ]
-    title = safe(plot.kind.title)
-    values = table(plot.kind.title, ["StoredRun", "first", "least", "greatest", "last"], rows)
+    rows = []
+    for run, curve in plot.curves.items():
+        values = [point.value for point in curve]
+        ends = (values[0], min(values), max(values), values[-1])
+        rows.append([run_name(run, runs[run].name), *(show(value, plot.form) for value in ends)])
+    title, shown = safe(plot.title), table(plot.title, ["StoredRun", "first", "least", "greatest", "last"], rows)
     return Html(
         f'<figure class="plot" data-plot="{number}"><figcaption>{title}</figcaption>'
         '<div class="tools"><button type="button" class="whole" hidden>all</button>'
         f'<button type="button" class="scale" aria-pressed="false">log</button>'
         f'<button type="button" class="save" aria-label="save as SVG: {title}">save</button></div>'
         '<div class="drawing"></div>'
-        f"<details><summary>In figures</summary>{values}</details></figure>"
+        f"<details><summary>In figures</summary>{shown}</details></figure>"
     )
-
-
-def _ends(curve: list[Point]) -> tuple[float, float, float, float]:
-    values = [point.value for point in curve]
-    return values[0], min(values), max(values), values[-1]
 
 
 def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
@@ -107,9 +101,9 @@ def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
         ],
         "plots": [
             {
-                "title": printable(plot.kind.title),
-                "key": re.sub(r"\W", "_", plot.kind.key, flags=re.ASCII),
-                "form": plot.kind.form,
+                "title": printable(plot.title),
+                "key": re.sub(r"\W", "_", plot.key, flags=re.ASCII),
+                "form": plot.form,
                 "log": plot.log,
                 "axis": plot.axis,
                 "curves": [{"run": run, **_columns(thin(curve))} for run, curve in plot.curves.items()],
@@ -123,11 +117,7 @@ def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
 
 def _columns(curve: list[Point]) -> dict[str, list[float]]:
     return {
-        "seconds": [_short(point.seconds, 6) for point in curve],
+        "seconds": [float(f"{point.seconds:.6g}") for point in curve],
         "samples": [int(point.samples) for point in curve],
-        "values": [_short(point.value, 5) for point in curve],
+        "values": [float(f"{point.value:.5g}") for point in curve],
     }
-
-
-def _short(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")

@@ -17,12 +17,14 @@ def draw(runs: list[StoredRun], folder: Path, form: str) -> list[Path]:
     """Write DIR/<plot>.png or .svg over wall clock and over epochs. Raises BadInput naming a file that cannot be
     written."""
     library("matplotlib", "--plots needs matplotlib", "plots")
-    written = []
+    written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        names: set[str] = set()
         for plot in plots(runs):
-            path = folder / f"{_file_name(plot.kind.key, names)}.{form}"
+            name = re.sub(r"[^\w-]", "_", plot.key, flags=re.ASCII)[:100]  # a key may be anything
+            path = folder / f"{name}.{form}"
+            while path in written:
+                path = path.with_stem(f"{path.stem}_")
             _draw(plot, runs, path)
             written.append(path)
     except OSError as error:
@@ -30,35 +32,27 @@ def draw(runs: list[StoredRun], folder: Path, form: str) -> list[Path]:
     return written
 
 
-def _file_name(key: str, taken: set[str]) -> str:
-    """A file name from an untrusted key: without folders, and not taken yet."""
-    name = re.sub(r"[^\w-]", "_", key, flags=re.ASCII)[:100]
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
 def _draw(plot: Plot, runs: list[StoredRun], path: Path) -> None:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator
+    from matplotlib.ticker import LogLocator
 
     against = (plot.axis,) if plot.axis else ("seconds", "epochs")
     figure = Figure(figsize=(5 * len(against), 3.4), dpi=150, layout="constrained")
     for axes, by in zip(figure.subplots(1, len(against), squeeze=False)[0], against, strict=True):
         for number, curve in plot.curves.items():
-            place = [point.seconds if by == "seconds" else point.samples / _epoch(runs[number], by) for point in curve]
-            values = [point.value for point in curve]
+            seconds, samples, values = zip(*curve, strict=True)
+            epochs = [count / runs[number].samples_of_epoch for count in samples]
+            place = {"seconds": seconds, "epochs": epochs, "staleness": samples}[by]
             style = {"color": COLOURS[number % 6], "linestyle": DASHES[number // 6 % 3], "linewidth": 1.4}
             axes.plot(place, values, label=_plain(runs[number].name), **style)
         axes.set(xlabel=by, yscale="log" if plot.log else "linear")
         axes.grid(alpha=0.3)
-        if plot.kind.form == "percent":
-            axes.yaxis.set_major_formatter(FuncFormatter(_percent))
-            axes.yaxis.set_minor_formatter(FuncFormatter(_percent))
+        if plot.form == "percent":
+            axes.yaxis.set_major_formatter(_percent)
+            axes.yaxis.set_minor_formatter(_percent)
         if plot.log:
             axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-    figure.suptitle(_plain(plot.kind.title))
+    figure.suptitle(_plain(plot.title))
     figure.get_axes()[0].legend(fontsize=8)
     figure.savefig(path)
 
@@ -71,7 +65,3 @@ def _plain(name: str) -> str:
 
 def _percent(share: float, place: int) -> str:
     return f"{100 * share:.3g}%"
-
-
-def _epoch(run: StoredRun, by: str) -> float:
-    return run.samples_of_epoch if by == "epochs" else 1.0

@@ -1,14 +1,30 @@
 """Read run folders: configuration, records and summary, also of runs that were killed, stopped or resumed."""
 
-import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from mpitrain.config import parse_toml
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, read_text
-from mpitrain.report.sessions import RunSession, sessions
-from mpitrain.report.values import fault, finite
+from mpitrain.report.records import finite, read_records, read_summary
+
+ENDS = {"finished": "finished", "stopped": "stopped by a signal", "diverged": "diverged", "incomplete": "incomplete"}
+KILLED, ALIVE = "killed, left no record", "still running, or killed"
+
+
+@dataclass(frozen=True)
+class RunSession:
+    """From a start of the program to the next one. `repeated`: samples that it had recorded and that the next one
+    trained again."""
+
+    ranks: float | None
+    began: float  # samples of the run
+    ended: float
+    seconds: float
+    end: str
+    silent: tuple[int, ...] = ()  # the ranks that were named as silent
+    repeated: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -20,6 +36,7 @@ class StoredRun:
     config: Record  # "training.epochs" → value
     records: list[Record]  # without those that a later resume discarded
     summary: Record | None  # None if the run is not finished
+    failed: bool  # whether its last session ended with an error
     marks: list[str]  # remarks that a reader should know before comparing it
     sessions: list[RunSession]
 
@@ -31,11 +48,6 @@ class StoredRun:
     def finished(self) -> bool:
         """Whether the training was completed."""
         return self.summary is not None and self.summary.get("exit_reason") == "finished"
-
-    @property
-    def failed(self) -> bool:
-        """Whether its last session ended with an error."""
-        return _failed(self.records)
 
     @property
     def results(self) -> Record:
@@ -63,7 +75,10 @@ def read_runs(folders: list[Path]) -> list[StoredRun]:
     for place, folder in enumerate(where):
         if folder in where[:place]:
             raise BadInput(f"{folders[place]}: given twice")
-    return [read_run(folder, name) for folder, name in zip(folders, _names(where), strict=True)]
+    depth = 1  # of the names: as many of the last path components as distinguish all folders
+    while len({folder.parts[-depth:] for folder in where}) < len(where):
+        depth += 1
+    return [read_run(folder, "/".join(there.parts[-depth:])) for folder, there in zip(folders, where, strict=True)]
 
 
 def read_run(folder: Path, name: str) -> StoredRun:
@@ -72,13 +87,22 @@ def read_run(folder: Path, name: str) -> StoredRun:
         raise BadInput(f"{folder}: no such folder")
     if not (folder / "metrics.jsonl").is_file():
         raise BadInput(f"{folder}: not a run folder, it has no metrics.jsonl")
-    records, marks = read_records(folder / "metrics.jsonl")
-    summary = read_summary(folder)
-    if summary is not None and not _ended(records):
-        summary = None  # it belongs to an earlier part: the run was resumed
-    config = read_config(folder / "config.toml")
-    marks = [*_marks(records, summary), *marks]
-    return StoredRun(folder, printable(name), config, valid(records), summary, marks, sessions(records))
+    records, left_out = read_records(folder / "metrics.jsonl")
+    starts = [place for place, record in enumerate(records) if record["event"] == "start"]
+    last = {record["event"] for record in records[max(starts, default=0) :]}
+    summary = read_summary(folder / "summary.json")
+    if "end" not in last:  # the summary belongs to an earlier part: the run was resumed
+        summary = None
+    marks = []
+    if summary is None:
+        marks.append("failed" if "failed" in last else "unfinished")
+    elif summary.get("exit_reason") != "finished":
+        marks.append(str(summary.get("exit_reason")))
+    if resumes := sum(bool(records[place].get("resumed")) for place in starts):
+        marks.append("resumed" if resumes == 1 else f"resumed {resumes} times")
+    config, kept = read_config(folder / "config.toml"), without_repeated(records)
+    failed = "failed" in last
+    return StoredRun(folder, printable(name), config, kept, summary, failed, [*marks, *left_out], sessions(records))
 
 
 def read_config(path: Path) -> Record:
@@ -93,41 +117,15 @@ def read_config(path: Path) -> Record:
     return config
 
 
-def read_records(path: Path) -> tuple[list[Record], list[str]]:
-    """The valid records of a metrics.jsonl, and remarks on what was left out: invalid lines, such as one truncated when
-    the run was killed, and values of the wrong type."""
-    with naming(path):
-        lines = read_text(path, errors="replace").splitlines()
-    records = [record for record in map(_record, lines) if record is not None]
-    if lines and not records:
-        raise BadInput(f"{path}: no line of it is a record")
-    broken, wrong = len(lines) - len(records), list[str]()
-    for record in records:
-        faults = {key: said for key, value in record.items() if (said := fault(key, value))}
-        for key, said in faults.items():
-            wrong.append(said)
-            del record[key]
-    marks = [f"{broken} unreadable {'line' if broken == 1 else 'lines'}"] if broken else []
-    more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-    return records, [*marks, *(f"{path.name}: {said}{more}" for said in wrong[:1])]
-
-
-def read_summary(folder: Path) -> Record | None:
-    """The summary.json, if it exists. Raises BadInput naming the file and a key with a value of the wrong type."""
-    path = folder / "summary.json"
-    with naming(path), naming(f"{path}: not JSON", ValueError, RecursionError):
-        if not path.exists():
-            return None
-        found = json.loads(read_text(path))
-    if not isinstance(found, dict):
-        raise BadInput(f"{path}: not a JSON object")
-    for key, value in found.items():
-        if said := fault(key, value):
-            raise BadInput(f"{path}: {said}")
+def flat(table: Record, prefix: str = "") -> Record:
+    """Flatten nested tables, with keys as in `--set`."""
+    found: Record = {}
+    for key, value in table.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
 
 
-def valid(records: list[Record]) -> list[Record]:
+def without_repeated(records: list[Record]) -> list[Record]:
     """The records without those of training that was repeated because a resume went back before it."""
     kept: list[Record] = []
     for record in records:
@@ -139,54 +137,23 @@ def valid(records: list[Record]) -> list[Record]:
     return kept
 
 
-def flat(table: Record, prefix: str = "") -> Record:
-    """Flatten nested tables, with keys as in `--set`."""
-    found: Record = {}
-    for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
+def sessions(records: list[Record]) -> list[RunSession]:
+    """Those of a run, from all its records, those that a resume discarded included."""
+    starts = [place for place, record in enumerate(records) if record["event"] == "start"]
+    return [_session(records[here:then], records[then:]) for here, then in pairwise([*starts, len(records)])]
 
 
-def config_text(run: StoredRun) -> str:
-    """The text of the configuration in the run folder."""
-    return printable(read_text(run.folder / "config.toml"), keep="\n\t")
-
-
-def _record(line: str) -> Record | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
-
-
-def _ended(records: list[Record]) -> bool:
-    return _last(records, "start", "end") == "end"
-
-
-def _failed(records: list[Record]) -> bool:
-    return _last(records, "start", "failed") == "failed"
-
-
-def _last(records: list[Record], *events: str) -> object:
-    return next((record["event"] for record in reversed(records) if record["event"] in events), None)
-
-
-def _marks(records: list[Record], summary: Record | None) -> list[str]:
-    marks = []
-    if summary is None:
-        marks.append("failed" if _failed(records) else "unfinished")
-    elif summary.get("exit_reason") != "finished":
-        marks.append(str(summary.get("exit_reason")))
-    resumes = sum(record["event"] == "start" and bool(record.get("resumed")) for record in records)
-    if resumes:
-        marks.append("resumed" if resumes == 1 else f"resumed {resumes} times")
-    return marks
-
-
-def _names(folders: list[Path]) -> list[str]:
-    """Names of the folders: as many of the last path components as needed to distinguish all of them."""
-    depth = 1
-    while len({folder.parts[-depth:] for folder in folders}) < len(folders):
-        depth += 1
-    return ["/".join(folder.parts[-depth:]) for folder in folders]
+def _session(records: list[Record], later: list[Record]) -> RunSession:
+    start = records[0]
+    last = next((each for each in records if each["event"] in ("end", "failed")), start)
+    end, reason, silent = KILLED if later else ALIVE, str(last.get("exit_reason")), tuple[int, ...]()
+    if last["event"] == "end":
+        end = ENDS.get(reason, reason)
+    elif last["event"] == "failed":
+        end = str(last.get("text"))
+        silent = tuple(last.get("silent") or ())  # type: ignore[arg-type]  # was checked
+    began, since = finite(start, "samples") or 0.0, finite(start, "seconds") or 0.0
+    samples, seconds = (max(finite(each, key) or 0.0 for each in records) for key in ("samples", "seconds"))
+    again = finite(later[0], "samples") if later else None
+    repeated = 0.0 if again is None else max(samples - again, 0.0)
+    return RunSession(finite(start, "ranks"), began, samples, seconds - since, end, silent, repeated)

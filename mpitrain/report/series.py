@@ -1,22 +1,21 @@
 """The curves of a report: one key of a run's records against seconds and samples, thinned for drawing."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from mpitrain.files import Record
 from mpitrain.monitoring.figures import FIGURES
 from mpitrain.monitoring.records import errors
+from mpitrain.report.records import finite
 from mpitrain.report.runs import StoredRun
-from mpitrain.report.values import finite
 
 MOST = 240  # most points of a curve; a plot cannot show more
 PIECES = 25  # number of pieces of a run over which the speed is averaged
 DRAWN = 1e200  # numbers with a larger absolute value than this, or a smaller one than its inverse, are not drawn
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One value of a curve; for a distribution of staleness, `samples` is the age."""
 
     seconds: float
@@ -24,64 +23,53 @@ class Point:
     value: float
 
 
-@dataclass(frozen=True)
-class PlotKind:
-    """The kind of a plot: `form` is "number", "percent" or "bytes"; `log` if its scale is initially logarithmic."""
+class Plot(NamedTuple):
+    """A plot: `form` is "number", "percent" or "bytes"; `log`: whether its scale is initially logarithmic; `axis` is ""
+    if the reader chooses it; the curves by the number of the run."""
 
     key: str
     title: str
     form: str = "number"
     log: bool = False
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A plot and its curves, by the number of the run. `axis` is "" if the reader chooses it."""
-
-    kind: PlotKind
-    curves: dict[int, list[Point]]
     axis: str = ""
-
-    @property
-    def log(self) -> bool:
-        """Whether the scale is initially logarithmic, which is impossible if there are zeros."""
-        return self.kind.log and all(point.value > 0 for curve in self.curves.values() for point in curve)
+    curves: Mapping[int, list[Point]] = {}
 
 
 def plots(runs: list[StoredRun]) -> list[Plot]:
     """All plots for which at least one run has data."""
-    found = [Plot(PlotKind("train_loss", "Training loss", log=True), _each(runs, train_loss))]
-    for part in parts(runs):
-        key, title = part.replace(" ", "_"), titled(part)
-        found.append(
-            Plot(PlotKind(f"{key}_error", f"{title} error", "percent", log=True), _recorded(runs, f"{key}_error"))
-        )
-        found.append(Plot(PlotKind(f"{key}_loss", f"{title} loss", log=True), _recorded(runs, f"{key}_loss")))
-    found.append(Plot(PlotKind("samples_per_second", "Samples a second"), _each(runs, throughput)))
-    found.append(Plot(PlotKind("staleness", "Mean staleness, updates"), _each(runs, staleness)))
-    shares = _each(runs, ages_of_updates)
-    found.append(Plot(PlotKind("staleness_histogram", "Share of updates by staleness", "percent"), shares, "staleness"))
-    found.append(Plot(PlotKind("bytes_exchanged", "Bytes sent and received so far", "bytes"), _each(runs, exchanged)))
-    found += [
-        Plot(PlotKind(name, each.title, each.form, each.log), _recorded(runs, name))
-        for name, each in FIGURES.items()
-        if each.title
+    kinds = [
+        Plot("train_loss", "Training loss", log=True),
+        *held_out(runs),
+        Plot("samples_per_second", "Samples a second"),
+        Plot("staleness", "Mean staleness, updates"),
+        Plot("staleness_histogram", "Share of updates by staleness", "percent", axis="staleness"),
+        Plot("bytes_exchanged", "Bytes sent and received so far", "bytes"),
+        *(Plot(name, each.title, each.form, each.log) for name, each in FIGURES.items() if each.title),
     ]
-    return [plot for plot in found if plot.curves]
+    found = []
+    for kind in kinds:
+        curves = {number: curve for number, run in enumerate(runs) if (curve := curve_of(run, kind.key))}
+        positive = all(point.value > 0 for curve in curves.values() for point in curve)  # 0 has no logarithm
+        found += [kind._replace(curves=curves, log=kind.log and positive)] if curves else []
+    return found
 
 
-def parts(runs: list[StoredRun]) -> list[str]:
-    """The names of the held-out parts that were evaluated, for readers: "test", "test noisy", "dev"."""
-    found: dict[str, None] = {}
-    for run in runs:
-        for record in run.events("evaluate")[-1:]:
-            found |= dict.fromkeys(errors(record))
-    return list(found)
+def held_out(runs: list[StoredRun]) -> list[Plot]:
+    """Error and loss of every held-out part that was evaluated: "test", "test noisy", "dev"."""
+    names = dict.fromkeys(name for run in runs for record in run.events("evaluate")[-1:] for name in errors(record))
+    found = []
+    for name in names:
+        key, title = name.replace(" ", "_"), name[:1].upper() + name[1:]
+        found += [Plot(f"{key}_error", f"{title} error", "percent", log=True)]
+        found += [Plot(f"{key}_loss", f"{title} loss", log=True)]
+    return found
 
 
-def titled(part: str) -> str:
-    """A part's name at the beginning of a title."""
-    return part[:1].upper() + part[1:]
+def curve_of(run: StoredRun, key: str) -> list[Point]:
+    """The curve of a plot's key: calculated if there is a function for it, or as recorded."""
+    if key in CALCULATED:
+        return CALCULATED[key](run)
+    return _points(run.events("train", "evaluate"), key)
 
 
 def train_loss(run: StoredRun) -> list[Point]:
@@ -143,12 +131,18 @@ def exchanged(run: StoredRun) -> list[Point]:
 
 def ages_of_updates(run: StoredRun) -> list[Point]:
     """Fractions of the updates whose gradient was 0, 1, 2, … updates old."""
-    counts = run.results.get("staleness_histogram")
-    if not isinstance(counts, dict) or not counts:
-        return []
-    by_age = {int(age): count for age, count in counts.items()}
-    whole = sum(by_age.values())
+    counts: dict[str, float] = run.results.get("staleness_histogram") or {}  # type: ignore[assignment]  # was checked
+    by_age, whole = {int(age): count for age, count in counts.items()}, sum(counts.values())
     return [Point(age, age, by_age.get(age, 0) / whole) for age in range(max(by_age) + 1)] if whole else []
+
+
+CALCULATED: dict[str, Callable[[StoredRun], list[Point]]] = {
+    "train_loss": train_loss,
+    "samples_per_second": throughput,
+    "staleness": staleness,
+    "staleness_histogram": ages_of_updates,
+    "bytes_exchanged": exchanged,
+}
 
 
 def thin(curve: list[Point], most: int = MOST) -> list[Point]:
@@ -159,17 +153,8 @@ def thin(curve: list[Point], most: int = MOST) -> list[Point]:
     kept = {0, len(curve) - 1}
     for start in range(0, len(curve), stretch):
         piece = range(start, min(start + stretch, len(curve)))
-        kept |= {min(piece, key=lambda i: curve[i].value), max(piece, key=lambda i: curve[i].value)}
+        kept |= {choose(piece, key=lambda i: curve[i].value) for choose in (min, max)}
     return [curve[i] for i in sorted(kept)]
-
-
-def _recorded(runs: list[StoredRun], key: str) -> dict[int, list[Point]]:
-    return _each(runs, lambda run: _points(run.events("train", "evaluate"), key))
-
-
-def _each(runs: list[StoredRun], curve: Callable[[StoredRun], list[Point]]) -> dict[int, list[Point]]:
-    curves = ((number, curve(run)) for number, run in enumerate(runs))
-    return {number: points for number, points in curves if points}
 
 
 def _points(records: list[Record], key: str) -> list[Point]:
@@ -178,12 +163,9 @@ def _points(records: list[Record], key: str) -> list[Point]:
     found: list[Point] = []
     for record in records:
         seconds, samples, value = (_number(record, name) for name in ("seconds", "samples", key))
-        if (
-            seconds is not None
-            and samples is not None
-            and value is not None
-            and (not found or samples >= found[-1].samples)
-        ):
+        if seconds is None or samples is None or value is None:
+            continue
+        if not found or samples >= found[-1].samples:
             found.append(Point(seconds, samples, value))
     return found
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from mpitrain.files import Record
-from mpitrain.report.html import Html, bars, join, run_name, safe, show, table
-from mpitrain.report.runs import StoredRun, config_text
-from mpitrain.report.series import parts, titled
-from mpitrain.report.values import finite
+from mpitrain.files import Record, read_text
+from mpitrain.report.html import Best, Html, bars, join, run_name, safe, show, table
+from mpitrain.report.records import finite
+from mpitrain.report.runs import ALIVE, ENDS, StoredRun
+from mpitrain.report.series import held_out
 from mpitrain.stopwatch import KINDS, shares
 
 Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, title, form, which value is best
@@ -14,7 +14,7 @@ Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, tit
 
 def columns(runs: list[StoredRun]) -> list[Column]:
     """The columns of the table of results."""
-    found: list[Column] = [
+    return [
         ("algorithm", "Algorithm", "text", None),
         ("ranks", "Ranks", "count", None),
         ("workers", "Workers", "count", None),
@@ -22,34 +22,26 @@ def columns(runs: list[StoredRun]) -> list[Column]:
         ("seconds", "Time", "seconds", None),
         ("samples_per_second", "Samples/s", "count", max),
         ("train_loss", "Train loss", "number", min),
-    ]
-    for part in parts(runs):
-        key, title = part.replace(" ", "_"), titled(part)
-        found += [(f"{key}_error", f"{title} error", "percent", min), (f"{key}_loss", f"{title} loss", "number", min)]
-    found += [
+        *((plot.key, plot.title, plot.form, min) for plot in held_out(runs)),
         ("staleness_mean", "Staleness", "number", None),
         ("staleness_max", "at most", "count", None),
         ("bytes_sent", "Sent", "bytes", None),
     ]
-    return found
 
 
 def results(runs: list[StoredRun]) -> Html:
     """A row for each run. With several finished runs, the best value in each column is marked."""
-    wanted = columns(runs)
-    values = [results_of(run) for run in runs]
-    best = {key: _best(runs, values, key, choose) for key, _, _, choose in wanted if choose}
-    rows = []
-    for number, (run, of_run) in enumerate(zip(runs, values, strict=True)):
-        cells: list[str] = [run_name(number, run.name, run.marks)]
-        for key, _, form, _ in wanted:
-            value = of_run.get(key)
-            winner = run.finished and value is not None and value == best.get(key)
-            text = show(value, form)
-            best_cell = Html(f'<td class="best">{safe(text)}<span class="said"> best</span></td>')
-            cells.append(best_cell if winner else text)
-        rows.append(cells)
-    caption = "Final results" + ("; the best of the finished runs are marked" if any(best.values()) else "")
+    values, wanted, marked = [results_of(run) for run in runs], columns(runs), False
+    rows: list[list[str]] = [[run_name(number, run.name, run.marks)] for number, run in enumerate(runs)]
+    for key, _, form, choose in wanted:
+        of_finished = [finite(told, key) if run.finished else None for run, told in zip(runs, values, strict=True)]
+        known = [value for value in of_finished if value is not None]
+        best = choose(known) if choose and len(known) > 1 else None
+        for row, told, value in zip(rows, values, of_finished, strict=True):
+            text = show(told.get(key), form)
+            row.append(text if best is None or value != best else Best(text))
+        marked = marked or best is not None
+    caption = "Final results" + ("; the best of the finished runs are marked" if marked else "")
     return table(caption, ["StoredRun", *(title for _, title, _, _ in wanted)], rows, "results")
 
 
@@ -80,7 +72,7 @@ def configuration(runs: list[StoredRun]) -> Html:
     elif not common and len(runs) > 1:
         parts.append(Html("<p>All runs have the same configuration.</p>"))
     for number, run in enumerate(runs):
-        name, text = run_name(number, run.name), safe(config_text(run), keep="\n\t")
+        name, text = run_name(number, run.name), safe(read_text(run.folder / "config.toml"), keep="\n\t")
         parts.append(Html(f"<details><summary>{name}: all keys</summary><pre>{text}</pre></details>"))
     return join(parts)
 
@@ -91,27 +83,44 @@ def _keys(runs: list[StoredRun], caption: str, rows: list[tuple[str, list[object
     return table(caption, header, cells, "keys")
 
 
+TOTALS = (
+    ("bytes_sent", "Bytes sent", "bytes"),
+    ("bytes_received", "Bytes received", "bytes"),
+    ("messages_sent", "Messages sent", "count"),
+    ("bytes_per_sample", "Bytes sent for each sample", "bytes"),
+    ("compression_ratio", "Compression over the whole run", "number"),
+    ("communication_hidden", "Share of the communication hidden behind computing", "percent"),
+    ("server_share", "Share of the time in which the server was busy", "percent"),
+)
+
+
 def totals(runs: list[StoredRun]) -> Html:
     """Bars for the totals of a run. Unfinished runs have none."""
-    figures = [
-        bars(title, rows, 1.0 if form == "percent" else 0.0)
-        for key, title, form in (
-            ("bytes_sent", "Bytes sent", "bytes"),
-            ("bytes_received", "Bytes received", "bytes"),
-            ("messages_sent", "Messages sent", "count"),
-            ("bytes_per_sample", "Bytes sent for each sample", "bytes"),
-            ("compression_ratio", "Compression over the whole run", "number"),
-            ("communication_hidden", "Share of the communication hidden behind computing", "percent"),
-            ("server_share", "Share of the time in which the server was busy", "percent"),
-        )
-        if (rows := _rows(runs, key, form))
-    ]
-    return join([*figures, *(_by_kind(number, run) for number, run in enumerate(runs))])
+    told = [(number, run.name, _with_ratios(run.summary)) for number, run in enumerate(runs) if run.summary]
+    figures = []
+    for key, title, form in TOTALS:
+        found = [(number, name, finite(summary, key)) for number, name, summary in told]
+        figures.append(bars(title, [(number, name, value) for number, name, value in found if value is not None], form))
+    for number, name, summary in told:
+        kinds: dict[str, float] = summary.get("bytes_by_kind") or {}  # type: ignore[assignment]  # was checked
+        rows = [(number, kind.replace("_", " "), count) for kind, count in kinds.items()]
+        figures.append(bars(f"Bytes received by kind: {name}", rows, "bytes"))
+    return join(figures)
+
+
+def _with_ratios(summary: Record) -> Record:
+    """The summary with what follows from the counts, which are those since the last start of the program."""
+    samples, seconds = (
+        (finite(summary, key) or 0) - (finite(summary, f"resumed_{key}") or 0) for key in ("samples", "seconds")
+    )
+    sent, busy = finite(summary, "bytes_sent"), finite(summary, "server_busy_seconds")
+    per_sample = sent / samples if sent is not None and samples else None
+    return {**summary, "bytes_per_sample": per_sample, "server_share": busy / seconds if busy and seconds else None}
 
 
 def times(runs: list[StoredRun]) -> Html:
     """Where each rank's time went, a row for each rank; for more than a dozen ranks, for those that computed most and
-    least. Runs of older versions have none."""
+    least."""
     rows = []
     for number, run in enumerate(runs):
         ranks: list[dict[str, float]] = (run.summary or {}).get("time") or []  # type: ignore[assignment]  # was checked
@@ -122,14 +131,14 @@ def times(runs: list[StoredRun]) -> Html:
             total = sum(each[kind] for kind in KINDS)
             rows.append([name, show(total, "seconds"), *(show(shares([each])[kind], "percent") for kind in KINDS)])
     header = ["Rank", "Time", *(kind.capitalize() for kind in KINDS)]
-    return table("Where the time went", header, rows, "results") if rows else Html("")
+    return table("Where the time went", header, rows, "results")
 
 
 def sessions(runs: list[StoredRun]) -> Html:
     """A row for each start of the runs that were resumed, or that ended otherwise than finished."""
     rows = []
     for number, run in enumerate(runs):
-        if len(run.sessions) < 2 and all(each.quiet for each in run.sessions):
+        if len(run.sessions) < 2 and all(each.end in (ENDS["finished"], ALIVE) for each in run.sessions):
             continue
         for place, each in enumerate(run.sessions):
             began, ended, repeated = (value / run.samples_of_epoch for value in (each.began, each.ended, each.repeated))
@@ -138,9 +147,7 @@ def sessions(runs: list[StoredRun]) -> Html:
             lost = ", ".join(map(str, each.silent)) or "–"
             rows.append([run_name(number, name), *cells, show(repeated) if repeated else "–", lost, each.end])
     header = ["Session", "Ranks", "Epochs", "Time", "Epochs trained again", "Silent ranks", "How it ended"]
-    return (
-        table("Starts of the runs that were resumed or did not finish", header, rows, "sessions") if rows else Html("")
-    )
+    return table("Starts of the runs that were resumed or did not finish", header, rows, "sessions")
 
 
 def warnings(runs: list[StoredRun]) -> Html:
@@ -151,49 +158,7 @@ def warnings(runs: list[StoredRun]) -> Html:
         refused = len(run.events("refused"))
         said += [f"{refused} gradients were not finite and were refused"] if refused else []
         rows += [[run_name(number, run.name), text] for text in dict.fromkeys(said)]
-    return table("Warnings", ["StoredRun", "Said"], rows, "text") if rows else Html("")
-
-
-def _best(
-    runs: list[StoredRun], values: list[Record], key: str, choose: Callable[[list[float]], float]
-) -> float | None:
-    pairs = zip(runs, values, strict=True)
-    found = [value for run, of_run in pairs if run.finished and (value := finite(of_run, key)) is not None]
-    return choose(found) if len(found) > 1 else None
-
-
-def _rows(runs: list[StoredRun], key: str, form: str) -> list[tuple[int, str, float, str]]:
-    """Rows for all runs that have the key, or none if it is zero in all of them."""
-    found = []
-    for number, run in enumerate(runs):
-        value = _total(run, key)
-        if value is not None:
-            found.append((number, run.name, float(value), show(value, form)))
-    return found if any(value for _, _, value, _ in found) else []
-
-
-def _total(run: StoredRun, key: str) -> float | None:
-    summary = run.summary or {}
-    if key == "bytes_per_sample":
-        sent, samples = finite(summary, "bytes_sent"), _since_start(summary, "samples")
-        return sent / samples if sent is not None and samples else None
-    if key == "server_share":
-        busy, seconds = finite(summary, "server_busy_seconds"), _since_start(summary, "seconds")
-        return busy / seconds if busy and seconds else None
-    return finite(summary, key)
-
-
-def _since_start(summary: Record, key: str) -> float:
-    """The value since the last start of the program, as for the counts."""
-    return (finite(summary, key) or 0) - (finite(summary, f"resumed_{key}") or 0)
-
-
-def _by_kind(number: int, run: StoredRun) -> Html:
-    kinds = (run.summary or {}).get("bytes_by_kind")
-    if not isinstance(kinds, dict):
-        return Html("")
-    rows = [(number, kind.replace("_", " "), float(count), show(count, "bytes")) for kind, count in kinds.items()]
-    return bars(f"Bytes received by kind: {run.name}", rows)
+    return table("Warnings", ["StoredRun", "Said"], rows, "text")
 
 
 def _code(key: str) -> Html:

@@ -35,7 +35,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, in
     folder = tmp_path_factory.mktemp("report")
     runs = read_runs(every_kind(folder))
     (folder / "report.html").write_text(page(runs, "Runs of every kind"))
-    return folder / "report.html", {plot.kind.title: len(plot.curves) for plot in plots(runs)}
+    return folder / "report.html", {plot.title: len(plot.curves) for plot in plots(runs)}
 
 
 DRAWN = """Object.fromEntries([...document.querySelectorAll("figure.plot")].map(figure => [

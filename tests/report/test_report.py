@@ -165,7 +165,7 @@ def test_thinning_keeps_ends_and_extremes() -> None:
 
 def test_every_plot_is_there(runs: list[StoredRun]) -> None:
     """All test sets, and the exchange's figures of the runs that have them."""
-    keys = {plot.kind.key: sorted(plot.curves) for plot in series.plots(runs)}
+    keys = {plot.key: sorted(plot.curves) for plot in series.plots(runs)}
     exchange = "density", "threshold", "residual_norm", "compression_ratio", "bytes_per_minibatch", "bits_per_element"
     everyone = [0, 1, 2, 3, 4]
     learning = ["train_loss", "test_clean_error", "test_clean_loss", "test_noisy_error", "test_noisy_loss"]
@@ -300,7 +300,7 @@ def test_the_report_of_a_real_run(launch: Callable[..., Any], tmp_path: Path) ->
     assert main(["report", str(tmp_path / "run")]) == 0
     (run,) = read_runs([tmp_path / "run"])
     assert run.finished and run.marks == []
-    keys = {plot.kind.key for plot in series.plots([run])}
+    keys = {plot.key for plot in series.plots([run])}
     assert {"train_loss", "test_error", "test_loss", "samples_per_second"} <= keys
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert sum(told.get("staleness_histogram", {"0": told["updates"]}).values()) == told["updates"]
@@ -321,9 +321,7 @@ def test_a_curve_that_comes_to_zero_is_not_drawn_on_a_logarithmic_scale(tmp_path
     """It would have no end there: the best run of all would not be seen."""
     perfect = curve(3)
     perfect[-1] |= {"test_noisy_error": 0.0}
-    drawn = {
-        plot.kind.key: plot.log for plot in series.plots(read_runs([write_run(tmp_path / "run", records=perfect)]))
-    }
+    drawn = {plot.key: plot.log for plot in series.plots(read_runs([write_run(tmp_path / "run", records=perfect)]))}
     assert drawn["test_noisy_error"] is False and drawn["test_clean_error"] is True
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.report.page import page
-from mpitrain.report.runs import read_run, read_runs
-from mpitrain.report.sessions import ALIVE, KILLED, RunSession, sessions
+from mpitrain.report.runs import ALIVE, KILLED, RunSession, read_run, read_runs, sessions
 from tests.report.folders import ended, start, write_run
 
 WAITED = "rank 0: waited 6 s for rank 3 (a heartbeat); run.deadline sets the seconds"

@@ -10,8 +10,8 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record
 from mpitrain.report.comparison.matrix import Element
 from mpitrain.report.html import duration
+from mpitrain.report.records import finite
 from mpitrain.report.runs import StoredRun
-from mpitrain.report.values import finite
 
 
 def time_to(records: Sequence[Record], key: str, target: float) -> float | None:
