@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> None:
         raise BadInput(f"--momentum: must be in [0, 1), not {args.momentum}")
     if args.variance and (args.grid is None or args.method == "admm"):
         raise BadInput("--variance: draws a --grid for easgd or eamsgd")
+    if args.method != "eamsgd":
+        args.momentum = 0.0
     answer = _point(args) if args.grid is None else _grid(args)
     print(json.dumps({"method": args.method, "workers": args.workers, **answer}))
 
@@ -57,8 +59,11 @@ def _point(args: argparse.Namespace) -> Record:
         raise BadInput(f"--eta: must be positive, not {eta}")
     alpha, rho = _strength(args, eta)
     method = maps.method_named(args.method, args.momentum)
-    strength = rho if args.method == "admm" else alpha
-    radius = _radius(method, args.workers, eta, strength)
+    strength, radius = rho if args.method == "admm" else alpha, float("inf")
+    with np.errstate(over="ignore", invalid="ignore"), suppress(np.linalg.LinAlgError):
+        radius = float(maps.spectral_radius(method, args.workers, np.float64(eta), np.float64(strength)))
+    if not isfinite(radius):
+        raise BadInput(f"--eta: with {eta} and this --alpha or --rho the spectral radius overflows")
     answer: Record = {"eta": eta, "alpha": alpha, "rho": rho, "spectral_radius": radius}
     answer["stable"] = radius <= 1 + maps.ALLOWANCE
     if args.method == "easgd":
@@ -75,26 +80,17 @@ def _point(args: argparse.Namespace) -> Record:
 def _noise(args: argparse.Namespace, eta: float, alpha: float) -> dict[str, float | None]:
     """Stationary variances of the centre, of the workers' mean and of one worker by itself, in units of the
     gradient's variance; None where there is none."""
-    momentum = args.momentum if args.method == "eamsgd" else 0.0
-    together = variance.synchronous(args.workers, eta, alpha, momentum)
-    in_turn = variance.round_robin(args.workers, eta, alpha, momentum)
+    setting = (args.workers, eta, alpha, args.momentum)
+    together, in_turn = variance.synchronous(*setting), variance.round_robin(*setting)
     figures = {
         "beta": args.workers * alpha,
         "centre_variance": together.centre,
         "mean_variance": together.mean,
         "centre_variance_round_robin": in_turn.centre,
         "mean_variance_round_robin": in_turn.mean,
-        "single_worker_variance": variance.single(eta, momentum),
+        "single_worker_variance": variance.single(eta, args.momentum),
     }
     return {name: figure if isfinite(figure) else None for name, figure in figures.items()}
-
-
-def _radius(method: maps.Map, workers: int, eta: float, strength: float) -> float:
-    with np.errstate(over="ignore", invalid="ignore"), suppress(np.linalg.LinAlgError):
-        radius = float(maps.spectral_radius(method, workers, np.float64(eta), np.float64(strength)))
-        if isfinite(radius):
-            return radius
-    raise BadInput(f"--eta: with {eta} and this --alpha or --rho the spectral radius overflows")
 
 
 def _grid(args: argparse.Namespace) -> Record:
@@ -105,35 +101,18 @@ def _grid(args: argparse.Namespace) -> Record:
         raise BadInput(f"--grid: at least 2, not {args.grid}")
     if args.out is None:
         raise BadInput("--out: --grid needs a file to write, .png or .csv")
-    if args.out.suffix not in grid.WRITERS:
+    if args.out.suffix not in grid.SUFFIXES:
         raise BadInput(f"--out: {args.out} ends neither in .csv nor in .png")
     if args.variance:
-        return _variances(args)
-    points = grid.sweep(args.method, args.workers, args.grid, args.momentum)
-    _write(grid.WRITERS[args.out.suffix], args, points)
-    row, column = np.unravel_index(points.value.argmax(), points.value.shape)
-    return {
-        "out": str(args.out),
-        "unstable_share": float((points.value > 1 + maps.ALLOWANCE).mean()),
-        "largest": {
-            "eta": float(points.eta[column]),
-            "rho": float(points.row[row]),
-            "spectral_radius": float(points.value[row, column]),
-        },
-    }
-
-
-def _variances(args: argparse.Namespace) -> Record:
-    points = grid.variances(args.workers, args.grid, args.momentum if args.method == "eamsgd" else 0.0)
-    _write(grid.VARIANCE_WRITERS[args.out.suffix], args, points)
-    row, column = np.unravel_index(points.value.argmin(), points.value.shape)
-    smallest = {"eta": points.eta[column], "beta": points.row[row], "centre_variance": points.value[row, column]}
-    return {"out": str(args.out), "smallest": {name: float(number) for name, number in smallest.items()}}
-
-
-def _write(writer: grid.Writer, args: argparse.Namespace, points: grid.Grid) -> None:
+        points = grid.variances(args.workers, args.grid, args.momentum)
+        found: Record = {"smallest": points.point(points.value.argmin())}
+    else:
+        points = grid.sweep(args.method, args.workers, args.grid, args.momentum)
+        unstable = float((points.value > 1 + maps.ALLOWANCE).mean())
+        found = {"unstable_share": unstable, "largest": points.point(points.value.argmax())}
     with naming(f"--out: {args.out}"):
-        writer(args.out, points, args.method, args.workers)
+        grid.write(args.out, points, args.method, args.workers)
+    return {"out": str(args.out), **found}
 
 
 def _number(option: str, value: float | None) -> float:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
-from mpitrain.report.comparison import launching, simulating
+from mpitrain.report.comparison import launching
 from mpitrain.report.comparison import table as tables
 from mpitrain.report.comparison.matrix import Element, matrix
 from mpitrain.report.html import duration, table
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.element is not None and not 0 <= options.element < len(elements):
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
-    simulating.require_same(options.out, options.simulate)
+    launching.require_same(options.out, options.simulate)
     chosen = dict(enumerate(elements)) if options.element is None else {options.element: elements[options.element]}
     if not options.table and _run_all(chosen, len(elements), _starter(options, elements), options.deadline):
         print("mpitrain: stopped by a signal; the same command continues", file=sys.stderr)
@@ -99,12 +99,12 @@ def _starter(options: argparse.Namespace, elements: list[Element]) -> Starter:
     """How runs are started. Raises BadInput naming an option."""
     if not options.simulate:
         launch = launching.launcher(options.launch)
-        return lambda element: launching.command(element, launch)
+        return lambda element: launching.launched(element, launch)
     if options.launch:
         raise BadInput("--launch: simulated runs are started without a launcher")
-    simulating.require_room(elements, options.simulate)
-    simulating.keep(options.out, options.simulate)
-    return lambda element: simulating.command(element, options.simulate)
+    launching.require_room(elements, options.simulate)
+    write_whole(options.out / launching.KEPT, launching.cluster_text(options.simulate))
+    return lambda element: launching.simulated(element, options.simulate)
 
 
 def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadline: float) -> bool:
@@ -149,21 +149,19 @@ def _write_table(elements: list[Element], targets: list[float], options: argpars
     text, note = tables.markdown(found), _note(states, options)
     title = "Comparison of " + ", ".join(dict.fromkeys(element.configuration for element in elements))
     runs = [run for element in elements if (run := element.read())]
-    header, lines = tables.cells(found)
-    shown = table(note, header, lines, "results")
     told = {
         "simulated": bool(options.simulate),
         "targets": targets,
         "test_set": options.test_set,
         "baseline": options.baseline,
         "runs": states,
+        "rows": tables.values(found),
     }
-    options.out.mkdir(parents=True, exist_ok=True)
     written = {
         "compare.md": f"{text}\n{note}\n",
         "compare.csv": tables.comma_separated(found),
-        "compare.json": json.dumps({**told, "rows": tables.values(found)}, indent=2) + "\n",
-        "report.html": page(runs, title, section("Comparison", shown)),
+        "compare.json": json.dumps(told, indent=2) + "\n",
+        "report.html": page(runs, title, section("Comparison", table(note, *tables.cells(found), "results"))),
     }
     for name, content in written.items():
         write_whole(options.out / name, content)

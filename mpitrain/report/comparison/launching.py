@@ -1,4 +1,9 @@
-"""Start a run with the site's launcher and a deadline, and pass on signals that stop it."""
+"""Start the runs of a comparison, by the site's launcher or simulated, with a deadline, and pass on signals that stop
+them.
+
+A cluster to simulate is read by `mpitrain simulate` alone, in a process of its own: reading it here would start MPI in
+the process that starts the others.
+"""
 
 import os
 import shlex
@@ -12,12 +17,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.report.comparison.matrix import Element
+from mpitrain.signals import NUMBERS
+from mpitrain.simulation.cluster import find
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
+KEPT = "cluster.toml"  # in the comparison's folder: that of all its runs
+DEADLINE = 120.0  # seconds to read a configuration and a cluster
+PROGRAM = [sys.executable, "-m", "mpitrain"]
 
 
 def launcher(given: str) -> str:
@@ -36,12 +45,46 @@ def launcher(given: str) -> str:
     raise BadInput("--launch: found neither mpirun, mpiexec nor srun; say how to start {ranks} ranks")
 
 
-def command(element: Element, launch: str) -> list[str]:
+def launched(element: Element, launch: str) -> list[str]:
     """The whole command line of an element's run."""
     started = shlex.split(launch.replace("{ranks}", str(element.ranks)))
     if "--oversubscribe" not in started and element.ranks > (os.cpu_count() or 1) and _open_mpi(started[0]):
         started.append("--oversubscribe")
-    return [*started, sys.executable, "-m", "mpitrain", "train", *element.words, "--continue", str(element.folder)]
+    return [*started, *PROGRAM, "train", *element.words, "--continue", str(element.folder)]
+
+
+def simulated(element: Element, cluster: str, last: tuple[str, ...] = ()) -> list[str]:
+    """The whole command line of an element's simulated run; `last` in place of the words that start or continue it."""
+    where = ["--cluster", cluster, "--ranks", str(element.ranks)]
+    return [*PROGRAM, "simulate", *element.words, *where, *(last or ("--continue", str(element.folder)))]
+
+
+def require_room(elements: list[Element], cluster: str) -> None:
+    """Raise BadInput unless the cluster can be read and has room for every run."""
+    words = simulated(max(elements, key=lambda element: element.ranks), cluster, ("--print-config",))
+    try:
+        told = subprocess.run(words, capture_output=True, timeout=DEADLINE, check=False)
+    except subprocess.TimeoutExpired:
+        raise BadInput(f"--simulate {cluster}: not read within {DEADLINE:.0f} s") from None
+    if told.returncode:
+        raise BadInput(f"--simulate: {_last_words(told.stderr) or f'exit status {told.returncode}'}")
+
+
+def require_same(out: Path, cluster: str) -> None:
+    """Raise BadInput if there are runs in the comparison's folder that are of another cluster, or real."""
+    kept = out / KEPT
+    if kept.exists() and not cluster:
+        raise BadInput(f"{out}: its runs are simulated: give --simulate {kept}, or take another --out")
+    if kept.exists() and kept.read_text(encoding="utf-8") != cluster_text(cluster):
+        raise BadInput(f"{out}: its runs are of another cluster, {kept}; take another --out")
+    if cluster and not kept.exists() and any((out / "runs").glob("*/metrics.jsonl")):
+        raise BadInput(f"{out}: its runs are not simulated; take another --out")
+
+
+def cluster_text(cluster: str) -> str:
+    """The content of the cluster's file. Raises BadInput naming it."""
+    with naming(cluster), naming(f"{cluster}: not TOML", ValueError):
+        return find(cluster, "--simulate").read_text(encoding="utf-8")
 
 
 def run(element: Element, words: list[str], deadline: float, relay: "Relay") -> str:
@@ -50,12 +93,20 @@ def run(element: Element, words: list[str], deadline: float, relay: "Relay") -> 
     element.log.parent.mkdir(parents=True, exist_ok=True)
     with element.log.open("a") as log:
         began = log.tell()
-        process = _start(words, log)
+        # Slurm sends SIGTERM to every process of a job, and an mpirun that receives it kills the ranks, which need
+        # seconds to write a checkpoint: it starts with SIGTERM blocked, in a session of its own.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            process = subprocess.Popen(
+                words, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         status = relay.wait(process, deadline)
     if status is None:
         return f"no end within {deadline:.0f} s"
     if status:
-        return last_words(element.log.read_bytes()[began:]) or f"exit status {status}"
+        return _last_words(element.log.read_bytes()[began:]) or f"exit status {status}"
     left = element.read()
     ranks = left.results.get("ranks") if left else None
     if ranks != element.ranks:
@@ -76,15 +127,12 @@ class Relay:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """A context that handles the signals, if this is Python's main thread; other threads cannot."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-        before = [signal.signal(number, self._handle) for number in numbers]
+        numbers = NUMBERS if threading.current_thread() is threading.main_thread() else ()
+        before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield
         finally:
-            for number, handler in zip(numbers, before, strict=True):
+            for number, handler in before.items():
                 signal.signal(number, handler)
 
     def wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> int | None:
@@ -116,19 +164,7 @@ class Relay:
             self._process.send_signal(signal.SIGUSR1)
 
 
-def _start(words: list[str], log: TextIO) -> "subprocess.Popen[bytes]":
-    """Start in a session of its own with SIGTERM blocked: Slurm sends SIGTERM to every process of a job, and an mpirun
-    that receives it kills the ranks, which need seconds to write a checkpoint."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        return subprocess.Popen(
-            words, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def last_words(output: bytes) -> str:
+def _last_words(output: bytes) -> str:
     """The program's message on why it ended, or else the last line of its output."""
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]

@@ -30,21 +30,14 @@ def time_to(records: Sequence[Record], key: str, target: float) -> float | None:
     return None
 
 
-@dataclass(frozen=True)
 class Spread:
-    """Values over the seeds, with their mean and sample standard deviation (0 for a single value)."""
+    """The known values over the seeds, with their mean (None without values) and sample standard deviation, which has
+    n − 1 in the denominator and is 0 for a single value."""
 
-    values: list[float]
-
-    @property
-    def mean(self) -> float | None:
-        """The mean; None without values."""
-        return statistics.fmean(self.values) if self.values else None
-
-    @property
-    def std(self) -> float:
-        """The standard deviation, with n − 1 in the denominator."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+    def __init__(self, values: Sequence[float | None]) -> None:
+        self.values = [value for value in values if value is not None]
+        self.mean = statistics.fmean(self.values) if self.values else None
+        self.std = statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
 
 def speed_up(base: float, workers_of_base: int, seconds: float, workers: int) -> tuple[float, float]:
@@ -58,13 +51,9 @@ class TimesToTarget:
     """When the finished runs of a row reached one target; `seconds` is None for a seed that did not."""
 
     seconds: list[float | None]
+    spread: Spread  # over the runs that reached it
     speed_up: float | None = None
     efficiency: float | None = None
-
-    @property
-    def spread(self) -> Spread:
-        """Mean and spread over the runs that reached it."""
-        return Spread([value for value in self.seconds if value is not None])
 
 
 @dataclass
@@ -80,9 +69,10 @@ class Row:
     speed: Spread
     reached: dict[float, TimesToTarget] = field(default_factory=dict)
 
-    def by_all(self, target: float) -> bool:
-        """Whether every seed reached the target; otherwise the mean would leave out the slowest."""
-        return len(self.runs) == len(self.seeds) and None not in self.reached[target].seconds
+    def mean_by_all(self, target: float) -> float | None:
+        """The mean time if every seed reached the target; otherwise it would leave out the slowest."""
+        reached = self.reached[target]
+        return reached.spread.mean if len(reached.spread.values) == len(self.seeds) else None
 
 
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
@@ -96,43 +86,28 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
         for run in runs:
             if key not in run.results:
                 raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
-        row = Row(
-            configuration,
-            workers,
-            own[0].ranks,
-            [element.seed for element in own],
-            runs,
-            Spread([error for run in runs if (error := finite(run.results, key)) is not None]),
-            Spread([speed for run in runs if (speed := finite(run.results, "samples_per_second")) is not None]),
-        )
-        row.reached = {to: TimesToTarget([time_to(run.events("evaluate"), key, to) for run in runs]) for to in targets}
+        error, speed = (Spread([finite(run.results, each) for run in runs]) for each in (key, "samples_per_second"))
+        row = Row(configuration, workers, own[0].ranks, [element.seed for element in own], runs, error, speed)
+        for target in targets:
+            seconds = [time_to(run.events("evaluate"), key, target) for run in runs]
+            row.reached[target] = TimesToTarget(seconds, Spread(seconds))
         found.append(row)
-    _compare(found, baseline)
-    return found
-
-
-def _compare(found: list[Row], baseline: str) -> None:
     for row in found:
-        base = min((other for other in found if other.configuration == (baseline or row.configuration)), key=_workers)
+        of_base = [other for other in found if other.configuration == (baseline or row.configuration)]
+        base = min(of_base, key=lambda other: other.workers)
         for target, reached in row.reached.items():
-            first = base.reached[target]
-            if row.by_all(target) and base.by_all(target) and reached.spread.mean and first.spread.mean:
-                of_base, own = (first.spread.mean, base.workers), (reached.spread.mean, row.workers)
-                reached.speed_up, reached.efficiency = speed_up(*of_base, *own)
-
-
-def _workers(row: Row) -> int:
-    return row.workers
+            first, mean = base.mean_by_all(target), row.mean_by_all(target)
+            if first and mean:
+                reached.speed_up, reached.efficiency = speed_up(first, base.workers, mean, row.workers)
+    return found
 
 
 def cells(found: list[Row]) -> tuple[list[str], list[list[str]]]:
     """The header and the lines of the table as text."""
-    targets = list(found[0].reached)
     header = ["configuration", "workers", "ranks", "runs"]
-    for to in targets:
-        header += [f"time to {100 * to:.4g}%", "speed-up (efficiency)"]
-    header += ["samples/s", "final error"]
-    return header, [_line(row) for row in found]
+    for target in found[0].reached:
+        header += [f"time to {100 * target:.4g}%", "speed-up (efficiency)"]
+    return [*header, "samples/s", "final error"], [_line(row) for row in found]
 
 
 def _line(row: Row) -> list[str]:
@@ -151,10 +126,8 @@ def _line(row: Row) -> list[str]:
 
 def _time(reached: TimesToTarget, seeds: int) -> str:
     mean, times = reached.spread.mean, reached.spread
-    if not reached.seconds:
-        return "–"
     if mean is None:
-        return "not reached"
+        return "not reached" if reached.seconds else "–"
     text = duration(mean) + (f" ± {duration(times.std)}" if len(times.values) > 1 else "")
     return text if len(times.values) == seeds else f"{text}, {len(times.values)} of {seeds}"
 
@@ -165,54 +138,47 @@ def markdown(found: list[Row]) -> str:
     lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     every = [header, ["-" * width for width in widths], *lines]
-    return "".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |\n"
-        for line in every
-    )
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in every]
+    return "".join(f"| {' | '.join(line)} |\n" for line in padded)
 
 
 def values(found: list[Row]) -> list[Record]:
     """Every number of the table, for compare.json."""
-    return [
-        {
-            "configuration": printable(row.configuration),
-            "workers": row.workers,
-            "ranks": row.ranks,
-            "seeds": row.seeds,
-            "finished": len(row.runs),
-            "final_errors": row.error.values,
-            "final_error_mean": row.error.mean,
-            "final_error_deviation": row.error.std,
-            "samples_per_second_mean": row.speed.mean,
-            "targets": _targets(row),
-        }
-        for row in found
-    ]
-
-
-def _targets(row: Row) -> list[Record]:
-    return [
-        {
-            "error": target,
-            "seconds": reached.seconds,
-            "seconds_mean": reached.spread.mean,
-            "seconds_deviation": reached.spread.std,
-            "speed_up": reached.speed_up,
-            "efficiency": reached.efficiency,
-        }
-        for target, reached in row.reached.items()
-    ]
+    return [{**_numbers(row), "targets": [_target(each, row) for each in row.reached]} for row in found]
 
 
 def comma_separated(found: list[Row]) -> str:
-    """One line for each row and target, for compare.csv."""
-    lines = [
-        {key: value for key, value in {**line, **target}.items() if not isinstance(value, list)}
-        for row, line in zip(found, values(found), strict=True)
-        for target in _targets(row)
-    ]
+    """One line for each row and target, for compare.csv, without the numbers of single seeds."""
+    lines = [{**_numbers(row), **_target(each, row)} for row in found for each in row.reached]
     text = io.StringIO()
-    writer = csv.DictWriter(text, lines[0].keys(), lineterminator="\n")
+    names = [key for key, value in lines[0].items() if not isinstance(value, list)]
+    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
+
+
+def _numbers(row: Row) -> Record:
+    return {
+        "configuration": printable(row.configuration),
+        "workers": row.workers,
+        "ranks": row.ranks,
+        "seeds": row.seeds,
+        "finished": len(row.runs),
+        "final_errors": row.error.values,
+        "final_error_mean": row.error.mean,
+        "final_error_deviation": row.error.std,
+        "samples_per_second_mean": row.speed.mean,
+    }
+
+
+def _target(target: float, row: Row) -> Record:
+    reached = row.reached[target]
+    return {
+        "error": target,
+        "seconds": reached.seconds,
+        "seconds_mean": reached.spread.mean,
+        "seconds_deviation": reached.spread.std,
+        "speed_up": reached.speed_up,
+        "efficiency": reached.efficiency,
+    }

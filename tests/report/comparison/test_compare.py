@@ -149,7 +149,7 @@ def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_the_words_of_a_run(tmp_path: Path) -> None:
     (element,) = matrix(["easgd"], [4], [2], [], tmp_path / "out")
-    words = launching.command(element, "srun --mpi=pmi2 -n {ranks} --exact")
+    words = launching.launched(element, "srun --mpi=pmi2 -n {ranks} --exact")
     assert words[:5] == ["srun", "--mpi=pmi2", "-n", "5", "--exact"]
     assert words[5:9] == [sys.executable, "-m", "mpitrain", "train"]
     assert words[-2:] == ["--continue", str(tmp_path / "out/runs/easgd-w4-s2")]

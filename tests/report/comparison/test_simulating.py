@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.report.comparison import simulating
+from mpitrain.report.comparison import launching
 from mpitrain.report.comparison.matrix import matrix
 
 from .runs import finish
@@ -87,6 +87,6 @@ def test_bad_words_are_one_line(
 
 def test_the_words_of_a_simulated_run(tmp_path: Path) -> None:
     (element,) = matrix(["easgd"], [4], [2], [], tmp_path / "out")
-    words = simulating.command(element, "strom2015")
+    words = launching.simulated(element, "strom2015")
     assert words[1:4] == ["-m", "mpitrain", "simulate"] and words[words.index("--cluster") + 1] == "strom2015"
     assert words[words.index("--ranks") + 1] == "5" and words[-2:] == ["--continue", str(element.folder)]
