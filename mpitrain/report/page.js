@@ -31,11 +31,11 @@
   const units = [["s", 1, 180], ["min", 60, 180 * 60], ["h", 3600, Infinity]];
 
   const across = (plot) => plot.axis || axis;
-  const places = (plot, curve) => {
-    const by = across(plot);
-    if (by === "epochs") return curve.samples.map((n) => n / data.runs[curve.run].epoch);
-    return by === "staleness" ? curve.samples : curve[by];
-  };
+  for (const run of data.runs) for (const at of run.resumed) at.epochs = at.samples / run.epoch;
+  for (const curve of data.plots.flatMap((plot) => plot.curves)) {
+    curve.epochs = curve.samples.map((n) => n / data.runs[curve.run].epoch);
+    curve.staleness = curve.samples;  // of a distribution of ages
+  }
   const step = (span, wanted) => {
     const rough = span / wanted, power = 10 ** Math.floor(Math.log10(rough));
     return power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
@@ -54,7 +54,8 @@
   };
   const scaleOf = (values, log, from, to, given) => {
     let [low, high] = given || [Math.min(...values), Math.max(...values)];
-    if (given) { /* as it is */ } else if (log) { low *= 0.93; high *= 1.07; } else { low = Math.min(0, low); if (high === low) high = low + (Math.abs(low) || 1); }
+    if (!given) [low, high] = log ? [0.93 * low, 1.07 * high] : [Math.min(0, low), high];
+    if (high === low) high = low + (Math.abs(low) || 1);
     const f = log ? Math.log : (v) => v;
     const place = (v) => from + (to - from) * (f(v) - f(low)) / (f(high) - f(low));
     return { low, high, place };
@@ -66,7 +67,7 @@
     const node = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const key in attributes) node.setAttribute(key, attributes[key]);
     if (text !== undefined) node.textContent = text;
-    parent.append(node);
+    parent?.append(node);
     return node;
   };
 
@@ -75,44 +76,40 @@
       this.plot = data.plots[figure.dataset.plot];
       this.frame = figure.querySelector(".drawing");
       this.log = this.plot.log;
-      const button = figure.querySelector(".scale");
-      button.setAttribute("aria-label", `logarithmic scale: ${this.plot.title}`);
-      button.addEventListener("click", () => { this.log = !this.log; this.draw(); keep(); });
-      this.button = button;
+      this.button = figure.querySelector(".scale");
+      this.button.addEventListener("click", () => { this.log = !this.log; this.draw(); keep(); });
       this.whole = figure.querySelector(".whole");
-      this.whole.setAttribute("aria-label", `show all of it: ${this.plot.title}`);
       this.whole.addEventListener("click", () => { this.zoom(null); this.frame.focus({ preventScroll: true }); });
       figure.querySelector(".save").addEventListener("click", () => save(this));
       this.frame.tabIndex = 0;
       const place = (event) => this.inside(event.clientX - this.frame.getBoundingClientRect().left);
-      this.frame.addEventListener("pointermove", (event) => { this.point(place(event)); this.drag(); });
-      this.frame.addEventListener("pointerdown", (event) => {
-        this.point(place(event));
-        if (event.pointerType === "touch" || event.button !== 0) return;  // a finger reads values and scrolls
-        this.from = this.at;
-        this.frame.setPointerCapture(event.pointerId);
-      });
-      this.frame.addEventListener("pointerup", () => this.drop());
-      this.frame.addEventListener("pointercancel", () => { this.from = undefined; this.leave(); });
-      this.frame.addEventListener("dblclick", () => this.zoom(null));
-      this.frame.addEventListener("pointerleave", () => this.leave());
-      this.frame.addEventListener("blur", () => this.leave());
-      this.frame.addEventListener("keydown", (event) => this.key(event));
+      const acts = {
+        pointermove: (event) => { this.point(place(event)); this.drag(); },
+        pointerdown: (event) => {
+          this.point(place(event));
+          if (event.pointerType === "touch" || event.button !== 0) return;  // a finger reads values and scrolls
+          this.from = this.at;
+          this.frame.setPointerCapture(event.pointerId);
+        },
+        pointerup: () => this.drop(),
+        pointercancel: () => { this.from = undefined; this.leave(); },
+        dblclick: () => this.zoom(null),
+        pointerleave: () => this.leave(),
+        blur: () => this.leave(),
+        keydown: (event) => this.key(event),
+      };
+      for (const kind in acts) this.frame.addEventListener(kind, acts[kind]);
     }
 
     draw() {
       this.leave();
       const plot = this.plot, width = this.frame.clientWidth, height = this.frame.clientHeight;
-      this.curves = plot.curves.filter((c) => !hidden.has(c.run)).map((c) => {
-        const xs = places(plot, c);
-        const points = c.values.map((v, i) => [xs[i], v]).filter(([, v]) => !this.log || v > 0);
-        return { run: c.run, points };
-      }).filter((c) => c.points.length);
+      this.curves = plot.curves.filter((c) => !hidden.has(c.run)).map((c) => ({
+        run: c.run,
+        points: c.values.map((v, i) => [c[across(plot)][i], v]).filter(([, v]) => !this.log || v > 0),
+      })).filter((c) => c.points.length);
       this.button.setAttribute("aria-pressed", this.log);
-      const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-      svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-      svg.setAttribute("role", "img");
-      svg.setAttribute("aria-label", this.describe());
+      const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": this.describe() });
       this.frame.replaceChildren(svg);
       this.svg = svg;
       if (!this.curves.length) {
@@ -158,12 +155,8 @@
       const group = element("g", { class: `s${run % 18}`, "data-run": run }, svg);
       const at = points.map(([x, y]) => [this.x.place(x).toFixed(1), this.y.place(y).toFixed(1)]);
       const by = across(this.plot), told = data.runs[run];
-      if (by !== "staleness") {
-        for (const [seconds, samples] of told.resumed) {
-          const x = this.x.place({ seconds, samples, epochs: samples / told.epoch }[by]);
-          element("path", { class: "resumed", d: `M${x} ${edge.top}V${height - edge.bottom}` }, group);
-        }
-      }
+      for (const at of by === "staleness" ? [] : told.resumed)
+        element("path", { class: "resumed", d: `M${this.x.place(at[by])} ${edge.top}V${height - edge.bottom}` }, group);
       element("path", { class: "line", d: "M" + at.map((p) => p.join(" ")).join("L") }, group);
       if (within(points, this.x).length <= 40) for (const [x, y] of at) element("circle", { class: "dot", cx: x, cy: y, r: 2.2 }, group);
       if (!told.whole && by !== "staleness") {
@@ -283,9 +276,7 @@
   const save = (panel) => {
     const width = panel.frame.clientWidth, line = 18, style = getComputedStyle(document.body);
     const names = panel.curves.map((c) => c.run), high = panel.frame.clientHeight + 28 + line * names.length;
-    const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    for (const [key, value] of Object.entries({ width, height: high, viewBox: `0 0 ${width} ${high}`, "font-family": "sans-serif" }))
-      picture.setAttribute(key, value);
+    const picture = element("svg", { width, height: high, viewBox: `0 0 ${width} ${high}`, "font-family": "sans-serif" });
     element("rect", { width, height: high, fill: style.backgroundColor }, picture);
     element("text", { x: 8, y: 18, fill: style.color, "font-size": 14, "font-weight": 600 }, picture, panel.plot.title);
     panel.leave();
@@ -327,9 +318,9 @@
   for (const button of document.querySelectorAll("#legend button")) {
     const run = button.dataset.run;
     button.addEventListener("click", () => {
-      const now = hidden.has(Number(run));
-      if (now) hidden.delete(Number(run)); else hidden.add(Number(run));
-      button.setAttribute("aria-pressed", now);
+      const shown = hidden.delete(Number(run));
+      if (!shown) hidden.add(Number(run));
+      button.setAttribute("aria-pressed", shown);
       draw();
       keep();
     });

@@ -19,6 +19,8 @@ from mpitrain.report.runs import StoredRun
 from mpitrain.report.series import Plot, Point, plots, thin
 from mpitrain.report.timeline import timelines
 
+PLACES = ("seconds", "samples")  # of what is drawn
+
 
 def page(runs: list[StoredRun], title: str, before: Html | None = None, watch: int = 0) -> str:
     """The complete page, with `before` at its top. With `watch`, it loads itself anew after so many seconds."""
@@ -75,8 +77,9 @@ def _figure(number: int, plot: Plot, runs: list[StoredRun]) -> Html:
     title, shown = safe(plot.title), table(plot.title, ["StoredRun", "first", "least", "greatest", "last"], rows)
     return Html(
         f'<figure class="plot" data-plot="{number}"><figcaption>{title}</figcaption>'
-        '<div class="tools"><button type="button" class="whole" hidden>all</button>'
-        f'<button type="button" class="scale" aria-pressed="false">log</button>'
+        '<div class="tools">'
+        f'<button type="button" class="whole" aria-label="show all of it: {title}" hidden>all</button>'
+        f'<button type="button" class="scale" aria-label="logarithmic scale: {title}" aria-pressed="false">log</button>'
         f'<button type="button" class="save" aria-label="save as SVG: {title}">save</button></div>'
         '<div class="drawing"></div>'
         f"<details><summary>In figures</summary>{shown}</details></figure>"
@@ -92,20 +95,18 @@ def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
                 "whole": run.finished,
                 "epoch": run.samples_of_epoch,
                 "resumed": [
-                    [record["seconds"], record["samples"]]
-                    for record in run.events("start")
-                    if record.get("resumed") and None not in (record.get("seconds"), record.get("samples"))
+                    at
+                    for start in run.events("start")
+                    if start.get("resumed") and None not in (at := {key: start.get(key) for key in PLACES}).values()
                 ],
             }
             for run in runs
         ],
         "plots": [
             {
+                **plot._asdict(),
                 "title": printable(plot.title),
                 "key": re.sub(r"\W", "_", plot.key, flags=re.ASCII),
-                "form": plot.form,
-                "log": plot.log,
-                "axis": plot.axis,
                 "curves": [{"run": run, **_columns(thin(curve))} for run, curve in plot.curves.items()],
             }
             for plot in shown

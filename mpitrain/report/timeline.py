@@ -48,13 +48,14 @@ def _said(part: TracePart) -> str:
 
 
 def _row(rank: int, stretches: list[TraceStretch], part: TracePart) -> Html:
-    boxes = []
+    boxes, times = [], dict.fromkeys(KINDS, 0.0)
     for each in stretches:
         x, width = _units(each, part)
         if width:
             boxes.append(_box(each.kind, x, max(width, LEAST), HEIGHT, _told(each)))
+        times[each.kind] += min(each.ended, part.ended) - max(each.began, part.began)
     name = _cut(part.names.get(rank) or f"rank {rank}")
-    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in _shares(stretches, part).items())
+    shares = ", ".join(f"{kind} {time / (part.ended - part.began):.0%}" for kind, time in times.items() if time)
     return Html(
         f'<span title="{safe(shares)}">{safe(name)}</span><svg role="img" aria-label="{safe(f"{name}: {shares}")}" '
         f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none">{join(boxes)}</svg>'
@@ -88,28 +89,13 @@ def _axis(length: float) -> Html:
     least = length / TICKS
     power = 10.0 ** math.floor(math.log10(least))
     step = min(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
-    ticks = join(
-        Html(
-            f'<line class="axis" x1="{at:.2f}%" x2="{at:.2f}%" y2="5"/>'
-            f'<text x="{at:.2f}%" y="18" text-anchor="{_anchor(at)}">{safe(brief(tick * step / 1e6))}</text>'
-        )
-        for tick in range(math.floor(length / step) + 1)
-        for at in [100 * tick * step / length]
-    )
+    ticks = ""
+    for tick in range(math.floor(length / step) + 1):
+        at = 100 * tick * step / length
+        anchor = "start" if at < 5 else "end" if at > 95 else "middle"  # so that the text stays within the picture
+        ticks += f'<line class="axis" x1="{at:.2f}%" x2="{at:.2f}%" y2="5"/>'
+        ticks += f'<text x="{at:.2f}%" y="18" text-anchor="{anchor}">{brief(tick * step / 1e6)}</text>'
     return Html(f'<svg class="ticks" aria-hidden="true">{ticks}</svg>')
-
-
-def _anchor(percent: float) -> str:
-    """Which end of a text is at this place, so that it stays within the picture."""
-    return "start" if percent < 5 else "end" if percent > 95 else "middle"
-
-
-def _shares(stretches: list[TraceStretch], part: TracePart) -> dict[str, float]:
-    """The share of each kind in the part's time, without kinds that have none."""
-    found = dict.fromkeys(KINDS, 0.0)
-    for each in stretches:
-        found[each.kind] += min(each.ended, part.ended) - max(each.began, part.began)
-    return {kind: time / (part.ended - part.began) for kind, time in found.items() if time}
 
 
 def _cut(text: str) -> str:

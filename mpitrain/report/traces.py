@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import naming
 from mpitrain.files import read_whole
 from mpitrain.stopwatch import KINDS
 
@@ -22,6 +22,8 @@ FAR = 1e15  # microseconds: thirty years
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+Time = Annotated[float, msgspec.Meta(gt=-FAR, lt=FAR)]
+Duration = Annotated[float, msgspec.Meta(ge=0, lt=FAR)]
 
 
 class Arguments(msgspec.Struct, frozen=True):
@@ -38,8 +40,8 @@ class TraceEvent(msgspec.Struct, frozen=True):
     name: str = ""
     ph: str = ""
     pid: Number = 0
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: Time = 0.0
+    dur: Duration = 0.0
     args: Arguments = Arguments()
 
 
@@ -83,7 +85,8 @@ class TracePart:
 
 
 def read_part(folder: Path) -> TracePart | None:
-    """A typical part of the run's trace; None if it has none. Raises BadInput naming the file."""
+    """A typical part of the run's trace; None without a trace, or if nothing in it took any time. Raises BadInput
+    naming the file."""
     path = folder / NAME
     with naming(path):
         if not path.exists():
@@ -91,17 +94,6 @@ def read_part(folder: Path) -> TracePart | None:
         content = read_whole(path)
     with naming(f"{path}: not a trace", msgspec.DecodeError, ValueError, RecursionError):
         found = msgspec.json.decode(content, type=_File)
-    if not all(map(_sound, found.traceEvents)):
-        raise BadInput(f"{path}: not a trace: an event at a time that is none")
-    return _typical(found)
-
-
-def _sound(event: TraceEvent) -> bool:
-    return -FAR < event.ts < FAR and 0 <= event.dur < FAR
-
-
-def _typical(found: _File) -> TracePart | None:
-    """The part that a report shows; None if nothing took any time."""
     every: dict[int, list[TraceEvent]] = defaultdict(list)
     for event in found.traceEvents:
         if event.ph == "X" and event.ts + event.dur > event.ts:
@@ -112,17 +104,12 @@ def _typical(found: _File) -> TracePart | None:
         return None
     most = max(shown.values(), key=len)
     began, ended = window(most)
-    within = {rank: _longest([each for each in own if _inside(each, began, ended)]) for rank, own in shown.items()}
+    within = {}
+    for rank, own in shown.items():
+        inside = [each for each in own if each.began < ended and each.ended > began]
+        longest = nlargest(4 * MOST, inside, lambda each: each.ended - each.began)  # as many as can be seen
+        within[rank] = sorted(longest, key=lambda each: each.began)
     return TracePart(found.otherData, len(every), names, within, began, ended, whole=len(most) <= MOST)
-
-
-def _inside(each: TraceStretch, began: float, ended: float) -> bool:
-    return each.began < ended and each.ended > began
-
-
-def _longest(stretches: list[TraceStretch]) -> list[TraceStretch]:
-    """As many as can be seen, in order."""
-    return sorted(nlargest(4 * MOST, stretches, lambda each: each.ended - each.began), key=lambda each: each.began)
 
 
 def joined(events: list[TraceEvent]) -> list[TraceStretch]:
@@ -144,11 +131,7 @@ def window(stretches: list[TraceStretch]) -> tuple[float, float]:
     last = len(stretches) - MOST
     firsts = sorted({round(place * max(last, 0) / (PLACES - 1)) for place in range(PLACES)})
     places = [stretches[first : first + MOST] for first in firsts]
-    whole = [place for place in places if not _gap(place)] or places
+    whole = [place for place in places if all(b.began - a.ended <= TOUCHING for a, b in pairwise(place))] or places
     lengths = sorted((place[-1].ended - place[0].began, place[0].began) for place in whole)
     length, began = lengths[(len(lengths) - 1) // 2]
     return began, began + length
-
-
-def _gap(stretches: list[TraceStretch]) -> bool:
-    return any(after.began - before.ended > TOUCHING for before, after in pairwise(stretches))
