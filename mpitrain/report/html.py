@@ -17,7 +17,7 @@ class Html(str):
     __slots__ = ()
 
 
-class Best(str):
+class BestCell(str):
     """The content of a table's cell that is marked as the best of its column."""
 
     __slots__ = ()
@@ -79,7 +79,7 @@ def run_name(style: int, name: str, marks: Sequence[str] = ()) -> Html:
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> Html:
     """A table in a scrolling frame, or nothing without rows. The first cell of each row is its header; one that is
-    Best is marked."""
+    a BestCell is marked."""
     if not rows:
         return Html("")
     head = "".join(f'<th scope="col">{safe(cell)}</th>' for cell in header)
@@ -91,7 +91,7 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], ki
 
 
 def _cell(content: str) -> str:
-    if isinstance(content, Best):
+    if isinstance(content, BestCell):
         return f'<td class="best">{safe(content)}<span class="said"> best</span></td>'
     return f"<td>{safe(content)}</td>"
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from mpitrain.files import Record, read_text
-from mpitrain.report.html import Best, Html, bars, join, run_name, safe, show, table
+from mpitrain.report.html import BestCell, Html, bars, join, run_name, safe, show, table
 from mpitrain.report.records import finite
 from mpitrain.report.runs import ALIVE, ENDS, StoredRun
 from mpitrain.report.series import held_out
@@ -39,7 +39,7 @@ def results(runs: list[StoredRun]) -> Html:
         best = choose(known) if choose and len(known) > 1 else None
         for row, told, value in zip(rows, values, of_finished, strict=True):
             text = show(told.get(key), form)
-            row.append(text if best is None or value != best else Best(text))
+            row.append(text if best is None or value != best else BestCell(text))
         marked = marked or best is not None
     caption = "Final results" + ("; the best of the finished runs are marked" if marked else "")
     return table(caption, ["StoredRun", *(title for _, title, _, _ in wanted)], rows, "results")
