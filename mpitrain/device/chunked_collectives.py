@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mpitrain.device.collectives import StagedCarrier
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.streams import Stream, StreamEvent
 from mpitrain.flat import Array, share
 from mpitrain.mpi import Transport
-from mpitrain.mpi.communicator import Request
+from mpitrain.mpi.collectives import CollectiveCall
+from mpitrain.mpi.communicator import Communicator, Request
 from mpitrain.mpi.tags import Tag
+from mpitrain.mpi.team import Team
 
 #: Each collective has two of these tags, one for each of its steps, so that its messages match no other's.
 TAGS = 1 << 14
@@ -68,14 +71,21 @@ class Mark:
 class ChunkedCollectives:
     """The steps of one transport's collectives over several ranks. Arrays are flat."""
 
-    def __init__(self, transport: Transport, device: GpuMemory) -> None:
+    def __init__(self, transport: Transport | Team, device: GpuMemory) -> None:
         self._transport, self._device = transport, device
         self._rank, self._ranks = transport.rank, transport.members
         self._others = [rank for rank in self._ranks if rank != self._rank]
         self._rooms: dict[tuple[int, np.dtype], list[Array]] = {}
 
-    def reduced(self, array: Array, add: np.ufunc) -> Steps:
-        """Combine every element with `add` over all ranks, in place."""
+    def sum(self, array: Array) -> Steps:
+        """Sum every element over all ranks, in place."""
+        return self._reduced(array.reshape(-1), np.add)
+
+    def maximum(self, array: Array) -> Steps:
+        """Take every element's maximum over all ranks, in place."""
+        return self._reduced(array.reshape(-1), np.maximum)
+
+    def _reduced(self, array: Array, add: np.ufunc) -> Steps:
         tag, shares = self._tag(), self._shares(array.size)
         own = array[shares[self._rank]]
         yield from self._combined(array, own, own, shares, add, tag)
@@ -83,6 +93,7 @@ class ChunkedCollectives:
 
     def broadcast(self, array: Array, root: int) -> Steps:
         """The root sends each share to its owner, which sends it to the ranks that do not have it yet."""
+        array = array.reshape(-1)
         tag, shares = self._tag(), self._shares(array.size)
         own = array[shares[self._rank]]
         yield self._settled(self._device.compute)
@@ -92,8 +103,9 @@ class ChunkedCollectives:
             yield self._receives(tag, {root: own})
         yield self._handed(own, array, shares, [rank for rank in self._ranks if rank != root], tag + 1)
 
-    def reduced_at(self, root: int, array: Array, out: Array | None) -> Steps:
+    def reduce(self, root: int, array: Array, out: Array | None) -> Steps:
         """Put the sum of the ranks' arrays into the root's `out`."""
+        array, out = array.reshape(-1), None if out is None else out.reshape(-1)
         tag, shares = self._tag(), self._shares(array.size)
         mine = shares[self._rank]
         own = self._room(mine.stop - mine.start, array.dtype) if out is None else out[mine]
@@ -102,16 +114,19 @@ class ChunkedCollectives:
         if out is None:
             self._give_back(own)
 
-    def gathered(self, own: Array | None, out: Array, pieces: Shares) -> Steps:
+    def gather(self, own: Array | None, out: Array, pieces_of_members: Sequence[slice]) -> Steps:
         """Put the ranks' pieces into `out` on every rank. With `own=None` this rank's piece is in `out` already."""
+        out, pieces = out.reshape(-1), dict(zip(self._ranks, pieces_of_members, strict=True))
         tag, mine = self._tag(), out[pieces[self._rank]]
         if own is not None:
-            np.copyto(mine, own)
+            np.copyto(mine, own.reshape(-1))
         yield self._settled(self._device.compute)
         yield self._handed(mine, out, pieces, self._ranks, tag)
 
-    def scattered(self, array: Array, own: Array, pieces: Shares) -> Steps:
-        """Put each rank's piece of the sum of the ranks' arrays into its `own` (reduce_scatter)."""
+    def reduce_scatter(self, array: Array, own: Array, pieces_of_members: Sequence[slice]) -> Steps:
+        """Put each rank's piece of the sum of the ranks' arrays into its `own`."""
+        array, own = array.reshape(-1), own.reshape(-1)
+        pieces = dict(zip(self._ranks, pieces_of_members, strict=True))
         yield from self._combined(array, array[pieces[self._rank]], own, pieces, np.add, self._tag())
 
     def _combined(self, terms: Array, term: Array, own: Array, shares: Shares, add: np.ufunc, tag: int) -> Steps:
@@ -164,3 +179,32 @@ class ChunkedCollectives:
 
     def _give_back(self, room: Array) -> None:
         self._rooms.setdefault((room.size, room.dtype), []).append(room)
+
+
+class DirectCarrier(StagedCarrier):
+    """Passes arrays in GPU memory to a CUDA-aware MPI, in messages and in collectives made of them.
+
+    MPI does not know streams. Before it may read or overwrite an array, the kernels launched so far must have run; the
+    data of a completed request are visible to every kernel that is launched afterwards.
+    """
+
+    def __init__(self, transport: Transport | Team, device: GpuMemory) -> None:
+        super().__init__(transport, device)
+        chunked = ChunkedCollectives(transport, device)
+        self._steps: dict[str, Callable[..., Steps]] = {
+            "sum": chunked.sum,
+            "maximum": chunked.maximum,
+            "broadcast": chunked.broadcast,
+            "reduce": chunked.reduce,
+            "gather": chunked.gather,
+            "reduce_scatter": chunked.reduce_scatter,
+        }
+
+    def begin(self, comm: Communicator, call: CollectiveCall) -> Request:
+        if all(isinstance(array, np.ndarray) for array in call.arrays):
+            return super().begin(comm, call)
+        return self._enqueue(ChunkedCollective(self.advance, self._steps[call.name](*call.arguments)))
+
+    def settle(self, buffer: bytes | Array) -> None:
+        if not isinstance(buffer, (bytes, np.ndarray)):
+            self._device.compute.synchronize()

@@ -6,22 +6,20 @@ which is the same on every rank. `Test` of any request makes all of them progres
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.streams import StreamEvent
 from mpitrain.flat import Array
-from mpitrain.mpi import Transport
-from mpitrain.mpi.collectives import CountedCollectives
-from mpitrain.mpi.communicator import Request
+from mpitrain.mpi.collectives import Carrier, CollectiveCall, CountedCollectives
+from mpitrain.mpi.communicator import Communicator, Request
 
 
 class Queued(Request, Protocol):
-    """A collective in a `StagedTransport`'s queue."""
+    """A collective in a `StagedCarrier`'s queue."""
 
     def started(self) -> bool:
         """Start the collective if it may start now; whether it has started."""
@@ -34,7 +32,7 @@ class PendingCollective:
     """One collective in progress, with the interface of an MPI request."""
 
     def __init__(
-        self, queue: "StagedTransport", start: Callable[[], Request], end: Callable[[], None], ready: StreamEvent
+        self, queue: "StagedCarrier", start: Callable[[], Request], end: Callable[[], None], ready: StreamEvent
     ) -> None:
         self._queue, self._start, self._end, self._ready = queue, start, end, ready
         self._request: Request | None = None
@@ -59,76 +57,20 @@ class PendingCollective:
         return self.done
 
 
-class StagedTransport(CountedCollectives):
-    """A transport whose collectives also accept device arrays. Everything else is passed to the wrapped transport."""
+class StagedCarrier(Carrier):
+    """Takes device arrays in collectives, too."""
 
-    def __init__(self, transport: Transport, device: GpuMemory) -> None:
+    def __init__(self, transport: CountedCollectives, device: GpuMemory) -> None:
         self._transport, self._device = transport, device
         self._waiting: deque[Queued] = deque()
         self._queues = [self._waiting]  # with those of the duplicate
         self._spare: dict[tuple[int, str], list[tuple[Array, StreamEvent]]] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            super().__setattr__(name, value)
-        else:
-            setattr(self._transport, name, value)
-
-    def duplicate(self) -> "StagedTransport":
-        """A transport over a duplicate communicator, whose collectives are matched separately. Collective."""
-        duplicate = type(self)(self._transport.duplicate(), self._device)
+    def duplicate(self, transport: CountedCollectives) -> "StagedCarrier":
+        duplicate = type(self)(transport, self._device)
         self._queues.append(duplicate._waiting)
         duplicate._queues = self._queues
         return duplicate
-
-    def begin_sum(self, array: Array) -> Request:
-        return self._in_place(self._transport.begin_sum, array)
-
-    def begin_maximum(self, array: Array) -> Request:
-        return self._in_place(self._transport.begin_maximum, array)
-
-    def begin_broadcast(self, array: Array, root: int) -> Request:
-        return self._launch(
-            lambda here: self._transport.begin_broadcast(here[0], root),
-            [array],
-            reading=[self._transport.rank == root],
-            writing=[self._transport.rank != root],
-        )
-
-    def begin_reduce(self, root: int, array: Array, out: Array | None) -> Request:
-        arrays = [array] if out is None else [array, out]
-        return self._launch(
-            lambda here: self._transport.begin_reduce(root, here[0], None if out is None else here[1]),
-            arrays,
-            reading=[True, False],
-            writing=[False, True],
-        )
-
-    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Request:
-        if own is not None:
-            return self._launch(
-                lambda here: self._transport.begin_gather(here[0], here[1], counts),
-                [own, out],
-                reading=[True, False],
-                writing=[False, True],
-            )
-        return self._launch(
-            lambda here: self._transport.begin_gather(None, here[0], counts),
-            [out],
-            reading=[pieces_of(counts)[self._transport.position]],
-            writing=[True],
-        )
-
-    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
-        return self._launch(
-            lambda here: self._transport.begin_reduce_scatter(here[0], here[1], counts),
-            [array, own],
-            reading=[True, False],
-            writing=[False, True],
-        )
 
     def advance(self) -> None:
         """Make operations in progress advance."""
@@ -141,23 +83,14 @@ class StagedTransport(CountedCollectives):
 
     # ---- the stages
 
-    def _in_place(self, start: Callable[[Array], Request], array: Array) -> Request:
-        return self._launch(lambda here: start(here[0]), [array], reading=[True], writing=[True])
-
-    def _launch(
-        self,
-        start: Callable[[Sequence[Array]], Request],
-        arrays: Sequence[Array],
-        reading: Sequence[bool | slice],
-        writing: Sequence[bool],
-    ) -> Request:
-        """Queue an operation. `reading`: the arrays, or parts of them, that it reads; `writing`: those it writes."""
-        device, on_device = self._device, [not isinstance(array, np.ndarray) for array in arrays]
+    def begin(self, comm: Communicator, call: CollectiveCall) -> Request:
+        device, on_device = self._device, [not isinstance(array, np.ndarray) for array in call.arrays]
         if not any(on_device) and not self._waiting:
-            return start(arrays)
+            return super().begin(comm, call)
+        arrays = call.arrays
         here = [self._pinned(a) if d else (a, device.event()) for a, d in zip(arrays, on_device, strict=True)]
         device.after(device.compute, device.leaving)
-        for array, (host, _), part, there in zip(arrays, here, reading, on_device, strict=False):
+        for array, (host, _), part, there in zip(arrays, here, call.reads, on_device, strict=False):
             if there and part is not False and array.size:
                 piece = slice(0, array.size) if part is True else part
                 array.reshape(-1)[piece].get(stream=device.leaving, out=host[piece], blocking=False)
@@ -166,7 +99,7 @@ class StagedTransport(CountedCollectives):
 
         def end() -> None:
             device.after(device.compute, device.incoming)
-            for array, (host, free), back, there in zip(arrays, here, writing, on_device, strict=False):
+            for array, (host, free), back, there in zip(arrays, here, call.writes, on_device, strict=False):
                 if there and back and array.size:
                     array.reshape(-1).set(host, stream=device.incoming)
                 if there:
@@ -174,7 +107,8 @@ class StagedTransport(CountedCollectives):
                     self._spare.setdefault((host.size, host.dtype.char), []).append((host, free))
             device.after(device.incoming, device.compute)
 
-        return self._enqueue(PendingCollective(self, lambda: start([host for host, _ in here]), end, ready))
+        hosts = [host for host, _ in here]
+        return self._enqueue(PendingCollective(self, lambda: call.begin(comm, hosts), end, ready))
 
     def _enqueue(self, operation: Queued) -> Request:
         self._waiting.append(operation)
@@ -189,9 +123,3 @@ class StagedTransport(CountedCollectives):
             free.synchronize()
             return host, free
         return self._device.pinned(array.size, array.dtype), self._device.event()
-
-
-def pieces_of(counts: Sequence[int]) -> list[slice]:
-    """The members' pieces of a vector, `counts` elements long."""
-    ends = list(accumulate(counts))
-    return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]

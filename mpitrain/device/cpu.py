@@ -5,7 +5,7 @@ everything that MPI or a file reads is in host memory, unless MPI is CUDA-aware.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import xxhash
@@ -17,9 +17,12 @@ from mpitrain.device.prefetch import Loader, open_loader
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.mpi import Transport
+from mpitrain.mpi.team import Team
 from mpitrain.ops.residual import accumulate
 from mpitrain.optimizers import Rule
 from mpitrain.start import DEADLINE
+
+Ranks = TypeVar("Ranks", Transport, Team)
 
 if TYPE_CHECKING:
     from mpitrain.models.torch_place import CpuPlace
@@ -60,7 +63,7 @@ class Cpu:
         """Minibatches on the device, copied ahead of use."""
         return open_loader(corpus, dtype, deadline=deadline)
 
-    def transport(self, transport: Transport) -> Transport:
+    def transport(self, transport: Ranks) -> Ranks:
         """The transport with collectives, and if `direct` also messages, that accept the device's arrays."""
         return transport
 

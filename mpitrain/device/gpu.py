@@ -1,21 +1,20 @@
 """A GPU through CuPy. Ranks may share one: each has its own context and allocates only the memory it needs."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpitrain.device.batches import Uploading
-from mpitrain.device.collectives import StagedTransport
-from mpitrain.device.cpu import CPU, Cpu
+from mpitrain.device.chunked_collectives import DirectCarrier
+from mpitrain.device.collectives import StagedCarrier
+from mpitrain.device.cpu import CPU, Cpu, Ranks
 from mpitrain.device.cudnn import CudnnProducts
-from mpitrain.device.direct import DirectTransport
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.operations import Operations
 from mpitrain.device.prefetch import open_loader
 from mpitrain.device.staging import GpuStaging, Outgoing
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Patches, Product, Workspace
-from mpitrain.mpi import Transport
 from mpitrain.optimizers import Rule
 from mpitrain.start import DEADLINE
 
@@ -59,9 +58,9 @@ class Gpu(GpuMemory, Cpu):
     def open_loader(self, corpus: Any, dtype: np.dtype, deadline: float = DEADLINE) -> Uploading:
         return Uploading(self, open_loader(corpus, dtype, deadline=deadline, empty=self.pinned))
 
-    def transport(self, transport: Transport) -> Transport:
-        wrapped = (DirectTransport if self.direct and transport.size > 1 else StagedTransport)(transport, self)
-        return cast(Transport, wrapped)  # it passes on what it does not have
+    def transport(self, transport: Ranks) -> Ranks:
+        carrier = DirectCarrier if self.direct and transport.size > 1 else StagedCarrier
+        return transport.carried(carrier(transport, self))
 
     def checksum(self, vector: Array) -> int:
         if isinstance(vector, np.ndarray):

@@ -1,8 +1,11 @@
 """What all ranks do together."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Self
 
 import numpy as np
 
@@ -12,47 +15,94 @@ from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member, Traffic
 
 
+@dataclass(frozen=True)
+class CollectiveCall:
+    """This rank's part in a collective: the arrays, of which it reads some, or a slice of them, and writes some.
+
+    `begin` starts MPI's own collective on these arrays, or on copies of them that are in host memory; `arguments` are
+    those of the method of the same `name` of whatever makes the collective of messages instead.
+    """
+
+    name: str
+    arrays: Sequence[Array]
+    reads: Sequence[bool | slice]
+    writes: Sequence[bool]
+    begin: Callable[[Communicator, Sequence[Array]], Request]
+    arguments: tuple[object, ...]
+
+
+class Carrier:
+    """Hands arrays to MPI: here, those in host memory as they are."""
+
+    def begin(self, comm: Communicator, call: CollectiveCall) -> Request:
+        """Start a collective."""
+        return call.begin(comm, call.arrays)
+
+    def settle(self, buffer: bytes | Array) -> None:
+        """Wait until a message's buffer may be read and written."""
+
+    def duplicate(self, transport: "CountedCollectives") -> "Carrier":
+        """The carrier of a duplicate of its transport."""
+        return self
+
+
+HOST = Carrier()
+
+
 class CountedCollectives:
-    """Sums, gathers, broadcasts of arrays, counted as payload at their start, however `begin_...` carries them out.
+    """Sums, gathers, broadcasts of arrays, counted as payload at their start.
 
     `start_...` returns a request, until whose end the arrays must stay untouched.
     """
 
+    comm: Communicator
     rank: int
     position: int
     size: int
     traffic: Traffic
     wait: Callable[..., None]
+    carrier: Carrier = HOST
 
-    #: `start_...` uncounted.
-    begin_sum: Callable[[Array], Request]
-    begin_maximum: Callable[[Array], Request]
-    begin_broadcast: Callable[[Array, int], Request]
-    begin_reduce: Callable[[int, Array, Array | None], Request]
-    begin_gather: Callable[[Array | None, Array, list[int]], Request]
-    begin_reduce_scatter: Callable[[Array, Array, list[int]], Request]
+    def carried(self, carrier: Carrier) -> Self:
+        """The same ranks, messages and counts, for the arrays that another carrier takes."""
+        carried = copy.copy(self)
+        carried.carrier = carrier
+        return carried
 
     def start_sum(self, array: Array) -> Request:
         """Start summing an array over all ranks, in place."""
-        self.traffic.count(array.nbytes, array.nbytes, "sum")
-        return self.begin_sum(array)
+        return self._combine("sum", array, MPI.SUM)
 
     def start_maximum(self, array: Array) -> Request:
         """Start taking each element's maximum over all ranks, in place."""
-        self.traffic.count(array.nbytes, array.nbytes, "maximum")
-        return self.begin_maximum(array)
+        return self._combine("maximum", array, MPI.MAX)
 
     def start_broadcast(self, array: Array, root: int) -> Request:
         """Start copying the root's array over the others'. As payload it leaves the root once for each of them."""
-        sent, received = (array.nbytes * (self.size - 1), 0) if self.rank == root else (0, array.nbytes)
+        is_root, nbytes = self.rank == root, array.nbytes
+        sent, received = (nbytes * (self.size - 1), 0) if is_root else (0, nbytes)
         self.traffic.count(sent, received, "broadcast")
-        return self.begin_broadcast(array, root)
+        return self._begin(
+            CollectiveCall(
+                *("broadcast", [array], [is_root], [not is_root]),
+                lambda comm, arrays: comm.Ibcast(arrays[0], root),
+                (array, root),
+            )
+        )
 
     def start_reduce(self, root: int, array: Array, out: Array | None) -> Request:
         """Start summing the ranks' arrays into the root's `out`, which may be its `array`; it is None on the others."""
-        sent, received = (0, array.nbytes * (self.size - 1)) if self.rank == root else (array.nbytes, 0)
+        is_root, nbytes = self.rank == root, array.nbytes
+        sent, received = (0, nbytes * (self.size - 1)) if is_root else (nbytes, 0)
         self.traffic.count(sent, received, "reduce")
-        return self.begin_reduce(root, array, out)
+
+        def begin(comm: Communicator, arrays: Sequence[Array]) -> Request:
+            term = MPI.IN_PLACE if out is array else arrays[0]
+            return comm.Ireduce(term, None if out is None else arrays[-1], MPI.SUM, root)
+
+        arrays = [array] if out is None or out is array else [array, out]
+        reads, writes = [True, False], [out is array, True]
+        return self._begin(CollectiveCall("reduce", arrays, reads, writes, begin, (root, array, out)))
 
     def start_gather(self, own: Array | None, out: Array, counts: list[int]) -> Request:
         """Start putting the members' pieces, `counts` elements long, one after another into every rank's `out`.
@@ -61,43 +111,50 @@ class CountedCollectives:
         """
         mine = counts[self.position] * out.itemsize
         self.traffic.count(mine * (self.size - 1), sum(counts) * out.itemsize - mine, "gather")
-        return self.begin_gather(own, out, counts)
+
+        def begin(comm: Communicator, arrays: Sequence[Array]) -> Request:
+            return comm.Iallgatherv(MPI.IN_PLACE if own is None else arrays[0], [arrays[-1], counts])
+
+        pieces = pieces_of(counts)
+        arguments = (own, out, pieces)
+        if own is None:
+            return self._begin(CollectiveCall("gather", [out], [pieces[self.position]], [True], begin, arguments))
+        return self._begin(CollectiveCall("gather", [own, out], [True, False], [False, True], begin, arguments))
 
     def start_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
         """Start summing the ranks' arrays; of the sum each member gets its piece, `counts` elements long, in `own`."""
         self.traffic.count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1), "reduce-scatter")
-        return self.begin_reduce_scatter(array, own, counts)
+        return self._begin(
+            CollectiveCall(
+                *("reduce_scatter", [array, own], [True, False], [False, True]),
+                lambda comm, arrays: comm.Ireduce_scatter(arrays[0], arrays[1], counts),
+                (array, own, pieces_of(counts)),
+            )
+        )
 
     def sum(self, array: Array, what: str) -> None:
         """Sum an array over all ranks, in place."""
         self.wait(self.start_sum(array), what)
 
+    def _combine(self, name: str, array: Array, operation: MPI.Op) -> Request:
+        self.traffic.count(array.nbytes, array.nbytes, name)
 
-class Begun(CountedCollectives):
-    """MPI's own, for arrays in host memory."""
+        def begin(comm: Communicator, arrays: Sequence[Array]) -> Request:
+            return comm.Iallreduce(MPI.IN_PLACE, arrays[0], operation)
 
-    comm: Communicator
+        return self._begin(CollectiveCall(name, [array], [True], [True], begin, (array,)))
 
-    def begin_sum(self, array: Array) -> Request:
-        return self.comm.Iallreduce(MPI.IN_PLACE, array)
-
-    def begin_maximum(self, array: Array) -> Request:
-        return self.comm.Iallreduce(MPI.IN_PLACE, array, MPI.MAX)
-
-    def begin_broadcast(self, array: Array, root: int) -> Request:
-        return self.comm.Ibcast(array, root)
-
-    def begin_reduce(self, root: int, array: Array, out: Array | None) -> Request:
-        return self.comm.Ireduce(MPI.IN_PLACE if out is array else array, out, MPI.SUM, root)
-
-    def begin_gather(self, own: Array | None, out: Array, counts: list[int]) -> Request:
-        return self.comm.Iallgatherv(MPI.IN_PLACE if own is None else own, [out, counts])
-
-    def begin_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
-        return self.comm.Ireduce_scatter(array, own, counts)
+    def _begin(self, call: CollectiveCall) -> Request:
+        return self.carrier.begin(self.comm, call)
 
 
-class Collectives(Begun, Member):
+def pieces_of(counts: Sequence[int]) -> list[slice]:
+    """The members' pieces of a vector, `counts` elements long."""
+    ends = list(accumulate(counts))
+    return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+
+class Collectives(CountedCollectives, Member):
     """The same of all ranks, and what is not counted: barriers, and what is told once."""
 
     def start_barrier(self) -> Request:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from mpitrain.flat import Array
+from mpitrain.mpi.collectives import Carrier
 from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.heartbeats import BEATS, look
 from mpitrain.mpi.launcher import MPI
@@ -18,8 +19,11 @@ ENTER_MPI = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, s
 class Messages(Member):
     """What a rank sends to and receives from one other."""
 
+    carrier: Carrier
+
     def send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
+        self.carrier.settle(buffer)
         self.traffic.count(len(buffer) if isinstance(buffer, bytes) else buffer.nbytes, 0, to=to)
         return self.begin_send(to, tag, buffer)
 
@@ -150,6 +154,7 @@ class Messages(Member):
 
     def receive_into(self, source: int, tag: int, buffer: Array, what: str) -> None:
         """Wait for a message of exactly the buffer's length. Raises ValueError when it has another."""
+        self.carrier.settle(buffer)
         request, status = self.comm.Irecv([buffer, MPI.BYTE], source, tag), MPI.Status()
         self.until(lambda: request.Test(status), what, [source], yielding=self.yielding)  # over TCP: see `wait`
         if status.Get_count(MPI.BYTE) != buffer.nbytes:
@@ -158,6 +163,7 @@ class Messages(Member):
 
     def start_receive(self, source: int, tag: int, buffer: Array) -> Request:
         """Start receiving a message of the buffer's length from one rank."""
+        self.carrier.settle(buffer)
         self.traffic.bytes_received += buffer.nbytes
         return self.begin_receive(source, tag, buffer)
 

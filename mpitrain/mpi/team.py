@@ -4,14 +4,14 @@ import itertools
 from collections.abc import Sequence
 
 from mpitrain.flat import Array
-from mpitrain.mpi.collectives import Begun
+from mpitrain.mpi.collectives import CountedCollectives
 from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.waiting import Traffic
 
 
-class Team(Begun):
+class Team(CountedCollectives):
     """This rank's team: collectives among its ranks, in which the leader is rank 0.
 
     `ranks` are their numbers in the job. What they exchange counts in `traffic`, and in the transport's too. Collective

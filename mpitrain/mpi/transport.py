@@ -30,6 +30,7 @@ class Transport(Messages, Collectives):
         duplicate.comm, request = self.comm.Idup()
         self.wait(request, "a communicator")
         duplicate.numbers = itertools.count()
+        duplicate.carrier = self.carrier.duplicate(duplicate)
         return duplicate
 
     def split(self, color: int) -> Communicator:

@@ -33,7 +33,7 @@ class TeamMember:
 
     def __init__(self, learner: Learner, team: Team) -> None:
         self._learner, self.team, self._loss = learner, team, np.zeros(1)
-        self._sums: Any = learner.device.transport(team)  # type: ignore[arg-type]  # it takes whatever has collectives
+        self._sums = learner.device.transport(team)
 
     def of(self, work: Work) -> Work:
         """This rank's share of a minibatch. One that has none takes a sample with weight 0, for the same buckets."""
@@ -128,5 +128,5 @@ def release(session: Session) -> None:
 
 
 def _share_model(session: Session, team: Team) -> None:
-    sums: Any = session.device.transport(team)  # type: ignore[arg-type]
+    sums = session.device.transport(team)
     team.wait(sums.start_broadcast(session.state.theta, 0), "the final parameters")

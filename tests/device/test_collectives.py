@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.device.collectives import StagedTransport
-from mpitrain.device.direct import DirectTransport
+from mpitrain.device.chunked_collectives import DirectCarrier
+from mpitrain.device.collectives import StagedCarrier
 from mpitrain.device.gpu import Gpu
 from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport
@@ -21,13 +21,26 @@ def own(transport: Transport, *shape: int) -> np.ndarray:
     return np.random.default_rng(transport.rank).standard_normal(shape).astype(np.float32)
 
 
+def directly(transport: Transport, gpu: Gpu) -> Transport:
+    """With collectives of device arrays that are made of messages."""
+    return transport.carried(DirectCarrier(transport, gpu))
+
+
+def staged(transport: Transport, gpu: Gpu) -> Transport:
+    """With collectives of device arrays by way of the host."""
+    return transport.carried(StagedCarrier(transport, gpu))
+
+
+Kind = Callable[[Transport, Gpu], Transport]
+
+
 @pytest.fixture
-def kind(direct: bool) -> type[StagedTransport]:
+def kind(direct: bool) -> Kind:
     """Both."""
-    return DirectTransport if direct else StagedTransport
+    return directly if direct else staged
 
 
-def test_all_of_them(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
+def test_all_of_them(transport: Transport, gpu: Gpu, kind: Kind) -> None:
     size, rank = transport.size, transport.rank
     counts = [3 + each for each in range(size)]
     total, mine = sum(counts), slice(sum(counts[:rank]), sum(counts[: rank + 1]))
@@ -88,7 +101,7 @@ LATE: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
 
 @pytest.mark.parametrize("name", LATE)
 def test_it_takes_what_kernels_before_it_wrote_and_kernels_after_it_see_the_result(
-    transport: Transport, gpu: Gpu, kind: type[StagedTransport], name: str
+    transport: Transport, gpu: Gpu, kind: Kind, name: str
 ) -> None:
     """On the stand-in, what is set in a stream is there when that is waited for."""
     start, result = LATE[name]
@@ -102,12 +115,12 @@ def test_it_takes_what_kernels_before_it_wrote_and_kernels_after_it_see_the_resu
         np.testing.assert_array_equal(np.add(after, 1).get(), np.full(length, 1.0) + result(size))
 
 
-def test_kernels_stay_in_the_compute_stream(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
+def test_kernels_stay_in_the_compute_stream(transport: Transport, gpu: Gpu, kind: Kind) -> None:
     transport.wait(kind(transport, gpu).start_sum(gpu.to_device(np.ones(9, np.float32))), "the sum")
     assert gpu.cupy.cuda.get_current_stream() == gpu.compute
 
 
-def test_a_reduce_scatter_of_late_terms(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
+def test_a_reduce_scatter_of_late_terms(transport: Transport, gpu: Gpu, kind: Kind) -> None:
     there, share = gpu.to_device(np.full(transport.size, np.nan)), gpu.to_device(np.full(1, np.nan))
     there.set(np.arange(transport.size) + 1.0, stream=gpu.compute)
     request = kind(transport, gpu).start_reduce_scatter(there, share, [1] * transport.size)
@@ -115,9 +128,7 @@ def test_a_reduce_scatter_of_late_terms(transport: Transport, gpu: Gpu, kind: ty
     assert np.add(share, 1).get() == transport.size * (transport.rank + 1) + 1
 
 
-def test_what_kernels_before_it_still_read_is_not_overwritten(
-    transport: Transport, gpu: Gpu, kind: type[StagedTransport]
-) -> None:
+def test_what_kernels_before_it_still_read_is_not_overwritten(transport: Transport, gpu: Gpu, kind: Kind) -> None:
     there, read = gpu.to_device(np.full(9, float(transport.rank))), gpu.pinned(9, np.float64)
     there.get(stream=gpu.compute, out=read, blocking=False)
     transport.wait(kind(transport, gpu).start_broadcast(there, 0), "a collective")
@@ -126,9 +137,7 @@ def test_what_kernels_before_it_still_read_is_not_overwritten(
     np.testing.assert_array_equal(there.get(), np.zeros(9))
 
 
-def test_arrays_shorter_than_ranks_and_ranks_without_a_piece(
-    transport: Transport, gpu: Gpu, kind: type[StagedTransport]
-) -> None:
+def test_arrays_shorter_than_ranks_and_ranks_without_a_piece(transport: Transport, gpu: Gpu, kind: Kind) -> None:
     way, size, rank = kind(transport, gpu), transport.size, transport.rank
     counts = [0] * (size - 1) + [2]
     one, spread, gathered = (
@@ -144,7 +153,7 @@ def test_arrays_shorter_than_ranks_and_ranks_without_a_piece(
     np.testing.assert_array_equal(gathered.get(), [7, 7])
 
 
-def test_waiting_for_one_moves_the_twins(transport: Transport, gpu: Gpu, kind: type[StagedTransport]) -> None:
+def test_waiting_for_one_moves_the_twins(transport: Transport, gpu: Gpu, kind: Kind) -> None:
     way = kind(transport, gpu)
     duplicate = way.duplicate()
     x, y = gpu.to_device(np.ones(3, np.float32)), gpu.to_device(np.ones(3, np.float32))
@@ -155,7 +164,7 @@ def test_waiting_for_one_moves_the_twins(transport: Transport, gpu: Gpu, kind: t
 
 @on_device
 def test_sums_from_device_memory_have_the_same_bits_everywhere(transport: Transport, gpu: Gpu) -> None:
-    way, x = DirectTransport(transport, gpu), gpu.to_device(1e3 * own(transport, 1037))
+    way, x = directly(transport, gpu), gpu.to_device(1e3 * own(transport, 1037))
     transport.wait(way.start_sum(x), "the sum")
     bits = x.get().tobytes().hex()
     assert set(transport.gather_texts(bits, "the bits")) == {bits}
@@ -164,7 +173,7 @@ def test_sums_from_device_memory_have_the_same_bits_everywhere(transport: Transp
 @on_device
 def test_a_rank_that_stays_away_is_overdue(transport: Transport, gpu: Gpu) -> None:
     """Nothing blocks; and when it comes, all goes on."""
-    way, x, deadline = DirectTransport(transport, gpu), gpu.to_device(np.ones(9, np.float32)), transport.deadline
+    way, x, deadline = directly(transport, gpu), gpu.to_device(np.ones(9, np.float32)), transport.deadline
     if transport.rank:
         request, transport.deadline = way.start_sum(x), 0.2
         with pytest.raises(Overdue, match=rf"rank {transport.rank}: waited 0.2 s for ranks? 0.* \(the sum\)"):
@@ -181,7 +190,7 @@ def test_a_rank_that_stays_away_is_overdue(transport: Transport, gpu: Gpu) -> No
 def test_each_step_has_messages_of_its_own(transport: Transport, gpu: Gpu) -> None:
     """The first rank is in two sums' first steps before the others are in the first sum's second."""
     way, x, y = (
-        DirectTransport(transport, gpu),
+        directly(transport, gpu),
         gpu.to_device(np.ones(9, np.float32)),
         gpu.to_device(np.full(9, 7, np.float32)),
     )
@@ -208,7 +217,7 @@ def test_memory_is_asked_for_once(transport: Transport, gpu: Gpu, monkeypatch: p
     plain = gpu.cupy.empty
     monkeypatch.setattr(gpu.cupy, "empty", lambda *given: asked.append(given) or plain(*given))
     way, x, y = (
-        DirectTransport(transport, gpu),
+        directly(transport, gpu),
         gpu.to_device(np.ones(99, np.float32)),
         gpu.to_device(np.ones(99, np.float32)),
     )
@@ -220,7 +229,6 @@ def test_memory_is_asked_for_once(transport: Transport, gpu: Gpu, monkeypatch: p
 
 
 def test_all_else_is_the_transports_own(transport: Transport, gpu: Gpu) -> None:
-    staged = StagedTransport(transport, gpu)
-    assert (staged.rank, staged.size, staged.traffic) == (transport.rank, transport.size, transport.traffic)
-    staged.deadline = 29.0
-    assert transport.deadline == 29.0
+    there = staged(transport, gpu)
+    assert (there.rank, there.size, there.traffic) == (transport.rank, transport.size, transport.traffic)
+    assert there.heartbeats is transport.heartbeats and there.numbers is transport.numbers
