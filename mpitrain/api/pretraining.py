@@ -4,7 +4,7 @@ from itertools import groupby
 
 from mpitrain.config import Pretraining
 from mpitrain.models.network import network_of_layers
-from mpitrain.monitoring.evaluation import Subset
+from mpitrain.monitoring.evaluation import random_subset
 from mpitrain.protocols.messages import TO_FIRST, Over
 from mpitrain.protocols.standby import dismiss, stand_by
 from mpitrain.training.context import Session, fresh
@@ -36,7 +36,7 @@ def _work(session: Session, options: Pretraining) -> bool:
     """Pre-train on rank 0; returns whether the pre-training was completed."""
     corpus, seed = session.learner.corpus, session.config.training.seed
     if options.samples:
-        corpus = Subset(corpus, options.samples, seed)
+        corpus = random_subset(corpus, options.samples, seed)
     device, theta = session.device, session.device.to_device(session.state.theta)
     network = network_of_layers(session.network, "layers", "pretraining.method")
     task = PretrainingTask(network, corpus, theta, options, seed, device, session.config.run.deadline)

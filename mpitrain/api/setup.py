@@ -32,9 +32,8 @@ from mpitrain.models.partition import stages
 from mpitrain.models.phantom import PhantomModel
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.cadence import Cadence
-from mpitrain.monitoring.evaluation import Evaluation, Subset
+from mpitrain.monitoring.evaluation import Evaluation, Measuring, random_subset
 from mpitrain.monitoring.figures import RankFigures
-from mpitrain.monitoring.measuring import Measuring
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
@@ -197,7 +196,7 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
     metrics = Metrics(folder / "metrics.jsonl", events, progress.line)
     if config.run.train_subset and not session.device.phantom:
-        corpora["train-subset"] = Subset(session.learner.corpus, config.run.train_subset, config.training.seed)
+        corpora["train-subset"] = random_subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     run = config.run
     session.monitor = monitor = MasterMonitor(
         Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, state.queue.samples),

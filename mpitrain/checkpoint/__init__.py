@@ -9,6 +9,6 @@ A checkpoint gets its name last and loses it first, each by a rename, so that th
 exists at every instant. A folder that does not match its manifest is torn: it is skipped and reported.
 """
 
-from mpitrain.checkpoint.documents import CONFIG, maker, require_intact, sealed
 from mpitrain.checkpoint.draft import BEST, Draft, FileContent, clear, delete, file_of
+from mpitrain.checkpoint.files import CONFIG, maker, require_intact, sealed
 from mpitrain.checkpoint.reading import best_error, find, load_kept, load_local, load_model, load_state, newest, pieces

@@ -1,9 +1,16 @@
-"""The files of a checkpoint: their manifest, their checksums, and how they reach the disk."""
+"""The files of a checkpoint: their manifest, their checksums, how they reach the disk, and the run's documents.
+
+Every checkpoint holds the documents of the run, config.toml and corpus.json, that it was written with: a run resumes
+with those, so that a crash cannot combine one configuration with the weights of another. The copies in the run folder
+are for people and other programs. They are updated with the first checkpoint under a changed configuration, and each
+holds a checksum that reveals truncated or edited files.
+"""
 
 import io
 import json
 import os
 import stat
+import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -12,8 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import xxhash
 
-from mpitrain.errors import naming
-from mpitrain.files import read_whole, write_durably
+from mpitrain.errors import BadInput, naming
+from mpitrain.files import checksum, read_text, read_whole, write_durably
 from mpitrain.flat import Layout
 
 if TYPE_CHECKING:
@@ -24,6 +31,8 @@ MANIFEST, STATE = "manifest.json", "state.h5"
 LARGEST_MANIFEST = 1 << 24  # bytes
 NAMED = (".h5", ".toml", ".json")  # the ends of the names of files that a manifest must name
 REPLACED = "~"  # ends the name of a checkpoint while another takes its place
+CONFIG = "config.toml"
+SEAL = "# xxh3 of what stands above: "
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -137,3 +146,30 @@ def folders(folder: Path) -> list[Path]:
 def order(path: Path) -> tuple[str, bool]:
     """Sort key: by samples, a replaced checkpoint before its replacement."""
     return path.name.rstrip(REPLACED), not path.name.endswith(REPLACED)
+
+
+# ---- documents
+
+
+def sealed(configuration: str) -> str:
+    """The text of config.toml, with its checksum in a comment at its end."""
+    return f"{configuration}{SEAL}{checksum(configuration)}\n"
+
+
+def require_intact(run: Path, checkpoint: Path) -> None:
+    """Raise BadInput naming the run's config.toml if it has been changed."""
+    path = run / CONFIG
+    with naming(path):
+        text = read_text(path, errors="replace")
+    if text != sealed(text.rpartition(SEAL)[0]):
+        said = "does not match its checksum; what a resume is to change is given by --set"
+        raise BadInput(f"{path}: {said}; {checkpoint / CONFIG} holds what the run had")
+
+
+def maker(checkpoint: Path) -> str:
+    """`algorithms.maker_of` the algorithm that wrote a checkpoint; "" if no document says it."""
+    try:
+        table = tomllib.loads(read_text(checkpoint / CONFIG))["algorithm"]
+        return " ".join(filter(None, (table["name"], table.get("optimizer", {}).get("name", ""))))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ""

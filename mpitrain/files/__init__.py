@@ -102,6 +102,6 @@ def writing(path: Path) -> AbstractContextManager[None]:
     return naming(f"{path}: cannot be written")
 
 
-def checksum(text: str) -> str:
-    """xxh3 of a text."""
-    return xxhash.xxh3_64_hexdigest(text.encode())
+def checksum(content: str | bytes) -> str:
+    """xxh3 of a content, by which it is known to be whole."""
+    return xxhash.xxh3_64_hexdigest(content.encode() if isinstance(content, str) else content)

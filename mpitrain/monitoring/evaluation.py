@@ -1,58 +1,88 @@
-"""Loss and error on held-out data, in slices short enough that a server can answer between them."""
+"""Loss and error on held-out data, in slices short enough that a server can answer between them; and before them the
+statistics of normalisation that belong to the parameters, where a model has some."""
 
 from collections.abc import Callable, Mapping
 from math import log2
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpitrain.batch import Batch, Place, Samples
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host, share
-from mpitrain.models.model import Model
-from mpitrain.monitoring.measuring import Measuring
+from mpitrain.models.model import Buffered, Model
 from mpitrain.rng import stream
 
 SLICE = 4e-3  # target duration of a slice in seconds
 MOST = 1024  # largest number of samples in a slice
 TOGETHER = 256  # samples in a slice if nobody waits for its end
+MEASURED = 1024  # training samples on which statistics of normalisation are measured, the same ones every time
+MINIBATCH = 32  # of these samples, whose moments are averaged
 
 
 class Selection:
-    """A selection of a corpus's samples, always gathered as in an evaluation. Subclasses map its indices to theirs."""
+    """Samples of a corpus, always gathered as in an evaluation."""
 
-    def __init__(self, corpus: Samples, samples: int) -> None:
-        self._corpus, self.part, self.samples = corpus, corpus.part, samples
+    def __init__(self, corpus: Samples, chosen: Array) -> None:
+        self._corpus, self._chosen, self.part, self.samples = corpus, chosen, corpus.part, len(chosen)
         self.shape, self.classes, self.in_memory = corpus.shape, corpus.classes, corpus.in_memory
 
     def gather(self, indices: Array, out: Batch, place: Place = None) -> Batch:
         """Fill `out` with these samples of the selection."""
-        return self._corpus.gather(self._in_corpus(indices), out)
-
-    def _in_corpus(self, indices: Array) -> Array:
-        raise NotImplementedError
+        return self._corpus.gather(self._chosen[indices], out)
 
 
-class Subset(Selection):
+def random_subset(corpus: Samples, samples: int, seed: int) -> Selection:
     """A fixed random subset, such as the one on which the training loss is evaluated."""
-
-    def __init__(self, corpus: Samples, samples: int, seed: int) -> None:
-        self._chosen = np.sort(stream(seed, "subset").permutation(corpus.samples)[:samples])
-        super().__init__(corpus, len(self._chosen))
-
-    def _in_corpus(self, indices: Array) -> Array:
-        return self._chosen[indices]
+    return Selection(corpus, np.sort(stream(seed, "subset").permutation(corpus.samples)[:samples]))
 
 
-class EvaluationShare(Selection):
+def share_of(corpus: Samples, rank: int, ranks: int) -> Selection:
     """A rank's contiguous share of the samples; some shares are empty if there are more ranks than samples."""
+    own = share(corpus.samples, rank, ranks)
+    return Selection(corpus, np.arange(own.start, own.stop))
 
-    def __init__(self, corpus: Samples, rank: int, ranks: int) -> None:
-        own = share(corpus.samples, rank, ranks)
-        self._first = own.start
-        super().__init__(corpus, own.stop - own.start)
 
-    def _in_corpus(self, indices: Array) -> Array:
-        return indices + self._first
+class Measuring:
+    """Measures on a fixed choice of the samples of `corpus`, the training part, on the model's device."""
+
+    def __init__(self, model: Buffered, corpus: Samples, seed: int, dtype: DTypeLike, device: Cpu = CPU) -> None:
+        chosen = stream(seed, "statistics").permutation(corpus.samples)[:MEASURED]
+        self._model, self._corpus, self._device = model, corpus, device
+        self._slices = [np.sort(part) for part in _slices(chosen)]
+        self._batch = Batch(np.empty((MINIBATCH + 1, *corpus.shape), dtype), np.empty(MINIBATCH + 1, np.int32))
+        self._done = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether slices are left to measure."""
+        return self._done < len(self._slices)
+
+    def begin(self, parameters: Array) -> None:
+        """Start over, unless the statistics belong to these parameters already."""
+        self._done = len(self._slices) if self._model.measured(parameters) else 0
+
+    def step(self, parameters: Array) -> None:
+        """Measure one slice."""
+        part = self._slices[self._done]
+        batch = self._corpus.gather(part, Batch(*(buffer[: len(part)] for buffer in self._batch)))
+        inputs = self._device.to_device(batch.inputs)
+        self._model.measure(parameters, inputs, self._done, len(self._slices))
+        self._done += 1
+
+    def run(self, parameters: Array) -> None:
+        """All of it at once."""
+        self.begin(parameters)
+        while self.active:
+            self.step(parameters)
+
+
+def _slices(chosen: Array) -> list[Array]:
+    """Slices of equal size; the last sample alone, which has no variance, joins the others."""
+    parts = [chosen[start : start + MINIBATCH] for start in range(0, len(chosen), MINIBATCH)]
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [np.concatenate(parts[-2:])]
+    return parts
 
 
 class Evaluation:

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import xxhash
 
 from mpitrain import __version__
 from mpitrain.errors import BadInput, WireError
-from mpitrain.files import Record, write_below
+from mpitrain.files import Record, checksum, write_below
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.recorder import Instant, Stretch, TimeRecorder
@@ -181,19 +180,19 @@ def _nanoseconds(seconds: float) -> int:
 
 def _gathered(transport: Transport, mine: bytes) -> list[bytes]:
     """All ranks' texts on rank 0, one rank's after the other's; none elsewhere. Raises WireError naming the sender."""
-    told = transport.gather_texts(f"{len(mine)} {xxhash.xxh3_64_hexdigest(mine)}", WHAT)
+    told = transport.gather_texts(f"{len(mine)} {checksum(mine)}", WHAT)
     if transport.rank:
         if mine:
             transport.wait(transport.begin_send(0, Tag.TRACE, mine), "the first rank to take a trace", whom=[0])
         return []
     texts = [mine]
     for rank, text in enumerate(told[1:], 1):
-        length, checksum = text.split()
+        length, announced = text.split()
         buffer = np.empty(int(length), np.uint8)
         if buffer.size:
             transport.receive_into(rank, Tag.TRACE, buffer, "a trace")
         texts.append(buffer.tobytes())
-        if xxhash.xxh3_64_hexdigest(texts[-1]) != checksum:
+        if checksum(texts[-1]) != announced:
             raise WireError(f"rank {rank} sent a damaged trace")
         transport.heartbeat()
     return texts

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, printable
 from mpitrain.models import torch_start
-from mpitrain.monitoring.evaluation import Evaluation, EvaluationShare
+from mpitrain.monitoring.evaluation import Evaluation, share_of
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.trained.model import TrainedModel, built, find_together
@@ -34,7 +34,7 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     stored, code = find_together(transport, options)
     model, corpora = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline
-    shares = {part: EvaluationShare(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
+    shares = {part: share_of(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
     torch_start.limit_threads(transport.threads(model.config.run.threads))
     with threadpool_limits(transport.threads(model.config.run.threads)):
         evaluation = Evaluation(

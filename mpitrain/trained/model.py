@@ -20,7 +20,7 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array, parameters_sha256
 from mpitrain.models import model as models
 from mpitrain.models.model import Buffered, buffered
-from mpitrain.monitoring.measuring import Measuring
+from mpitrain.monitoring.evaluation import Measuring
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Queue

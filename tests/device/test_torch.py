@@ -12,8 +12,7 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
 from mpitrain.flat import Array, on_host
 from mpitrain.models.model import Consumer
-from mpitrain.monitoring.evaluation import Evaluation
-from mpitrain.monitoring.measuring import Measuring
+from mpitrain.monitoring.evaluation import Evaluation, Measuring
 from mpitrain.mpi import Transport
 
 from .test_training import Noise, require_same, trained

@@ -12,8 +12,7 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain.__main__ import main
-from mpitrain.checkpoint.documents import SEAL
-from mpitrain.checkpoint.files import write_manifest
+from mpitrain.checkpoint.files import SEAL, write_manifest
 from mpitrain.errors import BadInput
 from mpitrain.training.sources import OWN
 
