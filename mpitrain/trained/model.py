@@ -15,6 +15,8 @@ from mpitrain import config as configuration
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.data.corpus import Corpus
+from mpitrain.data.normalising import of_pixels
+from mpitrain.data.normalising import stored as moments_stored
 from mpitrain.data.origin import Origin
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array, parameters_sha256
@@ -60,6 +62,14 @@ class TrainedModel:
     def folder(self, path: Path | None) -> Path:
         """The shard folder; for None, the run's own."""
         return inputs.path_of_run(self.config, self.run) if path is None else path
+
+    def moments(self) -> tuple[Array, Array]:
+        """Mean and scale, float32 [channels], of the corpus or of pixels; 0 and 1 for features that are normalised by
+        speaker, by utterance or not at all."""
+        told, how = self.origin, self.config.data.normalise
+        if told.kind == "images":
+            return of_pixels(how, told.statistics, told.shape[-1], np.float32)
+        return moments_stored(told.statistics if how == "corpus" else {}, told.shape[-1], np.float32)
 
     def described(self) -> dict[str, str | int]:
         """A description that identifies this model, for files made with it."""

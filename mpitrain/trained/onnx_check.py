@@ -7,7 +7,6 @@ import numpy as np
 from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.errors import BadInput, TrainingFailed, first_line, library
-from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.trained.model import TrainedModel
 from mpitrain.trained.onnx_graph import GraphOptions
@@ -57,10 +56,7 @@ def _compare(model: TrainedModel, content: bytes, options: GraphOptions, path: P
         batch = Batch(np.empty((stop - start, *given.shape), np.float32), np.empty(stop - start, np.int32))
         given.gather(np.arange(start, stop), batch)
         said = session.run(None, {session.get_inputs()[0].name: batch.inputs.astype(kind)})[0]
-        farthest = max(farthest, _distance(said, compute(slice(start, stop))))
+        ours = compute(slice(start, stop))
+        distance = float((np.abs(said - ours) / np.maximum(np.abs(ours), 1)).max())  # relative beyond ±1
+        farthest = max(farthest, distance)
     return farthest, samples, part
-
-
-def _distance(found: Array, wanted: Array) -> float:
-    """The largest difference, relative for numbers beyond ±1. NaN if any value is NaN."""
-    return float((np.abs(found - wanted) / np.maximum(np.abs(wanted), 1)).max())

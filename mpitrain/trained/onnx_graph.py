@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
 from mpitrain.models.activations import Relu, Sigmoid
@@ -27,7 +26,7 @@ from mpitrain.trained.model import TrainedModel
 from mpitrain.training.inputs import seen_shape
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto, ValueInfoProto
+    from onnx import NodeProto, TensorProto
 
 OPSET = 17
 OLDEST = 13  # the first version in which Softmax works on one axis
@@ -145,18 +144,20 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
     if model.parameters.size * 4 > LARGEST:
         raise BadInput("--format onnx: more than 2 GB of parameters do not fit an ONNX file; safetensors holds them")
     layers = network_of_layers(model.network, "layers", "--format onnx").layers
-    given = _given(onnx, model, options)
-    graph = Graph(onnx, given.name)
+    source, shape, dtype = given(model, options)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = Graph(onnx, source)
     _normalise(graph, model)
     views = model.network.layout.views(model.parameters.astype(np.float32))
-    if len(model.network.input_shape) > len(seen_shape(model.config, model.origin)):  # frames as images of one channel
+    if len(model.network.input_shape) > len(shape):  # frames as images of one channel
         graph.add("Unsqueeze", graph.constant("last_axis", np.array([-1])))
     for layer in layers:
         translate(layer, graph, views)
     _finish(graph, model.output, options)
     graph.nodes[-1].output[0] = name = options.kind.replace("-", "_")
     out = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", model.origin.classes])
-    whole = onnx.helper.make_graph(graph.nodes, "mpitrain", [given], [out], graph.constants)
+    inputs = [onnx.helper.make_tensor_value_info(source, kind, ["batch", *shape])]
+    whole = onnx.helper.make_graph(graph.nodes, "mpitrain", inputs, [out], graph.constants)
     opsets = [onnx.helper.make_opsetid("", options.opset)]
     version = onnx.helper.find_min_ir_version_for(opsets)
     made = onnx.helper.make_model(
@@ -167,14 +168,13 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
     return bytes(made.SerializeToString())
 
 
-def _given(onnx: ModuleType, model: TrainedModel, options: GraphOptions) -> "ValueInfoProto":
-    """The description of the input."""
-    frames, types = model.origin.kind == "frames", {"uint8": onnx.TensorProto.UINT8, "float32": onnx.TensorProto.FLOAT}
-    if frames and options.image_type is not None:
+def given(model: TrainedModel, options: GraphOptions) -> tuple[str, tuple[int, ...], str]:
+    """Name, shape without the batch, and type of the input. Raises BadInput if --input does not fit it."""
+    if model.origin.kind == "images":
+        return "images", tuple(model.origin.shape), options.image_type or "uint8"
+    if options.image_type is not None:
         raise BadInput(f"--input {options.image_type}: only for images; features are float32")
-    shape = seen_shape(model.config, model.origin) if frames else tuple(model.origin.shape)
-    kind = types["float32" if frames else options.image_type or "uint8"]
-    return onnx.helper.make_tensor_value_info("features" if frames else "images", kind, ["batch", *shape])
+    return "features", seen_shape(model.config, model.origin), "float32"
 
 
 def _normalise(graph: Graph, model: TrainedModel) -> None:
@@ -185,11 +185,9 @@ def _normalise(graph: Graph, model: TrainedModel) -> None:
         if data.crop:
             _crop(graph, origin.shape, data.crop)
         graph.add("Cast", to=1)  # FLOAT
-        mean, scale = of_pixels(data.normalise, origin.statistics, origin.shape[-1], np.float32)
-    elif data.normalise == "corpus":
-        mean, scale = stored(origin.statistics, origin.shape[-1], np.float32)
-    else:
+    elif data.normalise != "corpus":
         return
+    mean, scale = model.moments()
     graph.add("Sub", graph.constant("mean", mean))
     graph.add("Mul", graph.constant("scale", scale))
 

@@ -7,14 +7,11 @@ import warnings
 import numpy as np
 import torch
 
-from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, first_line, library
-from mpitrain.flat import Array
 from mpitrain.models import torch_state
 from mpitrain.models.torch_module import standalone
 from mpitrain.trained.model import TrainedModel
-from mpitrain.trained.onnx_graph import GraphOptions
-from mpitrain.training.inputs import seen_shape
+from mpitrain.trained.onnx_graph import GraphOptions, given
 
 OPSET = 18  # the oldest version that torch.onnx writes, and the default
 
@@ -32,7 +29,7 @@ class WholeModule(torch.nn.Module):
         self.kind, self.output = options.kind, model.output
         self.images, self.crop = model.origin.kind == "images", 0
         priors = np.zeros(1) if options.log_priors is None else options.log_priors
-        for name, array in zip(("mean", "scale", "priors"), (*_moments(model), priors), strict=True):
+        for name, array in zip(("mean", "scale", "priors"), (*model.moments(), priors), strict=True):
             self.register_buffer(name, torch.from_numpy(array.astype(np.float32)))
         if self.images:
             self.crop = model.config.data.crop
@@ -48,34 +45,22 @@ class WholeModule(torch.nn.Module):
         return torch.exp(logarithms) if self.kind == "posteriors" else logarithms - self.priors
 
 
-def _moments(model: TrainedModel) -> tuple[Array, Array]:
-    origin, how = model.origin, model.config.data.normalise
-    if origin.kind == "images":
-        return of_pixels(how, origin.statistics, origin.shape[-1], np.float32)
-    return stored(origin.statistics if how == "corpus" else {}, origin.shape[-1], np.float32)
-
-
 def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, str]) -> bytes:
     """The ONNX file. Raises BadInput naming the option, the missing library, or what torch.onnx cannot translate."""
     onnx = library("onnx.helper", "--format onnx needs onnx", "onnx")
     library("onnxscript", "--format onnx of a PyTorch module needs onnxscript", "torch")
-    frames = model.origin.kind == "frames"
-    if frames and options.image_type is not None:
-        raise BadInput(f"--input {options.image_type}: only for images; features are float32")
+    source, shape, dtype = given(model, options)
     if options.opset < OPSET:
         raise BadInput(f"--opset {options.opset}: PyTorch modules from {OPSET} on")
-    shape = seen_shape(model.config, model.origin) if frames else tuple(model.origin.shape)
-    pixels = torch.float32 if frames or options.image_type == "float32" else torch.uint8
-    example = torch.zeros((2, *shape), dtype=pixels)
-    names = ["features" if frames else "images"], [options.kind.replace("-", "_")]
+    example = torch.zeros((2, *shape), dtype=getattr(torch, dtype))
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             program = torch.onnx.export(
                 WholeModule(model, options).eval(),
                 (example,),
-                input_names=names[0],
-                output_names=names[1],
+                input_names=[source],
+                output_names=[options.kind.replace("-", "_")],
                 opset_version=options.opset,
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 dynamo=True,

@@ -1,6 +1,12 @@
-"""`predict RUN DATA OUT`: write the outputs of a trained network for all samples of a part, for other programs."""
+"""`predict RUN DATA OUT`: write the outputs of a trained network for all samples of a part, for other programs.
+
+Ranks compute pieces of rows in turn, and rank 0 receives them in order and writes: piece k is computed by rank
+k mod size. A rank computes its next piece while the previous one waits to be received, but no more, so that memory is
+bounded. Only rank 0 needs access to the output file.
+"""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +14,19 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import class_names
-from mpitrain.errors import printable
+from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
+from mpitrain.mpi.tags import Tag
 from mpitrain.trained.model import TrainedModel, built, find_together
-from mpitrain.trained.pieces import follow, lead, pieces
-from mpitrain.trained.posteriors import computing, priors_of
+from mpitrain.trained.posteriors import Compute, computing, priors_of
 from mpitrain.trained.writers import Content, open_writer, require_known
 from mpitrain.training.inputs import held_out
+
+HEAD = 1024  # bytes before the rows: empty, or an error message
 
 
 def predict(options: argparse.Namespace) -> int:
@@ -40,13 +48,14 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
     model, corpus, priors = agreed(transport, prepare, "the run and the data")
     transport.deadline = model.config.run.deadline
     compute = computing(model, corpus, options.output, priors)
-    parts, classes = pieces(corpus.samples, TOGETHER), corpus.classes
+    ends = range(TOGETHER, corpus.samples + TOGETHER, TOGETHER)
+    parts, classes = [slice(end - TOGETHER, min(end, corpus.samples)) for end in ends], corpus.classes
     torch_start.limit_threads(transport.threads(model.config.run.threads))
     with threadpool_limits(transport.threads(model.config.run.threads)):
         if transport.rank == 0:
-            with open_writer(options.out, content(model, corpus, options)) as writer:
+            with open_writer(options.out, content(model, corpus, options)) as write:
                 for rows in lead(transport, parts, classes, compute):
-                    writer.write(rows)
+                    write(rows)
             print(f"{options.out}: {options.output} of {corpus.samples:,} samples of part {corpus.part}")
         else:
             follow(transport, parts, classes, compute)
@@ -57,7 +66,8 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
 def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) -> Content:
     """The content of the file in addition to the rows."""
     offsets = np.arange(corpus.samples + 1) if corpus.utterances is None else corpus.utterances
-    keys = corpus.keys or numbered(corpus.part, len(offsets) - 1)
+    # unnamed utterances by their numbers, in alphabetical order
+    keys = corpus.keys or [f"{corpus.part}-{number:07d}" for number in range(len(offsets) - 1)]
     data = printable(str(Path(options.data)))
     about = {**model.described(), "data": data, "part": corpus.part, "output": options.output}
     names = model.origin.class_names or class_names(corpus.attributes)
@@ -65,6 +75,40 @@ def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) ->
     return Content(kind, corpus.classes, corpus.targets, offsets, keys, about, names)
 
 
-def numbered(part: str, count: int) -> list[str]:
-    """Names for unnamed utterances, in alphabetical order: test-0000000, test-0000001, …"""
-    return [f"{part}-{number:07d}" for number in range(count)]
+def lead(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> Iterator[Array]:
+    """Yield all rows in order. Rank 0 calls this. Raises BadInput for a fault on another rank."""
+    longest = max(part.stop - part.start for part in parts)
+    room = np.empty(HEAD + 4 * longest * classes, np.uint8)
+    for number, part in enumerate(parts):
+        rank = number % transport.size
+        if rank == 0:
+            yield compute(part)
+            continue
+        message = room[: HEAD + 4 * (part.stop - part.start) * classes]
+        transport.receive_into(rank, Tag.ROWS, message, f"the predictions of rank {rank}")
+        if fault := bytes(message[:HEAD]).rstrip(b"\0"):
+            raise BadInput(fault.decode(errors="replace"))
+        yield message[HEAD:].view(np.float32).reshape(-1, classes)
+
+
+def follow(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> None:
+    """Compute this rank's pieces and send them. The other ranks call this. A fault is sent to rank 0, which ends the
+    job."""
+    own = parts[transport.rank :: transport.size]
+    longest = max((part.stop - part.start for part in own), default=0)
+    rooms = [np.empty(HEAD + 4 * longest * classes, np.uint8) for _ in range(2)]
+    before = None
+    for number, part in enumerate(own):
+        message, fault = rooms[number % 2][: HEAD + 4 * (part.stop - part.start) * classes], b""
+        try:
+            message[HEAD:].view(np.float32).reshape(-1, classes)[:] = compute(part)
+        except BadInput as error:
+            fault = str(error).encode()[:HEAD]
+        message[:HEAD] = np.frombuffer(fault.ljust(HEAD, b"\0"), np.uint8)
+        if before is not None:
+            transport.wait(before, "the first rank to take predictions")
+        before = transport.send_matched(0, Tag.ROWS, message)
+        if fault:
+            break
+    if before is not None:
+        transport.wait(before, "the first rank to take predictions")

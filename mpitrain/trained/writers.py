@@ -7,12 +7,11 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Protocol
 
 import h5py
 import numpy as np
@@ -46,16 +45,12 @@ class Content:
         return len(self.targets), self.classes
 
 
-class RowWriter(Protocol):
-    """Writes rows in order, any number at a time."""
-
-    def write(self, rows: Array) -> None:
-        """Write the next rows float32 [n, classes]."""
+Write = Callable[[Array], None]  # the next rows float32 [n, classes], any number at a time
 
 
 @contextmanager
-def open_writer(path: Path, content: Content) -> Iterator[RowWriter]:
-    """A writer for the file name's extension. The file exists only after the block has ended.
+def open_writer(path: Path, content: Content) -> Iterator[Write]:
+    """What writes rows in the format of the file name's extension. The file exists only after the block has ended.
 
     Raises BadInput naming the file: an unknown extension, a full disk, a missing library.
     """
@@ -64,8 +59,8 @@ def open_writer(path: Path, content: Content) -> Iterator[RowWriter]:
         free, wanted = shutil.disk_usage(path.parent).free, 4 * content.shape[0] * content.shape[1]
         if free < wanted + (1 << 20):
             raise BadInput(f"{path}: needs {wanted} bytes, the disk has {free} left")
-        with WRITERS[path.suffix](path, content) as writer:
-            yield writer
+        with WRITERS[path.suffix](path, content) as write:
+            yield write
 
 
 def require_known(path: Path) -> None:
@@ -97,78 +92,59 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
                 written.unlink()
 
 
-class _Hdf5:
-    def __init__(self, file: h5py.File, content: Content) -> None:
-        shape = content.shape
-        rows = min(max(CHUNK // (4 * shape[1]), 1), shape[0])
-        self._rows = file.create_dataset(content.name, shape, "f4", chunks=(rows, shape[1]), fletcher32=True)
-        self._done = 0
-
-    def write(self, rows: Array) -> None:
-        self._rows[self._done : self._done + len(rows)] = rows
-        self._done += len(rows)
-
-
 @contextmanager
-def _hdf5(path: Path, content: Content) -> Iterator[RowWriter]:
+def _hdf5(path: Path, content: Content) -> Iterator[Write]:
+    (samples, classes), done = content.shape, 0
+
+    def write(rows: Array) -> None:
+        nonlocal done
+        dataset[done : done + len(rows)] = rows
+        done += len(rows)
+
     with replacing(path) as [temporary], h5py.File(temporary, "w", libver=("v110", "v110")) as file:
         file.attrs.update(content.about)
         for name, array in _small(content).items():
             file.create_dataset(name, data=array, fletcher32=True, chunks=(min(len(array), CHUNK),))
-        yield _Hdf5(file, content)
-
-
-class _Npy:
-    """The open member of an npz."""
-
-    def __init__(self, member: IO[bytes], content: Content) -> None:
-        header = {"descr": "<f4", "fortran_order": False, "shape": content.shape}
-        np.lib.format.write_array_header_1_0(member, header)
-        self._member = member
-
-    def write(self, rows: Array) -> None:
-        self._member.write(np.ascontiguousarray(rows, "<f4").tobytes())
+        chunk = min(max(CHUNK // (4 * classes), 1), samples)
+        dataset = file.create_dataset(content.name, content.shape, "f4", chunks=(chunk, classes), fletcher32=True)
+        yield write
 
 
 @contextmanager
-def _npz(path: Path, content: Content) -> Iterator[RowWriter]:
+def _npz(path: Path, content: Content) -> Iterator[Write]:
     with replacing(path) as [temporary], zipfile.ZipFile(temporary, "w") as file:
         for name, array in {**_small(content), "about": np.array(json.dumps(content.about))}.items():
             with file.open(f"{name}.npy", "w") as member:
                 np.lib.format.write_array(member, np.char.decode(array) if array.dtype.kind == "S" else array)
         with file.open(f"{content.name}.npy", "w", force_zip64=True) as member:
-            yield _Npy(member, content)
+            header = {"descr": "<f4", "fortran_order": False, "shape": content.shape}
+            np.lib.format.write_array_header_1_0(member, header)
 
+            def write(rows: Array) -> None:
+                member.write(np.ascontiguousarray(rows, "<f4").tobytes())
 
-class _Ark:
-    """Collects rows until an utterance is complete; the scp holds its position in the final ark."""
-
-    def __init__(self, ark: IO[bytes], scp: IO[str], path: Path, content: Content) -> None:
-        self._ark, self._scp, self._path, self._content = ark, scp, path.absolute(), content
-        self._rows: list[Array] = []
-        self._next, self._have = 0, 0
-
-    def write(self, rows: Array) -> None:
-        while len(rows):
-            content = self._content
-            length = int(content.utterances[self._next + 1] - content.utterances[self._next])
-            taken = rows[: length - self._have]
-            self._rows.append(taken.copy())
-            self._have += len(taken)
-            rows = rows[len(taken) :]
-            if self._have == length:
-                self._finish(content.keys[self._next])
-
-    def _finish(self, key: str) -> None:
-        begins = self._ark.tell() + len(key.encode()) + 1
-        _kaldiio().save_ark(self._ark, {key: np.concatenate(self._rows)})
-        self._scp.write(f"{key} {self._path}:{begins}\n")
-        self._rows, self._have = [], 0
-        self._next += 1
+            yield write
 
 
 @contextmanager
-def _ark(path: Path, content: Content) -> Iterator[RowWriter]:
+def _ark(path: Path, content: Content) -> Iterator[Write]:
+    """Rows are collected until an utterance is complete; the scp holds its position in the final ark."""
+    kaldiio, have = _kaldiio(), list[Array]()
+    utterances = zip(content.keys, np.diff(content.utterances), strict=True)
+    key, length = next(utterances, ("", 0))
+
+    def write(more: Array) -> None:
+        nonlocal key, length
+        while len(more):
+            taken, more = more[:length], more[length:]
+            have.append(taken.copy())
+            length -= len(taken)
+            if not length:
+                index.write(f"{key} {path.absolute()}:{rows.tell() + len(key.encode()) + 1}\n")
+                kaldiio.save_ark(rows, {key: np.concatenate(have)})
+                have.clear()
+                key, length = next(utterances, ("", 0))
+
     table = [path.with_suffix(".classes")] if content.class_names else []
     with (
         replacing(path, path.with_suffix(".scp"), *table) as temporary,
@@ -178,7 +154,7 @@ def _ark(path: Path, content: Content) -> Iterator[RowWriter]:
         for symbols in temporary[2:]:  # as in Kaldi's symbol tables, each line holds a name and its number
             lines = (f"{name} {number}\n" for number, name in enumerate(content.class_names or ()))
             symbols.write_text("".join(lines), encoding="utf-8")
-        yield _Ark(rows, index, path, content)
+        yield write
 
 
 def _small(content: Content) -> dict[str, Array]:

@@ -19,10 +19,10 @@ CONTENT = Content(
 
 def write(path: Path, *sizes: int) -> None:
     """All rows, so many at a time."""
-    with open_writer(path, CONTENT) as writer:
+    with open_writer(path, CONTENT) as next_rows:
         done = 0
         for size in sizes:
-            writer.write(ROWS[done : done + size])
+            next_rows(ROWS[done : done + size])
             done += size
 
 
@@ -68,8 +68,8 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"p{suffix}"
     write(path, 6)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(BadInput, match="a shard"), open_writer(path, CONTENT) as writer:
-        writer.write(ROWS[:2] + 1)
+    with pytest.raises(BadInput, match="a shard"), open_writer(path, CONTENT) as next_rows:
+        next_rows(ROWS[:2] + 1)
         raise BadInput("a shard is damaged")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
