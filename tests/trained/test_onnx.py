@@ -201,6 +201,14 @@ def test_a_graph_that_says_something_else_is_caught(tmp_path: Path) -> None:
     assert "not checked" in onnx_check.checked(model, content, GraphOptions(), False, None)
 
 
+def test_outputs_that_are_no_numbers_are_caught(tmp_path: Path) -> None:
+    """The largest of differences that are not all numbers is not 0."""
+    model = run_of(tmp_path, "digits-cnn")
+    model.parameters[-1] = np.nan
+    with pytest.raises(TrainingFailed, match="differs by nan"):
+        onnx_check.checked(model, serialise(model, GraphOptions(), {}), GraphOptions(), None, None)
+
+
 @pytest.mark.parametrize("how", ["speaker", "utterance", "corpus", "none"])
 def test_features_are_normalised_inside_where_they_can_be(tmp_path: Path, how: str) -> None:
     """By the corpus, or not at all; those of speakers and utterances are taken as they come in."""
