@@ -21,8 +21,8 @@ import msgspec
 from mpitrain import config
 from mpitrain.__main__ import parser
 from mpitrain.algorithms import ALGORITHMS
+from mpitrain.models.layers import LAYERS
 from mpitrain.models.presets import PRESETS
-from mpitrain.models.table import KINDS
 from mpitrain.optimizers import OPTIMIZERS
 
 HERE = Path(__file__).resolve().parent
@@ -153,7 +153,7 @@ def keys_page() -> str:
         if name == "model":
             networks = [(f"`{key}`", first_line(preset.layers)) for key, preset in PRESETS.items()]
             parts += ["### Presets\n", table(("`preset`", ""), networks)]
-            layers = [(f"`{tag}`", _layer_keys(kind), first_line(kind)) for tag, kind in KINDS.items()]
+            layers = [(f"`{tag}`", _layer_keys(kind), first_line(kind)) for tag, kind in LAYERS.items()]
             parts += ["### Layers\n", "[Networks of your own](networks.md) explains initial values and order.\n"]
             parts += [table(("`kind`", "keys and defaults", ""), layers)]
     parts += [

@@ -22,7 +22,7 @@ ROWS = 8
 
 
 class Kernels(Launcher):
-    """The functions for one device. Those with names of mpitrain.ops are used by a `Workspace`."""
+    """The functions for one device. A `Workspace` finds those of layers by their names."""
 
     LRN_HALF_MAX = HALF_MAX
 

@@ -30,9 +30,8 @@ from mpitrain.keys import (
     Section,
     Text,
 )
-from mpitrain.models import presets
-from mpitrain.models import table as layer_table
-from mpitrain.models.table import KINDS, AnyLayer
+from mpitrain.models import design, presets
+from mpitrain.models.layers import LAYERS, AnyLayer
 from mpitrain.optimizers import OPTIMIZERS
 from mpitrain.schedules.stages import Schedule
 from mpitrain.schedules.stages import Stage as Stage
@@ -245,7 +244,7 @@ def resolve(table: Record) -> Config:
     except msgspec.ValidationError as error:
         raise BadInput(readable(error)) from error
     if config.model.layers is not None:
-        layer_table.check(config.model.layers)
+        design.check(config.model.layers)
     algorithm, stages, team = config.algorithm, config.stages, config.run.team
     if any(stage.bias_factor for stage in stages) and not algorithm.rates_biases:
         raise BadInput("stages: bias_factor: this algorithm's biases have the learning rate of the weights")
@@ -311,7 +310,7 @@ def _check_names(table: Record) -> Record:
     model = table.get("model", {})
     assert isinstance(model, dict)
     for where, layer in _tables(model.get("layers", []), "model.layers"):
-        _check_fields(layer, KINDS[_kind(layer, "kind", KINDS, where)], where)
+        _check_fields(layer, LAYERS[_kind(layer, "kind", LAYERS, where)], where)
     for where, stage in _tables(table.get("stages", []), "stages"):
         _check_fields(stage, Stage, where)
     return algorithm

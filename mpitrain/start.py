@@ -72,7 +72,7 @@ def prepare_environment() -> None:
         # Zen 4 executes an AVX-512 instruction in two halves: the AVX2 kernels are 3 to 10 % quicker there
         # (benchmarks/compute).
         os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
-    beside = Path(__file__).parent / "ops" / "__pycache__"
+    beside = Path(__file__).parent / "models" / "__pycache__"
     own = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
     if not _writable(beside) and not _writable(own):
         os.environ.setdefault("NUMBA_CACHE_DIR", _private_folder())

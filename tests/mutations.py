@@ -302,7 +302,7 @@ MUTATIONS = [
         "                value += threshold if negative else -threshold",
         "                value -= threshold if negative else -threshold",
         "sparse-delta",
-        "tests/ops",
+        "tests/rules/test_sparse_delta.py",
     ),
     Mutation(
         "an adapted threshold is not restored",

@@ -18,7 +18,7 @@ from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
-from mpitrain.models.build import build
+from mpitrain.models.network import build
 
 COUNT, MINIBATCH = 50_000, 128
 CASES = {

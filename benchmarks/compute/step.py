@@ -17,8 +17,7 @@ from torch import nn
 
 from mpitrain.batch import Batch
 from mpitrain.flat import BLOCK, blocks
-from mpitrain.models.build import build
-from mpitrain.models.network import Network
+from mpitrain.models.network import Network, build
 from mpitrain.optimizers.sgd import classical
 
 Step = Callable[[], float]

@@ -23,7 +23,7 @@ from mpitrain.config import RunOptions
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.models import torch_start
-from mpitrain.models.build import build
+from mpitrain.models.network import build
 from mpitrain.optimizers.sgd import classical
 from mpitrain.rng import stream
 

@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from mpitrain.batch import Batch
-from mpitrain.models.build import build
+from mpitrain.models.network import build
 from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.rng import stream
 

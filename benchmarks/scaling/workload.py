@@ -7,8 +7,7 @@ import numpy as np
 from mpitrain import config as configuration
 from mpitrain.batch import Batch
 from mpitrain.flat import Array
-from mpitrain.models.build import build
-from mpitrain.models.network import Network
+from mpitrain.models.network import Network, build
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session, fresh

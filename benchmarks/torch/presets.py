@@ -16,8 +16,8 @@ import torch
 from mpitrain.batch import Batch
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
-from mpitrain.models.build import build
 from mpitrain.models.model import Consumer, Model
+from mpitrain.models.network import build
 from mpitrain.models.presets import PRESETS
 from mpitrain.models.torch_layers import TorchNetwork
 from mpitrain.optimizers import Descent, Sgd

@@ -29,7 +29,7 @@ from mpitrain.checkpoint import coordination
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import Cpu
-from mpitrain.models import table
+from mpitrain.models.design import to_lines
 from mpitrain.models.model import Model
 from mpitrain.models.warm import warm
 from mpitrain.monitoring import trace
@@ -82,7 +82,7 @@ def explained(config: Config) -> str:
     if config.model.import_ or (design := design_of(config)).preset is None:
         return text
     keys = tomli_w.dumps({"output": design.output, "l2": design.l2, "l2_biases": design.l2_biases}).splitlines()
-    lines = [f"# {line}\n" for line in (*keys, *table.to_lines(design.layers))]
+    lines = [f"# {line}\n" for line in (*keys, *to_lines(design.layers))]
     before, section, after = text.partition("[model]\n")
     own, _, rest = after.partition("\n\n")
     comment = "".join(["# As layers of your own, instead of the keys above:\n", *lines])

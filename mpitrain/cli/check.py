@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from mpitrain.batch import Batch
 from mpitrain.errors import BadInput, some
 from mpitrain.flat import Array
-from mpitrain.models.build import build
+from mpitrain.models.network import build
 from mpitrain.mpi import Transport
 from mpitrain.mpi.links import Link, link, pairs
 

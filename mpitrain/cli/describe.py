@@ -11,10 +11,11 @@ from mpitrain import config as configuration
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.errors import BadInput
-from mpitrain.models import presets, table
+from mpitrain.models import design as designs
+from mpitrain.models import presets
 from mpitrain.models.layer import Shape
+from mpitrain.models.layers import AnyLayer
 from mpitrain.models.network import Network, network_of_layers
-from mpitrain.models.table import AnyLayer
 from mpitrain.training.inputs import data_path, design_of, network_of, seen_shape
 
 
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     network = network_of_layers(network_of(config, shape, classes), "layers", "describe")
     penalty = f"l2 {network.l2:g}{' of all parameters' if network.l2 and network.l2_biases else ''}"
     print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, {penalty}")
-    Console(highlight=False).print(layers_table(network, table.complete(design.layers, classes, design.output)))
+    Console(highlight=False).print(layers_table(network, designs.complete(design.layers, classes, design.output)))
     return 0
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from mpitrain.errors import first_line, missing
 from mpitrain.flat import Array
-from mpitrain.models.workspace import Patches, PatchProduct, Workspace
+from mpitrain.models.patches import PatchProduct
+from mpitrain.models.workspace import Patches, Workspace
 
 Arrays = tuple[Array, Array, Array]  #: two operands, result
 

@@ -87,6 +87,7 @@ class GpuWorkspace(Workspace):
     """Buffers on the GPU. Patches need not fit in a cache, but in memory together with everything else."""
 
     patch_rows, patch_bytes = 1 << 62, 1 << 30
+    fuses_bias = True
 
     def __init__(self, device: Gpu) -> None:
         super().__init__(device.cupy, device.ops)
@@ -95,6 +96,6 @@ class GpuWorkspace(Workspace):
     def another(self) -> Workspace:
         return GpuWorkspace(self._device)
 
-    def product(self, name: str, window: Patches) -> Product:
+    def product(self, name: str, window: Patches) -> Product | None:
         cudnn = self._device.cudnn
-        return cudnn.product(name, window, self) if cudnn else super().product(name, window)
+        return cudnn.product(name, window, self) if cudnn else None

@@ -1,4 +1,4 @@
-"""The array functions of mpitrain.ops on the GPU, and the update rules as one kernel each."""
+"""The functions of layers on the GPU, and the update rules as one kernel each."""
 
 from collections.abc import Callable
 from math import inf

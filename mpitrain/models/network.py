@@ -1,21 +1,24 @@
-"""A network: a sequence of layers with their parameters in one flat vector."""
+"""A network: a sequence of layers with their parameters in one flat vector, made of a design or of a preset."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import ClassVar, Literal, SupportsFloat, cast
+from typing import Any, ClassVar, Literal, SupportsFloat, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mpitrain.batch import Batch
+from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.layer import DoesNotFit, Layer, Shape, Views
-from mpitrain.models.losses import Loss
+from mpitrain.models.design import KEY, Design, complete
+from mpitrain.models.layer import Activation, DoesNotFit, Layer, Shape, Views, Weighted
+from mpitrain.models.layers.dropout import Dropout
+from mpitrain.models.layers.fully_connected import FullyConnected
+from mpitrain.models.losses import LOSSES, Loss, Output
 from mpitrain.models.model import Capability, Model, Ready, require
-from mpitrain.models.workspace import Workspace
+from mpitrain.models.presets import PRESETS, design
+from mpitrain.models.workspace import Workspace, add_scaled
 from mpitrain.rng import stream
 
 
@@ -53,7 +56,6 @@ class Network:
         self.classes = self.layers[-1].output_shape[0]
         self.split = next(i for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected))
         self._first = next(i for i, layer in enumerate(self.layers) if layer.parameters)
-        self._dropouts = [layer for layer in self.layers if isinstance(layer, Dropout)]
         self._views: dict[str, tuple[Array, Views]] = {}
 
     def loss_and_gradient(
@@ -77,22 +79,46 @@ class Network:
         """
         views = self._views_of("parameters", parameters)
         gradient_views = self._views_of("gradients", gradients)
-        for dropout in self._dropouts:
-            dropout.share = share
-        outputs = self._forward(views, batch.inputs, True, rng)
-        dy: Array | None = outputs
+        outputs = self.forward(views, batch.inputs, self.layers, training=True, rng=rng, share=share)
         loss = self.loss.loss_and_gradient(outputs, batch.targets, self.workspace)
-        for i in range(len(self.layers) - 1, self._first - 1, -1):
-            layer = self.layers[i]
-            dy = layer.backward(views, gradient_views, dy, need_dx=i > self._first)
-            if layer.parameters:
-                self._add_decay(layer, views, gradient_views)
-                if on_ready is not None:
-                    on_ready(self.slices[i])
+
+        def final(number: int) -> None:
+            self._add_decay(self.layers[number], views, gradient_views)
+            if on_ready is not None:
+                on_ready(self.slices[number])
+
+        self.backward(views, gradient_views, outputs, self.layers, final)
         return loss / len(batch.targets)
 
+    def forward(
+        self,
+        views: Views,
+        inputs: Array,
+        layers: Sequence[Layer],
+        *,
+        training: bool = False,
+        rng: np.random.Generator | None = None,
+        share: tuple[int, int] | None = None,
+    ) -> Array:
+        """The output of the first layers, `layers`, for inputs [n, *input_shape]; valid until the next forward pass."""
+        x = inputs.reshape(len(inputs), *self.input_shape)
+        for layer in layers:
+            layer.share = share
+            x = layer.forward(views, x, training, rng)
+        return x
+
+    def backward(
+        self, views: Views, gradients: Views, dy: Array | None, layers: Sequence[Layer], final: Callable[[int], None]
+    ) -> None:
+        """Write the gradients of the first layers, `layers`, for that of their output, which is overwritten; `final`
+        gets the number of each layer with parameters when its gradient is."""
+        for number in range(len(layers) - 1, self._first - 1, -1):
+            dy = layers[number].backward(views, gradients, dy, need_dx=number > self._first)
+            if layers[number].parameters:
+                final(number)
+
     @property
-    def output(self) -> Literal["softmax", "logistic"]:
+    def output(self) -> Output:
         """The function that turns outputs into posteriors."""
         return self.loss.name
 
@@ -108,7 +134,7 @@ class Network:
     def outputs(self, parameters: Array, inputs: Array) -> Array:
         """The outputs z [n, classes] before softmax or logistic function, without dropout, in a buffer of the
         network."""
-        return self._forward(self._views_of("parameters", parameters), inputs, False, None)
+        return self.forward(self._views_of("parameters", parameters), inputs, self.layers)
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
         """The initial flat vector, on the host. It depends on `seed` and the layers; drawn in float64 and rounded."""
@@ -131,8 +157,9 @@ class Network:
             except DoesNotFit as error:
                 error.place = place
                 raise
-        for layer, following in pairwise(self.layers):
-            layer.leaves_bias = bool(layer.parameters) and following.takes_bias
+        for layer, following in pairwise(self.layers if self.workspace.fuses_bias else ()):
+            if isinstance(layer, Weighted) and isinstance(following, Activation):
+                layer.leaves_bias, following.bias = True, layer.parameters[1].name
 
     def _layer_slices(self) -> list[slice]:
         slices, start = [], 0
@@ -141,12 +168,6 @@ class Network:
             slices.append(slice(start, start + size))
             start += size
         return slices
-
-    def _forward(self, views: Views, x: Array, training: bool, rng: np.random.Generator | None) -> Array:
-        x = x.reshape(len(x), *self.input_shape)
-        for layer in self.layers:
-            x = layer.forward(views, x, training, rng)
-        return x
 
     def _views_of(self, role: str, vector: Array) -> Views:
         """Views of `vector`, which are cached for each role until it gets another vector."""
@@ -159,7 +180,54 @@ class Network:
         if self.l2:
             for p in layer.parameters:
                 if p.decay or self.l2_biases:
-                    self.workspace.ops.add_scaled(gradient_views[p.name], views[p.name], self.l2)
+                    self.workspace.kernel(add_scaled)(gradient_views[p.name], views[p.name], self.l2)
+
+
+def build(
+    preset: str, input_shape: Shape, classes: int, *, workspace: Workspace | None = None, **options: Any
+) -> Network:
+    """The network of a preset with the options of `design`, as `network` builds it."""
+    return network(design(preset, **options), input_shape, classes, workspace)
+
+
+def network(made: Design, input_shape: Shape, classes: int, workspace: Workspace | None = None) -> Network:
+    """The network of a design, on the CPU unless `workspace` is another device's.
+
+    `input_shape` is that of one example: (h, w, c), or frames (window, dims), which are one channel for convolutions.
+    Raises BadInput naming the key of a layer that does not fit them, or the preset.
+    """
+    if classes < 1:
+        raise BadInput(f"{made.name}: {classes} classes")
+    layers = [layer.make() for layer in complete(made.layers, classes, made.output)]
+    shape = tuple(input_shape)
+    if len(shape) == 2 and next(layer for layer in layers if not isinstance(layer, Dropout)).images:
+        shape = (*shape, 1)
+    try:
+        loss = LOSSES[made.output]
+        return Network(layers, shape, loss, l2=made.l2, l2_biases=made.l2_biases, workspace=workspace, name=made.name)
+    except DoesNotFit as error:
+        raise BadInput(_misfit(made, tuple(input_shape), error)) from None
+
+
+def _misfit(made: Design, shape: Shape, error: DoesNotFit) -> str:
+    """A message that names the key at fault."""
+    if made.preset is None:
+        value = getattr(made.layers[error.place], error.key)
+        return f"{KEY}[{error.place}].{error.key} = {value!r}: {error.why}"
+    return f"model.preset: {made.preset} does not fit {_described(shape)}: {error}{_better(shape, made.preset)}"
+
+
+def _described(shape: Shape) -> str:
+    """A description of the inputs for messages."""
+    kind = "windows of frames" if len(shape) == 2 else "images" if len(shape) == 3 else "inputs"
+    return f"{kind} of {' x '.join(map(str, shape))}"
+
+
+def _better(shape: Shape, preset: str) -> str:
+    """If the inputs are windows of frames but the network is made for images, a list of the presets for frames."""
+    if len(shape) != 2 or PRESETS[preset].frames:
+        return ""
+    return f"; for frames: {', '.join(name for name, known in PRESETS.items() if known.frames)}"
 
 
 def network_of_layers(model: Model, capability: Literal["split", "layers"], who: str) -> Network:

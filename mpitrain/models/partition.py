@@ -4,6 +4,7 @@ Every part holds all layers before the first fully connected one, and a share of
 layer: columns of its weights [inputs, units] and the corresponding biases.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
@@ -12,11 +13,10 @@ import numpy as np
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout, Parameter, share
-from mpitrain.models.activations import Relu, Sigmoid
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.layer import Layer
+from mpitrain.models.layer import Activation, Views
+from mpitrain.models.layers.convolution import Convolution
+from mpitrain.models.layers.dropout import Dropout
+from mpitrain.models.layers.fully_connected import FullyConnected
 from mpitrain.models.network import Network
 
 
@@ -24,7 +24,7 @@ class FullyConnectedStage(NamedTuple):
     """A fully connected layer with the elementwise layers that follow it: activations, then optionally dropout."""
 
     layer: FullyConnected
-    activations: tuple[Layer, ...]
+    activations: tuple[Activation, ...]
     dropout: Dropout | None
 
     @property
@@ -54,7 +54,7 @@ def stages(network: Network, parts: int) -> list[FullyConnectedStage]:
                     "share evenly"
                 )
             found.append(FullyConnectedStage(layer, (), None))
-        elif isinstance(layer, Relu | Sigmoid) and found[-1].dropout is None:
+        elif isinstance(layer, Activation) and found[-1].dropout is None:
             found[-1] = found[-1]._replace(activations=(*found[-1].activations, layer))
         elif isinstance(layer, Dropout) and found[-1].dropout is None:
             found[-1] = found[-1]._replace(dropout=layer if layer.rate else None)
@@ -114,3 +114,34 @@ class Partition:
                 piece = own[start : start + size].reshape(mine.shape)
                 np.copyto(*((mine, piece) if to_whole else (piece, mine)))
                 start += size
+
+
+class SharedPart:
+    """The layers before the fully connected ones, which every rank holds completely and runs on its own examples. Their
+    output has `activations` numbers per example.
+
+    `parts` are the slices of the flat vector of layers with parameters; `names[part.start]` names these parameters.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network, self._layers = network, network.layers[: network.split]
+        parts = zip(self._layers, network.slices, strict=False)
+        shared = [(layer, part) for layer, part in parts if layer.parameters]
+        self.parts = [part for _, part in shared]
+        self.names = {part.start: [p.name for p in layer.parameters] for layer, part in shared}
+        self.activations = prod(self._layers[-1].output_shape)
+
+    def forward(self, views: Views, inputs: Array, rng: np.random.Generator, share: tuple[int, int]) -> Array:
+        """The output [n, activations] for inputs [n, *input_shape]; valid until the next forward pass.
+
+        `rng` and `share` are for dropout, as in Network.loss_and_gradient.
+        """
+        x = self._network.forward(views, inputs, self._layers, training=True, rng=rng, share=share)
+        return x.reshape(len(x), self.activations)
+
+    def backward(self, views: Views, gradients: Views, dy: Array, on_ready: Callable[[slice], None]) -> None:
+        """Write the gradients for dy [n, activations], which is overwritten; `on_ready` as in
+        Network.loss_and_gradient."""
+        out = dy.reshape(len(dy), *self._layers[-1].output_shape)
+        slices = self._network.slices
+        self._network.backward(views, gradients, out, self._layers, lambda number: on_ready(slices[number]))

@@ -4,42 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import sqrt
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from mpitrain.errors import BadInput
-from mpitrain.models.table import (
-    AnyLayer,
-    ConvolutionOptions,
-    DropoutOptions,
-    FullyConnectedOptions,
-    LocalResponseNormOptions,
-    MaxPoolOptions,
-    Output,
-    ReluOptions,
-    Scaled,
-    SigmoidOptions,
-)
+from mpitrain.models.design import Design
+from mpitrain.models.layers import AnyLayer
+from mpitrain.models.layers.convolution import ConvolutionOptions
+from mpitrain.models.layers.dropout import DropoutOptions, Scaled
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions
+from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
+from mpitrain.models.layers.max_pool import MaxPoolOptions
+from mpitrain.models.layers.relu import ReluOptions
+from mpitrain.models.layers.sigmoid import SigmoidOptions
+from mpitrain.models.losses import Output
 
 OUTPUTS: tuple[Output, ...] = get_args(Output)
-
-
-class Design(NamedTuple):
-    """What a network is built of: its layers, the function of its outputs, and λ of λ/2·‖w‖² over the weights, with
-    `l2_biases` over the biases, too.
-
-    `preset` is its name, None for a list of layers in the configuration.
-    """
-
-    layers: list[AnyLayer]
-    output: Output = "softmax"
-    l2: float = 0.0
-    l2_biases: bool = False
-    preset: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What messages call the network."""
-        return f"model.preset = {self.preset!r}" if self.preset else "model.layers"
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.flat import Array
-from mpitrain.models.fully_connected import blocks
+from mpitrain.flat import Array, share
 from mpitrain.models.layer import Views
+from mpitrain.models.layers.fully_connected import column_blocks
 from mpitrain.models.partition import FullyConnectedStage
-from mpitrain.models.workspace import Workspace
+from mpitrain.models.workspace import Workspace, matmul
 
-Matmul = Callable[[Array, Array, Array], Any]  #: of a, b, out
+Product = Callable[[Array, Array, Array], Any]  #: of a, b, out
 
 #: Multiplications per block of a matrix product: about 2 ms on one core, the interval at which messages progress.
 BLOCK = 9e7
@@ -22,15 +22,15 @@ BLOCK = 9e7
 ROWS = 512
 
 
-def product(a: Array, b: Array, out: Array, progress: Callable[[], None] | None, matmul: Matmul = np.matmul) -> None:
+def product(a: Array, b: Array, out: Array, progress: Callable[[], None] | None, multiply: Product = matmul) -> None:
     """out ← a·b, a block of rows at a time, calling `progress` after each to let messages advance. Without `progress`,
     and on a GPU, which leaves the host free, it is one product."""
     if progress is None or not isinstance(out, np.ndarray):
-        matmul(a, b, out)
+        multiply(a, b, out)
         return
     rows = _rows(a, b)
     for start in range(0, len(a), rows):
-        matmul(a[start : start + rows], b, out[start : start + rows])
+        multiply(a[start : start + rows], b, out[start : start + rows])
         progress()
 
 
@@ -43,7 +43,7 @@ def add_product(a: Array, b: Array, out: Array, workspace: Workspace, progress: 
     scratch = workspace.array("split.product", (rows, b.shape[1]), out.dtype)
     for start in range(0, len(a), rows):
         block = out[start : start + rows]
-        workspace.ops.matmul(a[start : start + rows], b, scratch[: len(block)])
+        workspace.kernel(matmul)(a[start : start + rows], b, scratch[: len(block)])
         np.add(block, scratch[: len(block)], out=block)
         if progress is not None:
             progress()
@@ -68,10 +68,9 @@ class SplitStage:
         self.restricted = columns > 1
         self.inputs = slice(0, stage.inputs)
         if self.restricted:
-            width = stage.inputs // parts
-            self.inputs = slice(own.start // self.count * width, (own.start // self.count + 1) * width)
+            self.inputs = share(stage.inputs, own.start // self.count, parts)
             columns //= parts
-        self._blocks = blocks(self.inputs.stop - self.inputs.start, self.count, columns)
+        self._blocks = column_blocks(self.inputs.stop - self.inputs.start, self.count, columns)
         self.names = [parameter.name for parameter in stage.layer.parameters]
 
     def forward(self, views: Views, x: Array, out: Array, keep: Array | None, progress: Any) -> None:
@@ -81,10 +80,10 @@ class SplitStage:
         self._x, self._keep = x, keep
         self._y = out if keep is None else self._array("y", out.shape, out.dtype)
         for inputs, units in self._blocks:
-            product(weights[:, units].T, x[inputs], self._y[units], progress, self.workspace.ops.matmul)
+            product(weights[:, units].T, x[inputs], self._y[units], progress, self.workspace.kernel(matmul))
         np.add(self._y, bias[:, None], out=self._y)
         for layer in self.stage.activations:
-            layer.forward(views, self._y, True)
+            layer.apply(self._y)
         if keep is not None:
             np.multiply(self._y, keep, out=out)
 
@@ -99,7 +98,7 @@ class SplitStage:
         """out [its inputs, n] ← W·dy: this part's term of the gradient with respect to x, which is the sum over parts
         unless it is restricted."""
         for inputs, units in self._blocks:
-            product(views[self.names[0]][:, units], dy[units], out[inputs], progress, self.workspace.ops.matmul)
+            product(views[self.names[0]][:, units], dy[units], out[inputs], progress, self.workspace.kernel(matmul))
 
     def weight_gradient(self, gradients: Views, dy: Array, add: bool, progress: Any) -> None:
         """Write x·dyᵀ and Σ dy to the gradients of this part's weights and biases, or add them."""
@@ -110,7 +109,7 @@ class SplitStage:
             np.add(bias, np.sum(dy, axis=1, out=self._array("bias", bias.shape, bias.dtype)), out=bias)
         else:
             for inputs, units in self._blocks:
-                product(self._x[inputs], dy[units].T, weights[:, units], progress, self.workspace.ops.matmul)
+                product(self._x[inputs], dy[units].T, weights[:, units], progress, self.workspace.kernel(matmul))
             np.sum(dy, axis=1, out=bias)
 
     def _array(self, part: str, shape: tuple[int, ...], dtype: Any) -> Array:

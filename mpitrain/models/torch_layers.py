@@ -4,23 +4,12 @@ The flat vector is the same one, with the same names, shapes and initial weights
 network evaluated, by either. Between the layers, images are [n, c, h, w] in channels-last memory.
 """
 
-from collections.abc import Mapping
-from functools import singledispatch
-
 import numpy as np
 import torch
 from numpy.typing import DTypeLike
-from torch.nn import functional
 
 from mpitrain.flat import Array
-from mpitrain.models.activations import Relu, Sigmoid
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.layer import Layer
 from mpitrain.models.network import Network
-from mpitrain.models.normalisation import LocalResponseNorm
-from mpitrain.models.pooling import MaxPool
 from mpitrain.models.torch_module import TorchModel
 from mpitrain.models.torch_place import HOST, CpuPlace
 
@@ -64,58 +53,5 @@ class Layers(torch.nn.Module):
         """The outputs [n, classes]."""
         for name, layer in self.layers:
             own = dict(self.get_submodule(name).named_parameters()) if layer.parameters else {}
-            x = apply(layer, x, own, self.training)
+            x = layer.torch(torch, x, own, self.training)
         return x
-
-
-Own = Mapping[str, torch.Tensor]
-
-
-@singledispatch
-def apply(layer: Layer, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    """The layer's outputs; `own` are its parameters."""
-    raise NotImplementedError(f"PyTorch has no layer {layer.name}")
-
-
-@apply.register
-def _(layer: FullyConnected, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    x = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-    if layer.columns == 1:
-        return torch.addmm(own["bias"], x.flatten(1), own["weights"])
-    inputs, weights = (part.unflatten(1, (layer.columns, -1)) for part in (x.flatten(1), own["weights"]))
-    return torch.einsum("nci,icu->ncu", inputs, weights).flatten(1) + own["bias"]
-
-
-@apply.register
-def _(layer: Convolution, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    filters = own["weights"].permute(3, 2, 0, 1)
-    y = functional.conv2d(x, filters, own["bias"], layer.stride, layer.pad, groups=layer.groups)
-    return y if layer.pool is None else apply(layer.pool, y, {}, training)
-
-
-@apply.register
-def _(layer: MaxPool, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    return functional.max_pool2d(x, layer.size, layer.stride)
-
-
-@apply.register
-def _(layer: LocalResponseNorm, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    size = 2 * layer.half + 1  # PyTorch divides alpha by this
-    return functional.local_response_norm(x, size, layer.scale * size, layer.power, layer.offset)
-
-
-@apply.register
-def _(layer: Relu, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    return functional.relu(x)
-
-
-@apply.register
-def _(layer: Sigmoid, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    return torch.sigmoid(x)
-
-
-@apply.register
-def _(layer: Dropout, x: torch.Tensor, own: Own, training: bool) -> torch.Tensor:
-    if training:
-        x = functional.dropout(x, layer.rate)
-    return x if layer.evaluated == 1 else x * layer.evaluated  # in training PyTorch has divided by it

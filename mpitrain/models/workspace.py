@@ -1,14 +1,16 @@
-"""Buffers that layers write to, kept between minibatches, and convolutions as matrix products over patches in them."""
+"""Buffers that layers write to, kept between minibatches, and the array functions that several layers call."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numba import njit
 
-from mpitrain import ops
 from mpitrain.flat import Array
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -38,31 +40,39 @@ class Product(Protocol):
 
 
 class Workspace:
-    """Named buffers that never shrink, and the array functions of their device.
+    """Named buffers that never shrink, and the functions of their device.
 
-    `xp` makes arrays (numpy, or a module like it), `ops` has the functions of mpitrain.ops. Patch matrices of
+    `xp` makes arrays (numpy, or a module like it); `kernels` has the device's own functions, by name. Patch matrices of
     convolutions have at least `patch_rows` rows, so that matrix products run at full speed, within `patch_bytes`.
     """
 
     patch_rows, patch_bytes = 1024, 8 << 20  # these fit in a CPU's cache
+    #: Whether an activation adds the bias of the layer before it, in one pass.
+    fuses_bias = False
 
-    def __init__(self, xp: Any = np, ops: ModuleType | Any = ops) -> None:
-        self.xp = xp
-        self.ops = ops
+    def __init__(self, xp: Any = np, kernels: object = None) -> None:
+        self.xp, self.kernels = xp, kernels
         #: Called between the blocks of a long layer, so that messages progress.
         self.progress: Callable[[], None] = lambda: None
-        #: A bias that the previous layer has left to the activation that follows.
-        self.bias: Array | None = None
         self._views: dict[tuple[str, Any], Array] = {}
         self._buffers: dict[tuple[str, Any], Array] = {}
 
     def another(self) -> "Workspace":
         """A workspace on the same device with its own buffers."""
-        return type(self)(self.xp, self.ops)
+        return type(self)(self.xp, self.kernels)
 
-    def product(self, name: str, window: Patches) -> Product:
-        """The products of the convolution `name`."""
-        return PatchProduct(name, window, self)
+    def kernel(self, function: Function) -> Function:
+        """The device's kernel of the function's name, or the function itself where there is none."""
+        kernel: Function = getattr(self.kernels, function.__name__, function)
+        return kernel
+
+    def limit(self, name: str) -> int:
+        """A bound that the device's kernels name; none on the CPU."""
+        return int(getattr(self.kernels, name, sys.maxsize))
+
+    def product(self, name: str, window: Patches) -> Product | None:
+        """The device's own products for the convolution `name`; None if patches are to be multiplied."""
+        return None
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """An uninitialised array of `shape`; allocates only if the buffer `name` was never that large."""
@@ -77,49 +87,25 @@ class Workspace:
         return view
 
 
-class PatchProduct:
-    """Copies patches and multiplies them by the weights, in blocks whose patches stay in a CPU's cache."""
+def matmul(a: Array, b: Array, out: Array) -> None:
+    """out ← a·b; each may be a transposed view."""
+    np.matmul(a, b, out=out)
 
-    def __init__(self, name: str, window: Patches, workspace: Workspace) -> None:
-        self._name, self._window, self._workspace = name, window, workspace
 
-    def examples(self, count: int, channels: int, itemsize: int) -> int:
-        rows = self._window.image[0] * self._window.image[1]
-        most = self._workspace.patch_bytes // (rows * self._window.kernel**2 * channels * itemsize)
-        return max(1, min(self._workspace.patch_rows // rows, most, count))
+def add_bias(y: Array, bias: Array) -> None:
+    """y [..., units] ← y + bias [units]."""
+    np.add(y, bias, out=y)
 
-    def forward(self, x: Array, weights: Array, z: Array) -> None:
-        patches = self._gather(x)
-        matrix = weights.reshape(patches.shape[1], -1)
-        self._workspace.ops.matmul(patches, matrix, z.reshape(len(patches), -1))
 
-    def weight_gradient(self, x: Array, dz: Array, out: Array, add: bool) -> None:
-        patches = self._gather(x)
-        columns = dz.reshape(len(patches), -1)
-        total = out.reshape(-1, columns.shape[1])
-        if not add:
-            self._workspace.ops.matmul(patches.T, columns, total)
-            return
-        # NumPy's product cannot add to its output.
-        part = self._workspace.array(f"{self._name}.part", total.shape, out.dtype)
-        self._workspace.ops.matmul(patches.T, columns, part)
-        np.add(total, part, out=total)
+def column_sums(x: Array, out: Array) -> None:
+    """out [columns] ← the sums of x [rows, columns]."""
+    np.sum(x, axis=0, out=out)
 
-    def input_gradient(self, dz: Array, weights: Array, dx: Array) -> None:
-        patches, w = self._room(dx), self._window
-        matrix = weights.reshape(patches.shape[1], -1)
-        self._workspace.ops.matmul(dz.reshape(len(patches), -1), matrix.T, patches)
-        self._workspace.ops.add_patches(self._images(patches), (w.kernel, w.kernel), w.stride, w.pad, dx)
 
-    def _gather(self, x: Array) -> Array:
-        patches, w = self._room(x), self._window
-        self._workspace.ops.gather_patches(x, (w.kernel, w.kernel), w.stride, w.pad, self._images(patches))
-        return patches
-
-    def _room(self, x: Array) -> Array:
-        w = self._window
-        shape = (len(x) * w.image[0] * w.image[1], w.kernel**2 * x.shape[3])
-        return self._workspace.array(f"{self._name}.patches", shape, x.dtype)
-
-    def _images(self, matrix: Array) -> Array:
-        return matrix.reshape(-1, *self._window.image, matrix.shape[1])
+@njit(cache=True, nogil=True)
+def add_scaled(y: Array, x: Array, scale: float) -> None:
+    """y ← y + scale·x, in one pass."""
+    flat_y, flat_x = y.reshape(-1), x.reshape(-1)
+    factor = flat_y.dtype.type(scale)
+    for i in range(flat_y.size):
+        flat_y[i] += factor * flat_x[i]

@@ -6,7 +6,6 @@ layers and softmax or logistic function. Between the layers, images are [batch, 
 """
 
 from dataclasses import dataclass
-from functools import singledispatch
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,14 +13,7 @@ import numpy as np
 
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
-from mpitrain.models.activations import Relu, Sigmoid
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.layer import Layer, Views
 from mpitrain.models.network import network_of_layers
-from mpitrain.models.normalisation import LocalResponseNorm
-from mpitrain.models.pooling import MaxPool
 from mpitrain.trained.model import TrainedModel
 from mpitrain.training.inputs import seen_shape
 
@@ -69,72 +61,6 @@ class Graph:
             self.channels_first = first
 
 
-@singledispatch
-def translate(layer: Layer, graph: Graph, views: Views) -> None:
-    """Add a layer's nodes. `views` are the parameters float32 by name."""
-    raise BadInput(f"--format onnx: has nothing for the layer {layer.name}")
-
-
-@translate.register
-def _(layer: FullyConnected, graph: Graph, views: Views) -> None:
-    graph.put_channels(first=False)  # the order of its inputs
-    if len(layer.input_shape) > 1:
-        graph.add("Flatten", axis=1)
-    weights, bias = layer.parameters
-    if layer.columns == 1:
-        graph.add("Gemm", *(graph.constant(p.name, views[p.name]) for p in layer.parameters))
-        return
-    inputs = weights.shape[0]
-    columns = views[weights.name].reshape(inputs, layer.columns, -1).transpose(1, 0, 2)
-    graph.add("Reshape", graph.constant(f"{layer.name}.inputs", np.array([0, layer.columns, inputs])))
-    graph.add("Transpose", perm=[1, 0, 2])
-    graph.add("MatMul", graph.constant(weights.name, columns))
-    graph.add("Transpose", perm=[1, 0, 2])
-    graph.add("Reshape", graph.constant(f"{layer.name}.units", np.array([0, layer.units])))
-    graph.add("Add", graph.constant(bias.name, views[bias.name]))
-
-
-@translate.register
-def _(layer: Convolution, graph: Graph, views: Views) -> None:
-    graph.put_channels(first=True)
-    weights, bias = layer.parameters
-    filters = graph.constant(weights.name, views[weights.name].transpose(3, 2, 0, 1))
-    shape = {"kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2, "pads": [layer.pad] * 4}
-    graph.add("Conv", filters, graph.constant(bias.name, views[bias.name]), group=layer.groups, **shape)
-    if layer.pool:
-        translate(layer.pool, graph, views)
-
-
-@translate.register
-def _(layer: MaxPool, graph: Graph, views: Views) -> None:
-    graph.put_channels(first=True)
-    graph.add("MaxPool", kernel_shape=[layer.size] * 2, strides=[layer.stride] * 2)
-
-
-@translate.register
-def _(layer: LocalResponseNorm, graph: Graph, views: Views) -> None:
-    graph.put_channels(first=True)
-    size = 2 * layer.half + 1  # ONNX divides alpha by this
-    graph.add("LRN", size=size, alpha=layer.scale * size, beta=layer.power, bias=layer.offset)
-
-
-@translate.register
-def _(layer: Relu, graph: Graph, views: Views) -> None:
-    graph.add("Relu")
-
-
-@translate.register
-def _(layer: Sigmoid, graph: Graph, views: Views) -> None:
-    graph.add("Sigmoid")
-
-
-@translate.register
-def _(layer: Dropout, graph: Graph, views: Views) -> None:
-    """Add nothing, unless it is scaled in evaluation."""
-    if layer.evaluated != 1:
-        graph.add("Mul", graph.constant(f"{layer.name}.scale", np.array(layer.evaluated, np.float32)))
-
-
 def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, str]) -> bytes:
     """The ONNX file. Raises BadInput naming the option, or the library that is missing."""
     onnx = library("onnx", "--format onnx needs onnx", "onnx")
@@ -152,7 +78,11 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
     if len(model.network.input_shape) > len(shape):  # frames as images of one channel
         graph.add("Unsqueeze", graph.constant("last_axis", np.array([-1])))
     for layer in layers:
-        translate(layer, graph, views)
+        if layer.onnx_channels_first is not None:
+            graph.put_channels(layer.onnx_channels_first)
+        for node in layer.onnx(views):
+            constants = [graph.constant(name, array) for name, array in node.constants.items()]
+            graph.add(node.operator, *constants, **node.attributes)
     _finish(graph, model.output, options)
     graph.nodes[-1].output[0] = name = options.kind.replace("-", "_")
     out = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", model.origin.classes])

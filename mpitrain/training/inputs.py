@@ -17,9 +17,10 @@ from mpitrain.data.digits import embedded
 from mpitrain.data.origin import Origin
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, printable
-from mpitrain.models import build, presets, torch_start
+from mpitrain.models import network as networks
+from mpitrain.models import presets, torch_start
+from mpitrain.models.design import Design
 from mpitrain.models.model import Model
-from mpitrain.models.presets import Design
 from mpitrain.training.run_code import FOLDER, NAME, ModelRecord, RunFolder, choose, folder_of
 from mpitrain.training.user_code import Code
 
@@ -160,7 +161,7 @@ def network_of(
     model = config.model
     if model.import_:
         return _imported(config, shape, classes, device, code_of(config, given) if code is None else code, given)
-    network = build.network(design_of(config), shape, classes, device.workspace())
+    network = networks.network(design_of(config), shape, classes, device.workspace())
     if not config.by_torch:
         return network
     torch_start.require("model.backend = 'torch'")

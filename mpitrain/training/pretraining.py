@@ -25,9 +25,9 @@ from mpitrain.config import Pretraining
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Array
-from mpitrain.models.activations import Sigmoid
-from mpitrain.models.fully_connected import FullyConnected
 from mpitrain.models.layer import Layer
+from mpitrain.models.layers.fully_connected import FullyConnected
+from mpitrain.models.layers.sigmoid import Sigmoid
 from mpitrain.models.model import Model
 from mpitrain.models.network import Network, network_of_layers
 from mpitrain.optimizers.sgd import sgd

@@ -12,10 +12,10 @@ import pytest
 
 from mpitrain.device.cudnn import CudnnProducts
 from mpitrain.device.gpu import Gpu
-from mpitrain.models.build import build
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.pooling import MaxPool
-from mpitrain.models.workspace import Patches, PatchProduct
+from mpitrain.models.layers.convolution import ConvolutionOptions
+from mpitrain.models.network import build
+from mpitrain.models.patches import PatchProduct
+from mpitrain.models.workspace import Patches
 from mpitrain.training.pretraining import grown
 
 
@@ -187,7 +187,7 @@ def test_a_rank_without_examples(cupy: Any, gpu: Gpu, monkeypatch: pytest.Monkey
     """As with fewer examples than ranks of a hybrid: nothing is computed, as by patches."""
     if cupy.__version__ == "0.fake":
         monkeypatch.setattr(gpu, "cudnn", CudnnProducts(cupy, Cudnn, "float32"))
-    layer = Convolution(4, 3, pool=MaxPool(2))
+    layer = ConvolutionOptions(4, 3, pool=2).make()
     layer.connect((8, 8, 1), "conv", gpu.workspace())
     views = {p.name: gpu.to_device(np.ones(p.shape, np.float32)) for p in layer.parameters}
     assert layer.forward(views, gpu.to_device(np.zeros((0, 8, 8, 1), np.float32))).shape == (0, 3, 3, 4)

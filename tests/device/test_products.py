@@ -11,9 +11,11 @@ from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu
 from mpitrain.device.products import Products
 from mpitrain.flat import on_host
-from mpitrain.models import split_stage, table
-from mpitrain.models.build import network
-from mpitrain.models.presets import Design
+from mpitrain.models import split_stage
+from mpitrain.models.design import Design
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions
+from mpitrain.models.layers.relu import ReluOptions
+from mpitrain.models.network import network
 
 
 def lying(gpu: Gpu, host: np.ndarray, turned: bool) -> Any:
@@ -72,7 +74,7 @@ def test_a_product_is_added_for_more_rows_than_a_block_has(gpu: Gpu, monkeypatch
 
 def test_a_layer_in_columns_is_the_cpus(gpu: Gpu) -> None:
     """Outputs and gradients of columns of inputs that are images, and of outputs in columns."""
-    layers = [table.FullyConnectedOptions(6, columns=3), table.ReluOptions(), table.FullyConnectedOptions(columns=2)]
+    layers = [FullyConnectedOptions(6, columns=3), ReluOptions(), FullyConnectedOptions(columns=2)]
     rng, found = np.random.default_rng(1), []
     inputs, targets = rng.standard_normal((5, 2, 3, 2)).astype(np.float32), np.array([0, 1, 2, 3, 1], np.int32)
     for device in (CPU, gpu):

@@ -11,15 +11,13 @@ from mpitrain.config import Pretraining
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
 from mpitrain.flat import on_host
-from mpitrain.models.build import build
-from mpitrain.models.dropout_share import DropoutShare
+from mpitrain.models.layers.dropout import DropoutShare
+from mpitrain.models.network import build
 from mpitrain.models.partition import stages
-from mpitrain.models.split_stage import SplitStage
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.rng import stream
-from mpitrain.schedules.hybrid import ExampleRange
 from mpitrain.training.pretraining import PretrainingTask, steps
 
 #: What else an algorithm is told, so that a short training goes through all of it.
@@ -139,11 +137,12 @@ def test_a_part_drops_the_cpus_units(gpu: Gpu, own: slice, launched: Any) -> Non
     for workspace in (gpu.workspace(), CPU.workspace()):
         network = build("digits-cnn", (8, 8, 1), 10, dropout=0.3, workspace=workspace)
         stage, rng = stages(network, network.split)[0], stream(1, "dropout")
-        share = DropoutShare(SplitStage(stage, own, workspace), workspace)
+        assert stage.dropout is not None
+        share = DropoutShare(stage.dropout, own, stage.layer.units, workspace)
         launched.clear()
         share.draw(rng, 150, np.dtype(np.float32))
         assert list(launched) in ([], ["dropout", "copyto"])
-        found.append((on_host(share.of([ExampleRange(0, 3, 140)])), rng.random(5).tolist()))
+        found.append((on_host(share.of([slice(3, 140)])), rng.random(5).tolist()))
     np.testing.assert_array_equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1] and 0 < np.count_nonzero(found[0][0]) < found[0][0].size
 

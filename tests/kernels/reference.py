@@ -1,15 +1,23 @@
 """The computation of each kernel on the CPU, with the names and arguments of `launch.Kernels`, over host arrays.
 
-Where the CPU computes the same, the function is that of the rule or mpitrain/ops.
+Where the CPU computes the same, the function is that of the rule or the layer.
 """
 
 from math import inf
 
 import numpy as np
 
-from mpitrain import ops
 from mpitrain.algorithms import averaging, downpour, server
 from mpitrain.flat import Array
+from mpitrain.models.layers.dropout import dropout as dropout
+from mpitrain.models.layers.max_pool import max_pool as max_pool
+from mpitrain.models.layers.max_pool import max_unpool as max_unpool
+from mpitrain.models.layers.relu import relu_backward as relu_backward
+from mpitrain.models.patches import add_patches as add_patches
+from mpitrain.models.patches import gather_patches as gather_patches
+from mpitrain.models.workspace import add_bias as add_bias
+from mpitrain.models.workspace import add_scaled as add_scaled
+from mpitrain.models.workspace import column_sums as column_sums
 from mpitrain.optimizers import Rule
 from mpitrain.optimizers import adamw as adamw_rule
 from mpitrain.optimizers import sgd as sgd_rules
@@ -109,9 +117,7 @@ sgd, classical = _allocating(sgd_rules.sgd), _allocating(sgd_rules.classical)
 krizhevsky = _allocating(sgd_rules.krizhevsky)
 server_update, mdownpour = _allocating(server.update), _allocating(downpour.mdownpour)
 adamw, moving_average = _allocating(adamw_rule.adamw), _allocating(averaging.moving_average)
-look_ahead, add_scaled, add_bias, column_sums = sgd_rules.look_ahead, ops.add_scaled, ops.add_bias, ops.column_sums
-relu_backward, dropout, max_pool, max_unpool = ops.relu_backward, ops.dropout, ops.max_pool, ops.max_unpool
-gather_patches, add_patches = ops.gather_patches, ops.add_patches
+look_ahead = sgd_rules.look_ahead
 
 
 def softmax_loss(z: Array, targets: Array, losses: Array) -> None:

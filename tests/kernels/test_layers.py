@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain import ops
 from mpitrain.errors import BadInput
 from mpitrain.kernels import launch
 from mpitrain.kernels.launch import CHUNK, HALF_MAX, Kernels
-from mpitrain.models.dropout import Dropout
+from mpitrain.models.layers.dropout import DropoutOptions
+from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
+from mpitrain.models.layers.max_pool import max_pool, max_unpool, place_type
 from mpitrain.models.losses import LOSSES
-from mpitrain.models.normalisation import LocalResponseNorm
-from mpitrain.models.pooling import place_type
+from mpitrain.models.patches import add_patches
 from mpitrain.models.workspace import Workspace
 from mpitrain.rng import stream
 from tests.kernels import reference
@@ -43,7 +43,7 @@ def test_losses(compare: Callable[..., list[Any]], order: int, loss: str, shape:
     np.testing.assert_array_equal(kept, z)
     gradient, _, parts = compare(f"{loss}_gradient", z, targets, losses, tolerance=close)
     if shape[0]:
-        total = LOSSES[loss]().loss_and_gradient(z, targets, Workspace())
+        total = LOSSES[loss].loss_and_gradient(z, targets, Workspace())
         assert parts.sum() == pytest.approx(total, rel=1e-6)
         np.testing.assert_allclose(gradient, z, atol=1e-6)
 
@@ -117,13 +117,13 @@ def test_max_pool(compare: Callable[..., list[Any]], shape: tuple[int, ...], siz
     place = np.zeros(out.shape, place_type(size))
     _, _, _, out, place = compare("max_pool", x, size, stride, out, place)
     theirs, their_place = np.zeros_like(out), np.zeros_like(place)
-    ops.max_pool(x, size, stride, theirs, their_place)
+    max_pool(x, size, stride, theirs, their_place)
     np.testing.assert_array_equal(out, theirs)
     np.testing.assert_array_equal(place, their_place)
     dy, dx = normal(*out.shape), np.zeros_like(x)
     *_, dx = compare("max_unpool", dy, place, size, stride, dx, tolerance=CLOSE)
     back = np.zeros_like(x)
-    ops.max_unpool(dy, place, size, stride, back)
+    max_unpool(dy, place, size, stride, back)
     np.testing.assert_array_equal(dx, back)
 
 
@@ -149,7 +149,7 @@ def test_patches(
     x, gathered, back = normal(*shape), np.zeros_like(patches), np.zeros(shape, np.float32)
     compare("gather_patches", x, kernel, stride, pad, gathered)
     *_, out = compare("add_patches", patches, kernel, stride, pad, back)
-    ops.add_patches(patches, kernel, stride, pad, back)
+    add_patches(patches, kernel, stride, pad, back)
     np.testing.assert_array_equal(out, back)
 
 
@@ -162,7 +162,7 @@ def test_local_response_norm(compare: Callable[..., list[Any]], order: int, shap
     x, dy, zeros = normal(*shape), normal(*shape)[::-1].copy(), np.zeros(shape, np.float32)
     _, y, d = compare("lrn_forward", x, zeros, zeros, half=half, offset=2.0, **LRN, tolerance=CLOSE)
     *_, dx = compare("lrn_backward", x, d, dy, zeros, half=half, **LRN, tolerance=CLOSE)
-    layer = LocalResponseNorm(2 * half + 1, offset=2.0, **LRN)
+    layer = LocalResponseNormOptions(2 * half + 1, offset=2.0, **LRN).make()
     layer.connect(shape[1:])
     np.testing.assert_allclose(y, layer.forward({}, x), atol=1e-6)
     np.testing.assert_allclose(dx, layer.backward({}, {}, dy), atol=1e-5)
@@ -176,7 +176,7 @@ def test_a_window_wider_than_the_kernels(xp: Any, kernels: Kernels) -> None:
 
 def test_a_layer_with_such_a_window_is_refused_when_the_network_is_built(xp: Any, kernels: Kernels) -> None:
     """Unless there are fewer channels than that."""
-    workspace, layer = Workspace(xp, kernels), LocalResponseNorm(2 * HALF_MAX + 3)
+    workspace, layer = Workspace(xp, kernels), LocalResponseNormOptions(2 * HALF_MAX + 3).make()
     assert layer.connect((1, 1, HALF_MAX + 1), "norm1", workspace) == (1, 1, HALF_MAX + 1)
     with pytest.raises(BadInput, match="norm1: a window has at most 65 channels on this device"):
         layer.connect((1, 1, 100), "norm1", workspace)
@@ -193,7 +193,7 @@ def test_dropout(xp: Any, kernels: Kernels, before: int, shape: tuple[int, int],
     x = normal(*shape)
     y, scale = Guarded(xp, np.zeros_like(x)), Guarded(xp, np.zeros_like(x))
     kernels.dropout(xp.asarray(x), y.device, scale.device, ours, 0.3, 1 / 0.7, share)
-    layer = Dropout(0.3)
+    layer = DropoutOptions(0.3).make()
     layer.connect(shape[1:])
     layer.share = share
     expected_y, expected_scale = np.zeros_like(x), np.zeros_like(x)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.models import table
+from mpitrain.models.design import to_lines
 from mpitrain.training.inputs import design_of
 
 SHORT = ("--set", "training.epochs=0.2", "--set", "training.minibatch=8", "--set", "run.evaluate_every=0")
@@ -60,7 +60,7 @@ def summary(folder: Path) -> dict[str, Any]:
 def test_the_layers_of_a_preset_train_like_the_preset(launch: Callable[..., Any], tmp_path: Path) -> None:
     """To the same bits; a resumed run and `evaluate` build the network of config.toml."""
     layers = design_of(configuration.load(None, ["model.width=0.5"])).layers
-    (tmp_path / "own.toml").write_text("[model]\n" + "\n".join(table.to_lines(layers)) + "\n")
+    (tmp_path / "own.toml").write_text("[model]\n" + "\n".join(to_lines(layers)) + "\n")
     name = ("--set", "algorithm.name=allreduce")
     assert launch(2, *name, *SHORT, "--set", "model.width=0.5", "--out", "preset").status == 0
     own = launch(2, "own.toml", *name, *SHORT, "--out", "own")

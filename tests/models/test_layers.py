@@ -5,13 +5,14 @@ import pytest
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout
-from mpitrain.models.activations import Relu, Sigmoid
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.layer import Layer, Shape
-from mpitrain.models.normalisation import LocalResponseNorm
-from mpitrain.models.pooling import MaxPool
+from mpitrain.models.layer import Layer, LayerOptions, Shape
+from mpitrain.models.layers.convolution import ConvolutionOptions as Convolution
+from mpitrain.models.layers.dropout import DropoutOptions as Dropout
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions as FullyConnected
+from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions as LocalResponseNorm
+from mpitrain.models.layers.max_pool import MaxPoolOptions as MaxPool
+from mpitrain.models.layers.relu import ReluOptions as Relu
+from mpitrain.models.layers.sigmoid import SigmoidOptions as Sigmoid
 from mpitrain.models.workspace import Workspace
 
 from .gradients import check_layer
@@ -37,26 +38,30 @@ LAYERS = [
     (Convolution(2, 3, pad=1), (4, 4, 9)),
     (Convolution(2, 3, stride=2, pad=1), (6, 5, 3)),
     (Convolution(2, 5, stride=4, pad=2), (11, 9, 1)),
-    (Convolution(3, 2, pool=MaxPool(2)), (6, 5, 2)),
-    (Convolution(2, 3, pad=1, pool=MaxPool(3, 2)), (7, 7, 2)),
-    (Convolution(1, 2, pool=MaxPool(20)), (21, 22, 1)),
+    (Convolution(3, 2, pool=2), (6, 5, 2)),
+    (Convolution(2, 3, pad=1, pool=3, pool_stride=2), (7, 7, 2)),
+    (Convolution(1, 2, pool=20), (21, 22, 1)),
     (Convolution(4, 3, pad=1, groups=2), (4, 5, 6)),
-    (Convolution(3, 2, stride=2, pool=MaxPool(2, 1), groups=3), (7, 6, 3)),
+    (Convolution(3, 2, stride=2, pool=2, pool_stride=1, groups=3), (7, 6, 3)),
 ]
 
 
 @pytest.mark.parametrize(("layer", "shape"), LAYERS)
-def test_gradients_are_those_of_central_differences(layer: Layer, shape: Shape) -> None:
-    check_layer(layer, shape)
+def test_gradients_are_those_of_central_differences(layer: LayerOptions, shape: Shape) -> None:
+    check_layer(layer.make(), shape)
 
 
 def test_convolution_in_blocks_of_one_example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workspace, "patch_rows", 1)
-    check_layer(Convolution(2, 3, pad=1, pool=MaxPool(2)), (4, 5, 3), n=4)
-    check_layer(Convolution(2, 3, pad=1, pool=MaxPool(2), groups=2), (4, 5, 4), n=4)
+    check_layer(Convolution(2, 3, pad=1, pool=2).make(), (4, 5, 3), n=4)
+    check_layer(Convolution(2, 3, pad=1, pool=2, groups=2).make(), (4, 5, 4), n=4)
 
 
-def run(layer: Layer, x: Array, parameters: Array) -> Array:
+def run(options: LayerOptions, x: Array, parameters: Array) -> Array:
+    return run_made(options.make(), x, parameters)
+
+
+def run_made(layer: Layer, x: Array, parameters: Array) -> Array:
     layer.connect(x.shape[1:])
     return layer.forward(Layout(layer.parameters).views(parameters), x)
 
@@ -76,13 +81,13 @@ def test_columns_by_hand() -> None:
 
 def test_columns_are_whole_and_see_fewer_inputs() -> None:
     """Weights are drawn for the inputs of a column; what cannot be divided is said."""
-    layer = FullyConnected(6, columns=3)
+    layer = FullyConnected(6, columns=3).make()
     layer.connect((12,))
     assert layer.parameters[0].shape == (4, 6) and layer.parameters[0].initial == ("gaussian", 0.5**0.5)
     assert layer.operations == 24
     for inputs, units in ((11, 6), (12, 5)):
         with pytest.raises(BadInput, match=f"{inputs} inputs and {units} units cannot both be divided into 3"):
-            FullyConnected(units, columns=3).connect((inputs,))
+            FullyConnected(units, columns=3).make().connect((inputs,))
 
 
 def test_convolution_by_hand() -> None:
@@ -93,7 +98,7 @@ def test_convolution_by_hand() -> None:
     # With one pixel of padding and stride 2 the windows hold the corners 1, 3, 7 pixels and the middle of each edge.
     padded = run(Convolution(1, 2, stride=2, pad=1), x, weights)[0, :, :, 0]
     np.testing.assert_array_equal(padded, [[4.5, 18.5], [2 * 4 + 4 * 7 + 0.5, 77.5]])
-    np.testing.assert_array_equal(run(Convolution(1, 2, pool=MaxPool(2)), x, weights), [[[[77.5]]]])
+    np.testing.assert_array_equal(run(Convolution(1, 2, pool=2), x, weights), [[[[77.5]]]])
 
 
 def test_convolution_weights_are_height_width_input_filter() -> None:
@@ -115,19 +120,19 @@ def test_groups_by_hand() -> None:
 
 def test_groups_are_whole_and_see_fewer_channels() -> None:
     """Weights are drawn for the channels of a group; what cannot be divided is said."""
-    layer = Convolution(6, 2, groups=3)
+    layer = Convolution(6, 2, groups=3).make()
     layer.connect((4, 3, 12))
     assert layer.parameters[0].shape == (2, 2, 4, 6) and layer.parameters[0].initial == ("gaussian", (2 / 16) ** 0.5)
     assert layer.operations == 3 * 2 * 6 * 4 * 4
     for channels, filters in ((11, 6), (12, 5)):
         with pytest.raises(BadInput, match=f"{channels} channels and {filters} filters cannot both be divided into 3"):
-            Convolution(filters, 1, groups=3).connect((2, 2, channels))
+            Convolution(filters, 1, groups=3).make().connect((2, 2, channels))
 
 
 def test_max_pool_by_hand() -> None:
     x = np.array([[1, 5, 2], [4, 3, 8], [7, 6, 0]], float).reshape(1, 3, 3, 1)
-    pool = MaxPool(2, 1)
-    np.testing.assert_array_equal(run(pool, x, np.empty(0))[0, :, :, 0], [[5, 8], [7, 8]])
+    pool = MaxPool(2, 1).make()
+    np.testing.assert_array_equal(run_made(pool, x, np.empty(0))[0, :, :, 0], [[5, 8], [7, 8]])
     dx = pool.backward({}, {}, np.array([1.0, 10, 100, 1000]).reshape(1, 2, 2, 1))
     np.testing.assert_array_equal(dx[0, :, :, 0], [[0, 1, 0], [0, 0, 1010], [100, 0, 0]])
 
@@ -135,16 +140,16 @@ def test_max_pool_by_hand() -> None:
 @pytest.mark.parametrize(("size", "bytes_each"), [(1, 1), (16, 1), (17, 4), (300, 4)])
 def test_the_place_of_any_maximum_fits(size: int, bytes_each: int) -> None:
     """The last pixel of a window is its maximum, and small windows store no more than a byte."""
-    pool = MaxPool(size)
+    pool = MaxPool(size).make()
     x = np.zeros((1, size, size, 1))
     x[0, -1, -1, 0] = 1
-    run(pool, x, np.empty(0))
+    run_made(pool, x, np.empty(0))
     assert pool.places(1).itemsize == bytes_each
     np.testing.assert_array_equal(pool.backward({}, {}, np.full((1, 1, 1, 1), 5.0)), 5 * x)
 
 
 def test_pooling_drops_what_no_whole_window_covers() -> None:
-    pool = MaxPool(2)
+    pool = MaxPool(2).make()
     assert pool.connect((5, 3, 1)) == (2, 1, 1)
     pool.forward({}, np.ones((1, 5, 3, 1)))
     dx = pool.backward({}, {}, np.ones((1, 2, 1, 1)))
@@ -167,7 +172,7 @@ def test_activations_at_the_ends_of_the_range() -> None:
 
 def test_dropout_keeps_the_mean_and_is_absent_in_evaluation() -> None:
     x = np.ones((200, 500), np.float32)
-    layer = Dropout(0.25)
+    layer = Dropout(0.25).make()
     layer.connect((500,))
     y = layer.forward({}, x, True, np.random.default_rng(0))
     assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
@@ -181,7 +186,7 @@ def test_dropout_of_2012_scales_in_evaluation_alone() -> None:
     """The same units are dropped; in either form, what follows sees the mean of training in evaluation."""
     x, rates = np.full((200, 500), 3.0), (0.0, 0.25)
     for rate in rates:
-        layer, today = Dropout(rate, "evaluation"), Dropout(rate)
+        layer, today = Dropout(rate, "evaluation").make(), Dropout(rate).make()
         layer.connect((500,)), today.connect((500,))
         y = layer.forward({}, x, True, np.random.default_rng(0)).copy()
         np.testing.assert_allclose(y, (1 - rate) * today.forward({}, x, True, np.random.default_rng(0)))
@@ -190,15 +195,16 @@ def test_dropout_of_2012_scales_in_evaluation_alone() -> None:
 
 
 def test_dropout_drops_the_same_units_in_either_dtype() -> None:
-    layer = Dropout(0.5)
+    layer = Dropout(0.5).make()
     layer.connect((40,))
     single, double = (layer.forward({}, np.ones((6, 40), t), True, np.random.default_rng(3)).copy() for t in "fd")
     np.testing.assert_array_equal(single, double)
 
 
-@pytest.mark.parametrize("layer", [MaxPool(2), Relu(), Sigmoid(), LocalResponseNorm(), Convolution(1, 2)])
+@pytest.mark.parametrize("options", [MaxPool(2), Relu(), Sigmoid(), LocalResponseNorm(), Convolution(1, 2)])
 @pytest.mark.parametrize("position", range(4))
-def test_nan_is_not_hidden(layer: Layer, position: int) -> None:
+def test_nan_is_not_hidden(options: LayerOptions, position: int) -> None:
+    layer = options.make()
     x = np.ones((1, 2, 2, 1))
     x.flat[position] = np.nan
     size = sum(p.size for p in layer.parameters) or 5
@@ -208,6 +214,6 @@ def test_nan_is_not_hidden(layer: Layer, position: int) -> None:
 
 
 @pytest.mark.parametrize("layer", [MaxPool(4), Convolution(1, 4), Convolution(1, 6, pad=1)])
-def test_input_too_small(layer: Layer) -> None:
+def test_input_too_small(layer: LayerOptions) -> None:
     with pytest.raises(BadInput, match="3 x 3"):
-        layer.connect((3, 3, 1))
+        layer.make().connect((3, 3, 1))

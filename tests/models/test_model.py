@@ -13,17 +13,14 @@ import pytest
 from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.models.build import build, network
+from mpitrain.models.design import Design
+from mpitrain.models.layers.convolution import ConvolutionOptions
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions
+from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
+from mpitrain.models.layers.max_pool import MaxPoolOptions
+from mpitrain.models.layers.sigmoid import SigmoidOptions
 from mpitrain.models.model import CAPABILITIES, Model, require
-from mpitrain.models.network import network_of_layers
-from mpitrain.models.presets import Design
-from mpitrain.models.table import (
-    ConvolutionOptions,
-    FullyConnectedOptions,
-    LocalResponseNormOptions,
-    MaxPoolOptions,
-    SigmoidOptions,
-)
+from mpitrain.models.network import build, network, network_of_layers
 
 from .gradients import directional_error
 from .torch_modules import TORCH_MODELS

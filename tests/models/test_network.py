@@ -7,8 +7,7 @@ import pytest
 
 from mpitrain.batch import Batch
 from mpitrain.flat import Array
-from mpitrain.models.build import build
-from mpitrain.models.network import Network
+from mpitrain.models.network import Network, build
 from mpitrain.models.warm import warm
 
 SMALL = {"digits-cnn": (8, 8, 1), "easgd-cifar": (28, 28, 3), "strom2015-dnn": (4, 5)}

@@ -5,29 +5,25 @@ import pytest
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import share
-from mpitrain.models.activations import Relu
-from mpitrain.models.build import build
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.dropout_share import DropoutShare
-from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.layer import Layer
-from mpitrain.models.losses import LOSSES, Loss, Softmax
-from mpitrain.models.network import Network
+from mpitrain.models.layer import LayerOptions
+from mpitrain.models.layers.convolution import ConvolutionOptions as Convolution
+from mpitrain.models.layers.dropout import Dropout as DropoutLayer
+from mpitrain.models.layers.dropout import DropoutOptions as Dropout
+from mpitrain.models.layers.dropout import DropoutShare, Scaled
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions as FullyConnected
+from mpitrain.models.layers.relu import ReluOptions as Relu
+from mpitrain.models.losses import LOSSES
+from mpitrain.models.network import Network, build
 from mpitrain.models.partition import Partition, stages
-from mpitrain.models.split_losses import split_loss
-from mpitrain.models.split_stage import SplitStage, add_product, product
-from mpitrain.models.table import Scaled
+from mpitrain.models.split_stage import add_product, product
 from mpitrain.models.workspace import Workspace
 from mpitrain.rng import stream
-from mpitrain.schedules.hybrid import ExampleRange
 
 
-def network(*after: Layer) -> Network:
+def network(*after: LayerOptions) -> Network:
     """A convolution with 8 parameters, then `after`."""
-    return Network(
-        [Convolution(2, 1), Relu(), *(after or (FullyConnected(5), Relu(), FullyConnected(3)))], (1, 1, 3), Softmax()
-    )
+    layers = [Convolution(2, 1), Relu(), *(after or (FullyConnected(5), Relu(), FullyConnected(3)))]
+    return Network([layer.make() for layer in layers], (1, 1, 3), LOSSES["softmax"])
 
 
 def test_sizes_of_units_differ_by_at_most_one() -> None:
@@ -86,14 +82,6 @@ def test_says_why_a_network_cannot_be_divided(net: Network, parts: int, why: str
         stages(net, parts)
 
 
-def test_says_so_of_a_loss_that_cannot_be_divided() -> None:
-    class Other(Softmax):
-        pass
-
-    with pytest.raises(BadInput, match="Other"):
-        split_loss(Other(), slice(0, 2), Workspace())
-
-
 @pytest.mark.parametrize("progress", [False, True])
 @pytest.mark.parametrize("n", [1, 7])
 def test_products_by_blocks(progress: bool, n: int) -> None:
@@ -126,11 +114,11 @@ def test_parts_of_a_loss_add_up(output: str) -> None:
 
         own = share(classes, part, parts)
         mine = np.ascontiguousarray(z.T[own])
-        return split_loss(LOSSES[output](), own, Workspace()).loss_and_gradient(mine, targets, 1 / n, reduce), mine
+        return LOSSES[output].split_loss_and_gradient(mine, targets, 1 / n, own, reduce, Workspace()), mine
 
     with ThreadPoolExecutor(parts) as pool:
         results = list(pool.map(one, range(parts)))
-    whole: Loss = LOSSES[output]()
+    whole = LOSSES[output]
     expected = z.copy()
     loss = whole.loss_and_gradient(expected, targets, Workspace())
     assert sum(term for term, _ in results) == pytest.approx(loss, rel=1e-12)
@@ -140,7 +128,8 @@ def test_parts_of_a_loss_add_up(output: str) -> None:
 def test_two_outputs_by_hand() -> None:
     """Softmax of (0, log 3) is (1/4, 3/4): loss log 4, gradient (−3/4, 3/4); one part holding all."""
     z = np.array([[0.0], [np.log(3.0)]])
-    loss = split_loss(Softmax(), slice(0, 2), Workspace()).loss_and_gradient(z, np.array([0]), 1.0, lambda a, how: None)
+    given = z, np.array([0]), 1.0, slice(0, 2), lambda a, how: None, Workspace()
+    loss = LOSSES["softmax"].split_loss_and_gradient(*given)
     assert loss == pytest.approx(np.log(4))
     np.testing.assert_allclose(z, [[-0.75], [0.75]], rtol=1e-15)
 
@@ -150,12 +139,13 @@ def test_two_outputs_by_hand() -> None:
 def test_shares_of_dropout_are_the_whole_layers(parts: int, scaled: Scaled) -> None:
     """200 examples, so that draws come in several pieces."""
     net = network(FullyConnected(7), Relu(), Dropout(0.3, scaled), FullyConnected(3))
-    whole = net.layers[4].forward({}, np.ones((200, 7)), True, stream(5, "dropout"))
+    (dropout,) = (layer for layer in net.layers if isinstance(layer, DropoutLayer))
+    whole = dropout.forward({}, np.ones((200, 7)), True, stream(5, "dropout"))
     for part in range(parts):
         own = share(7, part, parts)
-        dropped = DropoutShare(SplitStage(stages(net, 3)[0], own, Workspace()), Workspace())
+        dropped = DropoutShare(dropout, own, 7, Workspace())
         dropped.draw(stream(5, "dropout"), 200, np.dtype(np.float64))
-        pieces = [ExampleRange(0, 3, 9), ExampleRange(1, 50, 52), ExampleRange(2, 120, 200)]
-        rows = np.concatenate([np.arange(p.start, p.stop) for p in pieces])
+        pieces = [slice(3, 9), slice(50, 52), slice(120, 200)]
+        rows = np.concatenate([np.arange(200)[piece] for piece in pieces])
         assert np.array_equal(dropped.of(pieces).T, whole[rows, own])
         assert np.array_equal(dropped.of(pieces[:1]).T, whole[3:9, own])

@@ -15,11 +15,12 @@ from mpitrain import config as configuration
 from mpitrain.api.train import explained
 from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
-from mpitrain.models import table
-from mpitrain.models.build import make, network
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.presets import PRESETS, Design
+from mpitrain.models.design import Design
+from mpitrain.models.layers import LAYERS, AnyLayer
+from mpitrain.models.layers.convolution import Convolution
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions
+from mpitrain.models.network import network
+from mpitrain.models.presets import PRESETS
 from mpitrain.training.inputs import design_of, network_of
 
 from .gradients import directional_error
@@ -39,7 +40,7 @@ def config_of(layers: str, *settings: str) -> configuration.Config:
 
 
 def test_the_example_has_every_kind() -> None:
-    assert {layer.kind for layer in design_of(config_of(ALL)).layers} == set(table.KINDS)
+    assert {layer.kind for layer in design_of(config_of(ALL)).layers} == set(LAYERS)
 
 
 def test_a_network_of_every_kind_is_as_listed() -> None:
@@ -77,31 +78,14 @@ OTHER |= {"scale": 0.25, "power": 0.5, "offset": 1.25, "rate": 0.125, "gain": 0.
 OTHER |= {"columns": 3, "groups": 2, "scaled": "evaluation"}
 
 
-@pytest.mark.parametrize("kind", table.KINDS)
+@pytest.mark.parametrize("kind", LAYERS)
 def test_every_key_reaches_the_layer(kind: str) -> None:
-    """Under its own name, or where it is another."""
-    keys = table.KINDS[kind].__struct_fields__
-    layer = make(msgspec.convert({"kind": kind} | {key: OTHER[key] for key in keys}, table.AnyLayer))
-    found = dict(vars(layer))
+    """Under its own name, and that of the pooling which a convolution includes."""
+    keys = LAYERS[kind].__struct_fields__
+    layer = msgspec.convert({"kind": kind} | {key: OTHER[key] for key in keys}, AnyLayer).make()
+    assert msgspec.structs.asdict(layer.options) == {key: OTHER[key] for key in keys}
     if isinstance(layer, Convolution):
-        assert layer.pool is not None
-        found |= {"pool": layer.pool.size, "pool_stride": layer.pool.stride}
-    found |= {"size": 2 * found["half"] + 1} if "half" in found else {}
-    assert {key: found[key] for key in keys} == {key: OTHER[key] for key in keys}
-
-
-def test_defaults_are_those_of_the_layers() -> None:
-    for listed, own in (
-        (table.ConvolutionOptions(3, 2), Convolution(3, 2)),
-        (
-            table.complete([table.FullyConnectedOptions(3), table.FullyConnectedOptions()], 2, "softmax")[0],
-            FullyConnected(3),
-        ),
-    ):
-        made = make(listed)
-        assert {key: value for key, value in vars(made).items() if key != "parameters"} == {
-            key: value for key, value in vars(own).items() if key != "parameters"
-        }
+        assert layer.pool is not None and (layer.pool.size, layer.pool.stride) == (3, 2)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -176,7 +160,7 @@ AWKWARD = (
 
 
 def test_awkward_values_of_every_key_are_taken_or_named() -> None:
-    for kind, layer in table.KINDS.items():
+    for kind, layer in LAYERS.items():
         needed = {"filters": "filters = 2, ", "kernel": "kernel = 1, ", "size": "size = 3, "}
         for key, value in product(layer.__struct_fields__, AWKWARD):
             others = "".join(text for name, text in needed.items() if name in layer.__struct_fields__ and name != key)
@@ -230,7 +214,7 @@ def test_frames_are_images_of_one_channel_where_images_are_wanted(first: str) ->
 
 
 def test_units_of_the_last_layer_may_be_said() -> None:
-    design: Any = Design([table.FullyConnectedOptions(4)])
+    design: Any = Design([FullyConnectedOptions(4)])
     assert network(design, (3,), 4).classes == 4
 
 
@@ -243,9 +227,9 @@ def test_every_kind_and_key_is_explained() -> None:
     rows = [line.split("|")[1:3] for line in chapter.splitlines() if line.startswith("| `")]
     named = {kind.strip(" `"): set(re.findall(r"`(\w+)`(?: = `[^`]*`)?", keys)) for kind, keys in rows}
     named.pop("kind")
-    assert named == {kind: set(layer.__struct_fields__) for kind, layer in table.KINDS.items()}
+    assert named == {kind: set(layer.__struct_fields__) for kind, layer in LAYERS.items()}
 
 
 def test_the_chapter_s_example_is_a_network() -> None:
     example = CHAPTER.read_text().split("```toml\n")[1].split("```")[0]
-    assert design_of(configuration.resolve(tomllib.loads(example))).layers[-1] == table.FullyConnectedOptions(gain=1.0)
+    assert design_of(configuration.resolve(tomllib.loads(example))).layers[-1] == FullyConnectedOptions(gain=1.0)

@@ -4,19 +4,21 @@ import numpy as np
 import pytest
 
 from mpitrain.batch import Batch
-from mpitrain.models.build import build, network
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.presets import PRESETS, Design
-from mpitrain.models.table import ConvolutionOptions as Convolve
-from mpitrain.models.table import FullyConnectedOptions as Connect
-from mpitrain.models.table import LocalResponseNormOptions, SigmoidOptions
-from mpitrain.models.table import MaxPoolOptions as Pool
+from mpitrain.models.design import Design
+from mpitrain.models.layers.convolution import ConvolutionOptions as Convolve
+from mpitrain.models.layers.dropout import DropoutOptions
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions as Connect
+from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
+from mpitrain.models.layers.max_pool import MaxPoolOptions as Pool
+from mpitrain.models.layers.sigmoid import SigmoidOptions
+from mpitrain.models.network import build, network
+from mpitrain.models.presets import PRESETS
 
 from .torch_modules import WHY
 
 torch = pytest.importorskip("torch", reason=WHY)
 
-from mpitrain.models.torch_layers import TorchNetwork, apply  # noqa: E402
+from mpitrain.models.torch_layers import TorchNetwork  # noqa: E402
 
 SHAPES = {
     "digits-cnn": (8, 8, 1),
@@ -62,10 +64,10 @@ def test_outputs_and_gradients_equal_those_of_numpy(name: str) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 def test_dropout_scaled_in_evaluation(rate: float) -> None:
-    layer, ones = Dropout(rate, "evaluation"), torch.ones(100, 100)
-    trained = apply(layer, ones, {}, True)
+    layer, ones = DropoutOptions(rate, "evaluation").make(), torch.ones(100, 100)
+    trained = layer.torch(torch, ones, {}, True)
     assert abs(float(trained.mean()) - (1 - rate)) < 0.03 and set(trained.unique().tolist()) <= {0.0, 1.0}
-    torch.testing.assert_close(apply(layer, ones, {}, False), (1 - rate) * ones)
+    torch.testing.assert_close(layer.torch(torch, ones, {}, False), (1 - rate) * ones)
 
 
 def named(model: TorchNetwork) -> list[tuple[str, tuple[int, ...]]]:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mpitrain.batch import Batch
-from mpitrain.models.activations import Relu, Sigmoid
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.fully_connected import FullyConnected
+from mpitrain.models.layers.convolution import ConvolutionOptions as Convolution
+from mpitrain.models.layers.dropout import DropoutOptions as Dropout
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions as FullyConnected
+from mpitrain.models.layers.relu import ReluOptions as Relu
+from mpitrain.models.layers.sigmoid import SigmoidOptions as Sigmoid
 from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network
-from mpitrain.models.pooling import MaxPool
 from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.protocols import hybrid, synchronous
 from mpitrain.protocols.hybrid import scaled
@@ -47,23 +47,23 @@ class Random:
 def small(output: str = "softmax", dropout: float = 0.0, l2: float = 0.0, l2_biases: bool = False) -> Network:
     """Two convolutions and three fully connected layers of 13, 11 and 9 units, which nothing up to 8 divides."""
     layers = [
-        *(Convolution(5, 3, pad=1, pool=MaxPool(2), bias=0.1), Relu(), Dropout(dropout / 2), Convolution(6, 3), Relu()),
+        *(Convolution(5, 3, pad=1, pool=2, bias=0.1), Relu(), Dropout(dropout / 2), Convolution(6, 3), Relu()),
         *(FullyConnected(13), Relu(), Dropout(dropout), FullyConnected(11), Sigmoid(), Dropout(dropout)),
         FullyConnected(9, gain=1.0),
     ]
-    return Network(layers, Random.shape, LOSSES[output](), l2=l2, l2_biases=l2_biases)
+    return Network([layer.make() for layer in layers], Random.shape, LOSSES[output], l2=l2, l2_biases=l2_biases)
 
 
 def columns(dropout: float = 0.0) -> Network:
     """Four columns from the activations on, connected by the third fully connected layer; then a linear projection of
     each column, and a layer that sees all of them."""
     layers = [
-        *(Convolution(5, 3, pad=1, pool=MaxPool(2), bias=0.1), Relu(), Convolution(8, 3), Relu()),
+        *(Convolution(5, 3, pad=1, pool=2, bias=0.1), Relu(), Convolution(8, 3), Relu()),
         *(FullyConnected(16, columns=4), Relu(), Dropout(dropout), FullyConnected(12, columns=4), Sigmoid()),
         *(FullyConnected(20), Relu(), FullyConnected(12, columns=4, bias=0.1), Relu(), Dropout(dropout)),
         *(FullyConnected(4, columns=4, gain=1.0), FullyConnected(9, gain=1.0)),
     ]
-    return Network(layers, Random.shape, LOSSES["softmax"](), l2=0.01)
+    return Network([layer.make() for layer in layers], Random.shape, LOSSES["softmax"](), l2=0.01)
 
 
 def group_of(transport: Any, ranks: int) -> Any:
@@ -268,10 +268,10 @@ def test_alone_it_is_msgd_with_classical_momentum(transport, session_of, scheme)
 def even(ranks: int) -> Network:
     """A network whose every layer `ranks` divides, weights and biases together."""
     layers = [
-        *(Convolution(2 * ranks, 3, pad=1, pool=MaxPool(2)), Relu(), Convolution(ranks, 3), Relu()),
+        *(Convolution(2 * ranks, 3, pad=1, pool=2), Relu(), Convolution(ranks, 3), Relu()),
         *(FullyConnected(4 * ranks), Relu(), FullyConnected(3 * ranks), Relu(), FullyConnected(2 * ranks)),
     ]
-    return Network(layers, Random.shape, LOSSES["softmax"]())
+    return Network([layer.make() for layer in layers], Random.shape, LOSSES["softmax"]())
 
 
 @pytest.mark.mpi(min_size=2)

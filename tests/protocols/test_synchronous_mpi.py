@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpitrain.models.build import build
+from mpitrain.models.network import build
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 

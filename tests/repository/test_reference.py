@@ -11,8 +11,8 @@ import pytest
 
 from mpitrain.__main__ import COMMANDS
 from mpitrain.algorithms import ALGORITHMS
+from mpitrain.models.layers import LAYERS
 from mpitrain.models.presets import PRESETS
-from mpitrain.models.table import KINDS
 from mpitrain.optimizers import OPTIMIZERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -44,7 +44,7 @@ def test_every_key_says_what_it_means(reference: Any) -> None:
 def test_every_kind_and_key_of_a_layer_is_on_the_page() -> None:
     page = (DOCS / "keys.md").read_text()
     rows = {row.split("`")[1]: row for row in re.findall(r"^\| `.*$", page.partition("### Layers")[2], re.MULTILINE)}
-    for name, kind in KINDS.items():
+    for name, kind in LAYERS.items():
         assert all(f"`{key}`" in rows[name] for key in kind.__struct_encode_fields__), name
 
 

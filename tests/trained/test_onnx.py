@@ -13,15 +13,16 @@ import pytest
 
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Layout
-from mpitrain.models.activations import Relu, Sigmoid
-from mpitrain.models.convolution import Convolution
-from mpitrain.models.dropout import Dropout
-from mpitrain.models.fully_connected import FullyConnected
-from mpitrain.models.layer import Layer
-from mpitrain.models.losses import Softmax
+from mpitrain.models.layer import Layer, LayerOptions
+from mpitrain.models.layers.convolution import ConvolutionOptions as Convolution
+from mpitrain.models.layers.dropout import DropoutOptions as Dropout
+from mpitrain.models.layers.fully_connected import FullyConnectedOptions as FullyConnected
+from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions as LocalResponseNorm
+from mpitrain.models.layers.max_pool import MaxPoolOptions as MaxPool
+from mpitrain.models.layers.relu import ReluOptions as Relu
+from mpitrain.models.layers.sigmoid import SigmoidOptions as Sigmoid
+from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network
-from mpitrain.models.normalisation import LocalResponseNorm
-from mpitrain.models.pooling import MaxPool
 from mpitrain.models.presets import PRESETS
 from mpitrain.trained import onnx_check
 from mpitrain.trained.export import metadata
@@ -96,7 +97,7 @@ def test_every_preset_agrees_with_training_time_evaluation(tmp_path: Path, prese
     np.testing.assert_allclose(onnx_says(content, raw[:1]), expected[:1], atol=1e-5, rtol=0)
 
 
-LAYERS: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
+LAYERS: dict[str, tuple[list[LayerOptions], tuple[int, ...]]] = {
     "fc": ([], (7,)),
     "fc on images": ([], (4, 5, 3)),
     "columns": ([FullyConnected(6, columns=3), Relu(), FullyConnected(4, columns=2)], (9,)),
@@ -107,7 +108,7 @@ LAYERS: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
     "dropout, scaled in evaluation": ([FullyConnected(6), Dropout(0.25, "evaluation")], (7,)),
     "conv": ([Convolution(4, 3)], (6, 7, 2)),
     "conv, strides and padding": ([Convolution(4, 3, stride=2, pad=1)], (7, 6, 2)),
-    "conv with pool": ([Convolution(4, 2, pool=MaxPool(3, 2))], (9, 8, 2)),
+    "conv with pool": ([Convolution(4, 2, pool=3, pool_stride=2)], (9, 8, 2)),
     "even kernel, odd image": ([Convolution(3, 2, stride=2), Relu(), Convolution(4, 2)], (9, 7, 1)),
     "conv in groups": ([Convolution(6, 2, groups=3)], (5, 4, 3)),
     "pool": ([MaxPool(2)], (7, 6, 2)),
@@ -121,7 +122,7 @@ LAYERS: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
 def test_every_layer_agrees(tmp_path: Path, name: str) -> None:
     """In a network of its own, with biases that are not 0."""
     layers, shape = LAYERS[name]
-    network = Network([*layers, FullyConnected(4)], shape, Softmax())
+    network = Network([layer.make() for layer in (*layers, FullyConnected(4))], shape, LOSSES["softmax"])
     rng = np.random.default_rng(2)
     parameters = (network.initial(1) + 0.1 * rng.standard_normal(network.layout.size)).astype(np.float32)
     images = len(shape) == 3
@@ -130,7 +131,7 @@ def test_every_layer_agrees(tmp_path: Path, name: str) -> None:
     make_run(tmp_path / "run", *run, "model.preset=strom2015-dnn", "model.width=0.01")
     there = load(tmp_path / "run")
     if not images:
-        network = Network([*layers, FullyConnected(4)], (1, *shape), Softmax())
+        network = Network([layer.make() for layer in (*layers, FullyConnected(4))], (1, *shape), LOSSES["softmax"])
     model = TrainedModel(there.run, there.config, there.origin, network, parameters, there.checkpoint, 0)
     x = rng.standard_normal((3, *shape) if images else (3, 1, *shape)).astype(np.float32)
     z = network.outputs(parameters, x.copy()).copy()
@@ -144,8 +145,9 @@ def test_every_kind_of_layer_has_been_tried() -> None:
     def kinds(of: type) -> set[type]:
         return {of}.union(*(kinds(sub) for sub in of.__subclasses__()))
 
-    there = {kind for kind in kinds(Layer) - {Layer} if kind.__module__.startswith("mpitrain.")}
-    assert there == {FullyConnected, *(type(layer) for layers, _ in LAYERS.values() for layer in layers)}
+    there = {kind for kind in kinds(Layer) if kind.__module__.startswith("mpitrain.models.layers.")}
+    tried = [FullyConnected(1), *(layer for layers, _ in LAYERS.values() for layer in layers)]
+    assert there == {type(layer.make()) for layer in tried}
 
 
 class Unknown(Layer):
@@ -159,10 +161,13 @@ class Unknown(Layer):
     def backward(self, views: Any, gradients: Any, dy: Any, need_dx: bool = True) -> Any:
         return dy
 
+    def torch(self, torch: Any, x: Any, own: Any, training: bool) -> Any:
+        return x
+
 
 def test_a_layer_without_a_translation_is_named(tmp_path: Path) -> None:
     model = run_of(tmp_path, "digits-cnn")
-    network = Network([Unknown(), FullyConnected(4)], (8, 8, 1), Softmax())
+    network = Network([Unknown(None), FullyConnected(4).make()], (8, 8, 1), LOSSES["softmax"])
     other = TrainedModel(model.run, model.config, model.origin, network, network.initial(1), model.checkpoint, 0)
     with pytest.raises(BadInput, match="nothing for the layer unknown1"):
         serialise(other, GraphOptions(), {})

@@ -13,7 +13,7 @@ from mpitrain.config import Pretraining
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
-from mpitrain.models.build import build
+from mpitrain.models.network import build
 from mpitrain.signals import STOPPED
 from mpitrain.training import machine as rule
 from mpitrain.training.pretraining import PretrainingTask, depth, grown, kept, require_fit, steps

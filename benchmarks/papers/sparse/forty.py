@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from launch import converged, table
 from small import COMMON, Small, overrides
 
-from mpitrain.models.build import build
+from mpitrain.models.network import build
 from mpitrain.report.runs import read_run
 
 NODES, FIRST, SAMPLES, THRESHOLD, WIDTH = 40, 10, 16, 2.0, 0.125

@@ -23,15 +23,14 @@ from launch import table
 from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.flat import Array
-from mpitrain.models.build import build
-from mpitrain.models.network import Network
-from mpitrain.ops.dropout import ROWS
+from mpitrain.models.layers.dropout import ROWS
+from mpitrain.models.network import Network, build
 
 MINIBATCH, MU, TIMES = 256, 0.9, 8  # TIMES: gradients of a mean
 
 
 class Once:
-    """Draws one row for each minibatch, which `ops.dropout` asks for in blocks of ROWS."""
+    """Draws one row for each minibatch, which `dropout` asks for in blocks of ROWS."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng, self._calls = rng, 0

@@ -15,8 +15,7 @@ from mpitrain.algorithms.hybrid import Hybrid, HybridRule
 from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
-from mpitrain.models.partition import Partition
-from mpitrain.models.shared_part import SharedPart
+from mpitrain.models.partition import Partition, SharedPart
 from mpitrain.protocols.hybrid.connected import Connected
 from mpitrain.protocols.hybrid.exchange import KINDS, OTHER, ActivationExchange, Synchroniser
 from mpitrain.protocols.hybrid.transfers import Transfers

@@ -9,10 +9,9 @@ import numpy as np
 
 from mpitrain.algorithms.hybrid import Hybrid
 from mpitrain.flat import Array, share
-from mpitrain.models.dropout_share import DropoutShare
 from mpitrain.models.layer import Views
+from mpitrain.models.layers.dropout import DropoutShare
 from mpitrain.models.partition import Partition
-from mpitrain.models.split_losses import split_loss
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.protocols.hybrid.exchange import ActivationExchange
 from mpitrain.protocols.hybrid.transfers import Transfer, Transfers
@@ -43,8 +42,10 @@ class Connected:
             SplitStage(stage, share(stage.layer.units, self._part, self._parts), self._workspace)
             for stage in partition.stages
         ]
-        self._loss = split_loss(partition.network.loss, self._stages[-1].own, self._workspace)
-        self._masks = {s: DropoutShare(s, self._workspace) for s in self._stages if s.stage.dropout is not None}
+        self._loss = partition.network.loss
+        self._masks = {
+            s: DropoutShare(s.stage.dropout, s.own, s.units, self._workspace) for s in self._stages if s.stage.dropout
+        }
         self._sub = options.fc_batch == "sub"
 
     def draw(self, rng: np.random.Generator, count: int, dtype: np.dtype) -> None:
@@ -80,22 +81,23 @@ class Connected:
 
     def _forward(self, each: FullyConnectedRound, x: Array, targets: Array) -> float:
         """x [n, width] to outputs, and these to their gradient in `_dy`; this rank's term of the summed loss."""
-        x = x.T[self._stages[0].inputs]
+        x, ranges = x.T[self._stages[0].inputs], [slice(piece.start, piece.stop) for piece in each.pieces]
         for stage, following in zip_longest(self._stages, self._stages[1:]):
             gathers = following is not None and not following.restricted
             rows = stage.units if gathers else stage.count
             units = self._array(stage, "units", (rows, each.examples), x.dtype)
             mine = units[stage.own] if gathers else units
-            keep = self._masks[stage].of(each.pieces) if stage in self._masks else None
+            keep = self._masks[stage].of(ranges) if stage in self._masks else None
             stage.forward(self._views, x, mine, keep, self._transfers.push)
             if gathers:
                 self._exchange.gather_units(units)
             x = units
         self._dy = x
         examples = self._workspace.array("targets", (each.examples,), targets.dtype)
-        np.concatenate([targets[piece.start : piece.stop] for piece in each.pieces], out=examples)
+        np.concatenate([targets[part] for part in ranges], out=examples)
         scale = 1 / (each.examples if self._sub else len(targets))
-        return self._loss.loss_and_gradient(x, examples, scale, self._exchange.reduce)
+        own = self._stages[-1].own
+        return self._loss.split_loss_and_gradient(x, examples, scale, own, self._exchange.reduce, self._workspace)
 
     def _backward(self, each: FullyConnectedRound, own: Array, first: int, count: int, last: bool) -> Transfer | None:
         """Gradients and updates of a round; the transfer of the activations' gradients into `own`.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from mpitrain import ops
+from mpitrain.models.patches import add_patches, gather_patches
 
 CASES = [
     ((2, 6, 5, 3), 3, 1, 0),
@@ -25,7 +25,7 @@ def output_shape(shape: tuple[int, ...], kernel: int, stride: int, pad: int) -> 
 def test_gather_is_numpys_windows(shape: tuple[int, ...], kernel: int, stride: int, pad: int, dtype: type) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     out = np.full(output_shape(shape, kernel, stride, pad), np.nan, dtype)
-    ops.gather_patches(x, (kernel, kernel), stride, pad, out)
+    gather_patches(x, (kernel, kernel), stride, pad, out)
     padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     windows = sliding_window_view(padded, (kernel, kernel), (1, 2))[:, ::stride, ::stride]
     np.testing.assert_array_equal(out, windows.transpose(0, 1, 2, 4, 5, 3).reshape(out.shape))
@@ -38,6 +38,6 @@ def test_add_is_the_adjoint_of_gather(shape: tuple[int, ...], kernel: int, strid
     x, back = rng.standard_normal(shape), np.full(shape, np.nan)
     p = rng.standard_normal(output_shape(shape, kernel, stride, pad))
     gathered = np.empty_like(p)
-    ops.gather_patches(x, (kernel, kernel), stride, pad, gathered)
-    ops.add_patches(p, (kernel, kernel), stride, pad, back)
+    gather_patches(x, (kernel, kernel), stride, pad, gathered)
+    add_patches(p, (kernel, kernel), stride, pad, back)
     assert np.vdot(gathered, p) == pytest.approx(np.vdot(x, back), rel=1e-12)
