@@ -8,9 +8,8 @@ What is executed on account of a run folder is said before. The folder of anothe
 
 import os
 import pwd
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -22,7 +21,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.training import sources, user_code
 from mpitrain.training.sources import Sources
-from mpitrain.training.user_code import Code
+from mpitrain.training.user_code import Code, Name
 
 NAME = "model.json"
 FOLDER = "model"  # with the texts
@@ -73,15 +72,15 @@ def choose(specs: Mapping[str, str], run: RunFolder | None, say: Callable[[str],
     for key, spec in specs.items():
         if spec == GIVEN:
             raise BadInput(f"{key} = {spec!r}: the run was given its module in Python; give it to load or train again")
-        user_code.parsed(key, spec)
+    names = [user_code.parse(key, spec) for key, spec in specs.items()]
     if run is None:
-        return {key: user_code.read(key, spec) for key, spec in specs.items()}
+        return {name.key: user_code.read(name) for name in names}
     if not run.trust:
-        _require_own(run, specs)
+        _require_own(run, names)
     kept, chosen = read(run.kept), {}
-    for key, spec in specs.items():
-        chosen[key], why = _chosen(key, spec, run, {} if kept is None else kept.sums(key, spec))
-        say(f"{chosen[key].name}: executing {user_code.place(chosen[key])}{why}")
+    for name in names:
+        chosen[name.key], why = _chosen(name, run, {} if kept is None else kept.sums(name.key, name.spec))
+        say(f"{name}: executing {user_code.place(chosen[name.key])}{why}")
     return chosen
 
 
@@ -96,23 +95,22 @@ def shared(transport: Transport, choose: Callable[[], dict[str, Code]]) -> dict[
     return msgspec.json.decode(chosen, type=dict[str, Code])
 
 
-def _chosen(key: str, spec: str, run: RunFolder, sums: dict[str, str]) -> tuple[Code, str]:
-    """The code of a key, and why it is this one."""
-    if not sums or run.new_code or not user_code.is_file(spec):
-        code = user_code.read(key, spec)
+def _chosen(name: Name, run: RunFolder, sums: dict[str, str]) -> tuple[Code, str]:
+    """The code of a name, and why it is this one."""
+    if not sums or run.new_code or not name.is_file:
+        code = user_code.read(name)
         changed = _first_difference(code.sources, sums) if sums else None
         known = "--new-code" if run.new_code else "a module is imported as it is"
         return code, "" if changed is None else f"; {changed} is not what the run was trained with ({known})"
     try:
-        named = user_code.read(key, spec)
-        changed = _first_difference(named.sources, sums)
-        why = f"{changed} is not what the run was trained with"
+        code = user_code.read(name)
+        changed = _first_difference(code.sources, sums)
         if changed is None:
-            return named, ""
-        why += "; --new-code takes it as it is now"
+            return code, ""
+        why = f"{changed} is not what the run was trained with; --new-code takes it as it is now"
     except BadInput:
-        why = f"{spec.rpartition(':')[0]} cannot be read here"
-    return Code(key, spec, _copy(key, spec, run, sums)), f", the run's copy: {why}"
+        why = f"{name.source} cannot be read here"
+    return Code(name, _copy(name, run, sums)), f", the run's copy: {why}"
 
 
 def _first_difference(found: Sources | None, sums: dict[str, str]) -> Path | None:
@@ -123,14 +121,13 @@ def _first_difference(found: Sources | None, sums: dict[str, str]) -> Path | Non
     return next((found.folder / name for name in sorted({*own, *sums}) if own.get(name) != sums.get(name)), None)
 
 
-def _copy(key: str, spec: str, run: RunFolder, sums: dict[str, str]) -> Sources:
+def _copy(name: Name, run: RunFolder, sums: dict[str, str]) -> Sources:
     """The run's copy of the files with these checksums. Raises BadInput naming one that was changed."""
-    folder = run.kept / FOLDER / folder_of(key)
-    for name in sums:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise BadInput(f"{run.kept / NAME}: {name!r} is not in {folder}")
-    first = Path(spec.rpartition(":")[0]).name
-    copy = Sources(os.fsencode(folder.absolute()), first, {name: sources.text(folder / name) for name in sums})
+    folder, first = run.kept / FOLDER / folder_of(name.key), Path(name.source).name
+    for file in sums:
+        if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
+            raise BadInput(f"{run.kept / NAME}: {file!r} is not in {folder}")
+    copy = Sources(os.fsencode(folder.absolute()), first, {file: sources.text(folder / file) for file in sums})
     changed = _first_difference(copy, sums)
     if changed is not None or first not in sums:
         raise BadInput(f"{changed or folder / first}: does not match its checksum in {run.kept / NAME}")
@@ -153,24 +150,20 @@ def read(folder: Path) -> ModelRecord | None:
         raise BadInput(f"{path}: {reason(error)}") from error
 
 
-def _require_own(run: RunFolder, specs: Mapping[str, str]) -> None:
+def _require_own(run: RunFolder, names: Sequence[Name]) -> None:
     """Raise BadInput if another user owns the folder, or a file of it that names code or is executed."""
-    inside = os.path.realpath(run.path)
-    named = (Path(os.path.realpath(spec.rpartition(":")[0])) for spec in specs.values() if user_code.is_file(spec))
-    own = (path for path in named if path.is_relative_to(inside))
-    for path in chain((run.path, run.config, run.kept, run.kept / NAME), own, _below(run.kept / FOLDER)):
+    inside, copies = os.path.realpath(run.path), run.kept / FOLDER
+    named = (Path(os.path.realpath(name.source)) for name in names if name.is_file)
+    own = [path for path in named if path.is_relative_to(inside)]
+    with naming(copies):
+        own += copies.rglob("*")
+    for path in (run.path, run.config, run.kept, run.kept / NAME, *own):
         owner = _owner(path)
         if owner is not None and owner != os.geteuid():
-            code = ", ".join(f"{key} = {spec!r}" for key, spec in specs.items())
             raise BadInput(
-                f"{path}: belongs to {_user(owner)}; the code that {run.path} names, {code}, is executed only with "
-                "--trust (in Python trust=True)"
+                f"{path}: belongs to {_user(owner)}; the code that {run.path} names, {', '.join(map(str, names))}, is "
+                "executed only with --trust (in Python trust=True)"
             )
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    with naming(folder):
-        yield from folder.rglob("*")
 
 
 def _owner(path: Path) -> int | None:

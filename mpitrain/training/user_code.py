@@ -13,18 +13,33 @@ from mpitrain.training import sources
 from mpitrain.training.sources import INSTALLED, OTHERS, Sources, execute
 
 
-class Code(msgspec.Struct, frozen=True):
-    """What `key = spec` names; nothing of it has been executed. `sources` are the user's own files: those of a FILE.py
-    will be executed; those of a module, which Python will import, are known for the record."""
+class Name(msgspec.Struct, frozen=True):
+    """What a key names: a function of a file or a module."""
 
     key: str
-    spec: str
-    sources: Sources | None
+    source: str
+    called: str
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.spec!r}"
 
     @property
-    def name(self) -> str:
-        """What messages call it."""
-        return f"{self.key} = {self.spec!r}"
+    def spec(self) -> str:
+        """The value of the key."""
+        return f"{self.source}:{self.called}"
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it names a file, not a module."""
+        return self.source.endswith(".py")
+
+
+class Code(msgspec.Struct, frozen=True):
+    """The code of a name; nothing of it has been executed. `sources` are the user's own files: those of a FILE.py will
+    be executed; those of a module, which Python will import, are known for the record."""
+
+    name: Name
+    sources: Sources | None
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -33,9 +48,9 @@ class Code(msgspec.Struct, frozen=True):
 
     def function(self) -> Callable[..., object]:
         """The function, once the file or module has been executed. Raises BadInput naming the key."""
-        source, called = parsed(self.key, self.spec)
+        source, called = self.name.source, self.name.called
         try:
-            if self.sources is not None and is_file(self.spec):
+            if self.sources is not None and self.name.is_file:
                 module = execute(self.sources)
             else:
                 module = importlib.import_module(source)
@@ -50,37 +65,29 @@ class Code(msgspec.Struct, frozen=True):
         return found
 
 
-def parsed(key: str, spec: str) -> tuple[str, str]:
-    """The file or module, and the function, that `spec` names. Raises BadInput naming the key."""
+def parse(key: str, spec: str) -> Name:
+    """What `key = spec` names. Raises BadInput naming the key."""
     source, colon, called = spec.rpartition(":")
     if not (colon and source and called.isidentifier()):
         raise BadInput(f"{key} = {spec!r}: expected 'FILE.py:function' or 'package.module:function'")
-    return source, called
+    return Name(key, source, called)
 
 
-def is_file(spec: str) -> bool:
-    """Whether it names a file, not a module."""
-    return spec.rpartition(":")[0].endswith(".py")
-
-
-def read(key: str, spec: str) -> Code:
-    """The code that `key = spec` names now. Raises BadInput naming the key."""
-    source, _ = parsed(key, spec)
+def read(name: Name) -> Code:
+    """The code that is there now. Raises BadInput naming the key."""
+    path = Path(name.source)
     try:
-        if is_file(spec):
-            return Code(key, spec, sources.read(Path(source).parent, Path(source).name))
-        return Code(key, spec, _own(source))
+        return Code(name, sources.read(path.parent, path.name) if name.is_file else _own(name.source))
     except BadInput as error:
-        raise BadInput(f"{key} = {spec!r}: {error}") from error
+        raise BadInput(f"{name}: {error}") from error
 
 
 def place(code: Code) -> Path | str:
     """The file that is executed for it, or the name of a module that is not found."""
-    source, _ = parsed(code.key, code.spec)
-    if is_file(code.spec) and code.sources is not None:
+    if code.name.is_file and code.sources is not None:
         return code.sources.path
-    found = _located(source)
-    return Path(found.origin) if found is not None and found.origin is not None else source
+    found = _located(code.name.source)
+    return Path(found.origin) if found is not None and found.origin is not None else code.name.source
 
 
 def _own(module: str) -> Sources | None:

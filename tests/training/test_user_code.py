@@ -24,7 +24,7 @@ def code(folder: Path, others: dict[str, str] | None = None, **texts: str) -> Co
         path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return user_code.read("model.import", f"{folder / 'net.py'}:build")
+    return user_code.read(user_code.parse("model.import", f"{folder / 'net.py'}:build"))
 
 
 def named(name: str) -> str:
@@ -125,7 +125,7 @@ def test_a_python_below_the_file_is_not_kept(tmp_path: Path, monkeypatch: pytest
     found = code(tmp_path, net=text, parts="")
     assert found.function()() == ("librarian", "env.inside")
     assert set(found.texts) == {"net.py", "parts.py"}
-    assert user_code.read("model.import", "installed:build").texts == {}
+    assert user_code.read(user_code.parse("model.import", "installed:build")).texts == {}
     for name in ("librarian", "installed", "env", "env.inside"):
         del sys.modules[name]
 
@@ -135,7 +135,7 @@ def test_a_module_is_found_without_executing_its_packages(tmp_path: Path, monkey
     code(tmp_path, {"nets/__init__": "raise SystemExit('executed')", "nets/wide": "from nets import narrow\n"}, net="")
     (tmp_path / "nets" / "narrow.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    found = user_code.read("model.import", "nets.wide:build")
+    found = user_code.read(user_code.parse("model.import", "nets.wide:build"))
     assert set(found.texts) == {"nets/__init__.py", "nets/wide.py", "nets/narrow.py"}
     assert user_code.place(found) == tmp_path / "nets" / "wide.py"
     with pytest.raises(BadInput, match=r"model\.import = 'nets\.wide:build': cannot be imported: SystemExit: executed"):
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, reason: str) -> 
     code(tmp_path, {"pack/__init__": "", "pack/unnamed": ""}, net="")
     (tmp_path / "net.py").write_bytes(BAD[reason])
     with pytest.raises(BadInput, match=r"^model\.import = ") as refused:
-        user_code.read("model.import", f"{tmp_path / 'net.py'}:build").function()
+        user_code.read(user_code.parse("model.import", f"{tmp_path / 'net.py'}:build")).function()
     assert reason in str(refused.value)
     assert code(tmp_path, net="def build(): return 1").function()() == 1
 
@@ -168,4 +168,4 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, reason: str) -> 
 def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "net.py").symlink_to("/dev/zero")
     with pytest.raises(BadInput, match=r"net\.py: not a regular file"):
-        user_code.read("model.import", f"{tmp_path / 'net.py'}:build")
+        user_code.read(user_code.parse("model.import", f"{tmp_path / 'net.py'}:build"))
