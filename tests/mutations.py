@@ -83,8 +83,8 @@ MUTATIONS = [
     Mutation(
         "pushes are not completed at a checkpoint",
         f"{SERVER}/adding.py",
-        "        self.centre.complete()\n        if not self._done:\n",
-        "        if not self._done:\n",
+        "        self.centre.complete()\n        if self.phase is not Phase.DONE:\n",
+        "        if self.phase is not Phase.DONE:\n",
         ELASTIC,
     ),
     Mutation(
@@ -125,22 +125,22 @@ MUTATIONS = [
     Mutation(
         "an idle worker does not restart at the centre",
         f"{SERVER}/adding.py",
-        "            self._idle = True\n",
-        "            self._idle = False\n",
+        "            self.phase = Phase.IDLE\n",
+        "            self.phase = Phase.BETWEEN\n",
         ELASTIC,
     ),
     Mutation(
         "a move is given up at every step",
         f"{SERVER}/adding.py",
-        "        self._first = False\n        self.t += 1\n",
-        "        self.t += 1\n",
+        "        self.phase = Phase.STEPPING if self.rest or self._whole else Phase.BETWEEN\n",
+        "",
         "easgd eamsgd",
     ),
     Mutation(
         "a move is changed while it travels",
         f"{SERVER}/adding.py",
-        "        centre, rule = self.centre, self.rule\n        centre.settle()\n",
-        "        centre, rule = self.centre, self.rule\n",
+        "        centre.settle()\n        self._tell_losses()\n",
+        "        self._tell_losses()\n",
         ELASTIC,
     ),
     Mutation(
@@ -153,12 +153,8 @@ MUTATIONS = [
     Mutation(
         "a copy of x̃ is sent before the one before has left",
         f"{SERVER}/by_messages.py",
-        "        if not self.asked or (self._sends and not self._sends[-1].Test()):  # most often the last to leave\n"
-        "            return False\n"
-        "        self._sends = [send for send in self._sends if not send.Test()]\n"
-        "        if self._sends:\n"
-        "            return False\n",
-        "        if not self.asked:\n            return False\n",
+        "        if not self.asked or self._vectors.leaving():\n",
+        "        if not self.asked:\n",
         f"{ELASTIC} {SERVERS}",
     ),
     Mutation(
@@ -172,7 +168,7 @@ MUTATIONS = [
     Mutation(
         "workers take no own steps",
         f"{SERVER}/merging.py",
-        "partial(self._step, target, total, None if last else eta)",
+        "partial(self._step, target, total, None if last else learning_rate)",
         "partial(self._step, target, total, None)",
         SERVERS,
     ),

@@ -1,7 +1,6 @@
 """Who sends what to whom, when. Transport, clock and members are given; neither mpi4py nor time is imported here."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from mpitrain.protocols import hybrid, model_averaging, peers, server, synchronous
 from mpitrain.training.context import Session

@@ -3,7 +3,7 @@
 Each kind of message is a struct of its own. On the wire it lies in an envelope (MessagePack), with its sender's traffic
 and whether it was asked to stop, between a magic word and a checksum. A tag has its own set of kinds; whatever else
 comes under it, and whatever came damaged, raises WireError naming the sender. A vector travels in a message of its own,
-which the message before it announces with length and checksum (`device.checksum`).
+which the message before it announces with length and checksum (`Vectors`).
 """
 
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
@@ -11,8 +11,11 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 import msgspec
 import xxhash
 
+from mpitrain.device.cpu import Cpu
 from mpitrain.errors import WireError
+from mpitrain.flat import Array
 from mpitrain.mpi import Transport
+from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.tags import Tag
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
@@ -88,20 +91,17 @@ class PeriodLosses(Message, frozen=True):
     loss: Finite
 
 
-class Unused(Message, frozen=True):
-    """I was given these samples and have not trained on them. `Copied` or `Done` ends the list."""
-
-    work: Work
-
-
 class Copied(Message, frozen=True):
-    """My piece of the checkpoint is copied, and I wait."""
+    """My piece of the checkpoint is copied, and I wait. These samples I was given and have not trained on."""
 
     nbytes: Count
+    unused: tuple[Work, ...]
 
 
 class Done(Message, frozen=True):
-    """I shall train no more."""
+    """I shall train no more, nor on these samples that I was given."""
+
+    unused: tuple[Work, ...]
 
 
 # ---- from a master to its workers
@@ -290,20 +290,44 @@ class Channel(Generic[T]):
         return self.unpack(transport.receive(source, self.tag, what), source)
 
 
+class Vectors:
+    """Vectors between two ranks, on the `device` where MPI takes them from there, each behind a message about it."""
+
+    def __init__(self, transport: Transport, device: Cpu) -> None:
+        self._transport, self._checksum = device.transport(transport), device.checksum
+        self._sends: list[Request] = []
+
+    def sealed(self, vector: Array) -> tuple[int, int]:
+        """What the message before a vector says of it: its length in bytes and its checksum."""
+        return vector.nbytes, self._checksum(vector)
+
+    def send(self, to: int, vector: Array) -> None:
+        """Start sending a vector, which stays untouched until `settle`."""
+        self._sends.append(self._transport.send(to, Tag.VECTOR, vector))
+
+    def leaving(self) -> bool:
+        """Whether a vector is still on its way out."""
+        while self._sends and self._sends[-1].Test():  # most often the last to leave
+            self._sends.pop()
+        return bool(self._sends)
+
+    def settle(self, what: str, whom: list[int] | None = None) -> None:
+        """Wait until all have left."""
+        for send in self._sends:
+            self._transport.wait(send, what, whom=whom)
+        self._sends.clear()
+
+    def receive(self, sender: int, told: Gradient | Move | Piece, out: Array, what: str) -> None:
+        """Wait for a vector that a message has announced. Raises WireError naming its sender when it is damaged."""
+        if told.nbytes != out.nbytes:
+            raise WireError(f"rank {sender} sends {told.nbytes} bytes of {what}, expected {out.nbytes}")
+        self._transport.receive_into(sender, Tag.VECTOR, out, what)
+        if self._checksum(out) != told.checksum:
+            raise WireError(f"rank {sender} sent {what} that does not match its checksum")
+
+
 FromWorker = (
-    Claim
-    | Ready
-    | Gradient
-    | Pull
-    | Pulled
-    | Move
-    | Report
-    | Given
-    | PeriodLosses
-    | Unused
-    | Copied
-    | Done
-    | StopRequest
+    Claim | Ready | Gradient | Pull | Pulled | Move | Report | Given | PeriodLosses | Copied | Done | StopRequest
 )
 FromMaster = Assignment | Place | Piece | Grant | Added | Falls | Finish | Leave | Save | Resume
 FromPeer = Totals | Given | Reached | Meeting

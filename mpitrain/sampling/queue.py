@@ -160,29 +160,3 @@ class Queue:
     def exhausted(self) -> bool:
         """Whether everything has been handed out."""
         return not self.returned and self.position >= self.total
-
-
-class UnusedSamples:
-    """The record of the samples that free-running workers have taken but not trained on.
-
-    A worker names its unused ranges one by one and then closes the list. It may do so several times: for checkpoints,
-    and when it ends. Each closed list replaces the worker's previous one, so that no range is recorded twice or lost.
-    """
-
-    def __init__(self) -> None:
-        self._named: dict[int, list[Work]] = {}
-        self._closed: dict[int, list[Work]] = {}
-
-    def name(self, worker: int, work: Work) -> None:
-        """Add a range to the worker's next list."""
-        self._named.setdefault(worker, []).append(work)
-
-    def close(self, worker: int) -> None:
-        """Close the worker's list, which then replaces its previous one."""
-        self._closed[worker] = self._named.pop(worker, [])
-
-    @property
-    def ranges(self) -> list[Work]:
-        """All ranges in the newest lists. They are consistent if every worker has closed its list since it last took or
-        used samples."""
-        return [work for worker in sorted(self._closed) for work in self._closed[worker]]

@@ -17,7 +17,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Gradient, Piece
-from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.link import MasterLink
 from mpitrain.protocols.server.merged import MergedCentre, MergingCentre
 from mpitrain.protocols.server.merging import MergingWorker
 from mpitrain.protocols.server.versioned import open_memory
@@ -183,7 +183,7 @@ def test_a_damaged_model_names_the_server(session_of: Any, transport: Transport,
     memory = open_memory(transport, "messages", size, np.dtype(np.float32), 0, direct)
     way = direct.transport(transport)
     if transport.rank:
-        worker = MergingWorker(session, MergedCentre(session, memory, Line(session, 0)))
+        worker = MergingWorker(session, MergedCentre(session, memory, MasterLink(session, 0)))
         assert worker.pull() == 7
         np.testing.assert_array_equal(worker.theta.get(), numbers(size))
         with pytest.raises(WireError, match="rank 0 sent a copy of Θ that does not match its checksum"):

@@ -17,6 +17,7 @@ from mpitrain.sampling.queue import Work
 
 integers = st.integers(-(2**63), 2**63 - 1)
 finite = st.floats(allow_nan=False, allow_infinity=False)
+works = st.builds(Work, integers, integers, integers, integers)
 FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     int: integers,
     messages.Count: st.integers(0, 2**64 - 1),
@@ -25,7 +26,8 @@ FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     float | None: st.none() | st.floats(allow_nan=False),
     bool: st.booleans(),
     str: st.text(),
-    **dict.fromkeys((Work, Work | None), st.builds(Work, integers, integers, integers, integers)),
+    **dict.fromkeys((Work, Work | None), works),
+    tuple[Work, ...]: st.lists(works, max_size=3).map(tuple),
     messages.Amounts: st.dictionaries(st.text(), st.tuples(finite, st.integers(0, 2**64 - 1))),
     messages.Reason: st.sampled_from(get_args(messages.Reason)),
 }

@@ -47,9 +47,9 @@ from mpitrain.checkpoint import writer
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
-from mpitrain.protocols.server import by_messages, own
+from mpitrain.protocols.server import by_messages
 from mpitrain.protocols.server.merged import MergedCentre
-from mpitrain.protocols.server.versioned import OwnMemory, _Versioned
+from mpitrain.protocols.server.versioned import Memory, Versioned
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Aborted, Job
@@ -292,9 +292,8 @@ def in_pieces(elements: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for cut in (flat.blocks, flat.block_slices):
             stack.enter_context(mock.patch.object(cut, "__defaults__", (elements,)))
-        for module in (by_messages, own):
-            stack.enter_context(mock.patch.object(module, "BLOCK", elements))
-        stack.enter_context(mock.patch.object(own, "block_of", lambda vector: elements))
+        stack.enter_context(mock.patch.object(by_messages, "BLOCK", elements))
+        stack.enter_context(mock.patch.object(by_messages, "block_of", lambda vector: elements))
         yield
 
 
@@ -335,7 +334,7 @@ def watching(told: Session) -> Iterator[None]:
 
     patches = [(Learner, "load", loaded), (MergedCentre, "read", copied), (writer, "ThreadPoolExecutor", Writer)]
     with contextlib.ExitStack() as stack:
-        for each in (*(mock.patch.object(*patch) for patch in patches), noting(_Versioned), noting(OwnMemory)):
+        for each in (*(mock.patch.object(*patch) for patch in patches), noting(Versioned), noting(Memory)):
             stack.enter_context(each)
         yield
 

@@ -19,7 +19,7 @@ from mpitrain.flat import Array
 from mpitrain.mpi import Transport
 from mpitrain.protocols.messages import Finish
 from mpitrain.protocols.server.master import Master
-from mpitrain.protocols.server.versioned import _Versioned
+from mpitrain.protocols.server.versioned import Versioned
 
 SEARCH = Path(__file__).resolve().parents[1] / "search"
 
@@ -152,7 +152,7 @@ def test_it_finds_a_reader_that_does_not_look_at_the_version_again(
         memory._copy(out)
         return int(seen // 2)
 
-    monkeypatch.setattr(_Versioned, "read", careless)
+    monkeypatch.setattr(Versioned, "read", careless)
     assert re.search(r"a copy of Θ (\d+) is not Θ \1", search.fault(44, tmp_path))
 
 

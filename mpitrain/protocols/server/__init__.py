@@ -5,15 +5,13 @@ centre differ in who computes; `Algorithm.additive` says which one an algorithm 
 
 - One that only adds (the elastic family: Zhang, Choromanska & LeCun 2015): workers push differences that add up in any
   order, so that anybody may add them, one-sidedly where MPI can. Rank 0 counts, evaluates and saves
-  (`adding_master.py`, `adding.py`; the centre is in `windows.py`, `by_messages.py` or `own.py`).
+  (`adding_master.py`, `adding.py`; the centre is in `windows.py` or `by_messages.py`).
 - One that a master merges gradients into (the parameter server: Zhang 2013; Chan & Lane 2014): rank 0 applies them one
   by one, hands samples out, and readers find Θ whole by its version (`merging_master.py`, `merging.py`; the
-  centre is in `merged.py` over the memory of `versioned.py`, or in `own.py`).
+  centre is in `merged.py` over the memory of `versioned.py`).
 
 `interface.py` has what all centres offer.
 """
-
-from typing import TYPE_CHECKING
 
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
@@ -23,8 +21,8 @@ from mpitrain.protocols.server import alone
 from mpitrain.protocols.server.adding import AddingWorker, take_up
 from mpitrain.protocols.server.adding_master import AddingMaster
 from mpitrain.protocols.server.by_messages import AskingCentre, ServingCentre
-from mpitrain.protocols.server.interface import Source
-from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.interface import Centre, Source
+from mpitrain.protocols.server.link import MasterLink
 from mpitrain.protocols.server.merged import MergedCentre, MergingCentre
 from mpitrain.protocols.server.merging import MergingWorker
 from mpitrain.protocols.server.merging_master import MergingMaster
@@ -81,16 +79,16 @@ def _way(session: Session) -> str:
     return "one-sided" if how == "shared" and options.additive else how
 
 
-def _add(session: Session, how: str) -> WindowCentre | AskingCentre | ServingCentre:
+def _add(session: Session, how: str) -> Centre:
     """Train with a centre that only adds; the centre."""
     (master, *workers), transport, theta = session.members, session.transport, session.state.theta
-    options = session.config.algorithm
+    options, link = session.config.algorithm, MasterLink(session, session.members[0])
     session.counters.unnumbered()
-    line, number = Line(session, master), workers.index(transport.rank) if transport.rank != master else -1
-    worker = AddingWorker(session, line, number, workers) if number >= 0 else None
+    number = workers.index(transport.rank) if transport.rank != master else -1
+    worker = AddingWorker(session, link, number, workers) if number >= 0 else None
     queue, first = take_up(session, worker)
     source = Source(queue, session.schedule, options.period, options.group)
-    centre: WindowCentre | AskingCentre | ServingCentre
+    centre: Centre
     if how == "one-sided":
         ranks = session.members if options.sharded else [master]
         centre = WindowCentre(transport, ranks, theta.size, theta.dtype, source, number)
@@ -99,29 +97,27 @@ def _add(session: Session, how: str) -> WindowCentre | AskingCentre | ServingCen
         centre = ServingCentre(transport, workers, theta, source, session.device)
         centre.put(theta)
     else:
-        centre = AskingCentre(transport, line, theta, source, number, session.device)
+        centre = AskingCentre(transport, link, theta, source, number, session.device)
     if worker is not None:
-        assert not isinstance(centre, ServingCentre)
         worker.run(centre, first)
     else:
-        assert not isinstance(centre, AskingCentre)
         AddingMaster(session, centre, workers, queue).serve()
     return centre
 
 
-def _merge(session: Session, how: str) -> MergedCentre | MergingCentre:
+def _merge(session: Session, how: str) -> Centre:
     """Train with a centre that a master merges gradients into; the centre."""
     (master, *workers), transport, state = session.members, session.transport, session.state
     if transport.rank == master:
         state.to_device(session.device.to_device)
     memory = open_memory(transport, how, state.theta.size, state.theta.dtype, master, session.device)
-    if transport.rank == master:
-        serving = MergingCentre(session, memory)
-        state.theta = serving.put(state.theta)
+    if transport.rank != master:
         transport.barrier("the start")
-        MergingMaster(session, serving, workers).serve()
-        return serving
+        centre = MergedCentre(session, memory, MasterLink(session, master))
+        MergingWorker(session, centre).train()
+        return centre
+    serving = MergingCentre(session, memory)
+    serving.put(state.theta)
     transport.barrier("the start")
-    centre = MergedCentre(session, memory, Line(session, master))
-    MergingWorker(session, centre).train()
-    return centre
+    MergingMaster(session, serving, workers).serve()
+    return serving

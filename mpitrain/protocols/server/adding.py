@@ -8,6 +8,7 @@ the master decides on the common rate, are told at the worker's next turn. Where
 
 import json
 from collections.abc import Callable
+from enum import Enum
 
 import msgspec
 import numpy as np
@@ -15,16 +16,26 @@ import numpy as np
 from mpitrain.checkpoint.coordination import REFUSED
 from mpitrain.flat import Array, block_pairs, on_host
 from mpitrain.models.model import Consumer
-from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Finite, PeriodLosses, Report, Token, Unused, pack
+from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Finite, PeriodLosses, Report, Token, pack
 from mpitrain.protocols.server.interface import Centre
-from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.link import MasterLink
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows, to_rows
 from mpitrain.state import Numbers, checked
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop, require_finite
 
 REPORT_EVERY = 0.05  # seconds between two reports of a worker
-NAP = 0.05  # seconds between two looks of a worker whose stage has not come
+POLL_INTERVAL = 0.05  # seconds between two polls of a worker whose stage has not come
+
+
+class Phase(Enum):
+    """Where a worker is in its period."""
+
+    IDLE = "idle"  # there were no samples for it when it asked: it restarts at x̃ with the next ones
+    BETWEEN = "between"  # the period before is over, and in whole turns its turn as well
+    EXCHANGED = "exchanged"  # the next step is the first one after an exchange
+    STEPPING = "stepping"
+    DONE = "done"  # it trains no more
 
 
 class MastersPast(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,16 +45,15 @@ class MastersPast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerPast(MastersPast, frozen=True, kw_only=True):
-    """A worker's: t, turns, t where it last (re)started, unused samples, the falls of the common rate that it knows of,
-    the minibatches, and the sum of their losses, that it has not told."""
+    """A worker's: t, turns, t where it last (re)started, its phase, unused samples, the falls of the common rate that
+    it knows of, the minibatches, and the sum of their losses, that it has not told."""
 
     t: Natural
     turns: Natural
     began: Natural
+    phase: Phase
     rest: list[Row]
     stock: list[Row]
-    open: bool
-    idle: bool
     falls: Natural
     untold: tuple[Natural, Finite]
 
@@ -52,9 +62,9 @@ class AddingWorker(Loop[Work]):
     """A worker's loop around its method. `rest` is what is left of the period, `stock` what is left of its chunks after
     that."""
 
-    def __init__(self, session: Session, line: Line, number: int, workers: list[int]) -> None:
+    def __init__(self, session: Session, link: MasterLink, number: int, workers: list[int]) -> None:
         super().__init__(session)
-        self.line, self.number, self.workers = line, number, workers
+        self.link, self.number, self.workers = link, number, workers
         self.transport, state = session.transport, session.state
         self.options = session.config.algorithm
         self.in_order = self.options.in_order and len(workers) > 1
@@ -67,11 +77,12 @@ class AddingWorker(Loop[Work]):
         to_device = session.device.to_device
         self.rule = self.options.worker(to_device(x), to_device(theta), len(workers), session.device.fast)
         state.local = self.rule.vectors
+        self.phase = Phase.BETWEEN
         self.untold = (0, 0.0)
         self.t, self.turns, self.began, self.rest, self.stock = 0, 0, 0, list[Work](), list[Work]()
         self._g = np.empty_like(self.rule.at)
         self._whole = self.in_order and self.rule.whole_turns
-        self._first = self._idle = self._done = self._open = False  # open: a turn with steps has begun
+        self._token: int | None = None  # how many workers have finished
         self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
 
@@ -82,23 +93,23 @@ class AddingWorker(Loop[Work]):
         self.centre = centre
         staged = self.rule.at if centre.direct else self.session.state.theta
         self._staging = self.session.device.staging(staged)
-        self._token: int | None = 0 if self.number == first else None  # how many have finished
+        self._token = 0 if self.number == first else None
         self.train()
         self._finish()
 
     def next_work(self) -> Work | None:
         """The next minibatch of the period; after the last one, samples and an exchange begin a new period."""
-        if self._open:
+        if self._holds_turn:
             self._await_token()  # which this worker has, but after a resume
         if self.rest:
             return self.rest.pop(0)
-        if self._open:
+        if self._holds_turn:
             self._end_turn()
         if self.in_order:
             while not self._took_turn():  # which waits for the token
                 pass
         else:
-            self.transport.until(self._took_turn, "its stage", [self.session.members[0]], nap=NAP)
+            self.transport.until(self._took_turn, "its stage", [self.session.members[0]], nap=POLL_INTERVAL)
         return self.rest.pop(0) if self.rest else None
 
     def _took_turn(self) -> bool:
@@ -119,9 +130,8 @@ class AddingWorker(Loop[Work]):
         if self.rest:
             self._exchange()
         else:
-            self._idle = True
-        self._open = self._whole and bool(self.rest)
-        if not self._open:
+            self.phase = Phase.IDLE
+        if not self._holds_turn:
             self._end_turn()
         return bool(self.rest)
 
@@ -134,11 +144,16 @@ class AddingWorker(Loop[Work]):
         self._pass_token(self._token + 1)
         return False
 
+    @property
+    def _holds_turn(self) -> bool:
+        """Whether a turn with steps has begun."""
+        return self._whole and self.phase in (Phase.EXCHANGED, Phase.STEPPING)
+
     def _end_turn(self) -> None:
         """Count the turn, and in round-robin order let the next worker begin, which sees what this one has added."""
-        if self._open:
+        if self._holds_turn:
             self._push_pending()
-        self._open = False
+            self.phase = Phase.BETWEEN
         self.turns += 1
         if self.in_order:
             self.centre.complete()
@@ -153,18 +168,17 @@ class AddingWorker(Loop[Work]):
 
     def _exchange(self) -> None:
         """Steps a and b of Algorithms 1 and 2, piece by piece; a worker that was idle restarts at x̃."""
-        centre, rule = self.centre, self.rule
+        centre, rule, restarts = self.centre, self.rule, self.phase is Phase.IDLE
         centre.settle()
         self._tell_losses()
-        position = self._position(self.rest[0])
-        active = min(self.session.schedule.at(position).workers or len(self.workers), len(self.workers))
-        rule.begin(self._eta(self.rest[0]), active)
+        active = self.session.schedule.at(self._position(self.rest[0])).workers or len(self.workers)
+        rule.begin(self._learning_rate(self.rest[0]), min(active, len(self.workers)))
 
         def read(piece: slice, copy: Array) -> None:
             centre.read(piece, copy)
 
         def treat(piece: slice, copy: Array) -> Array | None:
-            if self._idle:
+            if restarts:
                 rule.restart(piece, copy)
                 return None
             d = rule.exchange(piece, copy, self.t)
@@ -173,9 +187,9 @@ class AddingWorker(Loop[Work]):
         for piece, d in self._staging.through(centre.pieces, read, treat):
             if d is not None:
                 centre.push(piece, d)
-        if self._idle:  # the optimizer's count begins anew, as its buffers do
+        if restarts:  # the optimizer's count begins anew, as its buffers do
             self.began = self.t
-        self._first, self._idle = not self._idle, False
+        self.phase = Phase.STEPPING if restarts else Phase.EXCHANGED
         self._exchanges += 1
         self.session.learner.expect(self.rest)
 
@@ -184,31 +198,31 @@ class AddingWorker(Loop[Work]):
         come of the common rate."""
         if not self.session.state.rate.reacts:
             return
-        self.line.tell(PeriodLosses(*self.untold))
+        self.link.tell(PeriodLosses(*self.untold))
         self.untold = (0, 0.0)
         if self.in_order or len(self.workers) == 1:
-            self.line.until(lambda: not self.line.unheard, "the common learning rate")
+            self.link.until(lambda: not self.link.unheard, "the common learning rate")
 
     def advance(self, minibatch: Work) -> None:
         """One step."""
-        eta, first = self._eta(minibatch), self._first
+        learning_rate, first = self._learning_rate(minibatch), self.phase is Phase.EXCHANGED
 
         def update(part: slice, gradient: Array) -> None:
             for b, g in block_pairs(part, gradient):
-                self.rule.step(b, g, eta, self.t - self.began, first)
+                self.rule.step(b, g, learning_rate, self.t - self.began, first)
             self.centre.progress()
 
         loss = self.session.learner.gradient(self.rule.at, self._g, minibatch, Consumer(self._g, update))
         keys = "training.learning_rate or algorithm.tau"
         require_finite(loss, f"at its step {self.t}", self.transport.rank, keys)
-        self._first = False
+        self.phase = Phase.STEPPING if self.rest or self._whole else Phase.BETWEEN
         self.t += 1
         self.untold = (self.untold[0] + 1, self.untold[1] + loss)
         self._samples, self._loss = self._samples + minibatch.count, self._loss + loss * minibatch.count
 
-    def _eta(self, minibatch: Work) -> float:
-        eta = self.session.schedule.at(self._position(minibatch)).learning_rate
-        return self.options.own_rate(self.session.state.rate(eta), self.t)
+    def _learning_rate(self, minibatch: Work) -> float:
+        planned = self.session.schedule.at(self._position(minibatch)).learning_rate
+        return self.options.own_rate(self.session.state.rate(planned), self.t)
 
     def _position(self, work: Work) -> int:
         return work.epoch * self.session.learner.corpus.samples + work.start
@@ -224,12 +238,10 @@ class AddingWorker(Loop[Work]):
         if self.in_order:
             self._leave()
         self.report()
-        for work in self.unused:
-            self.line.tell(Unused(work))
         self.note_numbers()
-        self.line.tell(Done())
-        self._done = True
-        self._until(lambda: self.line.over, "the others to finish")
+        self.link.tell(Done(self.unused))
+        self.phase = Phase.DONE
+        self._until(lambda: self.link.over, "the others to finish")
 
     # ---- turns
 
@@ -256,54 +268,54 @@ class AddingWorker(Loop[Work]):
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         """Attend to the master until the condition holds."""
         while not condition():
-            self.line.until(lambda: condition() or self.line.saving, what)
+            self.link.until(lambda: condition() or self.link.saving, what)
             self.attend()
 
     # ---- the master's affairs
 
     def attend(self) -> None:
         """Report what has been trained, and do what the master asks."""
-        if not self._done and self.session.clock() - self._reported >= self.report_every:
+        if self.phase is not Phase.DONE and self.session.clock() - self._reported >= self.report_every:
             self.report()
         self.transport.heartbeat()
-        self.line.look()
-        self.stopping |= self.session.stop.flag or self.line.stopping
-        if self.line.saving:
+        self.link.poll()
+        self.stopping |= self.session.stop.flag or self.link.stopping
+        if self.link.saving:
             self._give_piece()
 
     def _give_piece(self) -> None:
         """Copy this rank's piece of a checkpoint, name the samples that it was given and has not used, and wait until
         all have done so; then go on, while the piece is written. The centre holds what this rank has pushed."""
         self.centre.complete()
-        if not self._done:
+        if self.phase is not Phase.DONE:
             self.report()
         self.note_numbers()
         saver = self.session.saver
         assert saver is not None
         piece = saver.copy_own(self.session.state)
         assert piece is not None
-        for work in self.unused:
-            self.line.tell(Unused(work))
-        self.line.tell(Copied(piece.nbytes))
-        self.line.until(lambda: not self.line.saving, "the other ranks to stop for a checkpoint")
-        if self.line.saved_as != REFUSED:
-            saver.write_own(self.line.saved_as, self.transport.rank, piece)
+        self.link.tell(Copied(piece.nbytes, self.unused))
+        self.link.until(lambda: not self.link.saving, "the other ranks to stop for a checkpoint")
+        if self.link.saved_as != REFUSED:
+            saver.write_own(self.link.saved_as, self.transport.rank, piece)
 
     def report(self) -> None:
         """Tell what has been trained since the last report."""
-        self.line.tell(Report(self._samples, self._loss, self._exchanges))
+        self.link.tell(Report(self._samples, self._loss, self._exchanges))
         self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported = self.session.clock()
 
     @property
-    def unused(self) -> list[Work]:
+    def unused(self) -> tuple[Work, ...]:
         """What this worker was given and has not used."""
-        return [*self.rest, *self.stock]
+        return (*self.rest, *self.stock)
 
     def note_numbers(self) -> None:
-        """Put the numbers of a checkpoint where it looks for them."""
+        """Put the numbers of a checkpoint where it looks for them; once done, they stay as they are."""
+        if self.phase is Phase.DONE:
+            return
         works = {"rest": to_rows(self.rest), "stock": to_rows(self.stock)}
-        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "open": self._open, "idle": self._idle}
+        numbers = {"t": self.t, "turns": self.turns, "began": self.began, "phase": self.phase.value}
         rate = {"falls": self.session.state.rate.falls, "untold": self.untold}
         self.session.state.local_numbers.update(**numbers, **works, **rate)
 
@@ -312,8 +324,7 @@ class AddingWorker(Loop[Work]):
         past, samples = checked(numbers, WorkerPast), self.session.state.queue.samples
         self.t, self.turns, self.began = past.t, past.turns, past.began
         self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
-        self._open, self._idle = self._whole and (past.open or bool(self.rest)), past.idle
-        self.untold = past.untold
+        self.phase, self.untold = past.phase, past.untold
         self.session.state.rate.hear(past.falls)
         self.rule.restored()
 

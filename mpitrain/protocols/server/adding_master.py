@@ -2,31 +2,20 @@
 
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.coordination import REFUSED
-from mpitrain.protocols.messages import (
-    Copied,
-    Done,
-    Falls,
-    FromWorker,
-    Leave,
-    PeriodLosses,
-    Report,
-    Resume,
-    Save,
-    Unused,
-)
-from mpitrain.protocols.server.interface import MastersCentre
+from mpitrain.protocols.messages import Copied, Done, Falls, FromWorker, Leave, PeriodLosses, Report, Resume, Save
+from mpitrain.protocols.server.interface import Centre
 from mpitrain.protocols.server.master import Master
-from mpitrain.sampling.queue import Queue, to_rows
-from mpitrain.sampling.queue import UnusedSamples as UnusedRanges
+from mpitrain.sampling.queue import Queue, Work, to_rows
 from mpitrain.training.context import Session
 
 
 class AddingMaster(Master):
     """`queue` is the queue at the start, in which the centre has the place."""
 
-    def __init__(self, session: Session, centre: MastersCentre, workers: list[int], queue: Queue) -> None:
+    def __init__(self, session: Session, centre: Centre, workers: list[int], queue: Queue) -> None:
         super().__init__(session, centre, workers)
-        self.queue, self._unused = queue, UnusedRanges()
+        self.queue = queue
+        self._unused: dict[int, tuple[Work, ...]] = {}  # what workers have not trained on of what they were given
         self._sizes: dict[int, int] = {}  # bytes of the pieces that workers have copied
         self._saving = False
 
@@ -34,9 +23,9 @@ class AddingMaster(Master):
         super().serve()
         self.tell_all(Leave())
         self.refresh()
-        self.state.queue.returned += self._unused.ranges
+        self.state.queue.returned += self._outstanding()
 
-    def heed(self, sender: int, message: FromWorker) -> None:
+    def handle(self, sender: int, message: FromWorker) -> None:
         match message:
             case Report(samples, loss, exchanges):
                 self.counters.trained(samples, loss)
@@ -45,16 +34,17 @@ class AddingMaster(Master):
             case PeriodLosses(minibatches, loss):
                 self.state.rate.observe(loss, minibatches)
                 self.tell(sender, Falls(self.state.rate.falls))
-            case Unused(work):
-                self._unused.name(sender, work)
-            case Copied(nbytes) if self._saving:
-                self._unused.close(sender)
-                self._sizes[sender] = nbytes
-            case Done():
-                self._unused.close(sender)
+            case Copied(nbytes, unused) if self._saving:
+                self._unused[sender], self._sizes[sender] = unused, nbytes
+            case Done(unused):
+                self._unused[sender] = unused
                 self.finished.add(sender)
             case _:
-                super().heed(sender, message)
+                super().handle(sender, message)
+
+    def _outstanding(self) -> list[Work]:
+        """By the workers' newest lists, which fit together if each was made since its worker last took or used any."""
+        return [work for worker in sorted(self._unused) for work in self._unused[worker]]
 
     def refresh(self) -> None:
         """Bring the state up to what x̃ and the queue are now."""
@@ -74,7 +64,7 @@ class AddingMaster(Master):
         self.refresh()
         saver, state = self.session.saver, self.state
         assert saver is not None
-        own, whole = saver.copy_own(state), saver.copy_state(state, self._unused.ranges)
+        own, whole = saver.copy_own(state), saver.copy_state(state, self._outstanding())
         nbytes = whole.nbytes + (own.nbytes if own else 0) + sum(self._sizes.values())
         begun = coordination.begun(saver, state.trained, nbytes)
         self.tell_all(Resume(state.trained if begun else REFUSED))

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from mpitrain.protocols.messages import FromMaster, FromWorker, PeriodLosses, Report
 from mpitrain.protocols.server.adding import AddingWorker, take_up
 from mpitrain.protocols.server.adding_master import AddingMaster
+from mpitrain.protocols.server.by_messages import LocalCentre
 from mpitrain.protocols.server.interface import Source
-from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.link import MasterLink
+from mpitrain.protocols.server.merged import OwnMerged
 from mpitrain.protocols.server.merging import MergingWorker
-from mpitrain.protocols.server.own import OwnCentre, OwnMerged
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Trainer
@@ -28,37 +29,34 @@ def merging(session: Session) -> None:
 
 def adding(session: Session) -> None:
     """Train with a centre that only adds."""
-    line = _OwnLine(session)
-    worker = AddingWorker(session, line, 0, session.members)
+    link = OwnLink(session, session.members[0])
+    worker = AddingWorker(session, link, 0, session.members)
     queue, _ = take_up(session, worker)
-    theta = session.state.theta
-    options = session.config.algorithm
-    source = Source(queue, session.schedule, options.period, options.group)
-    centre = OwnCentre(theta.size, theta.dtype, source, session.device)
-    centre.put(theta)
-    line.master_here = _Master(session, centre, worker, queue)
+    source = Source(queue, session.schedule, worker.options.period, worker.options.group)
+    centre = LocalCentre(session.state.theta, source, session.device)
+    centre.put(session.state.theta)
+    link.master_here = OwnMaster(session, centre, worker, queue)
     worker.report_every = 0.0
     worker.run(centre)
-    line.master_here.refresh()
+    link.master_here.refresh()
 
 
-class _OwnLine(Line):
+class OwnLink(MasterLink):
     """From a worker to the master in the same process."""
 
-    master_here: "_Master"
+    master_here: "OwnMaster"
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session, session.members[0])
+    def __init__(self, session: Session, master: int) -> None:
+        super().__init__(session, master)
         self.over = True
 
     def tell(self, message: FromWorker) -> None:
+        if isinstance(message, Report | PeriodLosses):
+            self.master_here.handle(self.master, message)
         if isinstance(message, Report):
-            self.master_here.heed(self.master, message)
             self.session.monitor.turn(self.master_here)
-        if isinstance(message, PeriodLosses):
-            self.master_here.heed(self.master, message)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         self.stopping = self.session.stop.flag
         return False
 
@@ -66,12 +64,12 @@ class _OwnLine(Line):
         assert condition(), what
 
 
-class _Master(AddingMaster):
+class OwnMaster(AddingMaster):
     """Counts, evaluates and saves, the worker's own vectors as well."""
 
     all_wait = True
 
-    def __init__(self, session: Session, centre: OwnCentre, worker: AddingWorker, queue: Queue) -> None:
+    def __init__(self, session: Session, centre: LocalCentre, worker: AddingWorker, queue: Queue) -> None:
         super().__init__(session, centre, [], queue)
         self.worker = worker
 

@@ -1,124 +1,72 @@
-"""A centre by messages, where MPI serves no one-sided access while the target computes, or takes vectors from a GPU.
+"""A centre that only adds in the memory of one process, for its own worker or, by messages, for those of other ranks.
 
-A worker's Claim of a centre that only adds is answered by its samples' place and a copy of x̃; what the worker pushes
-comes piece by piece, and the last is answered by Added. A message with length and checksum goes before each vector. The
-master treats a worker's messages in order: a worker reads what it has added.
+By messages: where MPI serves no one-sided access while the target computes, or takes vectors from a GPU. A worker's
+Claim is answered by its samples' place and a copy of x̃; what the worker pushes comes piece by piece, and the last is
+answered by Added. The master treats a worker's messages in order: a worker reads what it has added.
 """
-
-from typing import Any
 
 import numpy as np
 
+from mpitrain.algorithms.elastic import move_centre
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.flat import BLOCK, GPU_BLOCK, Array, blocks
+from mpitrain.flat import BLOCK, GPU_BLOCK, Array, block_of, blocks
 from mpitrain.mpi import Transport
-from mpitrain.mpi.tags import Tag
-from mpitrain.protocols.messages import TO_WORKER, Added, Claim, FromWorker, Gradient, Move, Piece, Place
-from mpitrain.protocols.server.interface import Claimed, Source
-from mpitrain.protocols.server.link import Line, receive
-from mpitrain.protocols.server.own import LocalCentre
+from mpitrain.protocols.messages import TO_WORKER, Added, Claim, FromWorker, Gradient, Move, Piece, Place, Vectors
+from mpitrain.protocols.server.interface import Centre, Claimed, Source
+from mpitrain.protocols.server.link import MasterLink
 
 
-class Snapshots:
-    """Copies of a centre for the workers who have `asked`, each as it is at one moment."""
+class LocalCentre(Centre):
+    """x̃ in this process's own memory on the device, and the place in the queue."""
 
-    def __init__(self, transport: Any, device: Cpu) -> None:
-        self._transport, self._checksum = transport, device.checksum
-        self.asked: list[int] = []
-        self._copy: Array | None = None
-        self._sends: list[Any] = []
+    direct = True
 
-    def send(self, centre: Array, index: int = 0) -> bool:
-        """Send those who asked a copy of the centre, once the copy before has left; whether anything moved."""
-        if not self.asked or (self._sends and not self._sends[-1].Test()):  # most often the last to leave
-            return False
-        self._sends = [send for send in self._sends if not send.Test()]
-        if self._sends:
-            return False
-        if self._copy is None:
-            self._copy = np.empty_like(centre)
-        np.copyto(self._copy, centre)
-        told = Piece(self._copy.nbytes, self._checksum(self._copy), index)
-        for worker in self.asked:
-            TO_WORKER.post(self._transport, worker, told)
-            self._sends.append(self._transport.send(worker, Tag.VECTOR, self._copy))
-        self.asked.clear()
-        return True
+    def __init__(self, theta: Array, source: Source, device: Cpu = CPU) -> None:
+        self._source, self._place, self._device = source, 0, device
+        self.theta = device.to_device(np.zeros(theta.size, theta.dtype))
+        self.pieces = list(blocks(theta.size, BLOCK if device.phantom else block_of(self.theta)))
 
-    def finish(self) -> None:
-        """Wait until what was sent has left."""
-        for send in self._sends:
-            self._transport.wait(send, "a copy of the centre to leave")
+    def put(self, theta: Array) -> None:
+        self._device.upload(self.theta, theta)
 
+    def copy(self, out: Array) -> None:
+        self._device.download(self.theta, out)
 
-class AskingCentre:
-    """A worker's face of a centre that only adds."""
+    def place(self) -> int:
+        return self._place
 
-    def __init__(
-        self, transport: Transport, line: Line, theta: Array, source: Source, number: int, device: Cpu = CPU
-    ) -> None:
-        self._transport, self._line = device.transport(transport), line
-        self._source, self._number = source, number
-        self.direct, self._checksum = device.direct, device.checksum
-        self.pieces = list(blocks(theta.size, GPU_BLOCK if self.direct else BLOCK))
-        self._copy = np.empty_like(device.to_device(theta) if self.direct else theta)
-        self._sending: list[Any] = []
-
-    def claim(self, has: int = 0) -> Claimed:
-        self._line.tell(Claim(has))
-        place = self._line.answer(Place, "samples and the centre").samples
-        return self._source.claim(place, self._number, has)[0]
+    def claim(self, has: int = 0, number: int = 0) -> Claimed:
+        """Of the worker of this number."""
+        claimed, self._place = self._source.claim(self._place, number, has)
+        return claimed
 
     def read(self, piece: slice, out: Array) -> None:
-        if piece.start == 0:
-            told = self._line.answer(Piece, "the centre")
-            receive(self._transport, self._checksum, self._line.master, told, self._copy, "a copy of the centre")
-        np.copyto(out, self._copy[piece])
+        np.copyto(out, self.theta[piece])
 
     def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
-        if piece.start == 0:
-            self._line.unconfirmed += 1
-        self._line.tell(Move(d.nbytes, self._checksum(d)))
-        self._sending.append(self._transport.send(self._line.master, Tag.VECTOR, d))
-
-    def progress(self) -> None:
-        self._sending = [request for request in self._sending if not request.Test()]
-
-    def settle(self) -> None:
-        for request in self._sending:
-            self._transport.wait(request, "a move of the centre to leave", whom=[self._line.master])
-        self._sending.clear()
-
-    def complete(self) -> None:
-        self.settle()
-        self._line.until(lambda: not self._line.unconfirmed, "the centre to be moved")
-
-    def close(self) -> None:
-        pass
+        """x̃ ← x̃ + d."""
+        move_centre(self.theta[piece], d)
 
 
 class ServingCentre(LocalCentre):
-    """The master's face of a centre that only adds."""
-
-    nap: float | None = None
-    idle_looks = 0  # workers wait for it
+    """The master's face by messages."""
 
     def __init__(
         self, transport: Transport, workers: list[int], theta: Array, source: Source, device: Cpu = CPU
     ) -> None:
-        super().__init__(theta.size, theta.dtype, source, device if device.direct else device.host)
-        self._transport, self._workers = device.transport(transport), workers
-        self._copies = Snapshots(self._transport, self._device)
+        super().__init__(theta, source, device if device.direct else device.host)
+        self._transport, self._workers = transport, workers
+        self._vectors = Vectors(transport, self._device)
+        self._copies = Snapshots(transport, self._device)
         self._pushed = dict.fromkeys(workers, 0)  # pieces of a move that have come
         self._d = np.empty_like(self.theta[self.pieces[0]])
 
-    def take(self, sender: int, message: FromWorker) -> bool:
+    def handle(self, sender: int, message: FromWorker) -> bool:
         match message:
             case Claim(has):
-                claimed, after = self._source.claim(self._place, self._workers.index(sender), has)
                 TO_WORKER.post(self._transport, sender, Place(self._place))
-                self._place = after
-                self._copies.asked += [sender] if claimed.works or has else []
+                if self.claim(has, self._workers.index(sender)).works or has:
+                    self._copies.asked.append(sender)
             case Move():
                 self._add(sender, message)
             case _:
@@ -128,7 +76,7 @@ class ServingCentre(LocalCentre):
     def _add(self, sender: int, told: Move) -> None:
         piece = self.pieces[self._pushed[sender]]
         d = self._d[: piece.stop - piece.start]
-        receive(self._transport, self._device.checksum, sender, told, d, "a move of the centre")
+        self._vectors.receive(sender, told, d, "a move of the centre")
         self.push(piece, d)
         self._pushed[sender] = (self._pushed[sender] + 1) % len(self.pieces)
         if not self._pushed[sender]:
@@ -139,3 +87,69 @@ class ServingCentre(LocalCentre):
 
     def close(self) -> None:
         self._copies.finish()
+
+
+class AskingCentre(Centre):
+    """A worker's face by messages."""
+
+    def __init__(
+        self, transport: Transport, link: MasterLink, theta: Array, source: Source, number: int, device: Cpu = CPU
+    ) -> None:
+        self._link, self._source, self._number = link, source, number
+        self._vectors, self.direct = Vectors(transport, device), device.direct
+        self.pieces = list(blocks(theta.size, GPU_BLOCK if self.direct else BLOCK))
+        self._copy = np.empty_like(device.to_device(theta) if self.direct else theta)
+
+    def claim(self, has: int = 0) -> Claimed:
+        self._link.tell(Claim(has))
+        place = self._link.answer(Place, "samples and the centre").samples
+        return self._source.claim(place, self._number, has)[0]
+
+    def read(self, piece: slice, out: Array) -> None:
+        if piece.start == 0:
+            told = self._link.answer(Piece, "the centre")
+            self._vectors.receive(self._link.master, told, self._copy, "a copy of the centre")
+        np.copyto(out, self._copy[piece])
+
+    def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
+        if piece.start == 0:
+            self._link.unconfirmed += 1
+        self._link.tell(Move(*self._vectors.sealed(d)))
+        self._vectors.send(self._link.master, d)
+
+    def progress(self) -> None:
+        self._vectors.leaving()
+
+    def settle(self) -> None:
+        self._vectors.settle("a move of the centre to leave", [self._link.master])
+
+    def complete(self) -> None:
+        self.settle()
+        self._link.until(lambda: not self._link.unconfirmed, "the centre to be moved")
+
+
+class Snapshots:
+    """Copies of a centre for the workers who have `asked`, each as it is at one moment."""
+
+    def __init__(self, transport: Transport, device: Cpu) -> None:
+        self._transport, self._vectors = transport, Vectors(transport, device)
+        self.asked: list[int] = []
+        self._copy: Array | None = None
+
+    def send(self, centre: Array, index: int = 0) -> bool:
+        """Send those who asked a copy of the centre, once the copy before has left; whether anything moved."""
+        if not self.asked or self._vectors.leaving():
+            return False
+        if self._copy is None:
+            self._copy = np.empty_like(centre)
+        np.copyto(self._copy, centre)
+        told = Piece(*self._vectors.sealed(self._copy), index)
+        for worker in self.asked:
+            TO_WORKER.post(self._transport, worker, told)
+            self._vectors.send(worker, self._copy)
+        self.asked.clear()
+        return True
+
+    def finish(self) -> None:
+        """Wait until what was sent has left."""
+        self._vectors.settle("a copy of the centre to leave")

@@ -1,6 +1,6 @@
-"""A centre's two faces: one for a worker, one for the master, wherever the centre lives."""
+"""A centre, wherever it lives: one face for the workers, one for the master."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mpitrain.flat import Array
 from mpitrain.protocols.messages import FromWorker, Gradient
@@ -35,25 +35,37 @@ class Source(NamedTuple):
         return Claimed(works, more=after < self.queue.end), after
 
 
-class Centre(Protocol):
-    """A worker's face. `direct`: vectors are read to and pushed from where the device has them, else host memory."""
+class Centre:
+    """What a rank calls depends on its role; what a centre has no need of does nothing.
 
-    direct: bool
-    pieces: list[slice]  # in the order in which this worker treats them
+    `direct`: vectors are read to and pushed from where the device has them, else host memory. `pieces`: in the order in
+    which this worker treats them. `poll_interval`: seconds between two polls of a master for whom nothing waits; None:
+    short ones at first, then longer. `polls_when_idle`: how many polls may pass before an idle master does more.
+    """
+
+    direct = False
+    pieces: list[slice]
+    poll_interval: float | None = None
+    polls_when_idle = 0
+
+    # ---- a worker's
 
     def claim(self, has: int = 0) -> Claimed:
         """Take samples that nobody else then gets; none at the end, where this worker's stage has not come, or where
         the minibatches that it `has` suffice."""
+        raise NotImplementedError
 
     def read(self, piece: slice, out: Array) -> int | None:
         """Copy a piece of the centre; its version where the centre has versions. All pieces once, in order, after a
         claim of a worker that then has samples."""
+        raise NotImplementedError
 
     def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
         """Start giving the centre `d`, which stays untouched until `settle`: all pieces once, in order.
 
         A centre that only adds needs no more. A master that merges gradients must be told what they are over.
         """
+        raise NotImplementedError
 
     def progress(self) -> None:
         """Give what is under way a chance to move."""
@@ -64,35 +76,29 @@ class Centre(Protocol):
     def complete(self) -> None:
         """Wait until the centre holds what was pushed."""
 
-    def close(self) -> None:
-        """Collective, at a clean end."""
+    # ---- the master's
 
-
-class MastersCentre(Protocol):
-    """The master's face."""
-
-    @property
-    def nap(self) -> float | None:
-        """Seconds between two looks of a master for whom nothing waits; None: short ones at first, then longer."""
-
-    @property
-    def idle_looks(self) -> int:
-        """How many looks for messages may pass before an idle master does more than that."""
-
-    def put(self, theta: Array) -> Array:
-        """The centre ← θ, before the workers start; where updates change it."""
+    def put(self, theta: Array) -> None:
+        """The centre ← θ, before the workers start."""
+        raise NotImplementedError
 
     def copy(self, out: Array) -> None:
         """A copy of the centre as it passes by."""
+        raise NotImplementedError
 
     def place(self) -> int:
         """How many samples the workers have claimed for themselves."""
+        return 0
 
-    def take(self, sender: int, message: FromWorker) -> bool:
+    def handle(self, sender: int, message: FromWorker) -> bool:
         """Whether a worker's message was for the centre; then it has been dealt with."""
+        return False
 
     def serve(self) -> bool:
         """Go on with what workers have asked for; whether anything moved."""
+        return False
+
+    # ---- both
 
     def close(self) -> None:
         """Collective, at a clean end."""

@@ -2,7 +2,7 @@
 
 from mpitrain.errors import WireError
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Finish, FromMaster, FromWorker, Given, StopRequest
-from mpitrain.protocols.server.interface import MastersCentre
+from mpitrain.protocols.server.interface import Centre
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Trainer
 
@@ -10,24 +10,23 @@ from mpitrain.training.loop import Trainer
 class Master(Trainer):
     """Rank 0. What workers say to it, and what it does for them beside, is its family's."""
 
-    def __init__(self, session: Session, centre: MastersCentre, workers: list[int]) -> None:
+    def __init__(self, session: Session, centre: Centre, workers: list[int]) -> None:
         super().__init__(session)
         self.centre, self.workers = centre, workers
         self.transport, self.state, self.counters = session.transport, session.state, session.counters
         self.numbers = {worker: number for number, worker in enumerate(workers)}
         self.finished: set[int] = set()  # workers who train no more
         self._told = False
-        self._idle_looks = 0
+        self._polls_to_skip = 0
 
     def serve(self) -> None:
         """Until every worker has finished."""
+        self.transport.until(
+            lambda: len(self.finished) == len(self.workers),
+            *("any worker", self.workers, self._attend, self.centre.poll_interval),
+        )
 
-        def finished() -> bool:
-            return len(self.finished) == len(self.workers)
-
-        self.transport.until(finished, "any worker", self.workers, self._attend, self.centre.nap)
-
-    def heed(self, sender: int, message: FromWorker) -> None:
+    def handle(self, sender: int, message: FromWorker) -> None:
         """Do what a worker's message asks for. Raises WireError naming it when that was not due."""
         if isinstance(message, Given):
             self.counters.figures.add(sender, message.amounts)
@@ -48,14 +47,14 @@ class Master(Trainer):
             self.tell(worker, message)
 
     def _attend(self) -> bool:
-        """Do what is due; whether there was anything. After a turn without, little is done for some looks unless a
+        """Do what is due; whether there was anything. After a turn without, little is done for some polls unless a
         message waits: the workers need the cores."""
-        if self._idle_looks and not self.transport.waiting(TO_MASTER.tag):
-            self._idle_looks -= 1
+        if self._polls_to_skip and not self.transport.waiting(TO_MASTER.tag):
+            self._polls_to_skip -= 1
             return False
         busy = self.turn() | self.session.monitor.turn(self)
         self.transport.heartbeat(busy)
-        self._idle_looks = 0 if busy else self.centre.idle_looks
+        self._polls_to_skip = 0 if busy else self.centre.polls_when_idle
         return busy
 
     def turn(self) -> bool:
@@ -67,8 +66,8 @@ class Master(Trainer):
                 raise WireError(f"rank {sender} is no worker of this master")
             self.session.stop.flag |= envelope.stopping
             self.counters.exchanged(sender, envelope.traffic)
-            if not (isinstance(envelope.message, StopRequest) or self.centre.take(sender, envelope.message)):
-                self.heed(sender, envelope.message)
+            if not (isinstance(envelope.message, StopRequest) or self.centre.handle(sender, envelope.message)):
+                self.handle(sender, envelope.message)
             busy = True
         busy |= self.work()
         busy |= self.centre.serve()

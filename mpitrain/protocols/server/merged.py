@@ -5,13 +5,13 @@ It reads Θ where `versioned.py` shows it. A reader that fails three times, or h
 the master sends a copy of Θ as it is between two updates.
 """
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 from msgspec.structs import replace
 
 from mpitrain.flat import Array
-from mpitrain.mpi.tags import Tag
 from mpitrain.protocols.messages import (
     Assignment,
     Claim,
@@ -21,37 +21,38 @@ from mpitrain.protocols.messages import (
     Pull,
     Pulled,
     Ready,
+    Vectors,
 )
 from mpitrain.protocols.server.by_messages import Snapshots
-from mpitrain.protocols.server.interface import Claimed
-from mpitrain.protocols.server.link import Line, receive
+from mpitrain.protocols.server.interface import Centre, Claimed
+from mpitrain.protocols.server.link import MasterLink
+from mpitrain.protocols.server.updates import Updates
 from mpitrain.protocols.server.versioned import Memory
 from mpitrain.training.context import Session
 
-IDLE_LOOKS = 50  # of a master for which there is nothing to do
+POLLS_WHEN_IDLE = 50  # of a master for which there is nothing to do
 TRIES = 3  # of a reader, before it asks by message
 
 
-class MergedCentre:
+class MergedCentre(Centre):
     """A worker's face."""
 
     direct = True  # the worker stages its vectors itself
 
-    def __init__(self, session: Session, memory: Memory, line: Line) -> None:
-        self._memory, self._line, self._device = memory, line, session.device
-        self._transport = session.device.transport(session.transport)
+    def __init__(self, session: Session, memory: Memory, link: MasterLink) -> None:
+        self._memory, self._link = memory, link
+        self._vectors, self._transport = Vectors(session.transport, session.device), session.transport
         self._in_order = session.config.algorithm.in_order
         self.gradient, self.pieces = memory.gradient, [slice(0, memory.gradient.size)]
         self._claimed = False  # a pushed gradient is a claim, too
         self._at_least = 0  # the index of a Θ with this worker's last gradient
-        self._sending: Any = None
 
     def claim(self, has: int = 0) -> Claimed:
         if not self._claimed:
-            self._line.tell(Claim())
-        answer = self._line.answer(Assignment, "samples from the master")
+            self._link.tell(Claim())
+        answer = self._link.answer(Assignment, "samples from the master")
         self.settle()
-        self._claimed = self._line.granted = False  # a grant came too late
+        self._claimed = self._link.granted = False  # a grant came too late
         self._at_least = answer.index
         return Claimed([answer.work] if answer.work else [], False, answer.learning_rate)
 
@@ -64,13 +65,13 @@ class MergedCentre:
         else:
             index = self._ask(out)
         if self._in_order:
-            self._line.tell(Pulled())
+            self._link.tell(Pulled())
         return index
 
     def _ask(self, out: Array) -> int:
-        self._line.tell(Pull())
-        told = self._line.answer(Piece, "Θ from the master")
-        receive(self._transport, self._device.checksum, self._line.master, told, out, "a copy of Θ")
+        self._link.tell(Pull())
+        told = self._link.answer(Piece, "Θ from the master")
+        self._vectors.receive(self._link.master, told, out, "a copy of Θ")
         return told.index
 
     def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
@@ -78,25 +79,24 @@ class MergedCentre:
         self._claimed = True
         if self._memory.handed_over(self._transport.rank) is not None:  # `gradient`, where the master sees it
             self._transport.traffic.bytes_sent += d.nbytes
-            self._line.tell(told)
+            self._link.tell(told)
             return
-        self._line.tell(replace(told, nbytes=d.nbytes, checksum=self._device.checksum(d)))
-        self._sending = self._transport.send(self._line.master, Tag.VECTOR, d)
+        nbytes, checksum = self._vectors.sealed(d)
+        self._link.tell(replace(told, nbytes=nbytes, checksum=checksum))
+        self._vectors.send(self._link.master, d)
 
     def asked_for(self, ready: bool) -> bool:
         """Whether the master wants the gradient now, which it is told of once when it is `ready`."""
         if ready:
-            self._line.tell(Ready())
-        self._line.look()
-        return self._line.granted or self._line.stopping
+            self._link.tell(Ready())
+        self._link.poll()
+        return self._link.granted or self._link.stopping
 
     def progress(self) -> None:
-        self._line.look()
+        self._link.poll()
 
     def settle(self) -> None:
-        if self._sending is not None:
-            self._transport.wait(self._sending, "a gradient to leave", whom=[self._line.master])
-            self._sending = None
+        self._vectors.settle("a gradient to leave", [self._link.master])
 
     complete = settle  # the answer to the next claim comes when Θ includes it
 
@@ -104,29 +104,28 @@ class MergedCentre:
         self._memory.close()
 
 
-class MergingCentre:
+class MergingCentre(Centre):
     """The master's face. `memory.theta` is Θ, unless a GPU keeps it: then it is a copy in host memory."""
-
-    nap: float | None = None
 
     def __init__(self, session: Session, memory: Memory) -> None:
         self._memory, self._device, self._state = memory, session.device, session.state
-        self._transport = session.device.transport(session.transport)
-        self._copies = Snapshots(self._transport, self._device)
+        self._vectors = Vectors(session.transport, session.device)
+        self._copies = Snapshots(session.transport, session.device)
 
     @property
-    def idle_looks(self) -> int:
-        return 0 if self._copies.asked else IDLE_LOOKS
+    def polls_when_idle(self) -> int:  # type: ignore[override]
+        return 0 if self._copies.asked else POLLS_WHEN_IDLE
 
-    def put(self, theta: Array) -> Array:
+    def put(self, theta: Array) -> None:
+        """Θ ← θ, where the updates then change it."""
         with self._memory.writing(self._state.index):
             if type(self._memory.theta) is not type(theta):
                 self._device.download(theta, self._memory.theta)
-                return theta
-            np.copyto(self._memory.theta, theta)
-        return self._memory.theta
+            else:
+                np.copyto(self._memory.theta, theta)
+                self._state.theta = self._memory.theta
 
-    def writing(self, index: int) -> Any:
+    def writing(self, index: int) -> AbstractContextManager[None]:
         """Context in which Θ changes from index − 1 to index."""
         return self._memory.writing(index)
 
@@ -140,16 +139,13 @@ class MergingCentre:
         seen = self._memory.handed_over(worker)
         if seen is None:
             seen = self._memory.gradient
-            receive(self._transport, self._device.checksum, worker, told, seen, "a gradient")
+            self._vectors.receive(worker, told, seen, "a gradient")
         return self._device.to_device(seen)
 
     def copy(self, out: Array) -> None:
         np.copyto(out, self._state.theta)
 
-    def place(self) -> int:
-        return 0  # the master hands samples out
-
-    def take(self, sender: int, message: FromWorker) -> bool:
+    def handle(self, sender: int, message: FromWorker) -> bool:
         if isinstance(message, Pull):
             self._copies.asked.append(sender)
         return isinstance(message, Pull)
@@ -164,3 +160,40 @@ class MergingCentre:
         if self._state.theta is self._memory.theta:
             self._state.theta = self._memory.theta.copy()
         self._memory.close()
+
+
+class OwnMerged(Centre):
+    """Master and worker are one process: a worker's face. `after_update` does what is due after every gradient."""
+
+    direct = True
+
+    def __init__(self, session: Session, after_update: Callable[[], None]) -> None:
+        self._session, self._after_update = session, after_update
+        self._updates, self._theta = Updates(session), session.state.theta
+        self.pieces, self.gradient = [slice(0, self._theta.size)], np.empty_like(self._theta)
+
+    def claim(self, has: int = 0) -> Claimed:
+        schedule, queue = self._session.schedule, self._session.state.queue
+        settings, left = schedule.at(queue.position), schedule.until_change(queue.position)
+        period = self._updates.options.period
+        self._given = None if self._session.stop.flag else queue.next(settings.minibatch, period, left)
+        learning_rate = self._session.state.rate(settings.learning_rate)
+        return Claimed([self._given] if self._given else [], False, learning_rate)
+
+    def read(self, piece: slice, out: Array) -> int:
+        np.copyto(out, self._theta[piece])
+        return self._session.state.index
+
+    def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
+        assert told is not None and self._given is not None
+        trained = 0
+        if self._updates.accepts(d, told, 0):
+            self._updates.apply(d, told, 0)
+            trained = told.work.count
+            self._session.counters.trained(trained, told.loss)
+        self._session.state.queue.give_back(self._given.rest(trained))
+        self._after_update()
+
+    def asked_for(self, ready: bool) -> bool:
+        """Whether the gradient is to be handed over at once."""
+        return self._session.stop.flag

@@ -13,8 +13,7 @@ from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.optimizers import Descent
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server.interface import Claimed
-from mpitrain.protocols.server.merged import MergedCentre
-from mpitrain.protocols.server.own import OwnMerged
+from mpitrain.protocols.server.merged import MergedCentre, OwnMerged
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop
 
@@ -56,13 +55,13 @@ class MergingWorker(Loop[Claimed]):
     def round(self, claimed: Claimed) -> Gradient:
         """One round of gradients from Θ_j; what their sum, which lies in `centre.gradient`, is over."""
         index, (work,) = self.pull(), claimed.works
-        total, eta, samples, loss = self._total, claimed.learning_rate, 0, 0.0
+        total, learning_rate, samples, loss = self._total, claimed.learning_rate, 0, 0.0
         minibatches = list(work.minibatches())
         self.session.learner.expect(minibatches)
         for number, minibatch in enumerate(minibatches, start=1):
             last = number == len(minibatches)
             target = total if number == 1 else self.gradient
-            step, known = partial(self._step, target, total, None if last else eta), last
+            step, known = partial(self._step, target, total, None if last else learning_rate), last
             loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
             samples += minibatch.count
             self.transport.heartbeat()
@@ -72,16 +71,16 @@ class MergingWorker(Loop[Claimed]):
             self._outgoing.start(slice(0, total.size))
         return Gradient(index, replace(work, count=samples), number, loss)
 
-    def _step(self, g: Array, total: Array, eta: float | None, part: slice) -> None:
+    def _step(self, g: Array, total: Array, learning_rate: float | None, part: slice) -> None:
         """s ← s + g and θ ← θ − ηg on a part whose gradient has just been computed, while it is in cache.
 
-        No own step (eta None) on the last minibatch before Θ replaces θ.
+        No own step (without a rate) on the last minibatch before Θ replaces θ.
         """
-        for b in block_slices(part, block_of(total)) if eta is not None or g is not total else ():
+        for b in block_slices(part, block_of(total)) if learning_rate is not None or g is not total else ():
             if g is not total:
                 s = total[b]
                 np.add(s, g[b], out=s)  # the same object: else CuPy makes a copy first
-            if eta is not None:
-                self._local.step(b, g[b], eta, 0)
-        if eta is None:
+            if learning_rate is not None:
+                self._local.step(b, g[b], learning_rate, 0)
+        if learning_rate is None:
             self._outgoing.start(part)

@@ -19,9 +19,10 @@ class MergingMaster(Master):
     """In round-robin order gradients are merged in the order of the workers, and a worker has read Θ before the next
     one is."""
 
+    centre: MergingCentre
+
     def __init__(self, session: Session, centre: MergingCentre, workers: list[int]) -> None:
         super().__init__(session, centre, workers)
-        self.merging = centre
         self.updates, self.options = Updates(session), session.config.algorithm
         self.punctual = self.in_order = self.options.in_order
         self.assigned: dict[int, Work] = {}
@@ -43,7 +44,7 @@ class MergingMaster(Master):
 
     # ---- what arrives
 
-    def heed(self, sender: int, message: FromWorker) -> None:
+    def handle(self, sender: int, message: FromWorker) -> None:
         match message:
             case Claim():
                 self.claims.add(sender)
@@ -57,7 +58,7 @@ class MergingMaster(Master):
             case Pulled():
                 self.pulling = None if self.pulling == sender else self.pulling
             case _:
-                super().heed(sender, message)
+                super().handle(sender, message)
 
     # ---- what is done about it
 
@@ -76,11 +77,11 @@ class MergingMaster(Master):
             return False
         began = self.session.clock()
         told = self.gradients.pop(worker)
-        gradient = self.merging.gradient(worker, told)
+        gradient = self.centre.gradient(worker, told)
         if accepted := self.updates.accepts(gradient, told, worker):
-            with self.merging.writing(self.state.index + 1):
+            with self.centre.writing(self.state.index + 1):
                 self.updates.apply(gradient, told, worker)
-                self.merging.show()
+                self.centre.show()
         samples, loss = (told.work.count, told.loss) if accepted else (0, 0.0)
         self._take_back(worker, self.assigned.pop(worker).rest(samples))
         self.counters.trained(samples, loss, self.session.clock() - began)

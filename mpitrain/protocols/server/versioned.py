@@ -10,8 +10,7 @@ master.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -22,41 +21,42 @@ from mpitrain.mpi import RemoteSegments, SharedSegments, Traffic, Transport
 HEADER = 64  # bytes before the vector: the version, on a cache line of its own
 
 
-class Memory(Protocol):
-    """One rank's memory for the exchange."""
+class Memory:
+    """One rank's memory for the exchange; by itself, the master's own, which nobody else reads.
 
-    theta: Array  # Θ; meaningful on the master only
-    gradient: Array  # where this worker sums its gradients, and the master receives them
+    `theta` is Θ, meaningful on the master only; in `gradient` this worker sums its gradients, and the master receives
+    them.
+    """
 
-    def writing(self, index: int) -> AbstractContextManager[None]:
+    theta: Array
+    gradient: Array
+
+    def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
+        place = device.to_device if device.direct else CPU.to_device
+        self.theta = place(device.host_zeros(size if transport.rank == master else 0, dtype))
+        self.gradient = place(device.host_zeros(size, dtype))
+
+    @contextmanager
+    def writing(self, index: int) -> Iterator[None]:
         """Context in which the master changes Θ from index − 1 to index."""
+        yield
 
     def read(self, out: Array) -> int | None:
         """Copy Θ; its index, or None when it was being written or cannot be read directly."""
+        return None
 
     def handed_over(self, worker: int) -> Array | None:
         """The gradient of a worker where the master can see it, None when it comes by message."""
+        return None
 
     def close(self) -> None:
         """Collective, at a clean end."""
 
 
-def open_memory(transport: Transport, how: str, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> Memory:
-    """Memory for `size` elements on `master`. Collective over all ranks.
-
-    Its vectors lie in host memory; by message, if MPI takes them from there, on the `device`.
-    """
-    if how == "shared" and transport.size > 1:
-        return SharedMemory(transport, size, dtype, master)
-    if how == "one-sided" and transport.size > 1:
-        return RemoteMemory(transport, size, dtype, master, device)
-    return OwnMemory(transport, size, dtype, master, device)
-
-
-class _Versioned:
+class Versioned(Memory):
     """The sequence lock over a segment: version word, then the vector."""
 
-    def _lay_out(
+    def __init__(
         self, segment: Array, dtype: np.dtype, memory: SharedSegments | RemoteSegments, traffic: Traffic
     ) -> None:
         self._memory, self._traffic = memory, traffic
@@ -93,12 +93,12 @@ class _Versioned:
         self._memory.close()
 
 
-class SharedMemory(_Versioned):
+class SharedMemory(Versioned):
     """One node: loads and stores."""
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int) -> None:
         self._segments, self._dtype = transport.shared_segments(HEADER + size * dtype.itemsize), dtype
-        self._lay_out(self._segments.segment(master), dtype, self._segments, transport.traffic)
+        super().__init__(self._segments.segment(master), dtype, self._segments, transport.traffic)
         self.gradient = self._segments.segment(transport.rank)[HEADER:].view(dtype)
         self._pace = transport.runtime.pace
 
@@ -120,13 +120,13 @@ class SharedMemory(_Versioned):
         super().close()
 
 
-class RemoteMemory(_Versioned):
+class RemoteMemory(Versioned):
     """Several nodes: one-sided gets. Ranks of one node read by plain loads."""
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
         nbytes = HEADER + size * dtype.itemsize
         self._remote = transport.remote_segments(nbytes if transport.rank == master else HEADER)
-        self._lay_out(self._remote.own, dtype, self._remote, transport.traffic)
+        super().__init__(self._remote.own, dtype, self._remote, transport.traffic)
         self._master, self.gradient, self._seen = master, device.host_zeros(size, dtype), np.zeros(1, np.int64)
 
     def _version_seen(self) -> int:
@@ -136,27 +136,14 @@ class RemoteMemory(_Versioned):
     def _copy(self, out: Array) -> None:
         self._remote.read(self._master, HEADER, out)
 
-    def handed_over(self, worker: int) -> None:
-        return None
 
+def open_memory(transport: Transport, how: str, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> Memory:
+    """Memory for `size` elements on `master`. Collective over all ranks.
 
-class OwnMemory:
-    """The master's own, which nobody else reads."""
-
-    def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
-        place = device.to_device if device.direct else CPU.to_device
-        self.theta = place(device.host_zeros(size if transport.rank == master else 0, dtype))
-        self.gradient = place(device.host_zeros(size, dtype))
-
-    @contextmanager
-    def writing(self, index: int) -> Iterator[None]:
-        yield
-
-    def read(self, out: Array) -> None:
-        return None
-
-    def handed_over(self, worker: int) -> None:
-        return None
-
-    def close(self) -> None:
-        pass
+    Its vectors lie in host memory; by message, if MPI takes them from there, on the `device`.
+    """
+    if how == "shared":
+        return SharedMemory(transport, size, dtype, master)
+    if how == "one-sided":
+        return RemoteMemory(transport, size, dtype, master, device)
+    return Memory(transport, size, dtype, master, device)

@@ -12,19 +12,18 @@ import numpy as np
 
 from mpitrain.flat import Array, block_slices, share
 from mpitrain.mpi import Transport
-from mpitrain.protocols.messages import FromWorker, Gradient
-from mpitrain.protocols.server.interface import Claimed, Source
+from mpitrain.protocols.messages import Gradient
+from mpitrain.protocols.server.interface import Centre, Claimed, Source
 
 HEADER = 64  # bytes before the first rank's share: the place in the queue, on a cache line of its own
 PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
 
 
-class WindowCentre:
+class WindowCentre(Centre):
     """One-sided, with a share on each of `ranks`, the master first. Every rank has one, with both faces; `number` is
     this worker's. Collective to make and to close."""
 
-    nap: float | None = PATIENCE
-    idle_looks, direct = 10, False
+    poll_interval, polls_when_idle = PATIENCE, 10
 
     def __init__(
         self, transport: Transport, ranks: list[int], size: int, dtype: np.dtype, source: Source, number: int = 0
@@ -74,7 +73,7 @@ class WindowCentre:
 
     # ---- the master's
 
-    def put(self, theta: Array) -> Array:
+    def put(self, theta: Array) -> None:
         """x̃ ← θ, of which each rank lays out its own share. Collective."""
         for piece in self.pieces:
             rank, offset = self._where(piece)
@@ -83,7 +82,6 @@ class WindowCentre:
                 np.copyto(share, theta[piece])
         self._memory.sync()
         self._transport.barrier("the centre")
-        return theta
 
     def copy(self, out: Array) -> None:
         self._memory.sync()
@@ -92,12 +90,6 @@ class WindowCentre:
 
     def place(self) -> int:
         return self._memory.word(self._master, 0)
-
-    def take(self, sender: int, message: FromWorker) -> bool:
-        return False  # workers serve themselves
-
-    def serve(self) -> bool:
-        return False
 
     def close(self) -> None:
         self._memory.close()

@@ -16,7 +16,7 @@ from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Piece
 from mpitrain.protocols.server.by_messages import AskingCentre, ServingCentre
 from mpitrain.protocols.server.interface import Source
-from mpitrain.protocols.server.link import Line
+from mpitrain.protocols.server.link import MasterLink
 from mpitrain.protocols.server.windows import WindowCentre
 from mpitrain.sampling.queue import Queue
 from mpitrain.stability import maps
@@ -75,18 +75,18 @@ def test_a_damaged_piece_names_its_sender(session_of, transport) -> None:
         ):
             told = TO_MASTER.receive(transport, 1, "a move").message
             with pytest.raises(WireError, match=f"rank 1 {said}"):
-                serving.take(1, told)
+                serving.handle(1, told)
         transport.receive_into(1, Tag.VECTOR, np.empty(1), "the move")
         for length in (d.nbytes, 8):
             TO_WORKER.post(transport, 1, Piece(length, 1))
         transport.wait(transport.send(1, Tag.VECTOR, d), "a piece to leave")
     elif transport.rank == 1:
-        asking = AskingCentre(transport, Line(session, 0), d, source, 0)
-        asking._checksum = lambda vector: 1
+        asking = AskingCentre(transport, MasterLink(session, 0), d, source, 0)
+        asking._vectors._checksum = lambda vector: 1
         asking.push(whole, d)
         asking.push(slice(0, 1), d[:1])
         asking.settle()
-        asking._checksum = CPU.checksum
+        asking._vectors._checksum = CPU.checksum
         for said in (
             "sent a copy of the centre that does not match",
             f"sends 8 bytes of a copy of the centre, expected {8 * size}",
