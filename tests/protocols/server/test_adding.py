@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.algorithms import Easgd
+from mpitrain.algorithms.elastic import Easgd
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
