@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data.writer import ShardWriter
-from mpitrain.simulation.cluster import find
+from mpitrain.simulation import find
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launch import converged, table

@@ -13,7 +13,7 @@ import tomli_w
 
 from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
-from mpitrain.simulation import cluster
+from mpitrain.simulation import cluster, find
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import launch
@@ -42,7 +42,7 @@ class Small:
         paper's. Then all are `faster` by that factor. A gradient of the small minibatch takes as long as one of the
         paper's.
         """
-        of = cluster.read(cluster.find(self.paper))
+        of = cluster.read(find(self.paper))
         ratio, gradient = self.own / self.parameters, of.gradient
         slower = [
             msgspec.structs.replace(link, bandwidth=link.bandwidth * ratio * faster)

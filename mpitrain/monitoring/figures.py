@@ -1,50 +1,21 @@
 """Figures: numbers that ranks give by name, and that the master combines over the ranks.
 
 They arrive in metrics.jsonl and TensorBoard (what was given since the last record), in summary.json (since the start of
-the program), and in the report. A new figure is an entry of FIGURES, and a `give` where its number is known.
+the program), and in the report. A new figure is an entry of records.FIGURES, and a `give` where its number is known.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
 from mpitrain.errors import WireError
 from mpitrain.files import Record
+from mpitrain.monitoring.records import FIGURES
 from mpitrain.mpi import Transport
 
 #: By name, the sum of what was given, and of how many values it is.
 Amounts = dict[str, tuple[float, int]]
 OWN = -1  # this rank, whichever it is
-
-
-@dataclass(frozen=True)
-class Figure:
-    """`how` values are combined over time and ranks; "newest": the mean over the ranks of the newest of each.
-
-    The report plots it under its `title`, if it has one, as a "number", "percent" or "bytes", initially on a
-    logarithmic scale if `log`.
-    """
-
-    how: Literal["sum", "mean", "maximum", "newest"]
-    title: str = ""
-    form: str = "number"
-    log: bool = False
-
-
-FIGURES = {
-    "density": Figure("mean", "Share of elements sent", "percent", log=True),
-    "threshold": Figure("newest", "Threshold", log=True),
-    "residual_norm": Figure("newest", "Norm of the residual"),
-    "compression_ratio": Figure("mean", "Compression: dense bytes per byte sent", log=True),
-    "bytes_per_minibatch": Figure("mean", "Bytes sent per minibatch", "bytes", log=True),
-    "bits_per_element": Figure("mean", "Bits per element sent", log=True),
-    "emissions_skipped": Figure("sum"),
-    "gradient_zeros_mean": Figure("mean", "Share of exact zeros in a minibatch's gradient", "percent"),
-    "gradient_norm": Figure("mean", "Norm of a minibatch's gradient", log=True),
-    "gradient_cosine_mean": Figure("mean", "Cosine between what two workers sent"),
-}
 
 
 class RankFigures:

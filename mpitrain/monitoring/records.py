@@ -8,13 +8,43 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, read_whole, write_below
 from mpitrain.monitoring.tensorboard import EventFile
 
 LONGEST_LINE = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`how` values are combined over time and ranks; "newest": the mean over the ranks of the newest of each.
+
+    The report plots it under its `title`, if it has one, as a "number", "percent" or "bytes", initially on a
+    logarithmic scale if `log`.
+    """
+
+    how: Literal["sum", "mean", "maximum", "newest"]
+    title: str = ""
+    form: str = "number"
+    log: bool = False
+
+
+FIGURES = {
+    "density": Figure("mean", "Share of elements sent", "percent", log=True),
+    "threshold": Figure("newest", "Threshold", log=True),
+    "residual_norm": Figure("newest", "Norm of the residual"),
+    "compression_ratio": Figure("mean", "Compression: dense bytes per byte sent", log=True),
+    "bytes_per_minibatch": Figure("mean", "Bytes sent per minibatch", "bytes", log=True),
+    "bits_per_element": Figure("mean", "Bits per element sent", log=True),
+    "emissions_skipped": Figure("sum"),
+    "gradient_zeros_mean": Figure("mean", "Share of exact zeros in a minibatch's gradient", "percent"),
+    "gradient_norm": Figure("mean", "Norm of a minibatch's gradient", log=True),
+    "gradient_cosine_mean": Figure("mean", "Cosine between what two workers sent"),
+}
 
 
 class Metrics:

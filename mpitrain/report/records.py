@@ -9,7 +9,7 @@ import msgspec
 
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, read_text
-from mpitrain.monitoring.figures import FIGURES
+from mpitrain.monitoring.records import FIGURES
 from mpitrain.stopwatch import KINDS
 
 Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # finite, no bool

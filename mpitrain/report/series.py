@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mpitrain.files import Record
-from mpitrain.monitoring.figures import FIGURES
-from mpitrain.monitoring.records import errors
+from mpitrain.monitoring.records import FIGURES, errors
 from mpitrain.report.records import finite
 from mpitrain.report.runs import StoredRun
 

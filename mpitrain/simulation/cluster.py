@@ -18,8 +18,6 @@ from mpitrain.keys import Count, Section
 from mpitrain.rng import stream
 from mpitrain.simulation.network import ClusterNetwork, Link
 
-PAPERS = Path(__file__).parent / "clusters"
-
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Bandwidth = Annotated[float, msgspec.Meta(ge=1, le=1e15)]
 Factor = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
@@ -165,19 +163,3 @@ def read(path: Path) -> Cluster:
     if odd := [each.rank for each in found.faults if each.rank >= found.places]:
         raise BadInput(f"{path}: faults: there is no rank {odd[0]}")
     return found
-
-
-def names() -> list[str]:
-    """Those that may be given in place of a file."""
-    return sorted(path.stem for path in PAPERS.glob("*.toml"))
-
-
-def find(word: str, option: str = "--cluster") -> Path:
-    """The file of a name, or the one at a path. Raises BadInput naming the option for a word that is neither a name nor
-    like a path."""
-    if word in names():
-        return PAPERS / f"{word}.toml"
-    path = Path(word)
-    if "/" not in word and not path.suffix and not path.exists():
-        raise BadInput(f"{option} {word}: neither a file nor one of {', '.join(names())}")
-    return path

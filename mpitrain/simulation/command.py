@@ -22,7 +22,7 @@ from mpitrain.errors import BadInput, some
 from mpitrain.mpi.agreement import alone
 from mpitrain.mpi.order import Order
 from mpitrain.signals import Stop
-from mpitrain.simulation import cluster
+from mpitrain.simulation import cluster, find
 from mpitrain.simulation.job import Aborted, Job
 from mpitrain.simulation.replay import Replay, read
 from mpitrain.simulation.scheduler import Deadlock
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     if options.density is not None and not 0 < options.density <= 1:
         raise BadInput(f"--density {options.density:g}: above 0 and at most 1")
     told = replace(from_arguments(options), phantom=options.phantom, density=options.density or 0.0)
-    return alone(lambda: simulate(told, cluster.find(options.cluster), options.ranks), why)
+    return alone(lambda: simulate(told, find(options.cluster), options.ranks), why)
 
 
 def simulate(options: TrainOptions, path: Path, ranks: int | None) -> int:

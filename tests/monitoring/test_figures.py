@@ -9,7 +9,8 @@ import pytest
 
 from mpitrain.errors import WireError
 from mpitrain.monitoring import figures
-from mpitrain.monitoring.figures import Figure, RankFigures
+from mpitrain.monitoring.figures import RankFigures
+from mpitrain.monitoring.records import Figure
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.report.runs import read_run
@@ -51,7 +52,7 @@ def test_every_algorithm_s_figures_arrive(launch: Callable[..., Any], tmp_path: 
     recorded = [record for record in records if record["event"] == "train" and "gradient_norm" in record]
     assert recorded and all(record["gradient_norm"] > 0 <= record["gradient_zeros_mean"] < 1 for record in recorded)
     assert summary["gradient_norm"] > 0 and 0 <= summary["gradient_zeros_mean"] < 1
-    drawn = {plot.kind.key for plot in plots([read_run(tmp_path / "run", "run")])}
+    drawn = {plot.key for plot in plots([read_run(tmp_path / "run", "run")])}
     assert drawn >= {"gradient_norm", "gradient_zeros_mean"}
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.simulation import cluster
-from mpitrain.simulation.cluster import find, names
+from mpitrain.simulation import cluster, find, names
 
 #: By name: nodes, and ranks on each.
 PAPERS = {

@@ -20,7 +20,7 @@ from recipes import CASES, RECIPES, corpus
 
 from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
-from mpitrain.simulation.cluster import find
+from mpitrain.simulation import find
 
 NAME, POINTS = "easgd-imagenet2015", 8  # evaluations of a run of several workers
 WORKERS = 4

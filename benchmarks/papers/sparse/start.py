@@ -16,7 +16,7 @@ from typing import Any
 
 from mpitrain.data.corpus import Corpus
 from mpitrain.report.runs import read_run
-from mpitrain.simulation.cluster import find
+from mpitrain.simulation import find
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launch import converged, table

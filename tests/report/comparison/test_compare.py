@@ -159,3 +159,10 @@ def test_each_team_is_a_worker(tmp_path: Path) -> None:
     """As in the runs' summaries: K workers of m ranks each take K times m ranks."""
     elements = matrix(["sparse-delta"], [1, 2], [], ["run.team=3"], tmp_path / "out")
     assert [(element.workers, element.ranks) for element in elements] == [(1, 3), (2, 6)]
+
+
+@pytest.mark.parametrize("room", ["report", "report.comparison"])
+def test_no_mpi_is_started(room: str) -> None:
+    """A process that uses MPI cannot start others that do; and login nodes may have none."""
+    program = f"import sys, mpitrain.{room}.command; sys.exit('mpi4py.MPI' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
