@@ -19,8 +19,7 @@ from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.data.corpus import Corpus
-from mpitrain.device import Cpu, agree, choose
-from mpitrain.device.paced import Paced
+from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput, some
 from mpitrain.files import write_below
@@ -30,14 +29,13 @@ from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import stages
 from mpitrain.models.phantom import PhantomModel
-from mpitrain.monitoring import tensorboard
+from mpitrain.monitoring import tensorboard, trace
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.evaluation import Evaluation, Measuring, random_subset
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
-from mpitrain.monitoring.updates import telling
 from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
@@ -57,14 +55,17 @@ def prepare(
 ) -> tuple[Cpu, Corpus, Model]:
     """Build everything that depends on the user's files and keys and needs no communication; the network of `code`."""
     require_keys(transport, config, options)
-    density = options.density or config.algorithm.density
-    pace, make = transport.runtime.pace, partial(Phantoms, density=density) if options.phantom else Paced
     of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
 
     def unfit() -> str:
         return torch_start.without_cuda(of_torch) if config.by_torch else ""
 
-    device = choose(config.run, transport.local_rank, unfit=unfit) if pace is None else make(pace)
+    if options.phantom:
+        device: Cpu = Phantoms(transport.runtime.pace, options.density or config.algorithm.density)
+    elif transport.runtime.simulated:
+        device = CPU.observed(transport.runtime.pace.around)
+    else:
+        device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
     corpus = transport.runtime.once("the training part", lambda: _open(config, device))
     torch_start.limit_threads(transport.threads(config.run.threads))
     network = network_of(config, corpus.shape, corpus.classes, device, code, options.build)
@@ -104,7 +105,7 @@ def new_session(
 ) -> Session:
     agree(device, transport, *cuda_aware(config.run.cuda_aware))
     if config.run.trace:
-        device = telling(device, transport.stopwatch)
+        device = trace.observed(device, transport.stopwatch)
     training = config.training
     schedule = config.schedule(corpus.samples)
     with transport.working():
@@ -125,7 +126,7 @@ def new_session(
         chunked=config.algorithm.chunked,
         device=device,
         deadline=config.run.deadline,
-        pace=None if transport.runtime.pace is None else transport.runtime.pace.gradient,
+        pace=transport.runtime.pace.gradient if transport.runtime.simulated else None,
         stopwatch=transport.stopwatch,
         figures=figures if config.run.gradient_statistics else None,
     )
@@ -228,13 +229,12 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
 def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
     """What evaluates on these parts, and before it measures the statistics of a model that has any."""
     device, training, kept = session.device, session.config.training, buffered(session.network)
-    dtype, measuring, pace = np.dtype(training.dtype), None, session.transport.runtime.pace
+    dtype, measuring = np.dtype(training.dtype), None
     if kept is not None and kept.measures:
         measuring = Measuring(kept, session.learner.corpus, training.seed, dtype, device)
     slices = session.has_master
     evaluation = Evaluation(session.network, corpora, dtype, session.clock, slices, device=device, measuring=measuring)
-    if pace is not None:
-        evaluation.pace = pace.evaluation
+    evaluation.pace = session.transport.runtime.pace.evaluation
     return evaluation
 
 

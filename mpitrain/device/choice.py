@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mpitrain.config import RunOptions
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, first_line, missing
 from mpitrain.mpi import Transport
@@ -14,22 +13,25 @@ MISSING, TOOLKIT = "CuPy is not installed", "CuPy finds no CUDA toolkit"
 
 
 def choose(
-    run: RunOptions,
+    wanted: str,
+    matmul: str,
     local_rank: int,
     environment: Mapping[str, str] = os.environ,
     unfit: Callable[[], str] = lambda: "",
 ) -> Cpu:
-    """The device of `run.device`; `local_rank`, from MPI, is used if the launcher does not set one. `unfit` says why no
-    GPU can compute what is to be computed; "" if one can.
+    """The device that run.device and run.matmul ask for.
+
+    `local_rank`, from MPI, is used if the launcher does not set one. `unfit` says why no GPU can compute what is to be
+    computed; "" if one can.
 
     Raises BadInput if a GPU is required and there is none.
     """
-    if run.device == "cpu":
+    if wanted == "cpu":
         return CPU
     cupy, why = _cupy()
     why = why or unfit()
     if why:
-        if run.device == "gpu":
+        if wanted == "gpu":
             hint = "; pip install '.[cuda12]' or '.[cuda13]'" if why.startswith((MISSING, TOOLKIT)) else ""
             raise BadInput(f"run.device = 'gpu': {why}{hint}")
         device = Cpu()
@@ -38,7 +40,7 @@ def choose(
     from mpitrain.device.gpu import Gpu
 
     count = cupy.cuda.runtime.getDeviceCount()
-    return Gpu(cupy, local_rank_of(environment, local_rank) % count, run.matmul)
+    return Gpu(cupy, local_rank_of(environment, local_rank) % count, matmul)
 
 
 def agree(device: Cpu, transport: Transport, aware: bool, source: str) -> None:

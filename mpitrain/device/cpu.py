@@ -4,8 +4,11 @@ The GPU (gpu.py) has the same interface. State vectors, gradients and activation
 everything that MPI or a file reads is in host memory, unless MPI is CUDA-aware.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -18,9 +21,13 @@ from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
-from mpitrain.ops.residual import accumulate
+from mpitrain.ops.residual import NO_LEVELS, accumulate
 from mpitrain.optimizers import Rule
 from mpitrain.start import DEADLINE
+
+#: Makes the context of an "update", a "delta" or a "check" of a vector of so many bytes.
+Around = Callable[[str, int], AbstractContextManager[object]]
+UNOBSERVED = nullcontext()
 
 Ranks = TypeVar("Ranks", Transport, Team)
 
@@ -36,13 +43,20 @@ class Cpu:
     direct = False  #: whether MPI accepts this device's arrays directly, on all ranks
     passing = ""  #: why it does or does not, if that is worth reporting
     phantom = False  #: whether vectors have no values, and nothing is computed
-    #: ops.residual.accumulate and codecs.replica.apply for vectors on the device; words are in host memory.
-    emit = staticmethod(accumulate)
-    emits_parts = True  #: whether that takes no longer part by part
-    apply_words = staticmethod(replica.apply)
+    emits_parts = True  #: whether `emit` takes no longer part by part
+    around: Around | None = None  #: context of all work on vectors; None: work is done without one
 
     def __str__(self) -> str:
         return "CPU"
+
+    def observed(self, around: Around) -> "Cpu":
+        """The same device, which does its work on vectors within a context."""
+        observed = copy.copy(self)
+        observed.around = around
+        return observed
+
+    def _around(self, what: str, nbytes: int) -> AbstractContextManager[object]:
+        return UNOBSERVED if self.around is None else self.around(what, nbytes)
 
     @property
     def host(self) -> "Cpu":
@@ -99,11 +113,31 @@ class Cpu:
 
         Sender and receiver must hold the vector in the same kind of memory.
         """
-        return int(xxhash.xxh3_64_intdigest(memoryview(vector).cast("B")))
+        with self._around("check", vector.nbytes):
+            return int(xxhash.xxh3_64_intdigest(memoryview(vector).cast("B")))
+
+    def emit(self, residual: Array, *arrays: Array, **how: Any) -> int:
+        """`ops.residual.accumulate` for vectors on the device; words are in host memory."""
+        with self._around("delta", residual.nbytes):
+            return accumulate(residual, *arrays, **how)
+
+    def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
+        """`codecs.replica.apply` for vectors on the device; words are in host memory."""
+        with self._around("update", words.size * weights.itemsize):
+            replica.apply(words, step, counts, weights, levels)
 
     def fast(self, rule: Rule) -> Rule:
         """The rule, or a single kernel that gives the same bits."""
-        return FUSED.get(rule, rule)
+        does = FUSED.get(rule, rule)
+        if self.around is None:
+            return does
+
+        @wraps(does)
+        def observed(updated: Array, *arrays: Array, **scalars: float) -> None:
+            with self._around("update", updated.nbytes):
+                does(updated, *arrays, **scalars)
+
+        return observed
 
     def compile_rules(self, dtype: np.dtype) -> None:
         """Compile these kernels, or load them from the cache on disk."""

@@ -15,6 +15,7 @@ from mpitrain.device.prefetch import open_loader
 from mpitrain.device.staging import GpuStaging, Outgoing
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Patches, Product, Workspace
+from mpitrain.ops.residual import NO_LEVELS
 from mpitrain.optimizers import Rule
 from mpitrain.start import DEADLINE
 
@@ -32,7 +33,6 @@ class Gpu(GpuMemory, Cpu):
         super().__init__(cupy, number)
         self.matmul = matmul
         self.ops = Operations(cupy, matmul)
-        self.emit, self.apply_words = self.ops.emit, self.ops.apply_words
         self.cudnn, without = CudnnProducts.found(cupy, matmul)
         self._convolutions = "cuDNN" if self.cudnn else f"im2col ({without})"
         self._checksum = cupy.empty(1, np.uint64)
@@ -67,6 +67,12 @@ class Gpu(GpuMemory, Cpu):
             return super().checksum(vector)
         self.ops.checksum(vector, self._checksum)
         return int(self._checksum.get()[0])  # waits for the preceding kernels
+
+    def emit(self, residual: Array, *arrays: Array, **how: Any) -> int:
+        return self.ops.emit(residual, *arrays, **how)
+
+    def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
+        self.ops.apply_words(words, step, counts, weights, levels)
 
     def fast(self, rule: Rule) -> Rule:
         return self.ops.fused.get(rule, rule)

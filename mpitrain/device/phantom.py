@@ -10,7 +10,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike
 
 from mpitrain.batch import Batch, Place, Samples
-from mpitrain.device.paced import Paced
+from mpitrain.device.cpu import Cpu
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Pace
 from mpitrain.ops.residual import NO_LEVELS
@@ -99,13 +99,13 @@ def some_words(count: int, size: int) -> Array:
     return words
 
 
-class Phantoms(Paced):
+class Phantoms(Cpu):
     """Rules and checks let their time pass, and do nothing. Of each gradient, entries are emitted by `density`."""
 
     name, phantom = "phantom", True
 
     def __init__(self, pace: Pace, density: float = 0.0) -> None:
-        super().__init__(pace)
+        self._pace = pace
         self._density, self._seen, self._emitted = density, 0, 0  # elements of gradients, and entries of them
 
     def __str__(self) -> str:
@@ -132,9 +132,10 @@ class Phantoms(Paced):
     def host_words(self, size: int) -> Array:
         return np.empty(size, np.uint32)  # which are in the messages
 
-    def emit(self, residual: Array, gradient: Array, words: Array, **how: Any) -> int:
+    def emit(self, residual: Array, *arrays: Array, **how: Any) -> int:
         """So many entries that in all there are `density` for each element seen, rounded. What an infinite threshold
         holds back comes next time, as it does from a residual."""
+        gradient, words = arrays
         self._seen += gradient.size
         count = 0
         if how["threshold"] < inf:

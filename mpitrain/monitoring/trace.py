@@ -6,12 +6,14 @@ together at the end of the training; one that fails leaves none.
 """
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 import numpy as np
 
 from mpitrain import __version__
+from mpitrain.device import Cpu
 from mpitrain.errors import BadInput, WireError
 from mpitrain.files import Record, checksum, write_below
 from mpitrain.monitoring.counters import Counters
@@ -19,9 +21,15 @@ from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.recorder import Instant, Stretch, TimeRecorder
 from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
+from mpitrain.stopwatch import Activity, Stopwatch
 
 NAME, WHAT = "trace.json", "the ranks' traces"
 MOST_OF_A_RANK, MOST = 50_000, 500_000  # stretches of time, and as many instants
+#: What a device does. Rules are applied block by block; what a loop does between two of them takes less than the pause.
+WORK = {
+    "update": Activity("an update", pause=50e-6),
+    "delta": Activity("a sparse delta of the residual", pause=50e-6),
+}
 TIME, POINTS = 0, 1  # the threads of a rank
 VIRTUAL = "virtual time, the same for all ranks"
 SHARED = "the node's, the same for all ranks"
@@ -38,6 +46,21 @@ class RankTrace(msgspec.Struct, frozen=True):
     began: float  # the training, by its clock
     left: float  # the barrier after the training
     dropped: int  # events
+
+
+def observed(device: Cpu, stopwatch: Stopwatch) -> Cpu:
+    """The device, with its updates and deltas in the trace; not a GPU's, which are only begun when a rule returns."""
+    if device.name != "cpu":
+        return device
+    around = device.around or (lambda what, nbytes: nullcontext())
+
+    @contextmanager
+    def shown(what: str, nbytes: int) -> Iterator[None]:
+        about = stopwatch.about(WORK[what]) if stopwatch.listener is not None and what in WORK else nullcontext()
+        with about, around(what, nbytes):
+            yield
+
+    return device.observed(shown)
 
 
 def begin(transport: Transport, counters: Counters) -> TimeRecorder:

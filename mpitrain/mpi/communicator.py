@@ -6,7 +6,7 @@ implementation can be whole. Arguments are passed by position.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 
 from mpitrain.flat import Array
@@ -104,8 +104,8 @@ class Window(Protocol):
     def Flush_all(self) -> None: ...
 
 
-class Pace(Protocol):
-    """What lets the time pass that a simulated rank takes for its own work."""
+class Pace:
+    """Lets the time pass that a simulated rank takes for its own work. In a process, work takes its own time."""
 
     def gradient(self, samples: int) -> None:
         """Of a gradient on so many samples."""
@@ -119,13 +119,17 @@ class Pace(Protocol):
     def copy(self, nbytes: int) -> None:
         """Of a pass that copies or checks so many bytes."""
 
+    def around(self, what: str, nbytes: int) -> AbstractContextManager[object]:
+        """Context of an "update", a "delta" or a "check" of so many bytes of a vector."""
+        return nullcontext()
+
 
 class Runtime(Protocol):
     """What a rank runs in, a process (mpi.process) or a simulation: its time, its waits, its windows, its end."""
 
     @property
-    def pace(self) -> Pace | None:
-        """The time that a simulated rank takes; None in a process, where computing takes its own."""
+    def pace(self) -> Pace:
+        """The time that this rank's work takes."""
 
     @property
     def simulated(self) -> int:

@@ -21,7 +21,7 @@ from typing import TypeVar, cast
 
 from mpitrain.errors import BadInput, Overdue
 from mpitrain.mpi import segments
-from mpitrain.mpi.communicator import Communicator, Window
+from mpitrain.mpi.communicator import Communicator, Pace, Window
 from mpitrain.mpi.heartbeats import PROBES
 from mpitrain.mpi.launcher import MPI, initialise
 from mpitrain.mpi.watchdog import Blocking, Watchdog
@@ -37,7 +37,7 @@ READING = 30.0  # seconds that the helper is given to read them
 class Process:
     """The `Runtime` of a rank that has a process, and MPI, to itself."""
 
-    pace = None  # computing takes its own time
+    pace = Pace()
     simulated = 0
     steadfast = False
     probes = PROBES

@@ -82,7 +82,7 @@ class Job(Generic[T]):
         return boxes + [each.operation.name for group in self._fabric.groups for each in group.collectives.values()]
 
 
-class SimulatedPace:
+class SimulatedPace(interface.Pace):
     """The time of one rank's own work, on the cores of its node."""
 
     def __init__(
@@ -101,6 +101,14 @@ class SimulatedPace:
 
     def copy(self, nbytes: int) -> None:
         self._spend(self._work("copy", nbytes))
+
+    @contextmanager
+    def around(self, what: str, nbytes: int) -> Iterator[None]:
+        if what == "check":
+            self.copy(nbytes)
+        yield
+        if what != "check":
+            self.update(nbytes)
 
     def _spend(self, seconds: float) -> None:
         if seconds:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mpitrain.config import RunOptions
 from mpitrain.device.choice import choose
 from mpitrain.errors import BadInput
 from mpitrain.start import local_rank_of
@@ -32,7 +31,7 @@ def test_the_launcher_says_which_of_its_nodes_ranks_this_is(environment: dict[st
 
 
 def test_the_cpu_when_told_so() -> None:
-    assert choose(RunOptions(device="cpu"), 0).name == "cpu"
+    assert choose("cpu", "float32", 0).name == "cpu"
 
 
 def test_ranks_share_the_gpus(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +39,7 @@ def test_ranks_share_the_gpus(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("FAKE_CUPY_DEVICES", "2")
     if cupy.__version__ != "0.fake":
         pytest.skip("needs two GPUs")
-    gpus: list[Any] = [choose(RunOptions(device="gpu"), rank, {}) for rank in range(5)]
+    gpus: list[Any] = [choose("gpu", "float32", rank, {}) for rank in range(5)]
     for gpu in reversed(gpus):
         gpu.compute.__exit__()
     cupy.cuda.Device(0).use()
@@ -64,10 +63,10 @@ def test_without_a_gpu_auto_says_why_and_gpu_is_bad_input(
     if missing != "module":
         monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", count)
         monkeypatch.setattr(cupy.cuda.nvrtc, "getVersion", version)
-    device = choose(RunOptions(), 0)
+    device = choose("auto", "float32", 0)
     assert device.name == "cpu" and device.why
     with pytest.raises(BadInput, match=r"run\.device = 'gpu': ") as refused:
-        choose(RunOptions(device="gpu"), 0)
+        choose("gpu", "float32", 0)
     assert ("pip install" in str(refused.value)) == (missing in ("module", "toolkit"))
     assert "\n" not in str(refused.value)
 

@@ -108,8 +108,7 @@ class SharedMemory(Versioned):
 
     def _copy(self, out: Array) -> None:
         np.copyto(out, self.theta)
-        if self._pace is not None:
-            self._pace.copy(out.nbytes)
+        self._pace.copy(out.nbytes)
 
     def handed_over(self, worker: int) -> Array:
         self._memory.sync()
