@@ -32,8 +32,7 @@ class Loader(Protocol):
         """How many more minibatches may be requested now."""
 
     def request(self, indices: Array, place: Place = None) -> None:
-        """Request the samples `indices` int64 [n], the first of which is at `place`. Raises RuntimeError without
-        room."""
+        """Request the samples `indices` int64 [n], the first at `place`. Raises RuntimeError if there is no room."""
 
     def take(self) -> Batch:
         """The oldest requested minibatch, valid until the next take. Raises the exception that gathering raised."""
