@@ -28,7 +28,10 @@ from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Work
 from mpitrain.state import Numbers, State
 
-NONE, REFUSED = -1, -1  # the size of a rank's piece if it has none; the name of a checkpoint that is not written
+NO_PIECE, NOT_WRITTEN = (
+    -1,
+    -1,
+)  # the size of a rank's piece if it has none; the name of a checkpoint that is not written
 
 
 def share(
@@ -63,40 +66,42 @@ def copied(saver: Saver, state: State, transport: Transport) -> Copies:
     """Copies of this moment. Collective over the transport."""
     own = saver.copy_own(state)
     whole = saver.copy_state(state, []) if transport.rank == 0 else None
-    texts = transport.gather_texts(str(NONE if own is None else own.nbytes), "the checkpoint")
-    return Copies(own, whole, {rank: int(text) for rank, text in enumerate(texts) if int(text) != NONE})
+    texts = transport.gather_texts(str(NO_PIECE if own is None else own.nbytes), "the checkpoint")
+    return Copies(own, whole, {rank: int(text) for rank, text in enumerate(texts) if int(text) != NO_PIECE})
 
 
 def save_state(saver: Saver, state: State, outstanding: list[Work]) -> None:
     """Start a checkpoint that holds the master's state alone. The master calls this."""
-    piece = saver.copy_state(state, outstanding)
-    if begun(saver, state.trained, piece.nbytes):
-        saver.commit(state.trained, piece, [])
+    copies = Copies(None, saver.copy_state(state, outstanding), {})
+    write(saver, begin(saver, state.trained, copies), 0, copies)
 
 
 def together(saver: Saver, state: State, transport: Transport) -> None:
     """Start a checkpoint of all ranks, each with its own piece. Collective over the transport."""
     copies = copied(saver, state, transport)
-    name = state.trained
-    if transport.rank == 0 and not begun(saver, name, copies.nbytes):
-        name = REFUSED
+    name = begin(saver, state.trained, copies) if transport.rank == 0 else NOT_WRITTEN
     name = int(transport.broadcast(str(name).encode(), "the checkpoint"))
-    if name == REFUSED:
-        return
-    if copies.own is not None:
-        saver.write_own(name, transport.rank, copies.own)
-    if copies.whole is not None:
-        saver.commit(name, copies.whole, list(copies.sizes))
+    write(saver, name, transport.rank, copies)
 
 
-def begun(saver: Saver, samples: int, nbytes: int) -> bool:
-    """Begin a checkpoint; whether that succeeded."""
+def begin(saver: Saver, samples: int, copies: Copies) -> int:
+    """Begin a checkpoint of these copies; its name, or NOT_WRITTEN. Rank 0 calls this."""
     try:
-        saver.begin(samples, nbytes)
+        saver.begin(samples, copies.nbytes)
     except BadInput as error:
         saver.refused(samples, str(error))
-        return False
-    return True
+        return NOT_WRITTEN
+    return samples
+
+
+def write(saver: Saver, name: int, rank: int, copies: Copies) -> None:
+    """Start writing what this rank has of a checkpoint, if it was begun."""
+    if name == NOT_WRITTEN:
+        return
+    if copies.own is not None:
+        saver.write_own(name, rank, copies.own)
+    if copies.whole is not None:
+        saver.commit(name, copies.whole, list(copies.sizes))
 
 
 def restore(

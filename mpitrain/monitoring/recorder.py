@@ -42,13 +42,13 @@ class Stretch:
     about: Activity | None
     looking: float = 0.0
 
-    def pauses(self, between: "Stretch") -> bool:
-        """Whether it may go on after that."""
+    def may_bridge(self, between: "Stretch") -> bool:
+        """Whether it may go on after what lies between."""
         return self.about is not None and between.ended - between.began <= self.about.pause
 
-    def takes(self, new: "Stretch", between: "Stretch | None" = None) -> bool:
-        """Go on with what is new, if it is about the same; whether it is."""
-        if new.about is not self.about or new.kind != self.kind or not (between is None or self.pauses(between)):
+    def extend(self, new: "Stretch", between: "Stretch | None" = None) -> bool:
+        """Extend this by what is new, if that is about the same; whether it is."""
+        if new.about is not self.about or new.kind != self.kind or not (between is None or self.may_bridge(between)):
             return False
         if between is not None and between.kind != self.kind:
             self.looking += between.ended - between.began
@@ -82,11 +82,11 @@ class TimeRecorder:
         if ended <= began:
             return
         new = Stretch(kind, began, ended, about)
-        while (last := self._last) is not None and not last.takes(new, self._between):
-            if self._between is None and last.pauses(new):
+        while (last := self._last) is not None and not last.extend(new, self._between):
+            if self._between is None and last.may_bridge(new):
                 self._between = new
                 return
-            if self._between is not None and self._between.takes(new):
+            if self._between is not None and self._between.extend(new):
                 return
             self.stretches.add(last)
             self._last, self._between = self._between, None

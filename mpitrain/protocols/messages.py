@@ -146,7 +146,7 @@ class Save(Message, frozen=True):
 
 
 class Resume(Message, frozen=True):
-    """Go on, and write the piece under the checkpoint's name, unless that is REFUSED."""
+    """Go on, and write the piece under the checkpoint's name, unless that is NOT_WRITTEN."""
 
     name: int
 

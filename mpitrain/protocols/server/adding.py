@@ -13,7 +13,7 @@ from enum import Enum
 import msgspec
 import numpy as np
 
-from mpitrain.checkpoint.coordination import REFUSED
+from mpitrain.checkpoint.coordination import NOT_WRITTEN
 from mpitrain.flat import Array, block_pairs, on_host
 from mpitrain.models.model import Consumer
 from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Finite, PeriodLosses, Report, Token, pack
@@ -296,7 +296,7 @@ class AddingWorker(Loop[Work]):
         assert piece is not None
         self.link.tell(Copied(piece.nbytes, self.unused))
         self.link.until(lambda: not self.link.saving, "the other ranks to stop for a checkpoint")
-        if self.link.saved_as != REFUSED:
+        if self.link.saved_as != NOT_WRITTEN:
             saver.write_own(self.link.saved_as, self.transport.rank, piece)
 
     def report(self) -> None:

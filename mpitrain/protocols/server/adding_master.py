@@ -1,7 +1,7 @@
 """The master of a centre that only adds: it counts, evaluates and saves while the workers exchange with the centre."""
 
 from mpitrain.checkpoint import coordination
-from mpitrain.checkpoint.coordination import REFUSED
+from mpitrain.checkpoint.coordination import Copies
 from mpitrain.protocols.messages import Copied, Done, Falls, FromWorker, Leave, PeriodLosses, Report, Resume, Save
 from mpitrain.protocols.server.interface import Centre
 from mpitrain.protocols.server.master import Master
@@ -65,10 +65,8 @@ class AddingMaster(Master):
         saver, state = self.session.saver, self.state
         assert saver is not None
         own, whole = saver.copy_own(state), saver.copy_state(state, self._outstanding())
-        nbytes = whole.nbytes + (own.nbytes if own else 0) + sum(self._sizes.values())
-        begun = coordination.begun(saver, state.trained, nbytes)
-        self.tell_all(Resume(state.trained if begun else REFUSED))
-        if begun and own is not None:
-            saver.write_own(state.trained, self.transport.rank, own)
-        if begun:
-            saver.commit(state.trained, whole, [*self._sizes, *([self.transport.rank] if own else [])])
+        sizes = self._sizes | ({} if own is None else {self.transport.rank: own.nbytes})
+        copies = Copies(own, whole, sizes)
+        name = coordination.begin(saver, state.trained, copies)
+        self.tell_all(Resume(name))
+        coordination.write(saver, name, self.transport.rank, copies)
