@@ -17,7 +17,6 @@ from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network
 from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.protocols import hybrid, synchronous
-from mpitrain.protocols.hybrid import scaled
 from mpitrain.protocols.hybrid.connected import order_of
 from mpitrain.rng import stream
 from mpitrain.sampling.queue import Work
@@ -63,7 +62,7 @@ def columns(dropout: float = 0.0) -> Network:
         *(FullyConnected(20), Relu(), FullyConnected(12, columns=4, bias=0.1), Relu(), Dropout(dropout)),
         *(FullyConnected(4, columns=4, gain=1.0), FullyConnected(9, gain=1.0)),
     ]
-    return Network([layer.make() for layer in layers], Random.shape, LOSSES["softmax"](), l2=0.01)
+    return Network([layer.make() for layer in layers], Random.shape, LOSSES["softmax"], l2=0.01)
 
 
 def group_of(transport: Any, ranks: int) -> Any:
@@ -92,7 +91,7 @@ def reference(session: Session, parts: int, steps: int) -> np.ndarray:
     size, eta = session.config.training.minibatch, session.config.training.learning_rate
 
     def update(first: int, last: int, count: int) -> None:
-        rate, decay = scaled(options, eta, options.weight_decay + network.l2, count)
+        rate, decay = options.scaled(eta, options.weight_decay + network.l2, count)
         for layer in network.layers[first:last]:
             for p in layer.parameters:
                 part = network.layout.slices[p.name]
@@ -271,7 +270,7 @@ def even(ranks: int) -> Network:
         *(Convolution(2 * ranks, 3, pad=1, pool=2), Relu(), Convolution(ranks, 3), Relu()),
         *(FullyConnected(4 * ranks), Relu(), FullyConnected(3 * ranks), Relu(), FullyConnected(2 * ranks)),
     ]
-    return Network([layer.make() for layer in layers], Random.shape, LOSSES["softmax"]())
+    return Network([layer.make() for layer in layers], Random.shape, LOSSES["softmax"])
 
 
 @pytest.mark.mpi(min_size=2)
