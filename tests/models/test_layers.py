@@ -9,6 +9,7 @@ from mpitrain.models.layer import Layer, LayerOptions, Shape
 from mpitrain.models.layers.convolution import ConvolutionOptions as Convolution
 from mpitrain.models.layers.dropout import DropoutOptions as Dropout
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions as FullyConnected
+from mpitrain.models.layers.group_norm import GroupNormOptions as GroupNorm
 from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions as LocalResponseNorm
 from mpitrain.models.layers.max_pool import MaxPoolOptions as MaxPool
 from mpitrain.models.layers.relu import ReluOptions as Relu
@@ -34,6 +35,9 @@ LAYERS = [
     (MaxPool(24, 3), (27, 24, 1)),
     (LocalResponseNorm(), (2, 2, 7)),
     (LocalResponseNorm(3, 0.7, 0.5, 1.0), (2, 3, 5)),
+    (GroupNorm(3), (2, 3, 6)),
+    (GroupNorm(1, 0.5), (3, 2, 4)),
+    (GroupNorm(4), (3, 2, 4)),
     (Convolution(3, 3), (5, 4, 2)),
     (Convolution(2, 3, pad=1), (4, 4, 9)),
     (Convolution(2, 3, stride=2, pad=1), (6, 5, 3)),
@@ -162,6 +166,17 @@ def test_local_response_norm_by_hand(power: float) -> None:
     """Channels 1, 2, 3 under size 3, scale 1, offset 3: sums of squares 5, 14, 13."""
     y = run(LocalResponseNorm(3, 1.0, power, 3.0), np.array([[[[1.0, 2.0, 3.0]]]]), np.empty(0))
     np.testing.assert_allclose(y.ravel(), [1 / 8**power, 2 / 17**power, 3 / 16**power], rtol=1e-14)
+
+
+def test_group_norm_by_hand() -> None:
+    """Channels 1, 3 and 10, 30 of one pixel have means 2 and 20, deviations 1 and 10; then scales and biases."""
+    x, parameters = np.array([[[[1.0, 3.0, 10.0, 30.0]]]]), np.array([1.0, 2, 3, 4, 0, 0, 0.5, -0.5])
+    np.testing.assert_allclose(run(GroupNorm(2, 1e-30), x, parameters).ravel(), [-1, 2, -2.5, 3.5], rtol=1e-14)
+
+
+def test_group_norm_divides_the_channels_evenly() -> None:
+    with pytest.raises(BadInput, match="6 channels cannot be divided into 4 equal groups"):
+        GroupNorm(4).make().connect((2, 2, 6))
 
 
 def test_activations_at_the_ends_of_the_range() -> None:

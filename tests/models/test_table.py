@@ -29,7 +29,8 @@ from .gradients import directional_error
 ALL = """
 {kind = "convolution", filters = 5, kernel = 3, pad = 1, pool = 3, pool_stride = 2, deviation = 0.3, bias = 0.2},
 {kind = "relu"}, {kind = "local-response-norm", size = 3, scale = 0.1, power = 0.5, offset = 1.5},
-{kind = "convolution", filters = 4, kernel = 2, gain = 1, stride = 1}, {kind = "max-pool", size = 2, stride = 1},
+{kind = "convolution", filters = 4, kernel = 2, gain = 1, stride = 1}, {kind = "group-norm", groups = 2, eps = 0.1},
+{kind = "max-pool", size = 2, stride = 1},
 {kind = "sigmoid"}, {kind = "dropout", rate = 0.3}, {kind = "fully-connected", units = 6, columns = 2, gain = 3},
 {kind = "sigmoid"}, {kind = "dropout", scaled = "evaluation"}, {kind = "fully-connected"}
 """
@@ -48,7 +49,20 @@ def test_a_network_of_every_kind_is_as_listed() -> None:
     made = network_of(config_of(ALL, "model.output=logistic", "model.l2=0.5"), (8, 8, 2), 10)
     assert (made.output, made.l2, made.name) == ("logistic", 0.5, "model.layers")
     assert [layer.name for layer in made.layers] == (
-        ["conv1", "relu1", "norm1", "conv2", "pool1", "sigmoid1", "dropout1", "fc1", "sigmoid2", "dropout2", "fc2"]
+        [
+            "conv1",
+            "relu1",
+            "norm1",
+            "conv2",
+            "groupnorm1",
+            "pool1",
+            "sigmoid1",
+            "dropout1",
+            "fc1",
+            "sigmoid2",
+            "dropout2",
+            "fc2",
+        ]
     )
     shapes = [layer.output_shape for layer in made.layers if layer.kind in ("conv", "pool", "fc")]
     assert shapes == [(3, 3, 5), (2, 2, 4), (1, 1, 4), (6,), (10,)]
@@ -75,7 +89,7 @@ def test_the_gradient_of_every_kind_is_that_of_central_differences() -> None:
 
 OTHER = {"stride": 2, "pool": 3, "pool_stride": 2, "pad": 1, "filters": 4, "kernel": 5, "units": 6, "size": 7}
 OTHER |= {"scale": 0.25, "power": 0.5, "offset": 1.25, "rate": 0.125, "gain": 0.75, "deviation": 0.375, "bias": 0.625}
-OTHER |= {"columns": 3, "groups": 2, "scaled": "evaluation"}
+OTHER |= {"eps": 0.5, "columns": 3, "groups": 2, "scaled": "evaluation"}
 
 
 @pytest.mark.parametrize("kind", LAYERS)

@@ -8,6 +8,7 @@ from mpitrain.models.design import Design
 from mpitrain.models.layers.convolution import ConvolutionOptions as Convolve
 from mpitrain.models.layers.dropout import DropoutOptions
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions as Connect
+from mpitrain.models.layers.group_norm import GroupNormOptions
 from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
 from mpitrain.models.layers.max_pool import MaxPoolOptions as Pool
 from mpitrain.models.layers.sigmoid import SigmoidOptions
@@ -29,6 +30,7 @@ SHAPES = {
 LAYERS = [
     Convolve(5, 3, 2, 1),
     LocalResponseNormOptions(3, 0.1),
+    GroupNormOptions(5),
     Pool(3, 2),
     SigmoidOptions(),
     Convolve(6, 2, pad=1),
@@ -60,6 +62,24 @@ def test_outputs_and_gradients_equal_those_of_numpy(name: str) -> None:
         z = ours.outputs(theta, batch.inputs).copy()
         np.testing.assert_allclose(theirs.outputs(theta, batch.inputs), z, rtol=0, atol=rtol * np.abs(z).max())
         assert ours.evaluate(theta, batch)[0] == pytest.approx(theirs.evaluate(theta, batch)[0], rel=rtol)
+
+
+def test_group_norm_is_that_of_pytorch() -> None:
+    """Outputs and all gradients of torch.nn.GroupNorm, with scales and biases that are not 1 and 0."""
+    rng, layer = np.random.default_rng(3), GroupNormOptions(3, 1e-3).make()
+    x, dy, (scale, bias) = rng.standard_normal((2, 4, 5, 9)), rng.standard_normal((2, 4, 5, 9)), rng.random((2, 9))
+    layer.connect(x.shape[1:], "norm")
+    views, gradients = {"norm.scale": scale, "norm.bias": bias}, {"norm.scale": np.empty(9), "norm.bias": np.empty(9)}
+    theirs, images = torch.nn.GroupNorm(3, 9, 1e-3).double(), torch.from_numpy(x).permute(0, 3, 1, 2).requires_grad_()
+    theirs.weight.data, theirs.bias.data = torch.from_numpy(scale), torch.from_numpy(bias)
+    expected = theirs(images)
+    np.testing.assert_allclose(layer.forward(views, x), expected.permute(0, 2, 3, 1).detach(), rtol=1e-12, atol=1e-12)
+    expected.backward(torch.from_numpy(dy).permute(0, 3, 1, 2))
+    dx = layer.backward(views, gradients, dy.copy())
+    assert images.grad is not None and theirs.weight.grad is not None and theirs.bias.grad is not None
+    np.testing.assert_allclose(dx, images.grad.permute(0, 2, 3, 1), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(gradients["norm.scale"], theirs.weight.grad, rtol=1e-12)
+    np.testing.assert_allclose(gradients["norm.bias"], theirs.bias.grad, rtol=1e-12)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25])

@@ -17,6 +17,7 @@ from mpitrain.models.layer import Layer, LayerOptions
 from mpitrain.models.layers.convolution import ConvolutionOptions as Convolution
 from mpitrain.models.layers.dropout import DropoutOptions as Dropout
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions as FullyConnected
+from mpitrain.models.layers.group_norm import GroupNormOptions as GroupNorm
 from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions as LocalResponseNorm
 from mpitrain.models.layers.max_pool import MaxPoolOptions as MaxPool
 from mpitrain.models.layers.relu import ReluOptions as Relu
@@ -114,6 +115,7 @@ LAYERS: dict[str, tuple[list[LayerOptions], tuple[int, ...]]] = {
     "pool": ([MaxPool(2)], (7, 6, 2)),
     "overlapping pool": ([MaxPool(3, 2)], (8, 9, 2)),
     "norm": ([LocalResponseNorm(size=3, scale=0.5, power=0.75, offset=1.5)], (3, 4, 7)),
+    "group norm": ([GroupNorm(3, 0.01), Relu(), Convolution(4, 2), GroupNorm(2)], (4, 5, 6)),
     "norm of more channels than there are": ([Relu(), LocalResponseNorm(scale=0.1)], (3, 3, 3)),
 }
 

@@ -12,6 +12,7 @@ LAYERS = tagged(
     "convolution",
     "max_pool",
     "local_response_norm",
+    "group_norm",
     "relu",
     "sigmoid",
     "dropout",
