@@ -21,9 +21,9 @@ import msgspec
 from mpitrain import config
 from mpitrain.__main__ import parser
 from mpitrain.algorithms import ALGORITHMS
+from mpitrain.algorithms.optimizers import OPTIMIZERS
 from mpitrain.models.layers import LAYERS
 from mpitrain.models.presets import PRESETS
-from mpitrain.optimizers import OPTIMIZERS
 
 HERE = Path(__file__).resolve().parent
 SECTIONS = {"data": config.Data, "model": config.ModelOptions, "training": config.Training}

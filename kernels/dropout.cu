@@ -1,4 +1,4 @@
-// Dropout of the same units as on the CPU: each draw is a function of its number, by the generator of mpitrain/rng.py,
+// Dropout of the same units as on the CPU: each draw is a function of its number, by the generator of mpitrain/sampling/rng.py,
 // Philox 4×64 with 10 rounds (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011). Block b of the generator
 // consists of four 64-bit numbers, each of which gives two draws, the lower half first; NumPy converts the upper 24 bits
 // of a half to a float32 in [0, 1).

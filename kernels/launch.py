@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from mpitrain.algorithms.optimizers.adamw import factors
 from mpitrain.flat import Array
 from mpitrain.kernels.launcher import THREADS, Launcher
-from mpitrain.optimizers.adamw import factors
 
 #: As in residual.cu, normalisation.cu, columns.cu.
 TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8
@@ -272,8 +272,8 @@ class Kernels(Launcher):
         """scale ← kept·(draw ≥ rate); y ← x·scale. Drops the same units as the CPU with `rng`, and advances
         `rng`.
 
-        `rng` is a generator of mpitrain.rng. If ranks share a minibatch, `share` is (index of this rank's first row,
-        size of the whole minibatch).
+        `rng` is a generator of mpitrain.sampling.rng. If ranks share a minibatch, `share` is (index of this rank's
+        first row, size of the whole minibatch).
         """
         first, count = share or (0, len(x))
         row = prod(x.shape[1:])

@@ -22,7 +22,7 @@ ADDED = {
     ("prepare", "check"): "mpitrain.data.importers.commands:add_parsers",
     ("compare",): "mpitrain.report.comparison.command:add_parser",
     ("report",): "mpitrain.report.command:add_parser",
-    ("stability",): "mpitrain.stability.command:add_parser",
+    ("stability",): "mpitrain.algorithms.stability.command:add_parser",
     ("simulate", "calibrate"): "mpitrain.cli.arguments:add_simulated",
     ("describe",): "mpitrain.cli.arguments:add_describe",
     ("jobs",): "mpitrain.cli.arguments:add_jobs",

@@ -14,6 +14,7 @@ import tomli_w
 from msgspec.structs import replace
 
 from mpitrain.algorithms import ALGORITHMS, AnyAlgorithm, defaults_of, name_of
+from mpitrain.algorithms.optimizers import OPTIMIZERS
 from mpitrain.errors import BadInput, naming, nearest
 from mpitrain.files import Record
 from mpitrain.keys import (
@@ -32,10 +33,9 @@ from mpitrain.keys import (
 )
 from mpitrain.models import design, presets
 from mpitrain.models.layers import LAYERS, AnyLayer
-from mpitrain.optimizers import OPTIMIZERS
-from mpitrain.schedules.stages import Schedule
-from mpitrain.schedules.stages import Stage as Stage
-from mpitrain.schedules.stages import Training as Training
+from mpitrain.sampling.stages import Schedule
+from mpitrain.sampling.stages import Stage as Stage
+from mpitrain.sampling.stages import Training as Training
 from mpitrain.start import DEADLINE
 
 #: Messages of msgspec, and clearer ones.

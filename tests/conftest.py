@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, settings
 
 from mpitrain import config as configuration
 from mpitrain.__main__ import main
-from mpitrain.batch import Batch
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.figures import RankFigures
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session, fresh

@@ -263,11 +263,11 @@ MUTATIONS = [
     ),
     Mutation(
         "a stage begins one sample late",
-        "schedules/stages.py",
+        "sampling/stages.py",
         "in reversed(self._begins) if position <= served)",
         "in reversed(self._begins) if position < max(served, 1))",
         f"{SERVERS} {ELASTIC}",
-        "tests/schedules",
+        "tests/sampling",
     ),
     # ---- peers
     Mutation(
@@ -294,11 +294,11 @@ MUTATIONS = [
     ),
     Mutation(
         "the residual's sign",
-        "ops/residual.py",
+        "compression/residual.py",
         "                value += threshold if negative else -threshold",
         "                value -= threshold if negative else -threshold",
         "sparse-delta",
-        "tests/rules/test_sparse_delta.py",
+        "tests/compression/test_thresholds.py",
     ),
     Mutation(
         "an adapted threshold is not restored",
@@ -309,11 +309,11 @@ MUTATIONS = [
     ),
     Mutation(
         "a resumed peer forgets the residuals of others",
-        "rules/sparse_delta.py",
+        "compression/thresholds.py",
         "        for residual in residuals:\n            total += residual[block]",
         "        for residual in residuals[:ranks]:\n            total += residual[block]",
         "sparse-delta",
-        "tests/rules",
+        "tests/compression",
     ),
     Mutation(
         "minibatches without emission do not count",
@@ -362,11 +362,11 @@ MUTATIONS = [
     ),
     Mutation(
         "momentum is kept at a restart",
-        "optimizers/descent.py",
+        "algorithms/optimizers/descent.py",
         "            np.copyto(self.buffers[name][part], buffer)\n",
         "            pass\n",
         "eamsgd easgd block-momentum",
-        "tests/optimizers",
+        "tests/algorithms/optimizers",
     ),
     Mutation(
         "the mean loss that lowers the rate is one rank's",
@@ -399,7 +399,7 @@ MUTATIONS = [
     # ---- checkpoints
     Mutation(
         "the updates' number is not restored",
-        "state.py",
+        "checkpoint/state.py",
         "self.index, self.trained, self.seconds = past.index, past.trained",
         "self.index, self.trained, self.seconds = 0, past.trained",
         f"{SERVERS} allreduce {AVERAGING}",
@@ -407,7 +407,7 @@ MUTATIONS = [
     ),
     Mutation(
         "where an optimizer began is not restored",
-        "state.py",
+        "checkpoint/state.py",
         "self.began, self.queue.position = past.began, past.position",
         "self.began, self.queue.position = past.index, past.position",
         "allreduce",

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS
+from mpitrain.algorithms.optimizers import OPTIMIZERS
 from mpitrain.errors import BadInput
-from mpitrain.optimizers import OPTIMIZERS
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

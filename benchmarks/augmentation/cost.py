@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.models.network import build
+from mpitrain.sampling.batch import Batch
 
 COUNT, MINIBATCH = 50_000, 128
 CASES = {

@@ -15,11 +15,11 @@ from time import perf_counter
 import numpy as np
 from numba import njit
 
-from mpitrain.codecs import golomb_rice
-from mpitrain.codecs.message import CODECS, MessageHeader, capacity, decode, encode
-from mpitrain.codecs.replica import apply
+from mpitrain.compression import golomb_rice
+from mpitrain.compression.message import CODECS, MessageHeader, capacity, decode, encode
+from mpitrain.compression.replica import apply
+from mpitrain.compression.residual import SIGN, accumulate
 from mpitrain.flat import Array
-from mpitrain.ops.residual import SIGN, accumulate
 
 SIZE = 14_600_000  # weights of Strom's network
 THRESHOLD = 1.5

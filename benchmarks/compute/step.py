@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from mpitrain.batch import Batch
+from mpitrain.algorithms.optimizers.sgd import classical
 from mpitrain.flat import BLOCK, blocks
 from mpitrain.models.network import Network, build
-from mpitrain.optimizers.sgd import classical
+from mpitrain.sampling.batch import Batch
 
 Step = Callable[[], float]
 ETA, MU = 1e-3, 0.9

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from mpitrain.compression.thresholds import UNIT
 from mpitrain.kernels.launch import Kernels
-from mpitrain.rules.sparse_delta import UNIT
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.kernels import reference

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from steps import Step, compare
 
-from mpitrain.batch import Batch
+from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.config import RunOptions
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, block_pairs
 from mpitrain.models import torch_start
 from mpitrain.models.model import Consumer
-from mpitrain.optimizers import Descent, Sgd
+from mpitrain.sampling.batch import Batch
 
 RATE, MINIBATCH = 1e-3, 512
 BUSY = 50  # kernels that the GPU is behind

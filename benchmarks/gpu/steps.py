@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.batch import Batch
+from mpitrain.algorithms.optimizers.sgd import classical
 from mpitrain.config import RunOptions
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.models import torch_start
 from mpitrain.models.network import build
-from mpitrain.optimizers.sgd import classical
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 ETA, MU = 1e-3, 0.9
 Step = Callable[[], float]

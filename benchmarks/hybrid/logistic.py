@@ -14,10 +14,10 @@ import sys
 
 import numpy as np
 
-from mpitrain.batch import Batch
+from mpitrain.algorithms.optimizers.sgd import krizhevsky
 from mpitrain.models.network import build
-from mpitrain.optimizers.sgd import krizhevsky
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 CLASSES = 1000
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from mpitrain.api.clusters import find
 from mpitrain.data.writer import ShardWriter
-from mpitrain.simulation import find
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launch import converged, table

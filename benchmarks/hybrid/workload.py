@@ -5,10 +5,10 @@ import time
 import numpy as np
 
 from mpitrain import config as configuration
-from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.network import Network, build
 from mpitrain.mpi import Transport
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner

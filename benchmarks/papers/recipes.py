@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpitrain.api.clusters import find
 from mpitrain.data.shards import shard_name, write_shard
-from mpitrain.simulation import find
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launch import simulate, table

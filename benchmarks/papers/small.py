@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from mpitrain.api.clusters import find
 from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
-from mpitrain.simulation import cluster, find
+from mpitrain.simulation import cluster
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import launch

@@ -21,9 +21,9 @@ import torch
 from torch.nn import functional
 
 from mpitrain import config as configuration
-from mpitrain.batch import Batch
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
+from mpitrain.sampling.batch import Batch
 from mpitrain.training.inputs import data_path, held_out, open_held_out, reading, trained_on
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

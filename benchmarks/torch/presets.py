@@ -13,15 +13,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from mpitrain.batch import Batch
+from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
 from mpitrain.models.model import Consumer, Model
 from mpitrain.models.network import build
 from mpitrain.models.presets import PRESETS
 from mpitrain.models.torch_layers import TorchNetwork
-from mpitrain.optimizers import Descent, Sgd
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 RATE = 1e-4
 #: Width and minibatch where they are not 1 and 64.

@@ -16,13 +16,13 @@ import torch
 from modules import CLASSES, MODULES, SHAPE
 from torch.nn import functional
 
-from mpitrain.batch import Batch
+from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
 from mpitrain.models.model import Consumer
 from mpitrain.models.torch_module import TorchModel
-from mpitrain.optimizers import Descent, Sgd
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 MINIBATCH, RATE = 64, 1e-3
 

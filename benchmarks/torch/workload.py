@@ -7,10 +7,10 @@ import torch
 from modules import CLASSES, MODULES, SHAPE
 
 from mpitrain import config as configuration
-from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.torch_module import TorchModel
 from mpitrain.mpi import Transport
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner

@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Union
 
 from mpitrain.algorithms.interface import Algorithm
+from mpitrain.algorithms.optimizers import OPTIMIZERS
 from mpitrain.algorithms.roles import WorkerRule as WorkerRule
 from mpitrain.algorithms.sparse_delta import SparseDelta as SparseDelta
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
 from mpitrain.keys import tagged
-from mpitrain.optimizers import OPTIMIZERS
 
 #: Options by the value of `algorithm.name`, in the order of their modules.
 ALGORITHMS = tagged(

@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from mpitrain.algorithms.centred import Elastic
+from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
 from mpitrain.algorithms.roles import WorkerRule
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Fraction, NotNegative
-from mpitrain.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
 
 
 def dual_ascent(lam: Array, x: Array, centre: Array, scratch: Array) -> None:

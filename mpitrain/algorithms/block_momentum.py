@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from mpitrain.algorithms.interface import Algorithm
-from mpitrain.algorithms.outer import LookAhead, OuterMomentum
+from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain
+from mpitrain.algorithms.optimizers.outer import LookAhead, OuterMomentum
 from mpitrain.algorithms.roles import AveragingRule
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Count, Fraction, Positive
-from mpitrain.optimizers import Buffers, Descent, Fast, Optimizer, plain
 
 
 class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentum"):

@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 
 from mpitrain.algorithms.interface import Slowing
+from mpitrain.algorithms.optimizers import plain
 from mpitrain.errors import BadInput
 from mpitrain.keys import Count, NotNegative
-from mpitrain.optimizers import plain
-from mpitrain.schedules.stages import Settings
+from mpitrain.sampling.stages import Settings
 
 
 class Centred(Slowing, frozen=True):

@@ -11,12 +11,12 @@ import numpy as np
 
 from mpitrain.algorithms.averaging import moving_average
 from mpitrain.algorithms.centred import Elastic
+from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
+from mpitrain.algorithms.optimizers.sgd import accelerate, look_ahead
 from mpitrain.algorithms.roles import MasterRule, Merge, WorkerRule
 from mpitrain.algorithms.server import Served, ServerRule
 from mpitrain.flat import Array
 from mpitrain.keys import Count, Fraction, Share
-from mpitrain.optimizers import Buffers, Descent, Fast, Optimizer
-from mpitrain.optimizers.sgd import accelerate, look_ahead
 
 
 def push(centre: Array, v: Array) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 from mpitrain.algorithms.averaging import moving_average
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.interface import Algorithm
+from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Fraction, NotNegative
-from mpitrain.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
 
 
 def elastic_difference(d: Array, x: Array, centre: Array, *, alpha: float) -> None:

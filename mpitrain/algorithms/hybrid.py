@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from mpitrain.algorithms.interface import SharedBatch
+from mpitrain.algorithms.optimizers import Buffers, Fast, plain
+from mpitrain.algorithms.optimizers.sgd import krizhevsky
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout, block_of, block_slices, scratch_for
 from mpitrain.keys import Count, Fraction, NotNegative, Number, Positive
-from mpitrain.optimizers import Buffers, Fast, plain
-from mpitrain.optimizers.sgd import krizhevsky
-from mpitrain.schedules.stages import Settings
+from mpitrain.sampling.stages import Settings
 
 
 def scaled_by_theory(eta: float, decay: float, k: float) -> tuple[float, float]:

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal, Self, TypedDict
 import msgspec
 import numpy as np
 
+from mpitrain.algorithms.optimizers import AnyOptimizer, Buffers, Fast, Optimizer, Sgd, plain
 from mpitrain.algorithms.roles import AveragingRule, MasterRule, WorkerRule
 from mpitrain.files import Record
 from mpitrain.flat import Array
 from mpitrain.keys import Number
-from mpitrain.optimizers import AnyOptimizer, Buffers, Fast, Optimizer, Sgd, plain
-from mpitrain.schedules.common_rate import CommonRate
-from mpitrain.schedules.stages import Settings
+from mpitrain.sampling.common_rate import CommonRate
+from mpitrain.sampling.stages import Settings
 
 
 class OtherDefaults(TypedDict, total=False):

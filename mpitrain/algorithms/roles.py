@@ -6,8 +6,8 @@ An optimizer makes the local step within them.
 
 from typing import ClassVar, NamedTuple
 
+from mpitrain.algorithms.optimizers import Buffers, Descent
 from mpitrain.flat import Array
-from mpitrain.optimizers import Buffers, Descent
 
 
 class WorkerRule:

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from mpitrain.algorithms.centred import Centred
+from mpitrain.algorithms.optimizers import Buffers, Fast
+from mpitrain.algorithms.optimizers.sgd import accelerate, sgd
 from mpitrain.algorithms.roles import MasterRule, Merge
 from mpitrain.flat import Array
 from mpitrain.keys import Count, Fraction, Number, Share
-from mpitrain.optimizers import Buffers, Fast
-from mpitrain.optimizers.sgd import accelerate, sgd
 
 
 def decay(i: int, j: int, beta: float) -> float:

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from mpitrain.algorithms.interface import Algorithm
+from mpitrain.algorithms.optimizers import Buffers
+from mpitrain.compression.thresholds import integer_step, round_threshold, round_weights
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.keys import Fraction, Handful, NotNegative, Number, Positive
-from mpitrain.optimizers import Buffers
-from mpitrain.rules.sparse_delta import integer_step, round_threshold, round_weights
-from mpitrain.schedules.stages import Settings
+from mpitrain.sampling.stages import Settings
 
 
 class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):

@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from mpitrain.algorithms.interface import SharedBatch, Slowing
+from mpitrain.algorithms.optimizers import Fast, Optimizer, plain, with_momentum
 from mpitrain.keys import Amount, Fraction, Share
-from mpitrain.optimizers import Fast, Optimizer, plain, with_momentum
 
 
 class SgdAlgorithm(Slowing, frozen=True, tag_field="name", tag="sgd"):

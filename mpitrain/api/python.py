@@ -20,7 +20,7 @@ from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
 from mpitrain.mpi.agreement import ending_together
-from mpitrain.rng import undisturbed
+from mpitrain.sampling.rng import undisturbed
 from mpitrain.signals import Stop
 from mpitrain.start import first_deadline
 from mpitrain.trained import model as trained

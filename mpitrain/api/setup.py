@@ -12,7 +12,6 @@ from mpitrain.algorithms import name_of
 from mpitrain.api import warnings
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.requirements import require_fallback, require_keys, require_memory, require_whole_samples
-from mpitrain.batch import Samples
 from mpitrain.checkpoint.late import CopyWriter
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.writer import Saver
@@ -41,6 +40,7 @@ from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
 from mpitrain.protocols.standby import idle_ranks
 from mpitrain.protocols.team import Leading
+from mpitrain.sampling.batch import Samples
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.training import pretraining

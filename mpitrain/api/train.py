@@ -24,7 +24,6 @@ from mpitrain.api.pretraining import pretrain
 from mpitrain.api.requirements import require_same_data, require_same_model
 from mpitrain.api.setup import new_session, open_run_folder, prepare
 from mpitrain.api.shared import share_checkpoint, shared_code, shared_config, started_or_resumed
-from mpitrain.batch import Batch
 from mpitrain.checkpoint import coordination
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
@@ -41,6 +40,7 @@ from mpitrain.mpi.witnessed import WitnessedStop, WitnessedTransport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
+from mpitrain.sampling.batch import Batch
 from mpitrain.signals import Stop
 from mpitrain.training.inputs import design_of
 

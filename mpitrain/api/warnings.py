@@ -10,7 +10,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.checkpoint.draft import SPARE
 from mpitrain.checkpoint.files import folders
 from mpitrain.files import Record
-from mpitrain.schedules.stages import Schedule
+from mpitrain.sampling.stages import Schedule
 from mpitrain.training.context import Session
 
 

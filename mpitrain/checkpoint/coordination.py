@@ -20,13 +20,13 @@ from pathlib import Path
 
 from mpitrain import checkpoint
 from mpitrain.checkpoint.draft import FileContent
+from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Layout
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Work
-from mpitrain.state import Numbers, State
 
 NO_PIECE, NOT_WRITTEN = (
     -1,

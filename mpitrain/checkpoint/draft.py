@@ -21,11 +21,11 @@ from mpitrain.checkpoint.files import (
     order,
     write_manifest,
 )
+from mpitrain.checkpoint.state import Numbers
 from mpitrain.errors import BadInput
 from mpitrain.files import make_folders, sync, write_durably, writing
 from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.sampling.queue import Work
-from mpitrain.state import Numbers
 
 BEST = "best"  # the checkpoint that holds only a `MODEL`, with its `error` among the numbers
 MODEL, KEPT = "model", "kept"

@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import msgspec
 import xxhash
@@ -22,9 +21,6 @@ import xxhash
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import checksum, read_text, read_whole, write_durably
 from mpitrain.flat import Layout
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.h5"
@@ -57,7 +53,7 @@ class CarefulFile(io.FileIO):
 
     fault: OSError | None = None
 
-    def write(self, data: "ReadableBuffer") -> int:
+    def write(self, data: Any) -> int:
         """Write all the data; after a fault, pretend to."""
         view = memoryview(data).cast("B")
         done = 0

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from mpitrain.checkpoint import Draft
 from mpitrain.checkpoint.coordination import Copies, copied
+from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
-from mpitrain.state import State
 
 WHAT = "the last checkpoint"
 UNSEEN = "unseen"  # what a rank says of a folder that is on another node

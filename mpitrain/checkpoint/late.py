@@ -16,8 +16,8 @@ from mpitrain.checkpoint import Draft, FileContent
 from mpitrain.checkpoint.draft import MODEL
 from mpitrain.checkpoint.files import STATE, folders
 from mpitrain.checkpoint.reading import numbers, opened, vector
+from mpitrain.checkpoint.state import checked
 from mpitrain.flat import Array, Layout, fill, on_host
-from mpitrain.state import checked
 
 NAME = "late"
 AT_ONCE = 2  # copies in memory that wait for the disk

@@ -11,11 +11,11 @@ import msgspec
 
 from mpitrain.checkpoint.draft import BEST, KEPT, MODEL, PIECES, file_of
 from mpitrain.checkpoint.files import REPLACED, STATE, describe, fault, folders
+from mpitrain.checkpoint.state import MasterNumbers, Numbers, State, checked
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import hdf5
 from mpitrain.flat import Array, Layout, fill
 from mpitrain.sampling.queue import Natural, Row, Work, of_rows
-from mpitrain.state import MasterNumbers, Numbers, State, checked
 
 MOST_RANGES = 1 << 20
 

@@ -13,12 +13,12 @@ import numpy as np
 from mpitrain.checkpoint import BEST, Draft, FileContent, best_error, clear, file_of
 from mpitrain.checkpoint.draft import MODEL
 from mpitrain.checkpoint.files import STATE
+from mpitrain.checkpoint.state import State
 from mpitrain.errors import BadInput
 from mpitrain.files import read_text, write_below
 from mpitrain.flat import Array, Layout, on_host
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Work
-from mpitrain.state import State
 
 Result = TypeVar("Result")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput, some
 from mpitrain.flat import Array
 from mpitrain.models.network import build
 from mpitrain.mpi import Transport
 from mpitrain.mpi.links import Link, link, pairs
+from mpitrain.sampling.batch import Batch
 
 #: What is measured with: the network of Strom 2015, 14.6 million weights, on a minibatch of 64.
 NETWORK, INPUT, CLASSES, MINIBATCH = "strom2015-dnn", (17, 20), 3000, 64

@@ -13,7 +13,7 @@ from numba import njit
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.rng import uniforms
+from mpitrain.sampling.rng import uniforms
 
 DRAWS = 8  # uniform random numbers per sample: row, column, reflection, two pairs for three normal ones
 

@@ -10,7 +10,6 @@ from threading import Lock
 
 import numpy as np
 
-from mpitrain.batch import Batch, Place
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.gather import gather_images, gather_windows
 from mpitrain.data.normalising import STATISTICS, FrameNormaliser, of_pixels, stored
@@ -20,6 +19,7 @@ from mpitrain.data.shards import NAMES, PREPARATION, class_names, folder_parts, 
 from mpitrain.data.validation import Attributes, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.sampling.batch import Batch, Place
 
 MEMORY_LIMIT = 4e9  # bytes
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.rng import stream
+from mpitrain.sampling.rng import stream
 
 
 @lru_cache(maxsize=2)

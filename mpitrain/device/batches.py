@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.batch import Batch
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.prefetch import Loader
 from mpitrain.flat import Array
+from mpitrain.sampling.batch import Batch
 
 
 class Uploading:

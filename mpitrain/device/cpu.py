@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import xxhash
 
-from mpitrain.batch import Samples
-from mpitrain.codecs import replica
+from mpitrain.algorithms.optimizers import Rule
+from mpitrain.compression import replica
+from mpitrain.compression.residual import NO_LEVELS, accumulate
 from mpitrain.device.one_pass import FUSED, compile_all
 from mpitrain.device.prefetch import Loader, open_loader
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
-from mpitrain.ops.residual import NO_LEVELS, accumulate
-from mpitrain.optimizers import Rule
+from mpitrain.sampling.batch import Samples
 from mpitrain.start import DEADLINE
 
 #: Makes the context of an "update", a "delta" or a "check" of a vector of so many bytes.

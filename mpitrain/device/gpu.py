@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpitrain.algorithms.optimizers import Rule
+from mpitrain.compression.residual import NO_LEVELS
 from mpitrain.device.batches import Uploading
 from mpitrain.device.chunked_collectives import DirectCarrier
 from mpitrain.device.collectives import StagedCarrier
@@ -15,8 +17,6 @@ from mpitrain.device.prefetch import open_loader
 from mpitrain.device.staging import GpuStaging, Outgoing
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Patches, Product, Workspace
-from mpitrain.ops.residual import NO_LEVELS
-from mpitrain.optimizers import Rule
 from mpitrain.start import DEADLINE
 
 if TYPE_CHECKING:

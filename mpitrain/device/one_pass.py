@@ -1,6 +1,6 @@
 """Update rules on the CPU in one pass over memory each.
 
-The bits are those of mpitrain/optimizers/sgd.py: no product is fused with a sum.
+The bits are those of mpitrain/algorithms/optimizers/sgd.py: no product is fused with a sum.
 
 NumPy takes two to four, over blocks that stay in the second-level cache. The difference counts where a step's products
 take little time for the number of weights: small minibatches, or quick products.
@@ -10,9 +10,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import DTypeLike
 
+from mpitrain.algorithms.optimizers import Rule
+from mpitrain.algorithms.optimizers import sgd as rules
 from mpitrain.flat import Array
-from mpitrain.optimizers import Rule
-from mpitrain.optimizers import sgd as rules
 
 
 @njit(cache=True, nogil=True)

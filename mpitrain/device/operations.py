@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from mpitrain.algorithms import averaging, downpour, server
+from mpitrain.algorithms.optimizers import adamw, sgd
+from mpitrain.compression.residual import INDEX, NO_LEVELS
 from mpitrain.device.products import Products
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.kernels.launch import Kernels
-from mpitrain.ops.residual import INDEX, NO_LEVELS
-from mpitrain.optimizers import adamw, sgd
 
 NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if there is none
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike
 
-from mpitrain.batch import Batch, Place, Samples
+from mpitrain.algorithms.optimizers import Rule
+from mpitrain.compression.residual import NO_LEVELS
 from mpitrain.device.cpu import Cpu
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Pace
-from mpitrain.ops.residual import NO_LEVELS
-from mpitrain.optimizers import Rule
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch, Place, Samples
+from mpitrain.sampling.rng import stream
 from mpitrain.start import DEADLINE
 
 NO_SAMPLES = Batch(np.empty(0), np.empty(0, np.int32))

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from mpitrain.batch import Batch, Place, Samples
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
+from mpitrain.sampling.batch import Batch, Place, Samples
 from mpitrain.start import DEADLINE
 
 WAITS = 10  # waits per deadline: however long the process was suspended, only one of them is lost

@@ -11,9 +11,9 @@ from typing import Literal, Protocol, SupportsFloat, cast, get_args
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout
+from mpitrain.sampling.batch import Batch
 
 #: "split": its fully connected layers can be divided over ranks. "layers": it is a Network, whose layers can be taken
 #: apart. "buffers": it holds untrained state beside the parameters, such as the statistics of BatchNorm.

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, SupportsFloat, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout
 from mpitrain.models.design import KEY, Design, complete
@@ -19,7 +18,8 @@ from mpitrain.models.losses import LOSSES, Loss, Output
 from mpitrain.models.model import Capability, Model, Ready, require
 from mpitrain.models.presets import PRESETS, design
 from mpitrain.models.workspace import Workspace, add_scaled
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 
 class Network:

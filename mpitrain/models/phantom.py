@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.model import Capability, Model, Ready
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 
 class PhantomModel:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput, first_line
 from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_state
@@ -19,7 +18,8 @@ from mpitrain.models.model import Model
 from mpitrain.models.torch_binding import Named
 from mpitrain.models.torch_place import HOST, CpuPlace
 from mpitrain.models.torch_statistics import Statistics
-from mpitrain.rng import stream, undisturbed
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream, undisturbed
 
 FLOATS = (torch.float32, torch.float64)
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

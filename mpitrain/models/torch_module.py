@@ -10,7 +10,6 @@ import torch
 from numpy.typing import DTypeLike
 from torch.nn import functional
 
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_examination as examination
@@ -21,7 +20,8 @@ from mpitrain.models.torch_examination import Loss as Loss
 from mpitrain.models.torch_place import HOST, CpuPlace
 from mpitrain.models.torch_start import keep_memory
 from mpitrain.models.torch_statistics import Statistics
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 Make = Callable[[int], object]
 

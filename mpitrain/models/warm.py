@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.model import Model
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 ToDevice = Callable[[Array], Array]
 

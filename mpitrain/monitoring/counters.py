@@ -2,10 +2,10 @@
 
 from collections import Counter
 
+from mpitrain.checkpoint.state import State
 from mpitrain.files import Record
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.sampling.means import Mean
-from mpitrain.state import State
 from mpitrain.stopwatch import Listener
 
 

@@ -7,11 +7,11 @@ from math import log2
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.batch import Batch, Place, Samples
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host, share
 from mpitrain.models.model import Buffered, Model
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch, Place, Samples
+from mpitrain.sampling.rng import stream
 
 SLICE = 4e-3  # target duration of a slice in seconds
 MOST = 1024  # largest number of samples in a slice

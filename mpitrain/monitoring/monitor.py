@@ -9,6 +9,7 @@ import numpy as np
 
 from mpitrain.checkpoint import late
 from mpitrain.checkpoint.late import CopyWriter, Moment
+from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
@@ -21,7 +22,6 @@ from mpitrain.monitoring.records import Metrics
 from mpitrain.mpi import Transport
 from mpitrain.mpi.witness import Witness
 from mpitrain.signals import Stop
-from mpitrain.state import State
 from mpitrain.stopwatch import Activity
 
 CHECKPOINT = Activity("a checkpoint")

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_of, block_pairs, block_slices
 from mpitrain.models.model import Consumer
 from mpitrain.sampling.queue import Natural, Work
-from mpitrain.state import Numbers, checked
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
 

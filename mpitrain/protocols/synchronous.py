@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from mpitrain.algorithms.averaging import moving_average
+from mpitrain.algorithms.optimizers import Descent
 from mpitrain.flat import Array, block_pairs, scratch_for
 from mpitrain.models.model import Consumer
-from mpitrain.optimizers import Descent
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Work
 from mpitrain.training.buckets import Buckets, elements

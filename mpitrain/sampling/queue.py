@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from mpitrain.flat import share
-from mpitrain.schedules.stages import Schedule
+from mpitrain.sampling.stages import Schedule
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]

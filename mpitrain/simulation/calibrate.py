@@ -16,7 +16,6 @@ from mpitrain.algorithms.server import update
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.setup import prepare
 from mpitrain.api.shared import shared_code, shared_config
-from mpitrain.batch import Batch
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
 from mpitrain.device import CPU
@@ -28,6 +27,7 @@ from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.links import Link, link, pairs
+from mpitrain.sampling.batch import Batch
 
 SECONDS = 60.0  # that gradients are measured for, at most
 SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured

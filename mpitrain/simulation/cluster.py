@@ -15,7 +15,7 @@ import numpy as np
 from mpitrain.config import read_toml, readable
 from mpitrain.errors import BadInput
 from mpitrain.keys import Count, Section
-from mpitrain.rng import stream
+from mpitrain.sampling.rng import stream
 from mpitrain.simulation.network import ClusterNetwork, Link
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from mpitrain import config as configuration
+from mpitrain.api.clusters import find
 from mpitrain.api.options import TrainOptions, from_arguments
 from mpitrain.api.train import train_on
 from mpitrain.config import Config
@@ -22,7 +23,7 @@ from mpitrain.errors import BadInput, some
 from mpitrain.mpi.agreement import alone
 from mpitrain.mpi.order import Order
 from mpitrain.signals import Stop
-from mpitrain.simulation import cluster, find
+from mpitrain.simulation import cluster
 from mpitrain.simulation.job import Aborted, Job
 from mpitrain.simulation.replay import Replay, read
 from mpitrain.simulation.scheduler import Deadlock

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.errors import BadInput, TrainingFailed, first_line, library
 from mpitrain.monitoring.evaluation import TOGETHER
+from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import TrainedModel
 from mpitrain.trained.onnx_graph import GraphOptions
 from mpitrain.trained.posteriors import computing

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
+from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import TrainedModel
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from mpitrain.algorithms import Algorithm, maker_of
 from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
@@ -21,9 +22,8 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
 from mpitrain.sampling.queue import Queue
-from mpitrain.schedules.stages import Schedule
+from mpitrain.sampling.stages import Schedule
 from mpitrain.signals import Stop
-from mpitrain.state import Numbers, State
 from mpitrain.training.gradients import Learner
 from mpitrain.training.run_code import GIVEN
 

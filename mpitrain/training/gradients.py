@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.batch import Batch
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.models.model import Consumer, Model, Ready
 from mpitrain.monitoring.figures import RankFigures
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
+from mpitrain.sampling.rng import stream
 from mpitrain.start import DEADLINE
 from mpitrain.stopwatch import Stopwatch
 

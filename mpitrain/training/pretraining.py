@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.batch import Samples
+from mpitrain.algorithms.optimizers.sgd import sgd
 from mpitrain.config import Pretraining
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, TrainingFailed
@@ -30,9 +30,9 @@ from mpitrain.models.layers.fully_connected import FullyConnected
 from mpitrain.models.layers.sigmoid import Sigmoid
 from mpitrain.models.model import Model
 from mpitrain.models.network import Network, network_of_layers
-from mpitrain.optimizers.sgd import sgd
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Samples
 from mpitrain.sampling.queue import Queue, Work
+from mpitrain.sampling.rng import stream
 from mpitrain.start import DEADLINE
 from mpitrain.training import machine
 from mpitrain.training.gradients import Learner

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import admm, elastic
+from mpitrain.algorithms.optimizers import sgd
 from mpitrain.flat import Array
-from mpitrain.optimizers import sgd
 
 P, SIZE, ETA, RHO = 3, 10, 0.05, 2.5
 

@@ -5,8 +5,8 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.algorithms.block_momentum import BlockRule
+from mpitrain.algorithms.optimizers import plain
 from mpitrain.flat import Array, blocks
-from mpitrain.optimizers import plain
 
 ETA = 0.25
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import downpour
-from mpitrain.optimizers import sgd
+from mpitrain.algorithms.optimizers import sgd
 
 
 def test_one_worker_and_period_one_is_sgd() -> None:

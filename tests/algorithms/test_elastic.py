@@ -7,8 +7,8 @@ import pytest
 
 from mpitrain.algorithms import elastic
 from mpitrain.algorithms.elastic import Easgd
+from mpitrain.algorithms.optimizers import sgd
 from mpitrain.flat import Array
-from mpitrain.optimizers import sgd
 
 P, SIZE, ETA = 4, 30, 0.05
 

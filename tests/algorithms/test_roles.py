@@ -7,9 +7,9 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import ALGORITHMS, Algorithm, WorkerRule
+from mpitrain.algorithms.optimizers import plain
 from mpitrain.algorithms.roles import Merge
 from mpitrain.flat import Array, blocks
-from mpitrain.optimizers import plain
 
 SIZE, WORKERS = 1009, 3
 WITH_WORKER = ["easgd", "eamsgd", "easgd-sync", "eamsgd-sync", "downpour", "admm"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import admm, averaging, downpour, elastic, server
+from mpitrain.algorithms.optimizers import sgd
 from mpitrain.flat import Array, blocks
-from mpitrain.optimizers import sgd
 
 
 @dataclass(frozen=True)

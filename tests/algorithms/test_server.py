@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import downpour, server
-from mpitrain.optimizers import sgd
+from mpitrain.algorithms.optimizers import sgd
 
 
 def test_hand_computed_messages() -> None:

@@ -16,11 +16,11 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
+from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
 from mpitrain.sampling.queue import Queue, Work
-from mpitrain.state import State
 from mpitrain.training.context import fresh
 
 LAYOUT = Layout([Parameter("w", (3, 4), ("constant", 0.0)), Parameter("b", (5,), ("constant", 0.0))])

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from mpitrain import checkpoint
 from mpitrain.checkpoint.files import MANIFEST, write_manifest
+from mpitrain.checkpoint.state import State, checked
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
 from mpitrain.protocols.server.adding import WorkerPast
 from mpitrain.sampling.queue import Queue
-from mpitrain.state import State, checked
 
 ALLOWED = 300 << 10  # kB that a refusal may take
 SMALL = 'model.layers=[{kind="fully-connected", units=8}, {kind="relu"}, {kind="fully-connected"}]'

@@ -19,7 +19,7 @@ from mpitrain import checkpoint
 from mpitrain.sampling.queue import Queue, Work
 from mpitrain.flat import Layout, Parameter
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.state import State
+from mpitrain.checkpoint.state import State
 
 SIZE = 30_000
 LAYOUT = Layout([Parameter("w", (SIZE,), ("constant", 0.0))])

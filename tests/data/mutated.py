@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH may leave it ou
 from alone import Alone
 
 from mpitrain.__main__ import parser
-from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers.importing import Importing
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import shard_name, write_shard
 from mpitrain.errors import BadInput
+from mpitrain.sampling.batch import Batch
 
 LIMIT = 6 << 30  # bytes of data: protects the machine; the test is of what was taken
 HEAD = 96  # bytes at the beginning, where half of the changes are

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpitrain.batch import Batch
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
-from mpitrain.rng import uniforms
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
+from mpitrain.sampling.rng import uniforms
 from mpitrain.training.gradients import Learner
 
 COVARIANCE = np.array([[4.0, 2.0, 1.0], [2.0, 5.0, 0.5], [1.0, 0.5, 3.0]])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
+from mpitrain.sampling.batch import Batch
 
 
 def _write_frames(folder: Path) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import write_shard
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
+from mpitrain.sampling.batch import Batch
 
 UTTERANCES = [  # (speaker, frames of two features)
     (4, [[1, 10], [3, 10]]),

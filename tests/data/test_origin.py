@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.batch import Batch
 from mpitrain.data import origin
 from mpitrain.data.digits import embedded
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
+from mpitrain.sampling.batch import Batch
 from mpitrain.training.inputs import held_out, open_held_out, seen_shape
 
 

@@ -17,7 +17,7 @@ from mpitrain.data.importers.utterances import PARTS, VARIANTS, PhoneState, Spee
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
-from mpitrain.rng import stream
+from mpitrain.sampling.rng import stream
 
 
 def test_frames_fall_into_thirds_of_their_phone() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from mpitrain.algorithms.optimizers import sgd
 from mpitrain.device.cpu import CPU
-from mpitrain.optimizers import sgd
 
 ODD = [0.0, -0.0, 1e-38, -1e-40, 3e-45, np.inf, -np.inf, np.nan, 1e30]
 CASES = [

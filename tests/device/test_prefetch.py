@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
 from mpitrain.device.prefetch import Direct, Prefetcher, open_loader
 from mpitrain.errors import BadInput, Overdue
+from mpitrain.sampling.batch import Batch
 from tests.faults import Fault, program
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu
 from mpitrain.device.products import Products
@@ -16,6 +15,7 @@ from mpitrain.models.design import Design
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions
 from mpitrain.models.layers.relu import ReluOptions
 from mpitrain.models.network import network
+from mpitrain.sampling.batch import Batch
 
 
 def lying(gpu: Gpu, host: np.ndarray, turned: bool) -> Any:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.batch import Batch
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
 from mpitrain.flat import Array, on_host
 from mpitrain.models.model import Consumer
 from mpitrain.monitoring.evaluation import Evaluation, Measuring
 from mpitrain.mpi import Transport
+from mpitrain.sampling.batch import Batch
 
 from .test_training import Noise, require_same, trained
 

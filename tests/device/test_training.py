@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.batch import Batch
 from mpitrain.config import Pretraining
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.device.gpu import Gpu
@@ -17,7 +16,8 @@ from mpitrain.models.partition import stages
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 from mpitrain.training.pretraining import PretrainingTask, steps
 
 #: What else an algorithm is told, so that a short training goes through all of it.

@@ -8,6 +8,10 @@ from math import inf
 import numpy as np
 
 from mpitrain.algorithms import averaging, downpour, server
+from mpitrain.algorithms.optimizers import Rule
+from mpitrain.algorithms.optimizers import adamw as adamw_rule
+from mpitrain.algorithms.optimizers import sgd as sgd_rules
+from mpitrain.compression.thresholds import COUNT_MAX, UNIT
 from mpitrain.flat import Array
 from mpitrain.models.layers.dropout import dropout as dropout
 from mpitrain.models.layers.max_pool import max_pool as max_pool
@@ -18,10 +22,6 @@ from mpitrain.models.patches import gather_patches as gather_patches
 from mpitrain.models.workspace import add_bias as add_bias
 from mpitrain.models.workspace import add_scaled as add_scaled
 from mpitrain.models.workspace import column_sums as column_sums
-from mpitrain.optimizers import Rule
-from mpitrain.optimizers import adamw as adamw_rule
-from mpitrain.optimizers import sgd as sgd_rules
-from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT
 
 #: The sign bit of a word, and the value that means no index.
 SIGN, NONE = np.uint32(1 << 31), np.uint32(0xFFFFFFFF)

@@ -15,7 +15,7 @@ from mpitrain.models.layers.max_pool import max_pool, max_unpool, place_type
 from mpitrain.models.losses import LOSSES
 from mpitrain.models.patches import add_patches
 from mpitrain.models.workspace import Workspace
-from mpitrain.rng import stream
+from mpitrain.sampling.rng import stream
 from tests.kernels import reference
 
 from .conftest import Guarded

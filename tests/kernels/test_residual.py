@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpitrain.codecs import message, replica
+from mpitrain.compression import message, replica
+from mpitrain.compression import residual as cpu
+from mpitrain.compression.thresholds import COUNT_MAX, UNIT, unit_quantum
 from mpitrain.errors import TrainingFailed
 from mpitrain.kernels.launch import TILE, Kernels
-from mpitrain.ops import residual as cpu
-from mpitrain.rules.sparse_delta import COUNT_MAX, UNIT, unit_quantum
 from tests.kernels import reference
 
 NONE = int(reference.NONE)

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.batch import Batch
 from mpitrain.device.cpu import Cpu
 from mpitrain.flat import Array, on_host
 from mpitrain.models.model import Consumer, Ready
+from mpitrain.sampling.batch import Batch
 
 
 class Hosted:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.models.design import Design
@@ -21,6 +20,7 @@ from mpitrain.models.layers.max_pool import MaxPoolOptions
 from mpitrain.models.layers.sigmoid import SigmoidOptions
 from mpitrain.models.model import CAPABILITIES, Model, require
 from mpitrain.models.network import build, network, network_of_layers
+from mpitrain.sampling.batch import Batch
 
 from .gradients import directional_error
 from .torch_modules import TORCH_MODELS

@@ -17,7 +17,7 @@ from mpitrain.models.network import Network, build
 from mpitrain.models.partition import Partition, stages
 from mpitrain.models.split_stage import add_product, product
 from mpitrain.models.workspace import Workspace
-from mpitrain.rng import stream
+from mpitrain.sampling.rng import stream
 
 
 def network(*after: LayerOptions) -> Network:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mpitrain.batch import Batch
+from mpitrain.algorithms.optimizers.sgd import krizhevsky
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.models.design import Design
@@ -16,8 +16,8 @@ from mpitrain.models.layers.fully_connected import FullyConnected, FullyConnecte
 from mpitrain.models.layers.local_response_norm import LocalResponseNorm
 from mpitrain.models.network import Network, build, network
 from mpitrain.models.presets import PRESETS, design
-from mpitrain.optimizers.sgd import krizhevsky
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 from .gradients import directional_error
 

@@ -13,7 +13,6 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.api.train import explained
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.models.design import Design
 from mpitrain.models.layers import LAYERS, AnyLayer
@@ -21,6 +20,7 @@ from mpitrain.models.layers.convolution import Convolution
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions
 from mpitrain.models.network import network
 from mpitrain.models.presets import PRESETS
+from mpitrain.sampling.batch import Batch
 from mpitrain.training.inputs import design_of, network_of
 
 from .gradients import directional_error

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.models.design import Design
 from mpitrain.models.layers.convolution import ConvolutionOptions as Convolve
 from mpitrain.models.layers.dropout import DropoutOptions
@@ -14,6 +13,7 @@ from mpitrain.models.layers.max_pool import MaxPoolOptions as Pool
 from mpitrain.models.layers.sigmoid import SigmoidOptions
 from mpitrain.models.network import build, network
 from mpitrain.models.presets import PRESETS
+from mpitrain.sampling.batch import Batch
 
 from .torch_modules import WHY
 

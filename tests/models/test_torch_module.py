@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.rng import stream
 
 from .torch_modules import TORCH_MODELS, WHY
 

@@ -12,6 +12,7 @@ import pytest
 
 from mpitrain import config as configuration
 from mpitrain.checkpoint.late import CopyWriter
+from mpitrain.checkpoint.state import MasterNumbers, State, checked
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.monitor import MasterMonitor
@@ -19,7 +20,6 @@ from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, errors
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Queue
-from mpitrain.state import MasterNumbers, State, checked
 from mpitrain.stopwatch import Stopwatch
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Trainer

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
+from mpitrain.algorithms.optimizers.sgd import krizhevsky
 from mpitrain.models.layers.convolution import ConvolutionOptions as Convolution
 from mpitrain.models.layers.dropout import DropoutOptions as Dropout
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions as FullyConnected
@@ -15,11 +15,11 @@ from mpitrain.models.layers.relu import ReluOptions as Relu
 from mpitrain.models.layers.sigmoid import SigmoidOptions as Sigmoid
 from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network
-from mpitrain.optimizers.sgd import krizhevsky
 from mpitrain.protocols import hybrid, synchronous
 from mpitrain.protocols.hybrid.connected import order_of
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
+from mpitrain.sampling.rng import stream
 from mpitrain.training.context import Session
 
 SCHEMES = [("a", 0), ("b", 0), ("c", 0), ("c", 2)]

@@ -13,13 +13,13 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.train import train_on
-from mpitrain.batch import Batch
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.team import Leading
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Job

@@ -43,8 +43,8 @@ def test_every_job_file_is_package_data() -> None:
 def test_every_cluster_is_package_data() -> None:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    assert config["options.package_data"]["mpitrain.simulation"] == "clusters/*.toml"
-    assert len(list((ROOT / "mpitrain/simulation/clusters").glob("*.toml"))) == 5
+    assert config["options.package_data"]["mpitrain.api.clusters"] == "*.toml"
+    assert len(list((ROOT / "mpitrain/api/clusters").glob("*.toml"))) == 5
 
 
 def test_the_citation_names_this_version() -> None:

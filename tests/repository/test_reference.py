@@ -11,9 +11,9 @@ import pytest
 
 from mpitrain.__main__ import COMMANDS
 from mpitrain.algorithms import ALGORITHMS
+from mpitrain.algorithms.optimizers import OPTIMIZERS
 from mpitrain.models.layers import LAYERS
 from mpitrain.models.presets import PRESETS
-from mpitrain.optimizers import OPTIMIZERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -20,9 +20,11 @@ from mpitrain.algorithms.admm import AdmmWorker
 from mpitrain.algorithms.downpour import DownpourWorker
 from mpitrain.algorithms.elastic import ElasticWorker
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
+from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
+from mpitrain.compression.residual import INDEX, SIGN, Entries
+from mpitrain.compression.thresholds import unit_quantum
 from mpitrain.flat import Array
-from mpitrain.ops.residual import INDEX, SIGN, Entries
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.peer import Peer
@@ -30,10 +32,8 @@ from mpitrain.protocols.server.adding_master import AddingMaster
 from mpitrain.protocols.server.interface import Claimed
 from mpitrain.protocols.server.merging import MergingWorker
 from mpitrain.protocols.server.updates import Updates
-from mpitrain.rules.sparse_delta import unit_quantum
 from mpitrain.sampling.queue import Work
-from mpitrain.schedules.stages import Settings
-from mpitrain.state import State
+from mpitrain.sampling.stages import Settings
 
 #: How far sums may be apart by rounding, by the size of a number; a lost delta is far more.
 ROUNDING = {8: 1e-9, 4: 1e-3}

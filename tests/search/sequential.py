@@ -12,14 +12,14 @@ import numpy as np
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
-from mpitrain.batch import Batch
+from mpitrain.compression.thresholds import UNIT, adapted, integer_step, least_threshold, round_threshold, unit_quantum
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array
-from mpitrain.rng import stream
-from mpitrain.rules.sparse_delta import UNIT, adapted, integer_step, least_threshold, round_threshold, unit_quantum
-from mpitrain.schedules.common_rate import Plateau, PlateauState, divisor, observe
-from mpitrain.schedules.hybrid import rounds
+from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.common_rate import Plateau, PlateauState, divisor, observe
+from mpitrain.sampling.rng import stream
+from mpitrain.sampling.rounds import rounds
 from mpitrain.training.inputs import data_path, network_of, reading
 
 Vectors = dict[str, Array]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.simulation import cluster, find, names
+from mpitrain.api.clusters import find, names
+from mpitrain.simulation import cluster
 
 #: By name: nodes, and ranks on each.
 PAPERS = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.compression.residual import INDEX, NO_LEVELS
 from mpitrain.device.phantom import Phantoms, PhantomVector
-from mpitrain.ops.residual import INDEX, NO_LEVELS
 
 CLUSTER = """
 nodes = 2

@@ -15,8 +15,8 @@ import kaldiio
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.data.digits import prepare_digits
+from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import load
 from mpitrain.trained.posteriors import log_softmax
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.batch import Batch
+from mpitrain.sampling.batch import Batch
 
 from .conftest import make_images
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.config import Pretraining
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
 from mpitrain.errors import BadInput
 from mpitrain.models.network import build
+from mpitrain.sampling.batch import Batch
 from mpitrain.signals import STOPPED
 from mpitrain.training import machine as rule
 from mpitrain.training.pretraining import PretrainingTask, depth, grown, kept, require_fit, steps

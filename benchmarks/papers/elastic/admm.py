@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain import config as configuration
-from mpitrain.batch import Batch
+from mpitrain.algorithms.stability import maps
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Queue
 from mpitrain.simulation.job import Job
-from mpitrain.stability import maps
 from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner
 

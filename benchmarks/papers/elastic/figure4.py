@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from launch import simulate, table
 from recipes import CASES, RECIPES, corpus
 
+from mpitrain.api.clusters import find
 from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
-from mpitrain.simulation import find
 
 NAME, POINTS = "easgd-imagenet2015", 8  # evaluations of a run of several workers
 WORKERS = 4

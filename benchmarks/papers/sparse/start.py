@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mpitrain.api.clusters import find
 from mpitrain.data.corpus import Corpus
 from mpitrain.report.runs import read_run
-from mpitrain.simulation import find
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launch import converged, table

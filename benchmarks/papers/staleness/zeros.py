@@ -20,11 +20,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launch import table
 
-from mpitrain.batch import Batch
 from mpitrain.data.corpus import Corpus
 from mpitrain.flat import Array
 from mpitrain.models.layers.dropout import ROWS
 from mpitrain.models.network import Network, build
+from mpitrain.sampling.batch import Batch
 
 MINIBATCH, MU, TIMES = 256, 0.9, 8  # TIMES: gradients of a mean
 

@@ -14,7 +14,7 @@ from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
-from mpitrain.rng import stream
+from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers
 
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}

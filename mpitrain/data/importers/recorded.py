@@ -14,7 +14,7 @@ from mpitrain.data.shards import shard_name, utterance_arrays
 from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.rng import stream
+from mpitrain.sampling.rng import stream
 
 NAMED = 20  # most keys that a message names
 

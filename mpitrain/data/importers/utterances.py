@@ -16,7 +16,7 @@ from mpitrain.data.importers.features import frame_centres, log_mel, with_deltas
 from mpitrain.data.importers.sentences import sentence
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.rng import stream
+from mpitrain.sampling.rng import stream
 
 PARTS = ("train", "dev", "test-clean", "test-noisy")
 HELD_OUT_VARIANTS = 4  # voice variants in each part but train

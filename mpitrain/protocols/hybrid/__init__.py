@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from mpitrain.algorithms.hybrid import Hybrid, HybridRule
-from mpitrain.batch import Batch
 from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition, SharedPart
@@ -20,8 +19,9 @@ from mpitrain.protocols.hybrid.connected import Connected
 from mpitrain.protocols.hybrid.exchange import KINDS, OTHER, ActivationExchange, Synchroniser
 from mpitrain.protocols.hybrid.transfers import Transfers
 from mpitrain.protocols.hybrid.whole import WholeVectors
-from mpitrain.rng import stream
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
+from mpitrain.sampling.rng import stream
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together
 

@@ -15,7 +15,7 @@ from mpitrain.models.partition import Partition
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.protocols.hybrid.exchange import ActivationExchange
 from mpitrain.protocols.hybrid.transfers import Transfer, Transfers
-from mpitrain.schedules.hybrid import FullyConnectedRound, rounds
+from mpitrain.sampling.rounds import FullyConnectedRound, rounds
 
 #: Called with the names of parameters whose gradients are final, and the number of examples they are means over.
 Update = Callable[[list[str], int], None]

@@ -14,7 +14,7 @@ from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Workspace
 from mpitrain.mpi import Transport
 from mpitrain.protocols.hybrid.transfers import Transfer, Transfers
-from mpitrain.schedules.hybrid import FullyConnectedRound
+from mpitrain.sampling.rounds import FullyConnectedRound
 
 ACTIVATIONS, ACTIVATION_GRADIENTS = "activations", "activation_gradients"
 UNITS, UNIT_GRADIENTS = "unit_activations", "unit_gradients"

@@ -14,6 +14,7 @@ other ranks compute their shares of it, and come to the meetings, which are coll
 import json
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.compression.thresholds import UNIT
 from mpitrain.errors import WireError
 from mpitrain.protocols.peers.compression import warm
 from mpitrain.protocols.peers.leftovers import take_up
@@ -22,7 +23,6 @@ from mpitrain.protocols.peers.orders import Asynchronous, Synchronous
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
 from mpitrain.protocols.team import follow, release
-from mpitrain.rules.sparse_delta import UNIT
 from mpitrain.training.context import Session
 
 

@@ -7,13 +7,12 @@ from math import inf
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
-from mpitrain.codecs import message, replica
+from mpitrain.compression import digest, message, replica
+from mpitrain.compression import thresholds as rule
+from mpitrain.compression.residual import NO_LEVELS, Entries, accumulate
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
-from mpitrain.ops import digest
-from mpitrain.ops.residual import NO_LEVELS, Entries, accumulate
-from mpitrain.rules import sparse_delta as rule
-from mpitrain.schedules.stages import Settings
+from mpitrain.sampling.stages import Settings
 from mpitrain.training.context import Session
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.compression.residual import Entries
 from mpitrain.mpi.tags import Tag
-from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import TO_PEER, FromPeer, Given, Meeting, Reached, Totals, pack
 from mpitrain.protocols.peers.mail import Inbox, Outbox
 from mpitrain.protocols.peers.replica import Replica, capacity

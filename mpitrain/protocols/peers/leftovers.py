@@ -10,13 +10,13 @@ import msgspec
 from mpitrain import checkpoint
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.reading import numbers, opened, vector
+from mpitrain.checkpoint.state import Numbers, checked
+from mpitrain.compression import digest
+from mpitrain.compression.thresholds import round_weights, share_residuals
 from mpitrain.errors import naming
 from mpitrain.files import hdf5
 from mpitrain.flat import Array
 from mpitrain.mpi.agreement import agreed
-from mpitrain.ops import digest
-from mpitrain.rules.sparse_delta import round_weights, share_residuals
-from mpitrain.state import Numbers, checked
 from mpitrain.training.context import Session
 
 

@@ -4,16 +4,16 @@ import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.compression.residual import Entries
+from mpitrain.compression.thresholds import COARSE
 from mpitrain.flat import Array
 from mpitrain.models.model import Consumer, Ready
-from mpitrain.ops.residual import Entries
 from mpitrain.protocols.messages import Given, Reached, Totals
 from mpitrain.protocols.peers.compression import Compression
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.rounds import Rounds, Turn
-from mpitrain.rules.sparse_delta import COARSE
 from mpitrain.sampling.queue import Work
-from mpitrain.schedules.stages import Settings
+from mpitrain.sampling.stages import Settings
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Trainer, require_finite
 

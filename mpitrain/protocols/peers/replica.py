@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_64
 
-from mpitrain.codecs import message as wire_form
+from mpitrain.checkpoint.state import State
+from mpitrain.compression import digest
+from mpitrain.compression import message as wire_form
+from mpitrain.compression.residual import NO_LEVELS, Entries
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.flat import Array, on_host
-from mpitrain.ops import digest
-from mpitrain.ops.residual import NO_LEVELS, Entries
-from mpitrain.state import State
 
 #: What follows a message: the sender's sum including it, and whether the sender calls for a meeting.
 TRAILER = struct.Struct("<QQ")

@@ -6,7 +6,7 @@ A round is named by its place in the queue, which is the same number on every ra
 from dataclasses import dataclass
 
 from mpitrain.sampling.queue import Queue, Work
-from mpitrain.schedules.stages import Schedule, Settings
+from mpitrain.sampling.stages import Schedule, Settings
 
 #: The place of one who has no work left: after every other.
 END = 1 << 62

@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 
 from mpitrain.checkpoint.coordination import NOT_WRITTEN
+from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_pairs, on_host
 from mpitrain.models.model import Consumer
 from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Finite, PeriodLosses, Report, Token, pack
 from mpitrain.protocols.server.interface import Centre
 from mpitrain.protocols.server.link import MasterLink
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows, to_rows
-from mpitrain.state import Numbers, checked
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop, require_finite
 

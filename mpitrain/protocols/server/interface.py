@@ -5,7 +5,7 @@ from typing import NamedTuple
 from mpitrain.flat import Array
 from mpitrain.protocols.messages import FromWorker, Gradient
 from mpitrain.sampling.queue import Queue, Work
-from mpitrain.schedules.stages import Schedule
+from mpitrain.sampling.stages import Schedule
 
 
 class Claimed(NamedTuple):

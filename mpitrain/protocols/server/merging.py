@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from mpitrain.algorithms.optimizers import Descent
 from mpitrain.device.cpu import InPlace
 from mpitrain.flat import Array, block_of, block_slices
-from mpitrain.optimizers import Descent
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server.interface import Claimed
 from mpitrain.protocols.server.merged import MergedCentre, OwnMerged

@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from mpitrain.api.clusters import find
 from mpitrain.errors import BadInput, naming
 from mpitrain.report.comparison.matrix import Element
 from mpitrain.signals import NUMBERS
-from mpitrain.simulation import find
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
 KEPT = "cluster.toml"  # in the comparison's folder: that of all its runs

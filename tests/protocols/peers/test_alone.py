@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from mpitrain.compression.residual import INDEX, SIGN
+from mpitrain.compression.thresholds import UNIT, adapted, round_threshold
 from mpitrain.errors import TrainingFailed
 from mpitrain.mpi import Transport
-from mpitrain.ops.residual import INDEX, SIGN
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.peers.compression import Compression
-from mpitrain.rules.sparse_delta import UNIT, adapted, round_threshold
 
 
 def trained(session_of, *settings: str):

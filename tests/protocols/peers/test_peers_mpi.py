@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.checkpoint import last
 from mpitrain.checkpoint.writer import Saver
+from mpitrain.compression.thresholds import UNIT
 from mpitrain.errors import Overdue, WireError
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.peers import Peer, take_up
-from mpitrain.rules.sparse_delta import UNIT
+from mpitrain.sampling.batch import Batch
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from mpitrain.codecs import message as wire_form
+from mpitrain.checkpoint.state import State
+from mpitrain.compression import digest
+from mpitrain.compression import message as wire_form
+from mpitrain.compression.residual import Entries
+from mpitrain.compression.thresholds import round_weights
 from mpitrain.errors import TrainingFailed, WireError
-from mpitrain.ops import digest
-from mpitrain.ops.residual import Entries
 from mpitrain.protocols.peers.replica import TRAILER, Replica, capacity, odd_ones
-from mpitrain.rules.sparse_delta import round_weights
 from mpitrain.sampling.queue import Queue
-from mpitrain.state import State
 
 LENGTH = 1000
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mpitrain import checkpoint
+from mpitrain.algorithms.stability import maps
 from mpitrain.checkpoint import last
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.device import CPU
@@ -19,7 +20,6 @@ from mpitrain.protocols.server.interface import Source
 from mpitrain.protocols.server.link import MasterLink
 from mpitrain.protocols.server.windows import WindowCentre
 from mpitrain.sampling.queue import Queue
-from mpitrain.stability import maps
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

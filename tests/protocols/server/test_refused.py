@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from mpitrain.batch import Batch
 from mpitrain.models.network import Network
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server.interface import Claimed
 from mpitrain.protocols.server.merging import MergingWorker
+from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Queue, Work
 
 SAMPLES = 1438  # of the digits

@@ -1,1 +1,0 @@
-"""Encode arrays to the bytes of messages, and decode them. No communication."""

@@ -1,0 +1,196 @@
+"""Messages of the sparse delta exchange: a header of 56 bytes, then the elements in one of three forms.
+
+    packed       one uint32 per element, sign in the top bit, index in 31 (Strom 2015, §2.5)
+    golomb-rice  see `golomb_rice`
+    bitmap       see `bitmap`
+
+Elements of more than one bit have a level besides, see `levels`: it follows in bits − 1 bits each, in every form.
+
+All values are little-endian. The header ends with the xxh3 of its other fields and the payload, so that a corrupt
+message raises an error and never changes a weight. Encoder and decoder write into memory of the caller.
+"""
+
+import struct
+from enum import IntEnum
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from xxhash import xxh3_64
+
+from mpitrain.compression import bitmap, golomb_rice
+from mpitrain.compression import levels as level_form
+from mpitrain.compression.residual import INDEX, NO_LEVELS
+from mpitrain.compression.thresholds import COUNT_MAX
+from mpitrain.flat import Array
+
+MAGIC = b"mpsd"
+VERSION = 1
+# magic, version, form, k, bits (0: one); sender, step; sequence; length, elements; payload bytes; threshold
+FIELDS = struct.Struct("<4sBBBBIIQIIQd")
+CHECKSUM = struct.Struct("<Q")
+HEADER = FIELDS.size + CHECKSUM.size
+#: If more than one element in this many is sent, a codec's dense form is used.
+DENSE = 16
+
+
+class Form(IntEnum):
+    """The layout of a payload."""
+
+    PACKED = 0
+    GOLOMB_RICE = 1
+    BITMAP = 2
+
+
+#: By `codec`: the forms of sparse and of dense messages. Golomb–Rice is never larger, bitmap is faster.
+CODECS = {
+    "packed": (Form.PACKED, Form.BITMAP),
+    "golomb-rice": (Form.GOLOMB_RICE, Form.GOLOMB_RICE),
+    "auto": (Form.GOLOMB_RICE, Form.BITMAP),
+}
+
+
+class MessageHeader(NamedTuple):
+    """The fields of a message: `step` and `threshold` are those of the sender, `length` is that of the vector.
+
+    `bits` are those of an element, one of them its sign.
+    """
+
+    sender: int
+    sequence: int
+    length: int
+    step: int
+    threshold: float
+    bits: int = 1
+
+
+class CorruptMessage(ValueError):
+    """A message that differs from what its sender encoded. `sender` is the rank it came from."""
+
+    def __init__(self, sender: int, what: str) -> None:
+        super().__init__(f"message from rank {sender}: {what}")
+        self.sender = sender
+
+
+def capacity(length: int, bits: int = 1) -> int:
+    """Bytes that suffice for any message about a vector of `length` elements, for all codecs and densities."""
+    return HEADER + 4 * (2 * -(-length // 32) + 1 + level_form.size(length, bits - 1))
+
+
+def encode(words: Array, header: MessageHeader, codec: str, out: Array, levels: Array = NO_LEVELS) -> Array:
+    """Write the message of `words` into `out`, uint8 [≥ capacity(length, bits)]; return the part of it to send.
+
+    `words` uint32 [elements], ascending by index, and `levels` uint32 [elements], unless of one bit, as written by
+    `accumulate`; `codec` is one of CODECS.
+    """
+    if not header.length <= 2**31 or (words.size and words[-1] & INDEX >= header.length):
+        raise ValueError(f"{words.size} words for a vector of {header.length} elements, which holds at most 2^31")
+    if levels.size != (words.size if header.bits > 1 else 0):
+        raise ValueError(f"{levels.size} levels for {words.size} words of {header.bits} bits")
+    form = CODECS[codec][DENSE * words.size > header.length]
+    k = golomb_rice.parameter(words) if form is Form.GOLOMB_RICE else 0
+    places = _payload_words(form, words, k, header.length)
+    size = HEADER + 4 * (places + level_form.size(levels.size, header.bits - 1))
+    whole = out[HEADER:size].view("<u4")
+    payload = whole[:places]
+    if form is Form.PACKED:
+        payload[:] = words
+    elif form is Form.GOLOMB_RICE:
+        golomb_rice.encode(words, k, payload)
+    else:
+        bitmap.encode(words, header.length, payload)
+    if levels.size:
+        level_form.encode(levels, header.bits - 1, whole[places:])
+    FIELDS.pack_into(
+        out,
+        0,
+        *(MAGIC, VERSION, form, k, _said(header.bits)),
+        *(header.sender, header.step, header.sequence, header.length, words.size),
+        *(whole.nbytes, header.threshold),
+    )
+    CHECKSUM.pack_into(out, FIELDS.size, _checksum(out[:size]))
+    return out[:size]
+
+
+def decode(
+    message: Array, sender: int, length: int, words: Array, levels: Array = NO_LEVELS, bits: int = 1
+) -> tuple[MessageHeader, Array]:
+    """The header and the words, ascending by index and below `length`, written into `words`, uint32 [≥ length].
+
+    `message` is uint8, exactly as received from rank `sender`, `length` that of the receiver's vector. Elements are of
+    `bits` bits; if more than one, the words' levels, 1 to `greatest_level(bits)`, are written into `levels`, uint32
+    [≥ length].
+    Raises CorruptMessage if any bit, length or field differs from what was encoded.
+    """
+    if message.size < HEADER:
+        raise CorruptMessage(sender, f"{message.size} bytes are no message")
+    magic, version, form, k, said, *fields, payload_bytes, threshold = FIELDS.unpack_from(message)
+    rank, step, sequence, vector, elements = fields
+    if (magic, version) != (MAGIC, VERSION):
+        raise CorruptMessage(sender, f"begins with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    if message.size != HEADER + payload_bytes:
+        raise CorruptMessage(sender, f"{message.size} bytes, its header says {HEADER + payload_bytes}")
+    if CHECKSUM.unpack_from(message, FIELDS.size)[0] != _checksum(message):
+        raise CorruptMessage(sender, "checksum differs")
+    if rank != sender:
+        raise CorruptMessage(sender, f"says it is from rank {rank}")
+    if vector != length or elements > length:
+        raise CorruptMessage(sender, f"{elements} elements of a vector of {vector}, ours has {length}")
+    if not (1 <= step <= COUNT_MAX and isfinite(threshold) and threshold > 0):
+        raise CorruptMessage(sender, f"step {step}, threshold {threshold}")
+    if said != _said(bits):
+        raise CorruptMessage(sender, f"its byte of bits an element is {said}, not {_said(bits)}")
+    words, tail = words[:elements], 4 * level_form.size(elements, bits - 1)
+    end = message.size - tail
+    if (
+        payload_bytes % 4
+        or end < HEADER
+        or not _decode_payload(form, message[HEADER:end].view("<u4"), k, length, words)
+    ):
+        raise CorruptMessage(sender, f"payload is not {elements} ascending indices in form {form}")
+    if tail and not level_form.decode(message[end:].view("<u4"), bits - 1, levels[:elements]):
+        raise CorruptMessage(sender, f"payload does not end with {elements} levels of {bits} bits")
+    return MessageHeader(rank, sequence, vector, step, threshold, bits), words
+
+
+def _said(bits: int) -> int:
+    """What the header says of them: messages of one bit are older than the others."""
+    return 0 if bits == 1 else bits
+
+
+def _payload_words(form: Form, words: Array, k: int, length: int) -> int:
+    if form is Form.BITMAP:
+        return bitmap.size(length, words.size)
+    return words.size if form is Form.PACKED else int(golomb_rice.size(words, k))
+
+
+def _decode_payload(form: int, payload: Array, k: int, length: int, words: Array) -> bool:
+    if form == Form.GOLOMB_RICE:
+        return k <= golomb_rice.PARAMETER_MAX and bool(golomb_rice.decode(payload, k, length, words))
+    if k:
+        return False
+    if form == Form.PACKED:
+        return payload.size == words.size and bool(_copy_ascending(payload, length, words))
+    if form == Form.BITMAP:
+        return payload.size == bitmap.size(length, words.size) and bool(bitmap.decode(payload, length, words))
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _copy_ascending(payload, length, words):  # type: ignore[no-untyped-def]
+    """Copy the words; return False if the indices do not ascend or reach `length`."""
+    previous = np.int64(-1)
+    for j in range(payload.size):
+        index = np.int64(payload[j] & INDEX)
+        if not previous < index < length:
+            return False
+        previous = index
+        words[j] = payload[j]
+    return True
+
+
+def _checksum(message: Array) -> int:
+    digest = xxh3_64(message[: FIELDS.size])
+    digest.update(message[HEADER:])
+    return digest.intdigest()

@@ -1,1 +1,0 @@
-"""Residuals and the digests of their deltas."""

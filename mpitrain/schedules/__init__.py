@@ -1,1 +1,0 @@
-"""Orders of work as pure generators: no arrays, no messages."""
