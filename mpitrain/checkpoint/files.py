@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 import xxhash
