@@ -302,9 +302,9 @@ MUTATIONS = [
     ),
     Mutation(
         "an adapted threshold is not restored",
-        f"{PEERS}/compression.py",
-        'self._numbers.setdefault("threshold", options.threshold)',
-        'self._numbers["threshold"] = options.threshold',
+        f"{PEERS}/peer.py",
+        'numbers.setdefault("threshold", options.threshold)',
+        'numbers["threshold"] = options.threshold',
         "sparse-delta",
     ),
     Mutation(
@@ -317,7 +317,7 @@ MUTATIONS = [
     ),
     Mutation(
         "minibatches without emission do not count",
-        f"{PEERS}/compression.py",
+        "compression/compressor.py",
         "        self._since_last += 1\n",
         "        self._since_last = 1\n",
         "sparse-delta",

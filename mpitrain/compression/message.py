@@ -21,7 +21,7 @@ from xxhash import xxh3_64
 
 from mpitrain.compression import bitmap, golomb_rice
 from mpitrain.compression import levels as level_form
-from mpitrain.compression.residual import INDEX, NO_LEVELS
+from mpitrain.compression.residual import INDEX, NO_LEVELS, Entries
 from mpitrain.compression.thresholds import COUNT_MAX
 from mpitrain.flat import Array
 
@@ -194,3 +194,27 @@ def _checksum(message: Array) -> int:
     digest = xxh3_64(message[: FIELDS.size])
     digest.update(message[HEADER:])
     return digest.intdigest()
+
+
+class WireForm:
+    """Messages about a vector of `length` elements, of `bits` bits each, in a codec's forms; and memory for one."""
+
+    def __init__(self, length: int, bits: int, codec: str) -> None:
+        self.length, self.bits, self.codec = length, bits, codec
+        self._words = np.empty(length, np.uint32)
+        self._levels = np.empty_like(self._words) if bits > 1 else NO_LEVELS
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that suffice for any message."""
+        return capacity(self.length, self.bits)
+
+    def encode(self, entries: Entries, sender: int, sequence: int, step: int, threshold: float, out: Array) -> Array:
+        """See `encode`."""
+        header = MessageHeader(sender, sequence, self.length, step, threshold, self.bits)
+        return encode(entries.words, header, self.codec, out, entries.levels)
+
+    def decode(self, message: Array, sender: int) -> tuple[MessageHeader, Entries]:
+        """See `decode`; the entries are valid until the next call."""
+        header, words = decode(message, sender, self.length, self._words, self._levels, self.bits)
+        return header, Entries(words, self._levels[: words.size])

@@ -14,9 +14,9 @@ other ranks compute their shares of it, and come to the meetings, which are coll
 import json
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.compression.compressor import warm
 from mpitrain.compression.thresholds import UNIT
 from mpitrain.errors import WireError
-from mpitrain.protocols.peers.compression import warm
 from mpitrain.protocols.peers.leftovers import take_up
 from mpitrain.protocols.peers.meeting import attend
 from mpitrain.protocols.peers.orders import Asynchronous, Synchronous

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.compression.message import WireForm
 from mpitrain.compression.residual import Entries
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols.messages import TO_PEER, FromPeer, Given, Meeting, Reached, Totals, pack
 from mpitrain.protocols.peers.mail import Inbox, Outbox
-from mpitrain.protocols.peers.replica import Replica, capacity
+from mpitrain.protocols.peers.replica import TRAILER, Replica
 from mpitrain.protocols.peers.rounds import END
 from mpitrain.protocols.peers.tally import Tally
 from mpitrain.training.context import Session
@@ -21,14 +22,14 @@ AHEAD = 2
 class DeltaExchange:
     """Replica, mail and messages of one rank. `at_once`: messages are applied when they come, else when asked for."""
 
-    def __init__(self, session: Session, at_once: bool) -> None:
+    def __init__(self, session: Session, wire: WireForm, at_once: bool) -> None:
         options = SparseDelta.of(session.config.algorithm)
         transport, state = session.transport, session.state
-        self._transport, self._at_once, self._codec = transport, at_once, options.codec
+        self._transport, self._at_once = transport, at_once
         self.master = session.members[0]
         self.peers = [member for member in session.members if member != transport.rank]
-        self.replica = Replica(state, session.members, transport.rank, session.device, options.bits)
-        most = capacity(state.theta.size, options.bits)
+        self.replica = Replica(state, session.members, transport.rank, wire, session.device)
+        most = wire.capacity + TRAILER.size
         self.outbox = Outbox(transport, Tag.DELTA, self.peers, options.window, most)
         room = options.window if at_once else max(options.window, AHEAD)
         self.inbox = Inbox(transport, Tag.DELTA, self.peers, room * len(self.peers), most)
@@ -45,7 +46,7 @@ class DeltaExchange:
     def send(self, entries: Entries, step: int, threshold: float, calls: bool) -> int:
         """Apply own entries and send them to every peer; the bytes of the message. The window must not be full."""
         self.replica.apply_own(entries, step)
-        message = self.replica.write(entries, step, threshold, self._codec, calls, self.outbox.buffer)
+        message = self.replica.write(entries, step, threshold, calls, self.outbox.buffer)
         self.outbox.send(message)
         return int(message.nbytes)
 

@@ -93,7 +93,7 @@ def _train(peer: Peer, turn: Turn, following: Turn | None) -> None:
 
 def _round(peer: Peer, meetings: Meetings, now: PeerRound) -> bool:
     """A minibatch of every rank that has one; the others send nothing. Whether somebody called for a meeting."""
-    exchange, entries, has_work = peer.exchange, peer.compression.nothing, peer.number < len(now.works)
+    exchange, entries, has_work = peer.exchange, peer.compressor.nothing, peer.number < len(now.works)
     if has_work:
         entries = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
     exchange.round_requests = meetings.reason() is not None

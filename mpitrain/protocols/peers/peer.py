@@ -4,12 +4,12 @@ import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.compression.compressor import Thresholds
 from mpitrain.compression.residual import Entries
 from mpitrain.compression.thresholds import COARSE
 from mpitrain.flat import Array
 from mpitrain.models.model import Consumer, Ready
 from mpitrain.protocols.messages import Given, Reached, Totals
-from mpitrain.protocols.peers.compression import Compression
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.rounds import Rounds, Turn
 from mpitrain.sampling.queue import Work
@@ -36,8 +36,14 @@ class Peer(Trainer):
         if session.device.emits_parts:
             self._on_ready = Consumer(self._gradient, self._part_done)
         self.rounds = Rounds(self.state.queue, session.schedule, len(self.members))
-        self.compression = Compression(session)
-        self.exchange = DeltaExchange(session, at_once=not self.in_step)
+        numbers = self.state.local_numbers
+        numbers.setdefault("threshold", options.threshold)
+        device, target = session.device, 0.0 if session.device.phantom else options.target_density
+        self.compressor = Thresholds(
+            *(self.state.local["residual"], numbers, options.bits, options.codec, target, options.clip),
+            *(device.emit, device.host_words),
+        )
+        self.exchange = DeltaExchange(session, self.compressor.wire, at_once=not self.in_step)
         self.save_wanted = False  # at the next meeting, which this rank then calls
         self.report = Totals()
         self.patience = options.patience  # minibatches that may yet be trained on with a full window
@@ -49,16 +55,16 @@ class Peer(Trainer):
 
     def compute(self, work: Work, settings: Settings, emit: bool) -> Entries:
         """A minibatch's gradient into the residual; the entries to send, none unless `emit`."""
-        self.compression.begin(work.count, settings, emit)
+        self.compressor.begin(work.count, self._rate(settings), emit)
         loss = self.session.learner.gradient(self.state.theta, self._gradient, work, self._on_ready)
         require_finite(loss, f"at its minibatch {self.report.minibatches}", self.transport.rank)
-        entries = self.compression.end(self._gradient)
+        entries = self.compressor.end(self._gradient)
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
         return entries
 
     def send(self, entries: Entries, calls: bool = False, of_work: bool = True) -> None:
         """Send the entries of the last minibatch to all; those of a rank without `of_work` are none."""
-        nbytes = self.exchange.send(entries, self.compression.step, self.compression.threshold, calls)
+        nbytes = self.exchange.send(entries, self.compressor.step, self.compressor.threshold, calls)
         self._count(messages=int(of_work), elements=entries.words.size, nbytes=nbytes)
 
     def enter_stage(self, turn: Turn) -> None:
@@ -87,7 +93,7 @@ class Peer(Trainer):
 
     def measure(self) -> None:
         """Bring what a report says of the residual up to date."""
-        self.report = msgspec.structs.replace(self.report, residual=self.compression.norm())
+        self.report = msgspec.structs.replace(self.report, residual=self.compressor.norm())
 
     def keep_records(self) -> None:
         """The master's: counts, evaluation of a copy, all the while receiving."""
@@ -107,7 +113,7 @@ class Peer(Trainer):
         self.save_wanted = True
 
     def _part_done(self, part: slice, gradient: Array) -> None:
-        self.compression.take(part, gradient)
+        self.compressor.take(part, gradient)
         self.exchange.collect()
 
     def _layer_done(self, part: slice) -> None:
@@ -116,11 +122,15 @@ class Peer(Trainer):
     def _count(self, **more: float) -> None:
         report = self.report
         sums = {name: getattr(report, name) + n for name, n in more.items()}
-        self.report = msgspec.structs.replace(report, threshold=self.compression.threshold, **sums)
+        self.report = msgspec.structs.replace(report, threshold=self.compressor.threshold, **sums)
+
+    def _rate(self, settings: Settings) -> float:
+        """The learning rate of sums."""
+        return self.options.rate(self.session.config.training.rate_per, settings.learning_rate, settings.minibatch)
 
     def _warn_of_coarse_steps(self) -> None:
         for number, settings in enumerate(self.session.schedule.all):
-            step = self.compression.step_at(settings)
+            step = self.compressor.step_at(self._rate(settings))
             if step < COARSE:
                 line = f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps"
                 self.session.monitor.warn(line)

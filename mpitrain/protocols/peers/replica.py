@@ -7,13 +7,12 @@ agree after every message on what was applied; and the replica must always be wh
 import struct
 from typing import Any
 
-import numpy as np
 from xxhash import xxh3_64
 
 from mpitrain.checkpoint.state import State
 from mpitrain.compression import digest
-from mpitrain.compression import message as wire_form
-from mpitrain.compression.residual import NO_LEVELS, Entries
+from mpitrain.compression.message import CorruptMessage, WireForm
+from mpitrain.compression.residual import Entries
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.flat import Array, on_host
@@ -23,34 +22,23 @@ TRAILER = struct.Struct("<QQ")
 MODULUS = 1 << 64
 
 
-def capacity(length: int, bits: int = 1) -> int:
-    """Bytes that hold any message with its trailer, for a vector of `length` elements of `bits` bits."""
-    return wire_form.capacity(length, bits) + TRAILER.size
-
-
 class Replica:
-    """Counts and weights of `state`, to which messages of `members` are applied; `rank` is this rank.
+    """Counts and weights of `state`, to which messages of `members` are applied; `rank` is this rank."""
 
-    Elements are of `bits` bits.
-    """
-
-    def __init__(self, state: State, members: list[int], rank: int, device: Cpu = CPU, bits: int = 1) -> None:
-        self._bits, self.rank, self.counts, self.weights = bits, rank, state.beside["counts"], state.theta
+    def __init__(self, state: State, members: list[int], rank: int, wire: WireForm, device: Cpu = CPU) -> None:
+        self._wire, self.rank, self.counts, self.weights = wire, rank, state.beside["counts"], state.theta
         self.sums, self.sequences = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
         self.applied = 0
         self._apply_words = device.apply_words
-        self._words = np.empty(self.counts.size, dtype=np.uint32)
-        self._levels = np.empty_like(self._words) if bits > 1 else NO_LEVELS
         self._phantom, self._start = device.phantom, 0
         self._start, wrong = self._digest()
         if wrong >= 0:
             raise TrainingFailed(f"rank {rank}: weight {wrong} is no multiple of the unit 2^-26")
 
-    def write(self, entries: Entries, step: int, threshold: float, codec: str, calls: bool, out: Array) -> Array:
+    def write(self, entries: Entries, step: int, threshold: float, calls: bool, out: Array) -> Array:
         """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the entries first."""
         number = self.sequences[self.rank] - 1
-        header = wire_form.MessageHeader(self.rank, number, self.counts.size, step, threshold, self._bits)
-        message = wire_form.encode(entries.words, header, codec, out, entries.levels)
+        message = self._wire.encode(entries, self.rank, number, step, threshold, out)
         TRAILER.pack_into(out, message.size, self.sums[self.rank], calls)
         return out[: message.size + TRAILER.size]
 
@@ -65,15 +53,15 @@ class Replica:
         """
         body = message[: -TRAILER.size] if message.size >= TRAILER.size else message[:0]
         try:
-            header, words = wire_form.decode(body, sender, self.counts.size, self._words, self._levels, self._bits)
-        except wire_form.CorruptMessage as error:
+            header, entries = self._wire.decode(body, sender)
+        except CorruptMessage as error:
             raise WireError(f"rank {self.rank}: {error}") from error
         if header.sequence != self.sequences[sender]:
             raise WireError(
                 f"rank {self.rank}: message {header.sequence} from rank {sender}, expected {self.sequences[sender]}: "
                 f"{'one came twice' if header.sequence < self.sequences[sender] else 'some are lost'}"
             )
-        self._apply(Entries(words, self._levels[: words.size]), header.step, sender)
+        self._apply(entries, header.step, sender)
         total, calls = TRAILER.unpack_from(message, body.size)
         if total != self.sums[sender]:
             raise WireError(

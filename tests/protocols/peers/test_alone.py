@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from mpitrain.compression.residual import INDEX, SIGN
-from mpitrain.compression.thresholds import UNIT, adapted, round_threshold
+from mpitrain.compression.thresholds import UNIT, round_threshold
 from mpitrain.errors import TrainingFailed
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.peers.compression import Compression
 
 
 def trained(session_of, *settings: str):
@@ -85,42 +83,6 @@ def test_an_adaptive_threshold_and_clipping_are_at_work(session_of) -> None:
     assert np.abs(state.local["residual"]).max() <= 2.2 * round_threshold(threshold)
 
 
-@pytest.mark.parametrize(("clip", "held"), [(2.0, [1.0, -1.0, 0.25, 0.0, 0.0]), (0.5, [0.25, -0.25, 0.25, 0.0, 0.0])])
-def test_a_residual_is_clipped_while_its_window_is_full(session_of, clip: float, held: list[float]) -> None:
-    """Withheld: ±2.5 and 0.25 to `clip` thresholds of 0.5. Then it is emitted: one threshold out of what exceeds it."""
-    settings = ("algorithm.name=sparse-delta", "algorithm.threshold=0.5", f"algorithm.clip={clip}")
-    session = session_of(Transport(deadline=10.0), *settings)
-    compression, now = Compression(session), session.schedule.all[0]
-    compression.begin(4, now, emit=False)
-    assert compression.end(np.array([0.625, -0.625, 0.0625, 0.0, 0.0])).words.size == 0
-    assert compression.residual.tolist() == held
-    compression.begin(4, now, emit=True)
-    emitted = compression.end(np.zeros(5))
-    assert emitted.words.size == (2 if clip == 2 else 0)
-    assert compression.residual.tolist() == ([0.5, -0.5, 0.25, 0.0, 0.0] if clip == 2 else held)
-
-
-@pytest.mark.parametrize("bits", [1, 4])
-def test_a_gradient_may_come_in_parts(session_of, bits: int) -> None:
-    """From the last to the first; those of another order are taken from the vector at the end. Half of ±1.5 and ±3 is
-    emitted at a threshold of 1, of which an element of 4 bits says three."""
-    settings = ("algorithm.name=sparse-delta", "algorithm.threshold=1.0", f"algorithm.bits={bits}")
-    session = session_of(Transport(deadline=10.0), *settings, "training.minibatch=2")
-    gradient, now = np.array([0.75, 0.25, -1.5, 0.1, 1.5]), session.schedule.all[0]
-    for parts in ([], [(3, 5), (1, 3), (0, 1)], [(3, 5), (0, 1)], [(0, 5)]):
-        session.state.local["residual"][:] = 0
-        compression, vector = Compression(session), gradient.copy()
-        compression.begin(2, now, emit=True)
-        for start, stop in parts:
-            compression.take(slice(start, stop), gradient[start:stop])
-        words, levels = compression.end(vector)
-        assert [int(word & INDEX) for word in words] == [0, 2, 4]
-        assert [bool(word & SIGN) for word in words] == [False, True, False]
-        assert levels.tolist() == ([] if bits == 1 else [1, 3, 3])
-        left = [0.5, 0.5, -2.0, 0.2, 2.0] if bits == 1 else [0.5, 0.5, 0.0, 0.2, 0.0]
-        np.testing.assert_allclose(compression.residual, left, rtol=1e-6)
-
-
 def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:
     """With what may help."""
     with np.errstate(all="ignore"), pytest.raises(TrainingFailed, match="learning_rate"):
@@ -137,15 +99,3 @@ def test_coarse_steps_are_warned_of_once_a_stage(session_of) -> None:
     session.monitor.progress.line = lines.append
     PROTOCOLS["peers"](session)
     assert len(lines) == 1 and "stage 1" in lines[0] and "2^-26" in lines[0]
-
-
-def test_minibatches_whose_entries_are_held_back_count_in_the_density(session_of) -> None:
-    """Two of five elements after three minibatches are 2/15 a minibatch: to this the threshold answers."""
-    settings = ("algorithm.name=sparse-delta", "algorithm.threshold=0.5", "algorithm.target_density=0.25")
-    session = session_of(Transport(deadline=10.0), *settings)
-    compression, now = Compression(session), session.schedule.all[0]
-    for emits in (False, False, True):
-        compression.begin(4, now, emit=emits)
-        found = compression.end(np.array([0.1, -0.1, 0.0, 0.0, 0.0]))
-    assert found.words.size == 2
-    assert session.state.local_numbers["threshold"] == adapted(0.5, 2 / 5 / 3, 0.25)

@@ -9,7 +9,7 @@ from mpitrain.compression import message as wire_form
 from mpitrain.compression.residual import Entries
 from mpitrain.compression.thresholds import round_weights
 from mpitrain.errors import TrainingFailed, WireError
-from mpitrain.protocols.peers.replica import TRAILER, Replica, capacity, odd_ones
+from mpitrain.protocols.peers.replica import TRAILER, Replica, odd_ones
 from mpitrain.sampling.queue import Queue
 
 LENGTH = 1000
@@ -20,7 +20,7 @@ def replica(rank: int, length: int = LENGTH, bits: int = 1) -> Replica:
     theta = np.random.default_rng(1).standard_normal(length).astype(np.float32)
     state = State(theta, Queue(1, 1), beside={"counts": np.empty(length, np.int32)})
     round_weights(theta, state.beside["counts"])
-    return Replica(state, [0, 1, 2], rank, bits=bits)
+    return Replica(state, [0, 1, 2], rank, wire_form.WireForm(length, bits, "auto"))
 
 
 def words(*elements: int) -> np.ndarray:
@@ -30,10 +30,10 @@ def words(*elements: int) -> np.ndarray:
 
 def sent(sender: Replica, elements: np.ndarray, step: int = 100, levels: list[int] | None = None) -> np.ndarray:
     """A message as it goes over the wire."""
-    out = np.empty(capacity(sender.counts.size, 32), np.uint8)
+    out = np.empty(wire_form.capacity(sender.counts.size, 32) + TRAILER.size, np.uint8)
     entries = Entries(elements, np.array(levels or [], np.uint32))
     sender.apply_own(entries, step)
-    return sender.write(entries, step, 1.0, "auto", False, out).copy()
+    return sender.write(entries, step, 1.0, False, out).copy()
 
 
 def test_any_order_of_senders_gives_the_same_bits() -> None:

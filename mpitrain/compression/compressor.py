@@ -1,0 +1,222 @@
+"""Compressors: what has not been sent lies in a residual; entries are taken out of it, and go into messages.
+
+Every compressor conserves: what was put in, and is not in the residual, is the `amounts` of the entries that left it.
+Their caller keeps the residual, which a checkpoint holds, and says at the beginning of each vector what it counts.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from math import inf
+
+import numpy as np
+
+from mpitrain.compression import digest, replica
+from mpitrain.compression import thresholds as rule
+from mpitrain.compression.message import WireForm
+from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries, accumulate
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array
+
+#: Makes memory for so many words.
+Memory = Callable[[int], Array]
+
+
+def host_words(size: int) -> Array:
+    """Uninitialised, in host memory."""
+    return np.empty(size, np.uint32)
+
+
+class Compressor:
+    """Takes entries out of a `residual`, float [n]; `wire` makes messages of them.
+
+    Of the last entries, `threshold` is what one of level 1 takes out of the residual, or what they exceeded, and `step`
+    by how many units it moves an integer weight.
+    """
+
+    def __init__(self, residual: Array, bits: int = 1, codec: str = "auto", memory: Memory = host_words) -> None:
+        self.residual, self.bits = residual, bits
+        self.wire = WireForm(residual.size, bits, codec)
+        self._words = memory(residual.size)
+        self._levels = memory(residual.size) if bits > 1 else NO_LEVELS
+        self.threshold, self.step = 1.0, 1
+
+    def begin(self, scale: float, rate: float, emit: bool) -> None:
+        """Begin a vector that counts `scale` times, at a learning rate of sums, whose entries are sent if `emit`."""
+        raise NotImplementedError
+
+    def take(self, part: slice, values: Array) -> None:
+        """Add a part of the vector to the residual, while it is in cache; others are left for `end`."""
+
+    def end(self, values: Array) -> Entries:
+        """Add what of the vector was not taken; the entries to send, none unless they are to be sent.
+
+        Raises TrainingFailed when an element is not finite.
+        """
+        raise NotImplementedError
+
+    def amounts(self, entries: Entries) -> Array:
+        """What the last entries have taken out of the residual, float64 [k]."""
+        levels = entries.levels if entries.levels.size else np.ones(entries.words.size)
+        return np.where(entries.words & SIGN, -1.0, 1.0) * levels * self._quantum
+
+    @property
+    def nothing(self) -> Entries:
+        """No entries."""
+        return Entries(self._words[:0])
+
+    def norm(self) -> float:
+        """‖residual‖."""
+        return float(np.sqrt(np.dot(self.residual, self.residual)))
+
+    @property
+    def _quantum(self) -> float:
+        return self.threshold
+
+
+class Thresholds(Compressor):
+    """What exceeds a threshold, fixed or adapted to a target density (Strom 2015, §2.4 and 2.5).
+
+    The threshold of the next vector, before it is rounded, is `numbers["threshold"]`, which a checkpoint holds. `clip`
+    bounds the residual, in thresholds; 0: it is not bounded. `emit` is `residual.accumulate` on the residual's device.
+    """
+
+    def __init__(
+        self,
+        residual: Array,
+        numbers: dict[str, float],
+        bits: int = 1,
+        codec: str = "auto",
+        target_density: float = 0.0,
+        clip: float = 0.0,
+        emit: Callable[..., int] = accumulate,
+        memory: Memory = host_words,
+    ) -> None:
+        super().__init__(residual, bits, codec, memory)
+        self._numbers, self._target, self._clip = numbers, target_density, clip
+        self._emit = partial(emit, greatest=rule.greatest_level(bits))
+        self._since_last = 0
+        self._rate = self._unit = 0.0
+        self.threshold = rule.round_threshold(numbers["threshold"])
+
+    def begin(self, scale: float, rate: float, emit: bool) -> None:
+        threshold = rule.round_threshold(self._numbers["threshold"])
+        if (rate, threshold) != (self._rate, self.threshold):
+            self.step = self.step_at(rate)
+            self._rate, self.threshold = rate, threshold
+            if self.bits == rule.UNQUANTISED:
+                self.step, self._unit = 1, rule.unit_quantum(rate)
+        self._scale, self._emits = float(scale), emit
+        self._left, self._counts, self._fault = self.residual.size, list[tuple[int, int]](), ""
+
+    def take(self, part: slice, values: Array) -> None:
+        if part.stop != self._left or self._fault:  # only a part that ends where the last one began
+            return
+        try:
+            count = self._emit(
+                self.residual[part],
+                values,
+                self._words[part],
+                levels=self._levels[part],
+                scale=self._scale,
+                threshold=self.threshold if self._emits else inf,
+                limit=self._clip * self.threshold or inf,
+                quantum=self._unit,
+                first=part.start,
+            )
+        except TrainingFailed as error:
+            self._fault = str(error)  # the loss may say more
+            return
+        self._left = part.start
+        self._counts.append((part.start, count))
+
+    def end(self, values: Array) -> Entries:
+        if self._left:
+            self.take(slice(0, self._left), values[: self._left])
+        if self._fault:
+            raise TrainingFailed(f"{self._fault}; a smaller training.learning_rate may help")
+        count = 0
+        for start, found in reversed(self._counts):  # each part's words are where the part is; those before it are less
+            for array in (self._words, self._levels):
+                array[count : count + found] = array[start : start + found]
+            count += found
+        self._since_last += 1
+        if self._emits:
+            self._adapt(count)
+        return Entries(self._words[:count], self._levels[:count])
+
+    def step_at(self, rate: float) -> int:
+        """By how many units an entry of level 1 moves a weight at this learning rate of sums."""
+        with warnings.catch_warnings():  # said once for all ranks by the first
+            warnings.simplefilter("ignore")
+            return rule.integer_step(rate, rule.round_threshold(self._numbers["threshold"]))
+
+    @property
+    def _quantum(self) -> float:
+        return self._unit or self.threshold
+
+    def _adapt(self, count: int) -> None:
+        if self._target:
+            density = count / self.residual.size / self._since_last
+            least = rule.least_threshold(self._rate)
+            self._numbers["threshold"] = rule.adapted(self._numbers["threshold"], density, self._target, least=least)
+        self._since_last = 0
+
+
+class LargestOfChunks(Compressor):
+    """The largest element, or the `most` largest, of every chunk of neighbours.
+
+    With b bits an entry's level is the nearest multiple, up to 2^(b − 1), of the largest element ÷ 2^(b − 1), and 1 at
+    the least; with one bit, all that are sent are said to be of the mean size of these.
+    """
+
+    def __init__(self, residual: Array, chunk: int, most: int = 1, bits: int = 1, codec: str = "auto") -> None:
+        super().__init__(residual, bits, codec)
+        self._chunk, self._most = chunk, most
+
+    def begin(self, scale: float, rate: float, emit: bool) -> None:
+        self._scale, self._emits = scale, emit
+
+    def end(self, values: Array) -> Entries:
+        np.add(self.residual, np.multiply(values, self._scale, dtype=self.residual.dtype), out=self.residual)
+        sizes = np.abs(self.residual)
+        if not np.isfinite(sizes.sum()):
+            raise TrainingFailed("an element of the residual is not finite: training has diverged")
+        chosen = self._largest(sizes) if self._emits else np.empty(0, np.int64)
+        if not chosen.size:
+            return self.nothing
+        greatest = rule.greatest_level(self.bits)
+        unit = sizes[chosen].max() / greatest if self.bits > 1 else sizes[chosen].mean()
+        self.threshold = rule.round_threshold(float(unit))
+        levels = np.clip(np.rint(sizes[chosen] / self.threshold), 1, greatest).astype(np.uint32)
+        negative = self.residual[chosen] < 0
+        self._words[: chosen.size] = chosen.astype(np.uint32) | np.where(negative, SIGN, np.uint32(0))
+        if self.bits > 1:
+            self._levels[: chosen.size] = levels
+        entries = Entries(self._words[: chosen.size], self._levels[: chosen.size])
+        self.residual[chosen] -= self.amounts(entries).astype(self.residual.dtype)
+        return entries
+
+    def _largest(self, sizes: Array) -> Array:
+        """Their places, ascending; none where a chunk has nothing."""
+        whole = np.zeros(-(-sizes.size // self._chunk) * self._chunk, sizes.dtype)
+        whole[: sizes.size] = sizes
+        rows = whole.reshape(-1, self._chunk)
+        places = np.argpartition(rows, -self._most, axis=1)[:, -self._most :]
+        found = np.sort((places + self._chunk * np.arange(len(rows))[:, None]).reshape(-1))
+        return found[whole[found] > 0]
+
+
+def warm(codec: str, bits: int, dtype: np.dtype) -> None:
+    """An exchange of a few elements, dense and sparse, so that every compiled loop lies in the on-disk cache."""
+    for size in (4, 100):
+        residual, words, wire = np.zeros(size, dtype), np.empty(size, np.uint32), WireForm(size, bits, codec)
+        levels = np.empty_like(words) if bits > 1 else NO_LEVELS
+        gradient = np.where(np.arange(size) == 1, 2, 0).astype(dtype)
+        count = accumulate(residual, gradient, words, scale=1.0, threshold=1.0, levels=levels)
+        entries = Entries(words[:count], levels[:count])
+        _, decoded = wire.decode(wire.encode(entries, 0, 0, 1, 1.0, np.empty(wire.capacity, np.uint8)), 0)
+        counts = np.zeros(size, np.int32)
+        replica.apply(decoded.words, 1, counts, residual, decoded.levels)
+        digest.of_words(decoded.words, 1, decoded.levels)
+        digest.of_replica(counts, residual)
