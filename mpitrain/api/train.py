@@ -36,7 +36,7 @@ from mpitrain.mpi import Transport, library
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.recording import recorder as event_recorder
 from mpitrain.mpi.witness import Witness
-from mpitrain.mpi.witnessed import WitnessedStop, WitnessedTransport
+from mpitrain.mpi.witnessed import WitnessedStop
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
@@ -99,7 +99,7 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
     _compile(transport, corpus, network, config, device)
     witness = _witness(transport, config, options, None if lease is None else lease.folder)
     if witness is not None:
-        transport, stop = WitnessedTransport(transport, witness), WitnessedStop(stop, witness)
+        transport, stop = transport.witnessed(witness), WitnessedStop(stop, witness)
     session = new_session(transport, config, device, corpus, network, stop, witness)
     agreed(transport, lambda: require_same_model(session), "the model", calls_mpi=True)
     monitor = agreed(transport, lambda: open_run_folder(session, lease, options.checkpoint), "the run folder")

@@ -11,6 +11,8 @@ from mpitrain.mpi.communicator import Communicator
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.messages import Messages
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
+from mpitrain.mpi.witness import Witness
+from mpitrain.mpi.witnessed import WitnessedCommunicator
 
 
 class Transport(Messages, Collectives):
@@ -32,6 +34,12 @@ class Transport(Messages, Collectives):
         duplicate.numbers = itertools.count()
         duplicate.carrier = self.carrier.duplicate(duplicate)
         return duplicate
+
+    def witnessed(self, witness: Witness) -> "Transport":
+        """The same ranks, clock and counts, whose looks and tests have a witness."""
+        witnessed = copy.copy(self)
+        witnessed.comm = WitnessedCommunicator(self.comm, witness)
+        return witnessed
 
     def split(self, color: int) -> Communicator:
         """A communicator of the ranks with one colour. Collective, blocks."""

@@ -8,27 +8,8 @@ from collections.abc import Sequence
 
 from mpitrain.mpi.communicator import Communicator, Matched, Receive, Request
 from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace
-from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.witness import Witness
 from mpitrain.signals import Stop
-
-
-class WitnessedTransport(Transport):
-    """A transport whose looks and tests have a witness."""
-
-    def __init__(self, transport: Transport, witness: Witness) -> None:
-        vars(self).update(vars(transport))
-        self.comm = WitnessedCommunicator(transport.comm, witness)
-
-    def wait(
-        self,
-        request: Request,
-        what: str,
-        whom: Sequence[int] | None = None,
-        nbytes: int | None = None,
-    ) -> None:
-        plain = request.plain if isinstance(request, WitnessedRequest) else request
-        super().wait(plain, what, whom, nbytes)
 
 
 class WitnessedStop(Stop):
