@@ -164,7 +164,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return None
 
     @property
-    def group(self) -> int:
+    def samples_of_chunks(self) -> int:
         """The samples of those chunks; 0 if there are none."""
         return prod(self.chunked or (0,))
 

@@ -245,7 +245,7 @@ class Straight:
         def give(worker: int) -> None:
             settings = self.schedule.at(now.position)
             most = settings.minibatch * options.most
-            if options.group:
+            if options.samples_of_chunks:
                 given = stock.pop(worker, None) or self._hand_out(now, self._left_of_group(now), now.position)
                 if given is not None and given.count > most:
                     stock[worker] = Piece(given.begin + most, given.end)
@@ -306,7 +306,7 @@ class Straight:
 
     def _left_of_group(self, now: Start) -> int:
         start = (now.again[0].begin if now.again else now.position) % self.corpus.samples
-        return int(min(self.options.group - start % self.options.group, self.corpus.samples - start))
+        return int(min(self.options.samples_of_chunks - start % self.options.samples_of_chunks, self.corpus.samples - start))
 
     # ---- a centre that only adds
 
@@ -342,7 +342,7 @@ class Straight:
         """The minibatches that a worker takes for itself, with chunks as many as these hold."""
         works = list[Piece]()
         active = self.schedule.at(position).workers
-        inside, group, samples = False, self.options.group, self.corpus.samples
+        inside, group, samples = False, self.options.samples_of_chunks, self.corpus.samples
         while (inside or len(works) < self.options.tau - has) and (active is None or worker < active):
             piece = self.next(position)
             if piece is None:

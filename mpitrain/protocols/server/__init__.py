@@ -87,7 +87,7 @@ def _add(session: Session, how: str) -> Centre:
     number = workers.index(transport.rank) if transport.rank != master else -1
     worker = AddingWorker(session, link, number, workers) if number >= 0 else None
     queue, first = take_up(session, worker)
-    source = Source(queue, session.schedule, options.period, options.group)
+    source = Source(queue, session.schedule, options.period, options.samples_of_chunks)
     centre: Centre
     if how == "one-sided":
         ranks = session.members if options.sharded else [master]

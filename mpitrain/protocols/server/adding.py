@@ -69,7 +69,7 @@ class AddingWorker(Loop[Work]):
         self.options = session.config.algorithm
         self.in_order = self.options.in_order and len(workers) > 1
         # Only workers with chunks of their own can still have samples when another one has none.
-        self._lookers = len(workers) if self.options.group else 0
+        self._lookers = len(workers) if self.options.samples_of_chunks else 0
         theta = state.theta
         x = theta
         if self.options.starts_apart:

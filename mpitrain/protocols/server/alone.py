@@ -32,7 +32,7 @@ def adding(session: Session) -> None:
     link = OwnLink(session, session.members[0])
     worker = AddingWorker(session, link, 0, session.members)
     queue, _ = take_up(session, worker)
-    source = Source(queue, session.schedule, worker.options.period, worker.options.group)
+    source = Source(queue, session.schedule, worker.options.period, worker.options.samples_of_chunks)
     centre = LocalCentre(session.state.theta, source, session.device)
     centre.put(session.state.theta)
     link.master_here = OwnMaster(session, centre, worker, queue)

@@ -127,9 +127,9 @@ class MergingMaster(Master):
     def _next_work(self, worker: int, minibatch: int, left: int) -> Work | None:
         """The next samples for a worker: from the queue, of which it has whole chunks to itself if there are any."""
         queue, most = self.state.queue, self.options.most
-        if not self.options.group:
+        if not self.options.samples_of_chunks:
             return queue.next(minibatch, most, left)
-        stock = self.stocks.pop(worker, None) or queue.next_of_group(self.options.group, left)
+        stock = self.stocks.pop(worker, None) or queue.next_of_group(self.options.samples_of_chunks, left)
         if stock is None:
             return None
         work = replace(stock, count=min(stock.count, minibatch * most), minibatch=minibatch)
@@ -138,7 +138,7 @@ class MergingMaster(Master):
 
     def _take_back(self, worker: int, rest: Work) -> None:
         """Keep for a worker what it has not used of its own chunks; other samples go back to the queue."""
-        if not self.options.group:
+        if not self.options.samples_of_chunks:
             self.state.queue.give_back(rest)
             return
         stock = self.stocks.pop(worker, None)  # begins where `rest` ends
