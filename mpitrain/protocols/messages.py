@@ -50,7 +50,6 @@ class Gradient(Message, frozen=True):
     work: Work  # the samples it is over
     minibatches: Count = 0
     loss: float = 0.0  # summed over samples; not finite where the gradient is not
-    zeros: Finite = 0.0  # mean share of exact zeros in the minibatches' gradients
     nbytes: Count = 0
     checksum: Count = 0
 

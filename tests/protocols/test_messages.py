@@ -104,9 +104,8 @@ def test_a_message_under_another_tag_is_seen(case: tuple[Channel[Any], Envelope[
 def test_a_number_that_is_not_finite_is_seen(number: float) -> None:
     """But for the loss of a gradient, which the server refuses by itself; NumPy's numbers travel as plain ones."""
     work = Work(0, 0, 8, 8)
-    for bad in (pack(Gradient(0, work, zeros=number)), pack(Gradient(0, work), traffic=number)):
-        with pytest.raises(WireError, match="rank 1"):
-            TO_MASTER.unpack(bad, 1)
+    with pytest.raises(WireError, match="rank 1"):
+        TO_MASTER.unpack(pack(Gradient(0, work), traffic=number), 1)
     loss: Any = np.float64(number)
     received = TO_MASTER.unpack(pack(Gradient(0, work, loss=loss)), 1).message
     assert isinstance(received, Gradient) and str(received.loss) == str(number)
