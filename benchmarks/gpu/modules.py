@@ -21,7 +21,6 @@ import numpy as np
 from steps import Step, compare
 
 from mpitrain.algorithms.optimizers import Descent, Sgd
-from mpitrain.config import RunOptions
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, block_pairs
@@ -124,7 +123,7 @@ def main() -> int:
     parser.add_argument("--side", type=int, default=8192, help="of a matrix that keeps the GPU busy")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    device = choose(RunOptions(device="gpu", matmul=options.matmul), 0)
+    device = choose("gpu", options.matmul, 0)
     try:
         missing = torch_start.without_cuda("modules.py")
     except BadInput as error:

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from mpitrain.algorithms.optimizers.sgd import classical
-from mpitrain.config import RunOptions
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.models import torch_start
@@ -123,7 +122,7 @@ def main() -> None:
     parser.add_argument("--minibatch", type=int, default=0, help="instead of the case's own")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    device = choose(RunOptions(device="gpu", matmul=options.matmul), 0)
+    device = choose("gpu", options.matmul, 0)
     print(device)
     results: list[dict[str, Any]] = []
     report = {"device": str(device), "matmul": options.matmul, "steps": results}

@@ -46,7 +46,7 @@ def main(name: str, steps: int = 30) -> None:
     )
     abort_on_exception()  # again: PyTorch's own hook would swallow the message
     stepper, plain = stepper_of(transport, name), DistributedDataParallel(MODULES[name]())
-    stepper.eta = RATE
+    stepper.learning_rate = RATE
     optimizer, corpus = torch.optim.SGD(plain.parameters(), lr=RATE), Random(SHARE * transport.size)
     own = slice(SHARE * transport.rank, SHARE * (transport.rank + 1))
     x, targets = (tensor[own] for tensor in corpus.tensors())

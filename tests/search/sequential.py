@@ -306,7 +306,8 @@ class Straight:
 
     def _left_of_group(self, now: Start) -> int:
         start = (now.again[0].begin if now.again else now.position) % self.corpus.samples
-        return int(min(self.options.samples_of_chunks - start % self.options.samples_of_chunks, self.corpus.samples - start))
+        group = self.options.samples_of_chunks
+        return int(min(group - start % group, self.corpus.samples - start))
 
     # ---- a centre that only adds
 

@@ -30,9 +30,11 @@ class FileArrays(NamedTuple):
 
     def require(self, name: str) -> FileArray:
         """The array of that name. Raises BadInput naming the file and the arrays that it has."""
-        if name not in self.names:
-            raise BadInput(f"{self.path}: has no array {name}, but {', '.join(sorted(self.names)) or 'none'}")
-        return self.read(name)
+        try:
+            return self.read(name)
+        except KeyError:
+            known = ", ".join(sorted(self.names)) or "none"
+            raise BadInput(f"{self.path}: has no array {name}, but {known}") from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpitrain.mpi.communicator import Pace
 from mpitrain.mpi.waiting import Traffic
 from mpitrain.protocols.server.versioned import HEADER, RemoteMemory, SharedMemory
 
@@ -48,7 +49,7 @@ class Memory:
 @pytest.mark.parametrize("kind", [SharedMemory, RemoteMemory])
 def test_a_reader_has_a_barrier_before_and_after_the_vector(kind: Any) -> None:
     """Version, barrier, Θ, barrier, version."""
-    runtime = SimpleNamespace(pace=None)
+    runtime = SimpleNamespace(pace=Pace())
     segments = {"shared_segments": Memory, "remote_segments": Memory}
     transport = SimpleNamespace(rank=0, traffic=Traffic(), runtime=runtime, **segments)
     memory = kind(transport, 4, np.dtype(np.float32), 0)
