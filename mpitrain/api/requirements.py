@@ -69,9 +69,11 @@ def require_memory(config: Config, network: Model, corpus: Corpus, simulated: in
             f"{large} has {size:,} parameters; with their gradient they take "
             f"{2 * size * itemsize / 1e9:,.0f} GB, this node has {there / 1e9:,.0f} GB"
         )
+    if not simulated:
+        return
     count, activations = config.algorithm.vectors(), activations_of(config, network, simulated)
     needed = simulated * (count * size + activations) * itemsize + corpus.held_bytes
-    if simulated and needed > there:
+    if needed > there:
         raise BadInput(
             f"--ranks {simulated}: need at least {needed / 1e9:,.1f} GB, this machine has {there / 1e9:,.1f} GB: each "
             f"rank {count} vectors of {size:,} parameters and {activations:,} activations of its minibatch, {itemsize} "
