@@ -76,7 +76,7 @@ def made(make: Callable[[int], object], seed: int, name: str, example: torch.Ten
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             with torch.no_grad():
                 module(example)
-    _require_plain(module, name)
+    require_plain(module, name)
     return module
 
 
@@ -189,7 +189,7 @@ def _batch(model: Examined) -> Batch:
     return Batch(*map(model.place.put, batch))
 
 
-def _require_plain(module: torch.nn.Module, name: str) -> None:
+def require_plain(module: torch.nn.Module, name: str) -> None:
     """Raise BadInput naming the parameter or layer that flat vectors cannot hold."""
     places: dict[int, str] = {}
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())

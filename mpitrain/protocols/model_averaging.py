@@ -5,14 +5,15 @@ while a gradient is computed, or between two steps. What is summed and what beco
 (`algorithms.roles.AveragingRule`).
 """
 
-from typing import Any
-
 import msgspec
 import numpy as np
 
-from mpitrain.checkpoint.state import Numbers, checked
+from mpitrain.algorithms.roles import AveragingRule
+from mpitrain.checkpoint.state import Numbers, Vectors, checked
 from mpitrain.flat import Array, block_of, block_pairs, block_slices
 from mpitrain.models.model import Consumer
+from mpitrain.mpi.collectives import CountedCollectives
+from mpitrain.mpi.communicator import Request
 from mpitrain.sampling.queue import Natural, Work
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
@@ -26,6 +27,42 @@ def run(session: Session) -> None:
     session.state.to_device(session.device.to_device)
     session.say_exchange("allreduce" if len(session.members) > 1 else "none")
     AveragingStepper(session).train()
+
+
+class CommonCentre:
+    """The centre that `ranks` ranks hold alike, and the sums over them by which it moves as their `rule` says.
+
+    `vectors` are the centre's, by name.
+    """
+
+    def __init__(self, transport: CountedCollectives, rule: AveragingRule, vectors: Vectors, ranks: int) -> None:
+        self._transport, self._rule, self._vectors, self._ranks = transport, rule, vectors, ranks
+        self._sums: list[tuple[list[Request], slice]] = []
+
+    def start(self, eta: float, t: int) -> None:
+        """Set the sums of an exchange on their way, at the learning rate `eta` and the step t."""
+        theta = self._vectors["theta"]
+        self._rule.begin(eta, self._ranks)
+        for piece in block_slices(slice(0, theta.size), PIECE):
+            for b in block_slices(piece, block_of(theta)):
+                self._rule.offer(b, theta[b], t)
+            starts = self._rule.summed if self._ranks > 1 else []
+            self._sums.append(([self._transport.start_sum(vector[piece]) for vector in starts], piece))
+
+    def progress(self) -> None:
+        """Let the sums advance."""
+        for requests, _ in self._sums:
+            for request in requests:
+                request.Test()
+
+    def end(self) -> None:
+        """Wait for the sums, piece by piece, and move the centre by them."""
+        for requests, piece in self._sums:
+            for request in requests:
+                self._transport.wait(request, "the other ranks' parameters")
+            for b in block_slices(piece, block_of(self._vectors["theta"])):
+                self._rule.take(b, {name: vector[b] for name, vector in self._vectors.items()}, self._ranks)
+        self._sums.clear()
 
 
 class AveragingPast(msgspec.Struct, frozen=True):
@@ -47,13 +84,14 @@ class AveragingStepper(Together):
         seed, x = session.config.initial_seed, self.state.theta
         if self.options.starts_apart:
             x = session.device.to_device(session.network.initial(seed + 1 + self.part, x.dtype))
-        self.worker = self.options.averaging(x, self.state.vectors(), len(self.ranks), session.device.fast)
+        vectors = self.state.vectors()
+        self.worker = self.options.averaging(x, vectors, len(self.ranks), session.device.fast)
+        self.centre = CommonCentre(self.transport, self.worker, vectors, len(self.ranks))
         self.state.local = self.worker.vectors
         self.t = 0
         self.since = 0  # steps since the last exchange
         self.learning_rate = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)
         self._g = np.empty_like(x)
-        self._sums: list[tuple[list[Any], slice]] = []
         self._small = np.zeros(4)
         self._take_up()
 
@@ -62,7 +100,7 @@ class AveragingStepper(Together):
         super().train()
         if self.since and not self.worker.overlaps and not self.stopping:
             self.worker.shorten(self.since)
-            self._start_exchange(self.options.own_rate(self.learning_rate, self.t))
+            self.centre.start(self.options.own_rate(self.learning_rate, self.t), self.t)
             self._end_exchange()
             self._note_numbers()
 
@@ -79,12 +117,12 @@ class AveragingStepper(Together):
         eta = self.options.own_rate(self.learning_rate, self.t)
         exchange = worker.due(self.t)
         if exchange and worker.overlaps:
-            self._start_exchange(eta)
+            self.centre.start(eta, self.t)
 
         def update(part: slice, gradient: Array) -> None:
             for b, g in block_pairs(part, gradient):
                 worker.step(b, g, eta, self.t, exchange)
-            self._progress()
+            self.centre.progress()
 
         loss = 0.0
         if share.count:
@@ -93,7 +131,7 @@ class AveragingStepper(Together):
             self._g.fill(0)
             update(slice(0, self._g.size), self._g)
         if exchange and not worker.overlaps:
-            self._start_exchange(eta)
+            self.centre.start(eta, self.t)
         if exchange:
             self._end_exchange()
         self._small[:] = loss, share.count, self.session.stop.flag, self.session.monitor.save_due()
@@ -105,30 +143,8 @@ class AveragingStepper(Together):
         self.state.index += 1
         return mean
 
-    def _start_exchange(self, eta: float) -> None:
-        """Set the sums over the ranks on their way."""
-        theta = self.state.theta
-        self.worker.begin(eta, len(self.ranks))
-        for piece in block_slices(slice(0, theta.size), PIECE):
-            for b in block_slices(piece, block_of(theta)):
-                self.worker.offer(b, theta[b], self.t)
-            starts = self.worker.summed if len(self.ranks) > 1 else []
-            self._sums.append(([self.transport.start_sum(vector[piece]) for vector in starts], piece))
-
-    def _progress(self) -> None:
-        for requests, _ in self._sums:
-            for request in requests:
-                request.Test()
-
     def _end_exchange(self) -> None:
-        """Wait for the sums, piece by piece, and move the centre by them."""
-        vectors = self.state.vectors()
-        for requests, piece in self._sums:
-            for request in requests:
-                self.transport.wait(request, "the other ranks' parameters")
-            for b in block_slices(piece, block_of(self.state.theta)):
-                self.worker.take(b, {name: vector[b] for name, vector in vectors.items()}, len(self.ranks))
-        self._sums.clear()
+        self.centre.end()
         self.since = 0
 
     def _take_up(self) -> None:
