@@ -1,6 +1,7 @@
 """mpitrain: distributed SGD over MPI with the algorithms of five papers (README.md names them).
 
-`mpitrain.train` and `mpitrain.load` are for programs and notebooks; the command line is `python -m mpitrain`.
+`mpitrain.train`, `mpitrain.load` and `mpitrain.distribute` are for programs and notebooks; the command line is
+`python -m mpitrain`.
 """
 
 from pathlib import Path
@@ -8,6 +9,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mpitrain.api.loop import distribute as distribute
     from mpitrain.api.python import Trained as Trained
     from mpitrain.api.python import load as load
     from mpitrain.api.python import train as train
@@ -21,6 +23,8 @@ if not Path(__file__).with_name("kernels").is_dir():
 
 def __getattr__(name: str) -> object:
     """Load what Python uses when it is used: the command line needs none of it."""
+    if name == "distribute":
+        return resolve_name("mpitrain.api.loop:distribute")
     if name in ("Trained", "load", "train"):
         return resolve_name(f"mpitrain.api.python:{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

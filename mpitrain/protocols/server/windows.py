@@ -21,12 +21,12 @@ PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so
 
 class WindowCentre(Centre):
     """One-sided, with a share on each of `ranks`, the master first. Every rank has one, with both faces; `number` is
-    this worker's. Collective to make and to close."""
+    this worker's; without a `source` there is nothing to claim. Collective to make and to close."""
 
     poll_interval, polls_when_idle = PATIENCE, 10
 
     def __init__(
-        self, transport: Transport, ranks: list[int], size: int, dtype: np.dtype, source: Source, number: int = 0
+        self, transport: Transport, ranks: list[int], size: int, dtype: np.dtype, source: Source | None, number: int = 0
     ) -> None:
         self._transport, self._source, self._number = transport, source, number
         self._master, self._itemsize = ranks[0], dtype.itemsize
@@ -43,6 +43,7 @@ class WindowCentre(Centre):
     # ---- a worker's
 
     def claim(self, has: int = 0) -> Claimed:
+        assert self._source is not None
         place = self.place()
         while True:
             claimed, after = self._source.claim(place, self._number, has)

@@ -1,0 +1,138 @@
+"""The gradient of all ranks in place of a rank's own, once backward returns (`allreduce`)."""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from mpitrain.api.loop.attendance import Attendance
+from mpitrain.api.loop.method import Handed, Method, Roll
+from mpitrain.api.loop.module import FlatModule
+from mpitrain.errors import BadInput, named
+from mpitrain.models.torch_binding import parts
+from mpitrain.mpi import Transport
+from mpitrain.training.buckets import Buckets, elements
+
+
+class Gradients(Method):
+    """Sums the gradients over the ranks, weighted by their samples, while backward goes on.
+
+    After it every `p.grad` is a view of one vector, before whose parameters stand as many flags: which parameters some
+    rank has used.
+    """
+
+    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, bucket_mb: float) -> None:
+        super().__init__(transport, flat, attendance)
+        flat.bind(flat.vector())
+        count = len(flat.parameters)
+        self._sum = np.zeros(count + flat.x.size, flat.x.dtype)
+        self._used, gradient = self._sum[:count], torch.from_numpy(self._sum[count:])
+        self._views = list(flat.layout.views(gradient).values())
+        self._parts = [(slice(part.start + count, part.stop + count), inside) for part, inside in parts(flat.layout)]
+        size = elements(bucket_mb, self._sum)
+        sums = transport.duplicate()  # apart from all else: a rank may leave one out, which the roll finds
+        self._buckets = Buckets(size, lambda part: sums.start_sum(self._sum[part]))
+        self._roll = Roll(transport)
+        self._rolling = self._running = self._held = False
+        self.accumulating = False
+        self._t = self._sums = self._samples = self._together = 0
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(partial(self._ready, number))
+            for number, p in enumerate(flat.parameters)
+        ]
+
+    def before(self, batch: Handed) -> None:
+        if not self._held:
+            self._samples = self._together = 0
+        self._samples, self._together = self._samples + batch.samples, self._together + batch.together
+        self._t = batch.t
+        self._roll.start(count=self._sums)
+        self._rolling = True
+
+    def after(self, batch: Handed) -> None:
+        self._end_roll()
+
+    def finish(self, t: int) -> None:
+        self._roll.start(leaving=True, count=self._sums)
+        self._require_alike(self._roll.end(t, "the end of the loop"))
+        for hook in self._hooks:
+            hook.remove()
+
+    def _end_roll(self) -> None:
+        if self._rolling:
+            self._rolling = False
+            self._require_alike(self._roll.end(self._t, "the other ranks' next batch"))
+
+    def _require_alike(self, sums: list[int]) -> None:
+        if fewer := [rank for rank, count in enumerate(sums) if count < max(sums)]:
+            self._roll.refuse(
+                f"{named(fewer)} called backward less often than the others: all sum each gradient", fewer
+            )
+
+    # ---- in backward
+
+    def _ready(self, number: int, p: torch.nn.Parameter) -> None:
+        self._held = self.accumulating
+        if self.accumulating or self.ranks == 1:
+            return
+        if not self._running:
+            self._begin()
+        if p.grad is not None and p.grad.layout is not torch.strided:
+            raise BadInput(
+                f"model: {self.flat.names[number]} has a sparse gradient; sums over the ranks are of whole ones"
+            )
+        self._final[number] = True
+        self._report()
+
+    def _begin(self) -> None:
+        if not self._together:
+            raise BadInput("backward: of no batch that ranks.share has handed out")
+        self._running, self._next = True, 0
+        self._final = [False] * len(self._views)
+        self._used[:] = 0
+        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _report(self, rest: bool = False) -> None:
+        """Add the parts whose turn it is, last ones first, which is the same order on all ranks."""
+        while self._next < len(self._parts):
+            part, inside = self._parts[self._next]
+            if not rest and not all(self._final[number] for number in inside):
+                return
+            self._next += 1
+            for number in inside:
+                self._take(number)
+            with self.attendance:
+                self._buckets.add(part)
+
+    def _take(self, number: int) -> None:
+        """Move a gradient to its place, times this rank's weight if those of the ranks differ."""
+        p, place = self.flat.parameters[number], self._views[number]
+        if p.grad is None:
+            place.zero_()
+            return
+        self._used[number] = 1
+        if p.grad.data_ptr() != place.data_ptr():
+            place.copy_(p.grad)
+        if not self._equal:
+            place.mul_(self._samples / self._together)
+        p.grad = place
+
+    @property
+    def _equal(self) -> bool:
+        return self._samples * self.ranks == self._together
+
+    def _end(self) -> None:
+        """Backward has ended on this rank: wait for the others."""
+        self._running = False
+        self._report(rest=True)
+        with self.attendance:
+            self._buckets.add(slice(0, len(self._used)))
+            started = list(self._buckets.drain())
+            self._end_roll()
+            for request, part in started:
+                self.transport.wait(request, "the other ranks' gradients")
+                if self._equal:
+                    np.multiply(self._sum[part], 1.0 / self.ranks, out=self._sum[part])
+        for p, place, used in zip(self.flat.parameters, self._views, self._used, strict=True):
+            p.grad = place if used else None
+        self._sums += 1

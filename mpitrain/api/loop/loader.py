@@ -1,0 +1,99 @@
+"""A loader's batches, shared out: each sample of an epoch comes once over all ranks, and all have as many batches."""
+
+from collections.abc import Iterable, Iterator, Sized
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from mpitrain.data.sampler import epoch_indices
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+from mpitrain.sampling.queue import Work
+from mpitrain.sampling.rng import stream, undisturbed
+
+#: What of a loader stays as it is when it is made anew with other batches.
+KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
+
+
+class Dealt(NamedTuple):
+    """This rank's batch of a round, its samples in it, 0 for one that only keeps it in step, and all ranks' samples."""
+
+    batch: Any
+    samples: int
+    together: int
+
+
+def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int) -> Iterator[Dealt]:
+    """One epoch of `loader` as the rank number `part` of `parts` sees it.
+
+    The samples of a `DataLoader` over a map-style dataset come in our own order if it shuffles them (of the seed and
+    the epoch; as the trainer's), else in theirs; its batch_size is a rank's. Of other iterables, and of a loader with a
+    sampler or batches of its own, each round deals a batch to every rank. Raises BadInput for what is no iterable.
+    """
+    if not isinstance(loader, Iterable):
+        raise BadInput(f"ranks.share: a {type(loader).__name__} is no iterable of batches")
+    known = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+    if not (known and isinstance(loader, DataLoader) and loader.batch_sampler is not None):
+        yield from _dealt(loader, part, parts)
+        return
+    if type(loader.sampler) in (RandomSampler, SequentialSampler) and loader.batch_size is not None:
+        rounds = list(_rounds(loader, parts, seed, epoch))
+    else:
+        rounds = list(_of_batches(loader, parts, seed, epoch))
+    # A rank without samples of its own takes the round's first one again.
+    own = [ours[part] or next(filter(None, ours))[:1] for ours in rounds]
+    for ours, batch in zip(rounds, _made_anew(loader, own), strict=True):
+        yield Dealt(batch, len(ours[part]), sum(map(len, ours)))
+
+
+def _rounds(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
+    """The indices of every rank's samples, round by round."""
+    samples, size = len(loader.dataset), loader.batch_size or 1  # type: ignore[arg-type]
+    shuffled = isinstance(loader.sampler, RandomSampler)
+    order: Array = epoch_indices(seed, epoch, samples) if shuffled else np.arange(samples)
+    for work in Work(epoch, 0, samples, size * parts).minibatches():
+        if loader.drop_last and work.count < size * parts:
+            return
+        shares = [work.share(part, parts) for part in range(parts)]
+        yield [order[own.start : own.start + own.count].tolist() for own in shares]
+
+
+def _of_batches(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
+    """The same of a loader's own batches of indices, which are drawn alike on all ranks."""
+    with undisturbed():
+        torch.manual_seed(int(stream(seed, "batches", epoch).integers(1 << 32)))
+        batches = iter([list(batch) for batch in loader.batch_sampler or ()])
+    while ours := list(islice(batches, parts)):
+        yield [*ours, *([] for _ in range(parts - len(ours)))]
+
+
+def _made_anew(loader: "DataLoader[Any]", batches: list[list[int]]) -> "DataLoader[Any]":
+    kept = {name: getattr(loader, name) for name in KEPT}
+    if loader.num_workers:
+        kept["prefetch_factor"] = loader.prefetch_factor
+    return DataLoader(loader.dataset, batch_sampler=batches, **kept)
+
+
+def _dealt(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
+    """The batches of any iterable, which every rank reads whole."""
+    left = iter(batches)
+    while ours := list(islice(left, parts)):
+        counts = [samples_in(batch) for batch in ours]
+        if part < len(ours):
+            yield Dealt(ours[part], counts[part], sum(counts))
+        else:
+            yield Dealt(ours[0], 0, sum(counts))
+
+
+def samples_in(batch: object) -> int:
+    """The length of the first thing in a batch that has one."""
+    if isinstance(batch, torch.Tensor | np.ndarray):
+        return len(batch) if batch.ndim else 1
+    if isinstance(batch, dict):
+        return samples_in(next(iter(batch.values()), 1))
+    if isinstance(batch, list | tuple) and batch:
+        return samples_in(batch[0])
+    return len(batch) if isinstance(batch, Sized) else 1

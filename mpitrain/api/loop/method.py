@@ -1,0 +1,104 @@
+"""What a method of training together does around a user's own steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from mpitrain.algorithms.interface import Algorithm
+from mpitrain.algorithms.optimizers import Buffers, Fast, Optimizer, OptimizerOptions
+from mpitrain.api.loop.attendance import Attendance
+from mpitrain.api.loop.module import FlatModule
+from mpitrain.errors import BadInput, named
+from mpitrain.flat import Array
+from mpitrain.mpi import Transport
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The batch of the clock t: this rank's number of samples, 0 for one that only keeps it in step, and all ranks'."""
+
+    t: int
+    samples: int
+    together: int
+
+
+class Method:
+    """Called around each batch, in this order: `before` it is handed out, `before_step` of the user's optimizer, which
+    may come once, not at all, or several times, `after` the user is done with it; at last `finish`.
+
+    All but `before_step` are called with MPI in this rank's own hands. `t` counts batches.
+    """
+
+    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance) -> None:
+        self.transport, self.flat, self.attendance = transport, flat, attendance
+        self.ranks = transport.size
+
+    def before(self, batch: Handed) -> None:
+        """The batch is about to be handed out."""
+
+    def before_step(self) -> None:
+        """The user's optimizer is about to step."""
+
+    def after(self, batch: Handed) -> None:
+        """The user asks for the next batch, or has left the loop."""
+
+    def finish(self, t: int) -> None:
+        """The block has ended after t batches. Collective."""
+
+    def model(self) -> Array:
+        """The parameters that are evaluated and kept."""
+        return self.flat.x
+
+
+class Roll:
+    """Who takes part in what the ranks do together: all, or somebody has left, and all learn who."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._told = np.zeros((transport.size, 3))
+
+    def start(self, leaving: bool = False, unfit: bool = False, count: int = 0) -> None:
+        """Say whether this rank leaves, whether its parameters are not finite, and what it has counted."""
+        self._told[:] = 0
+        self._told[self._transport.position] = leaving, unfit, count
+        self._request = self._transport.start_sum(self._told)
+
+    def end(self, t: int, what: str) -> list[int]:
+        """Wait for `what` after t batches; what each rank has counted. Raises BadInput everywhere where some leave and
+        others do not, or some are not finite."""
+        self._transport.wait(self._request, what)
+        left, unfit = (np.flatnonzero(self._told[:, column]).tolist() for column in (0, 1))
+        if unfit:
+            self.refuse(f"{named(unfit)}: the parameters are not finite after {t} batches", unfit)
+        if 0 < len(left) < self._transport.size:
+            others = [rank for rank in range(self._transport.size) if rank not in left]
+            line = f"{named(left)} left the loop after {t} batches, and {named(others)} did not: all take as many"
+            self.refuse(line, left)
+        return [int(count) for count in self._told[:, 2]]
+
+    def refuse(self, line: str, whom: Sequence[int]) -> None:
+        """Raise BadInput, as every rank does; the first of these is to say it."""
+        error = BadInput(line)
+        error.agreed, error.spoken_here = True, self._transport.position == whom[0]
+        raise error
+
+
+class TheirStep(Optimizer):
+    """The step of a user's own optimizer, which is taken elsewhere."""
+
+    def step(self, x: Array, g: Array, buffers: Buffers, scratch: Array, *, lr: float, t: int) -> None:
+        pass
+
+
+class TheirOptimizer(OptimizerOptions, frozen=True):
+    """In place of [algorithm.optimizer]."""
+
+    def make(self, fast: Fast) -> Optimizer:
+        return TheirStep()
+
+
+def with_their_optimizer(algorithm: Algorithm) -> Algorithm:
+    """The algorithm, whose local step is the user's."""
+    return msgspec.structs.replace(algorithm, chosen=TheirOptimizer())

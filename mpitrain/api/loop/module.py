@@ -1,0 +1,101 @@
+"""A user's module and optimizer: the trained parameters as views of one vector."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from mpitrain.errors import BadInput
+from mpitrain.flat import Array, Layout, Parameter
+from mpitrain.models import torch_examination as examination
+from mpitrain.models import torch_state
+from mpitrain.mpi import Transport
+
+
+class FlatModule:
+    """The parameters of `module` that need a gradient, in the order in which it registers them, in `x` after `bind`.
+
+    Raises BadInput naming the parameter or the argument that cannot be trained.
+    """
+
+    x: Array
+
+    def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        if not isinstance(module, torch.nn.Module):
+            raise BadInput(f"model: a {type(module).__name__}, not a torch.nn.Module")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise BadInput(f"optimizer: a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+        examination.require_plain(module, "model")
+        self.module, self.optimizer = module, optimizer
+        named = examination.trained(module)
+        if not named:
+            raise BadInput("model: no parameter needs a gradient")
+        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        own = {id(p) for p in module.parameters()}
+        if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
+            raise BadInput("optimizer: has a parameter that is not the model's")
+        shapes = [(name, tuple(p.shape)) for name, p in named]
+        self.layout = Layout([Parameter(name, shape, ("constant", 0.0)) for name, shape in shapes])
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the optimizer's first group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def one_rate(self) -> bool:
+        """Whether all groups of the optimizer have it."""
+        return len({float(group["lr"]) for group in self.optimizer.param_groups}) == 1
+
+    def vector(self) -> Array:
+        """A copy of the parameters as one vector."""
+        return np.concatenate([torch_state.numbers(p).ravel() for p in self.parameters])
+
+    def bind(self, x: Array) -> None:
+        """Let the module and its optimizer work on the parameters in `x`."""
+        self.x, views = x, self.layout.views(torch.from_numpy(x))
+        self._places = [view.data_ptr() for view in views.values()]
+        for p, view in zip(self.parameters, views.values(), strict=True):
+            p.data = view
+
+    def release(self) -> None:
+        """Give each parameter memory of its own again."""
+        for p in self.parameters:
+            p.data = p.data.clone()
+
+    def start_together(self, transport: Transport) -> None:
+        """Give all ranks rank 0's parameters and buffers. Collective. Raises BadInput naming a rank whose model is
+        another one."""
+        told = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self._tensors())
+        texts = transport.gather_texts(told, "the models")
+        if odd := next((rank for rank, text in enumerate(texts) if text != texts[0]), 0):
+            error = BadInput(f"model: rank {odd} has another one than rank 0: other names, shapes or types")
+            error.agreed, error.spoken_here = True, transport.rank == 0
+            raise error
+        self.share_buffers(transport)
+        vector = self.vector()
+        transport.broadcast_array(vector, "rank 0's parameters")
+        for p, view in zip(self.parameters, self.layout.views(torch.from_numpy(vector)).values(), strict=True):
+            p.data.copy_(view)
+
+    def share_buffers(self, transport: Transport) -> None:
+        """Give all ranks rank 0's buffers, and its constants. Collective."""
+        trained = {id(p) for p in self.parameters}
+        for name, tensor in self._tensors():
+            if tensor.numel() and id(tensor) not in trained:
+                array = np.array(torch_state.numbers(tensor), order="C")
+                content = transport.broadcast(array.tobytes(), f"rank 0's {name}")
+                with torch.no_grad():
+                    tensor.copy_(torch.from_numpy(np.frombuffer(bytearray(content), array.dtype).reshape(array.shape)))
+
+    def require_bound(self) -> None:
+        """Raise BadInput naming a parameter that has got other memory, or needs no gradient any more."""
+        for name, p, place in zip(self.names, self.parameters, self._places, strict=True):
+            if p.data_ptr() != place:
+                raise BadInput(f"model: {name} has got other memory within the block, as .to() or .half() give it")
+            if not p.requires_grad:
+                raise BadInput(f"model: {name} needs no gradient any more: which ones do is settled by distribute")
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.module.named_parameters()
+        yield from self.module.named_buffers()

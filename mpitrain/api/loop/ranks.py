@@ -1,0 +1,185 @@
+"""The ranks of a training whose loop is the user's own."""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+
+from mpitrain.api.loop.attendance import Attendance
+from mpitrain.api.loop.gradients import Gradients
+from mpitrain.api.loop.loader import shared
+from mpitrain.api.loop.method import Handed, Method
+from mpitrain.api.loop.module import FlatModule
+from mpitrain.api.loop.record import RunRecord
+from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
+from mpitrain.mpi import Transport, abort
+from mpitrain.mpi.agreement import agreed, ending_together
+
+Start = Callable[[Transport, Attendance], tuple[FlatModule, Method, RunRecord]]
+
+
+class Ranks:
+    """What `mpitrain.distribute` gives: who takes part, and how batches, figures and models go round.
+
+    `rank` is this one's number of `size`; `weight` is 0 for a batch that only keeps this rank in step with those that
+    still have samples (its gradient is taken for zero), else 1.
+    """
+
+    _open: "Ranks | None" = None
+
+    def __init__(self, transport: Transport, start: Start, seed: int) -> None:
+        self._transport, self._start, self._seed = transport, start, seed
+        self.rank, self.size, self.weight = transport.rank, transport.size, 1
+        self._t = self._epoch = 0
+        self._current: Handed | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which prints and writes."""
+        return self.rank == 0
+
+    def __enter__(self) -> Self:
+        if Ranks._open is not None:
+            raise BadInput("distribute: another block is open; one model is trained at a time")
+        Ranks._open = self
+        try:
+            self._attendance = Attendance(self._transport)
+            self._attendance.__enter__()
+            self._flat, self._method, self._record = self._start(self._transport, self._attendance)
+            self._calls = self._transport.duplicate()  # apart: one rank may call what the others do not
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._hook = self._flat.optimizer.register_step_pre_hook(self._before_step)
+        self._transport.watch()
+        self._attendance.__exit__()
+        return self
+
+    def share(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """This rank's batches of one epoch of `loader`: each sample comes once over all ranks, and every rank has as
+        many batches.
+
+        A `DataLoader` over a map-style dataset is made anew, with its batch_size for each rank and, if it shuffles, an
+        order by the seed and the epoch; of any other iterable, each round deals one batch to every rank.
+        """
+        for batch, samples, together in shared(loader, self.rank, self.size, self._seed, self._epoch):
+            with self._attendance:
+                self._done()
+                self._flat.require_bound()
+                self._current = Handed(self._t, samples, together)
+                self._method.before(self._current)
+            self.weight = int(samples > 0)
+            yield batch
+        with self._attendance:
+            self._done()
+        self._epoch += 1
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Within this context gradients are only added up, and a later backward outside of it sums them over the ranks.
+        Only `allreduce` sums gradients; with others it changes nothing."""
+        gradients = self._method if isinstance(self._method, Gradients) else None
+        if gradients is not None:
+            gradients.accumulating = True
+        try:
+            yield
+        finally:
+            if gradients is not None:
+                gradients.accumulating = False
+
+    @contextmanager
+    def model(self) -> Iterator[torch.nn.Module]:
+        """Within this context the module has the parameters that the algorithm would keep: the centre, or the averaged
+        model; with `allreduce` they are its own. Any rank may ask for it by itself."""
+        with self._attendance:
+            model = self._method.model()
+        x = self._flat.x
+        own = x.copy()
+        np.copyto(x, model)
+        try:
+            yield self._flat.module
+        finally:
+            np.copyto(x, own)
+
+    def mean(self, value: float | torch.Tensor) -> float:
+        """The mean of every rank's number. All ranks call it together."""
+        told = np.array([number(value)])
+        with self._attendance:
+            self._calls.sum(told, "ranks.mean")
+        return float(told[0] / self.size)
+
+    def log(self, **values: float | torch.Tensor) -> None:
+        """Record numbers, such as test_error=0.1, under the present number of samples, in the run folder's
+        metrics.jsonl; of rank 0, other ranks' are not kept."""
+        self._record.write({name: number(value) for name, value in values.items()}, self._t, self._epoch)
+
+    # ---- around the user's steps
+
+    def _before_step(self, *_: object) -> None:
+        if self._current is None:
+            raise BadInput("optimizer.step: no batch of ranks.share is in hand: the ranks' models would drift apart")
+        if not self.weight:
+            for p in self._flat.parameters:
+                if p.grad is not None:
+                    p.grad.zero_()
+        self._method.before_step()
+
+    def _done(self) -> None:
+        """The user is done with the batch in hand."""
+        if self._current is not None:
+            self._method.after(self._current)
+            self._record.count(self._current.together)
+            self._current, self._t = None, self._t + 1
+
+    # ---- the end
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        try:
+            self._attendance.close()
+        except Overdue as overdue:
+            error = overdue
+        if error is not None:
+            self._fail(error)
+            return False
+        status = ending_together(self._transport, self._finish)
+        Ranks._open = None
+        if status:
+            raise SystemExit(status)
+        return False
+
+    def _finish(self) -> int:
+        self._done()
+        self._hook.remove()
+        self._method.finish(self._t)
+        np.copyto(self._flat.x, self._method.model())
+        self._flat.share_buffers(self._transport)
+        agreed(self._transport, lambda: self._record.end(self._flat.x, self._epoch), "the summary")
+        self._flat.release()
+        return 0
+
+    def _fail(self, error: BaseException) -> None:
+        """End the job for what happened on this rank; where it is alone, whoever called is to see it."""
+        Ranks._open = None
+        if isinstance(error, BadInput | Overdue | TrainingFailed | WireError) and (
+            self.size > 1 or not isinstance(error, BadInput)
+        ):
+
+            def again() -> int:
+                raise error
+
+            raise SystemExit(ending_together(self._transport, again)) from None
+        if self.size > 1:
+            sys.stderr.write(f"rank {self.rank}:\n{''.join(traceback.format_exception(error))}")
+            abort(1)
+
+
+def number(value: float | torch.Tensor) -> float:
+    """A number, or a tensor of one element, as a float."""
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)

@@ -1,0 +1,74 @@
+"""The run folder of a loop of the user's own: what the report needs of it."""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from mpitrain import __version__
+from mpitrain.algorithms import name_of
+from mpitrain.api.folder import Reserved
+from mpitrain.api.options import TrainOptions
+from mpitrain.checkpoint.files import CONFIG, sealed
+from mpitrain.config import Config, to_toml
+from mpitrain.files import Record, write_whole
+from mpitrain.flat import Array, parameters_sha256
+from mpitrain.monitoring.records import Metrics, summary_text
+from mpitrain.mpi import Transport, library
+
+
+class RunRecord(ExitStack):
+    """Counts samples on every rank; rank 0 also writes. Raises BadInput naming the folder."""
+
+    def __init__(self, transport: Transport, config: Config, out: Path | None) -> None:
+        super().__init__()
+        self._transport, self._began, self.samples, self._of_epoch = transport, time.monotonic(), 0, 0
+        self._results: Record = {}
+        self._told: Record = {
+            "algorithm": name_of(config.algorithm),
+            "ranks": transport.size,
+            "workers": transport.size,
+        }
+        self.folder: Path | None = None
+        reserved = self.enter_context(Reserved(transport, lambda folder: None))
+        reserved.reserve_new(config, TrainOptions(None, (), out=out))
+        if reserved.lease is not None:
+            self.folder = reserved.lease.folder
+            write_whole(self.folder / CONFIG, sealed(to_toml(config)))
+            self._metrics = Metrics(self.folder / "metrics.jsonl")
+            self._metrics.write(
+                "start", **self._told, mpi=library(), resumed=False, version=__version__, **self._place()
+            )
+
+    def count(self, samples: int) -> None:
+        """So many more samples were trained on by all ranks."""
+        self.samples += samples
+
+    def write(self, values: Record, step: int, epoch: int) -> None:
+        """Record what the user tells."""
+        self._results |= values
+        if self.folder is not None:
+            event = "train" if set(values) <= {"train_loss"} else "evaluate"
+            self._metrics.write(event, step=step, **self._place(epoch), **values)
+
+    def end(self, x: Array, epoch: int) -> None:
+        """The training has ended with these parameters."""
+        if self.folder is not None:
+            place, traffic = self._place(epoch), self._transport.traffic
+            told: Record = {
+                **self._told,
+                **place,
+                "samples_per_second": self.samples / max(time.monotonic() - self._began, 1e-9),
+                **self._results,
+                "bytes_sent": traffic.bytes_sent,
+                "bytes_received": traffic.bytes_received,
+                "messages_sent": traffic.messages_sent,
+                "parameters_sha256": parameters_sha256(x),
+                "exit_reason": "finished",
+            }
+            self._metrics.write("end", **told)
+            write_whole(self.folder / "summary.json", summary_text(told))
+        self.close()
+
+    def _place(self, epoch: int | None = None) -> Record:
+        seconds = time.monotonic() - self._began
+        return {"samples": self.samples, "seconds": seconds, **({} if epoch is None else {"epoch": epoch})}

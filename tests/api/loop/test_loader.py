@@ -1,0 +1,84 @@
+"""Batches shared out: each sample of an epoch once over all ranks, and as many batches on every rank."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler  # noqa: E402
+
+from mpitrain.api.loop.loader import Dealt, shared  # noqa: E402
+from mpitrain.data.sampler import epoch_indices  # noqa: E402
+from mpitrain.errors import BadInput  # noqa: E402
+
+
+def dealt(loader: object, parts: int, epoch: int = 0) -> list[list[Dealt]]:
+    return [list(shared(loader, part, parts, 7, epoch)) for part in range(parts)]  # type: ignore[arg-type]
+
+
+def require_once(rounds: list[list[Dealt]], samples: list[int]) -> None:
+    """All ranks have as many batches, and those that count hold each sample once."""
+    assert len({len(of_rank) for of_rank in rounds}) == 1
+    seen = Counter(int(i) for of_rank in rounds for each in of_rank if each.samples for i in each.batch)
+    assert seen == Counter(samples)
+    for together in zip(*rounds, strict=True):
+        assert {each.together for each in together} == {sum(each.samples for each in together)}
+        assert all(len(each.batch) == max(each.samples, 1) for each in together)
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 6), st.booleans())
+def test_a_data_set(samples: int, batch: int, parts: int, shuffle: bool) -> None:
+    loader = DataLoader(range(samples), batch_size=batch, shuffle=shuffle)
+    rounds = dealt(loader, parts, epoch=3)
+    require_once(rounds, list(range(samples)))
+    order = [int(i) for together in zip(*rounds, strict=True) for each in together if each.samples for i in each.batch]
+    assert order == (epoch_indices(7, 3, samples).tolist() if shuffle else list(range(samples)))
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 6))
+def test_whole_rounds_only(samples: int, batch: int, parts: int) -> None:
+    rounds = dealt(DataLoader(range(samples), batch_size=batch, drop_last=True), parts)
+    require_once(rounds, list(range(samples // (batch * parts) * batch * parts)))
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 6))
+def test_batches_of_its_own(samples: int, batch: int, parts: int) -> None:
+    """A batch sampler that draws: the ranks draw alike."""
+    sampler = BatchSampler(RandomSampler(range(samples)), batch, drop_last=False)
+    rounds = [
+        [each._replace(batch=each.batch[: each.samples or 1]) for each in of_rank]
+        for of_rank in dealt(DataLoader(range(samples), batch_sampler=sampler), parts)
+    ]
+    require_once(rounds, list(range(samples)))
+
+
+def test_a_weighted_sampler_draws_alike() -> None:
+    sampler = WeightedRandomSampler([1.0, 2.0, 3.0, 4.0], 24)
+    rounds = dealt(DataLoader(range(4), batch_size=2, sampler=sampler), 3)
+    assert [len(of_rank) for of_rank in rounds] == [4, 4, 4]
+    again = dealt(DataLoader(range(4), batch_size=2, sampler=sampler), 3)
+    assert [[each.batch.tolist() for each in of_rank] for of_rank in rounds] == [
+        [each.batch.tolist() for each in of_rank] for of_rank in again
+    ]
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self):
+        return iter(range(22))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+def test_iterables(parts: int) -> None:
+    """Batches are dealt in turns: 22 samples in 6 batches of at most 4."""
+    for loader in (DataLoader(Stream(), batch_size=4), [torch.arange(k, min(k + 4, 22)) for k in range(0, 22, 4)]):
+        rounds = dealt(loader, parts)
+        assert len({len(of_rank) for of_rank in rounds}) == 1
+        seen = [int(i) for of_rank in rounds for each in of_rank if each.samples for i in each.batch]
+        assert sorted(seen) == list(range(22))
+
+
+def test_no_iterable() -> None:
+    with pytest.raises(BadInput, match=r"ranks\.share: a int is no iterable"):
+        dealt(7, 2)

@@ -1,0 +1,225 @@
+"""A loop of one's own on one rank: what is refused, hand-computed steps, and what users bring."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import mpitrain  # noqa: E402
+from mpitrain.__main__ import main  # noqa: E402
+from mpitrain.errors import BadInput  # noqa: E402
+
+ALGORITHMS = ["allreduce", "block-momentum", "easgd", "easgd-sync"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Run folders go to a temporary folder."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(1)
+    yield
+
+
+def sgd(model: nn.Module, **options: float) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **options})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keys", "line"),
+    [
+        ("eamsgd", {}, r"algorithm = 'eamsgd': .* x \+ δv.*; easgd with a momentum optimizer fits"),
+        ("asgd", {}, r"algorithm = 'asgd': .* server.*; easgd, or allreduce, fits"),
+        ("hybrid", {}, "algorithm = 'hybrid': .*; allreduce fits"),
+        ("allreduces", {}, r"algorithm = 'allreduces': unknown; .*allreduce"),
+        ("easgd", {"tau": 0}, "algorithm.tau: Expected `int` >= 1"),
+        ("easgd", {"tua": 3}, "unknown key algorithm.tua; the nearest known is algorithm.tau"),
+        ("easgd", {"alpha": 0.1, "rho": 1.0}, "algorithm.alpha, algorithm.beta, algorithm.rho: give one of them"),
+        ("easgd", {"order": "round-robin"}, "algorithm.order: not in a loop of one's own"),
+        ("allreduce", {"momentum": 0.5}, "algorithm.momentum: not in a loop of one's own"),
+        ("block-momentum", {"buffers": "averaged"}, "algorithm.buffers = 'averaged': the optimizer is yours"),
+    ],
+)
+def test_what_does_not_fit(algorithm: str, keys: dict[str, Any], line: str) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(BadInput, match=line), mpitrain.distribute(model, sgd(model), algorithm, **keys):
+        pass
+
+
+def test_a_rate_for_each_group_has_no_unit() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 1.0}], 0.1)
+    with (
+        pytest.raises(BadInput, match="SlowMo"),
+        mpitrain.distribute(model, optimizer, "block-momentum", preset="slowmo"),
+    ):
+        pass
+
+
+def test_other_models_and_optimizers() -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    for given, optimizer, line in (
+        (model, sgd(other), "optimizer: has a parameter that is not the model's"),
+        (copy.deepcopy(model).half(), None, "model: weight is float16, not float32"),
+        (copy.deepcopy(model).requires_grad_(False), None, "model: has no parameter to train"),
+        (nn.EmbeddingBag(5, 2, sparse=True), None, "sparse gradients"),
+        (3, sgd(model), "model: a int, not a torch.nn.Module"),
+        (model, 3, "optimizer: a int, not a torch.optim.Optimizer"),
+    ):
+        optimizer = sgd(given) if optimizer is None else optimizer
+        with pytest.raises(BadInput, match=line), mpitrain.distribute(given, optimizer, "allreduce"):
+            pass
+
+
+def test_two_at_once_and_one_after_the_other() -> None:
+    model = nn.Linear(2, 2)
+    with (
+        mpitrain.distribute(model, sgd(model), "allreduce"),
+        pytest.raises(BadInput, match="another block is open"),
+        mpitrain.distribute(model, sgd(model)),
+    ):
+        pass
+    with mpitrain.distribute(model, sgd(model), "easgd") as ranks:
+        assert ranks.is_first and (ranks.rank, ranks.size) == (0, 1)
+
+
+def test_steps_without_a_batch() -> None:
+    """Would put the ranks apart without a word."""
+    model = nn.Linear(2, 1)
+    optimizer = sgd(model)
+    with (
+        pytest.raises(BadInput, match=r"optimizer\.step: no batch"),
+        mpitrain.distribute(model, optimizer, "easgd"),
+    ):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "easgd-sync"])
+def test_elastic_averaging_by_hand(algorithm: str) -> None:
+    """Algorithm 1 of the EASGD paper with τ = 2, α = 0.4 and a momentum optimizer, on ½(x − s)²."""
+    model = nn.Linear(1, 1, bias=False).double()
+    optimizer = sgd(model, momentum=0.5)
+    samples = [1.0, -2.0, 3.0, 0.5, 2.5]
+    x = centre = model.weight.item()
+    v = 0.0
+    with mpitrain.distribute(model, optimizer, algorithm, tau=2, alpha=0.4) as ranks:
+        for t, (s,) in enumerate(ranks.share(DataLoader(TensorDataset(torch.tensor(samples).double())))):
+            optimizer.zero_grad()
+            (0.5 * (model(torch.ones(1, 1).double()) - s) ** 2).sum().backward()
+            optimizer.step()
+            gradient = x - samples[t]
+            if t % 2 == 0:
+                d = 0.4 * (x - centre)
+                x, centre = x - d, centre + d
+            v = 0.5 * v + gradient
+            x -= 0.1 * v
+            assert model.weight.item() == pytest.approx(x, rel=1e-12)
+        with ranks.model() as kept:
+            assert kept.weight.item() == pytest.approx(centre, rel=1e-12)
+        assert model.weight.item() == pytest.approx(x, rel=1e-12)
+    assert model.weight.item() == pytest.approx(centre, rel=1e-12)
+
+
+def test_block_momentum_by_hand() -> None:
+    """Θ ← Θ + v with v ← μv + Δ after every third step, and with what is left of μ after the two at the end."""
+    model = nn.Linear(1, 1, bias=False).double()
+    optimizer = sgd(model)
+    theta = x = model.weight.item()
+    v = 0.0
+    with mpitrain.distribute(model, optimizer, "block-momentum", tau=3, momentum=0.6) as ranks:
+        for t, s in enumerate(ranks.share([torch.tensor([float(k)]).double() for k in range(5)])):
+            optimizer.zero_grad()
+            (0.5 * (model(torch.ones(1, 1).double()) - s) ** 2).sum().backward()
+            optimizer.step()
+            x -= 0.1 * (x - t)
+            if t == 2:
+                v = 0.6 * v + x - theta
+                theta += v
+                x = theta
+    v = 0.6 * 2 / 3 * v + x - theta
+    assert model.weight.item() == pytest.approx(theta + v, rel=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_skipped_step_keeps_the_clock(algorithm: str) -> None:
+    """A GradScaler that finds an infinite gradient leaves out the step; the exchange takes effect all the same."""
+    model = nn.Linear(4, 2)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=4.0)
+    keys = {} if algorithm == "allreduce" else {"tau": 2}
+    with mpitrain.distribute(model, optimizer, algorithm, **keys) as ranks:
+        for t, inputs in enumerate(ranks.share([torch.randn(3, 4) for _ in range(6)])):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = model(inputs).float().square().mean()
+            scaler.scale(out * (float("inf") if t == 2 else 1.0)).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+class Tied(nn.Module):
+    """An embedding that is the output, too, beside a frozen part and statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm, self.frozen = nn.Embedding(7, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.frozen.requires_grad_(False)
+        self.out = nn.Linear(4, 7, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens: Any) -> Any:
+        return self.out(self.frozen(self.norm(self.embedding(tokens))))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_tied_and_frozen_parameters(algorithm: str) -> None:
+    model = Tied()
+    frozen, optimizer = model.frozen.weight.clone(), torch.optim.AdamW(model.parameters(), 0.05)
+    tokens = torch.randint(7, (64,))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 16)
+    first = nn.functional.cross_entropy(model(tokens), tokens).item()
+    with mpitrain.distribute(model, optimizer, algorithm) as ranks:
+        for _ in range(8):
+            for batch in ranks.share(DataLoader(tokens, batch_size=32, shuffle=True)):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(batch), batch).backward()
+                optimizer.step()
+                scheduler.step()
+    assert model.out.weight is model.embedding.weight and bool((model.frozen.weight == frozen).all())
+    assert nn.functional.cross_entropy(model(tokens), tokens).item() < 0.8 * first
+
+
+def test_its_run_folder_is_one_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = sgd(model)
+    with mpitrain.distribute(model, optimizer, "easgd", out="mine", tau=3) as ranks:
+        for epoch in range(2):
+            for batch in ranks.share(DataLoader(torch.randn(20, 2), batch_size=4)):
+                optimizer.zero_grad()
+                out = model(batch).square().mean()
+                out.backward()
+                optimizer.step()
+            ranks.log(test_error=0.5 / (epoch + 1), train_loss=out)
+    records = [json.loads(line) for line in Path("mine/metrics.jsonl").read_text().splitlines()]
+    assert [record["event"] for record in records] == ["start", "evaluate", "evaluate", "end"]
+    assert [record["samples"] for record in records] == [0, 20, 40, 40] and records[2]["test_error"] == 0.25
+    assert json.loads(Path("mine/summary.json").read_text())["exit_reason"] == "finished"
+    assert main(["report", "mine", "--out", "page.html"]) == 0, capsys.readouterr().err
+    assert "25" in Path("page.html").read_text()
+
+
+def test_the_example_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    guide = Path(__file__).resolve().parents[3] / "docs" / "loop.md"
+    _, program, _ = re.split("```(?:python)?\n", guide.read_text(encoding="utf-8"), maxsplit=2)
+    exec(compile(program, guide, "exec"), {})
+    epochs = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert len(epochs) == 4 and float(epochs[-1].split()[-1].rstrip("%")) < 15

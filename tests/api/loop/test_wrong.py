@@ -1,0 +1,43 @@
+"""Wrong use of a loop of one's own on one of several ranks: a line or the user's own traceback, and no hang."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+PROGRAM = str(Path(__file__).with_name("wrong.py"))
+
+
+@pytest.mark.parametrize(
+    ("case", "algorithm", "line"),
+    [
+        ("break", "block-momentum", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
+        ("more batches", "allreduce", "mpitrain: rank 0 left the loop after 6 batches, and rank 1 did not"),
+        ("no backward", "allreduce", "mpitrain: rank 1 called backward less often than the others"),
+        ("nan", "easgd-sync", r"mpitrain: rank 1: the parameters are not finite after \d+ batches"),
+        ("another model", "allreduce", "mpitrain: model: rank 1 has another one than rank 0"),
+        ("exception", "easgd", "KeyError: 'mine'"),
+        ("exit", "block-momentum", "SystemExit: 3"),
+        ("moved", "easgd", "mpitrain: model: 0.weight has got other memory within the block"),
+        ("stopped", "allreduce", r"mpitrain: rank \d: waited 2 s for rank 1"),
+        ("mean", "easgd-sync", "mpitrain: rank 1: waited 4 s for ranks.mean"),
+    ],
+)
+def test_a_fault_on_one_rank(launch: Callable[..., Any], case: str, algorithm: str, line: str) -> None:
+    ended = launch(2, case, algorithm, program=(PROGRAM,), deadline=90)
+    assert ended.status != 0 and "rank 0: " not in ended.out
+    assert re.search(f"^{line}", ended.err, re.MULTILINE), ended.err
+
+
+def test_minutes_of_silence_are_none(launch: Callable[..., Any]) -> None:
+    """A rank that computes for longer than the deadline gives heartbeats; all hold one model at the end."""
+    algorithms = ["allreduce", "block-momentum", "easgd", "easgd-sync"]
+    ended = launch(3, "silence", *algorithms, program=(PROGRAM,), deadline=120)
+    assert ended.status == 0, ended.err
+    told = dict(line.split(": ") for line in ended.out.splitlines() if ", rank" in line)
+    for algorithm in algorithms:
+        assert len({told[f"{algorithm}, rank {rank}"] for rank in range(3)}) == 1
+    assert len(set(told.values())) == len(algorithms)

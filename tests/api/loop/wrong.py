@@ -1,0 +1,76 @@
+"""A loop with one fault. Arguments: its name, and the algorithms that are used one after the other."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mpitrain
+from mpitrain.mpi import MPI
+
+case, *algorithms = sys.argv[1:]
+torch.set_num_threads(1)
+torch.manual_seed(3)
+here = MPI.COMM_WORLD.rank == 1  # the fault is on this rank alone
+inputs = torch.randn(200, 8)
+targets = inputs[:, :3].argmax(1)
+model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 3))
+if case == "another model" and here:
+    model = nn.Sequential(nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+loss = nn.CrossEntropyLoss()
+
+
+def generated() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches without a length; on one rank there are more."""
+    for k in range(12 if here and case == "more batches" else 6):
+        yield inputs[8 * k : 8 * k + 8], targets[8 * k : 8 * k + 8]
+
+
+def meet(k: int, ranks: Any) -> None:
+    """The fault, at batch k."""
+    if not here or k != 4:
+        return
+    match case:
+        case "exception":
+            raise KeyError("mine")
+        case "exit":
+            sys.exit(3)
+        case "moved":
+            model.double().float()
+        case "silence":
+            time.sleep(5)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "mean":
+            ranks.mean(1.0)
+
+
+deadline = 2.0 if case in ("silence", "stopped", "mean") else 60.0
+for algorithm in algorithms:
+    keys = {} if algorithm == "allreduce" else {"tau": 3}
+    with mpitrain.distribute(model, optimizer, algorithm, deadline=deadline, **keys) as ranks:
+        data = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
+        for _ in range(2):
+            for k, (x, y) in enumerate(ranks.share(generated() if case == "more batches" else data)):
+                meet(k, ranks)
+                if case == "break" and here and k == 4:
+                    break
+                optimizer.zero_grad()
+                out = loss(model(x), y)
+                if case == "nan" and here and k == 4:
+                    out = out * float("nan")
+                if not (case == "no backward" and here and k == 4):
+                    out.backward()
+                optimizer.step()
+    print(
+        f"{algorithm}, rank {ranks.rank}: {sum(float((p.detach() ** 2).sum()) for p in model.parameters()):.9g}\n",
+        end="",
+        flush=True,
+    )
