@@ -378,7 +378,7 @@ MUTATIONS = [
     Mutation(
         "a sum over ranks is used too early",
         "protocols/model_averaging.py",
-        '                self.transport.wait(request, "the other ranks\' parameters")\n',
+        '                self._transport.wait(request, "the other ranks\' parameters")\n',
         "                pass\n",
         AVERAGING,
     ),
