@@ -25,6 +25,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     protocol = "model-averaging"
     any_optimizer = True
     together = True
+    loop_keys = ("preset", "tau", "momentum", "rate", "look_ahead", "unit", "buffers")
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.05, "epochs": 20.0}
     presets: ClassVar = {
         "": {},
@@ -45,6 +46,12 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     def check(self) -> None:
         if self.look_ahead != "none" and self.unit != "one":
             raise BadInput(f"algorithm.unit: can only be 'one' with look_ahead = {self.look_ahead!r}")
+
+    def check_loop(self, one_rate: bool) -> None:
+        if self.buffers != "kept":
+            raise BadInput(f"algorithm.buffers = {self.buffers!r}: the optimizer is yours; 'kept' fits")
+        if self.unit == "learning-rate" and not one_rate:
+            raise BadInput("algorithm.unit = 'learning-rate' (SlowMo): the optimizer's groups have different rates")
 
     def check_steps(self, steps: int) -> None:
         if self.tau > steps:

@@ -18,6 +18,7 @@ class Centred(Slowing, frozen=True):
 
     protocol = "server"
     has_master = True
+    loop_instead = "its gradients go to a server, and here all ranks train; easgd, or allreduce, fits"
     workers_change = True
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
     """`"dispensed"`: each sample once an epoch. `"independent"`: draws with replacement from the whole corpus, so that

@@ -20,6 +20,8 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Fraction, NotNegative
 
+LOOP_KEYS = ("tau", "alpha", "beta", "rho")
+
 
 def elastic_difference(d: Array, x: Array, centre: Array, *, alpha: float) -> None:
     """The symmetric force between a worker and the centre."""
@@ -99,12 +101,14 @@ class Easgd(AttractingCentre, frozen=True, tag_field="name", tag="easgd"):
     """Asynchronous EASGD (Algorithm 1)."""
 
     any_optimizer = True
+    loop_keys = LOOP_KEYS
     training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
 
 
 class Eamsgd(AttractingCentre, frozen=True, tag_field="name", tag="eamsgd"):
     """Asynchronous EAMSGD (Algorithm 2)."""
 
+    loop_instead = "its gradient belongs at x + δv, which a loop does not know; easgd with a momentum optimizer fits"
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
     delta: Fraction = 0.9  # δ, the workers' momentum; the paper's networks take 0.99
 
@@ -143,12 +147,14 @@ class EasgdSync(_InStep, frozen=True, tag_field="name", tag="easgd-sync"):
     """Synchronous EASGD (equations 5 and 6)."""
 
     any_optimizer = True
+    loop_keys = LOOP_KEYS
     training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
 
 
 class EamsgdSync(_InStep, frozen=True, tag_field="name", tag="eamsgd-sync"):
     """Synchronous EAMSGD (equations 7 and 6)."""
 
+    loop_instead = "its gradient belongs at x + δv, which a loop does not know; easgd-sync with momentum fits"
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
     delta: Fraction = 0.9  # δ, the momentum
 

@@ -53,6 +53,9 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     rates_biases: ClassVar[bool] = False
     #: Whether [algorithm.optimizer] can choose the optimizer of the local step.
     any_optimizer: ClassVar[bool] = False
+    #: Its keys around a loop of the user's own (`mpitrain.distribute`), and where there are none, what fits instead.
+    loop_keys: ClassVar[tuple[str, ...]] = ()
+    loop_instead: ClassVar[str] = "it trains on one rank; allreduce does the same on many"
     #: Whether the model is an average z of θ over time; z₀ = θ₀.
     averages: ClassVar[bool] = False
     #: The vectors of a checkpoint from which `model` is computed.
@@ -79,6 +82,10 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
         """Raise BadInput where the keys cannot work with run.exchange, training.rate_per or the settings of a stage."""
+
+    def check_loop(self, one_rate: bool) -> None:
+        """Raise BadInput where the keys cannot work around a user's own optimizer; `one_rate`: all its groups have
+        one learning rate."""
 
     def check_steps(self, steps: int) -> None:
         """Raise BadInput if each worker has too few minibatches."""

@@ -23,6 +23,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     workers_change = True
     in_teams = True
     sparse = True
+    loop_instead = "not there yet; block-momentum sends as little"
     training: ClassVar = {"learning_rate": 0.05, "minibatch": 8}
     presets: ClassVar = {"": {}, "strom2015": {"threshold": 4.0}}
     # Table 1 and §3.3, except for the number of ranks; 166 of 1000 hours are a sixth of an epoch. That the rate is

@@ -52,6 +52,7 @@ class Allreduce(SharedBatch, frozen=True, tag_field="name", tag="allreduce"):
     protocol = "synchronous"
     replicated = True
     any_optimizer = True
+    loop_keys = ("bucket_mb",)
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.02}
     momentum: Fraction = 0.9  # μ
     nesterov: bool = True  # Nesterov's momentum; false: classical

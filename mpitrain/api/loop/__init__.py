@@ -5,10 +5,7 @@ from pathlib import Path
 import torch
 
 from mpitrain.algorithms import ALGORITHMS
-from mpitrain.algorithms.block_momentum import BlockMomentum
-from mpitrain.algorithms.elastic import Easgd
 from mpitrain.algorithms.interface import Algorithm
-from mpitrain.algorithms.synchronous import Allreduce
 from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.averages import Attracted, Averages
 from mpitrain.api.loop.gradients import Gradients
@@ -21,22 +18,6 @@ from mpitrain.errors import BadInput, nearest
 from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
 from mpitrain.mpi.agreement import agreed
 from mpitrain.start import DEADLINE
-
-#: The algorithms that fit, and their keys that do; the others are the optimizer's, the loader's, or of a server.
-FITTING = {
-    "allreduce": ("bucket_mb",),
-    "block-momentum": ("preset", "tau", "momentum", "rate", "look_ahead", "unit", "buffers"),
-    "easgd": ("tau", "alpha", "beta", "rho"),
-    "easgd-sync": ("tau", "alpha", "beta", "rho"),
-}
-#: Why others do not fit a loop of the user's own, and what does.
-OTHERWISE = {
-    "eamsgd": "its gradient belongs at x + δv, which the loop does not know; easgd with a momentum optimizer fits",
-    "eamsgd-sync": "its gradient belongs at x + δv, which the loop does not know; easgd-sync with momentum fits",
-    "hybrid": "it divides the layers over the ranks; allreduce fits",
-    "sgd": "it trains on one rank; allreduce does the same on many",
-}
-SERVED = "its gradients go to a server, and here all ranks train; easgd, or allreduce, fits"
 
 
 def distribute(
@@ -80,38 +61,29 @@ def distribute(
     def prepared() -> tuple[FlatModule, Config]:
         config = resolved(algorithm, options)
         flat = FlatModule(model, optimizer)
-        if isinstance(config.algorithm, BlockMomentum):
-            require_fitting(config.algorithm, flat)
+        config.algorithm.check_loop(flat.one_rate)
         return flat, config
 
     return Ranks(transport, start, seed)
 
 
-def resolved(algorithm: str, options: dict[str, object]) -> Config:
+def resolved(name: str, options: dict[str, object]) -> Config:
     """The configuration of these options. Raises BadInput naming the key, or the algorithm that does not fit."""
-    if algorithm not in ALGORITHMS:
-        raise BadInput(f"algorithm = {algorithm!r}: unknown{nearest(algorithm, list(FITTING))}")
-    if algorithm not in FITTING:
-        raise BadInput(f"algorithm = {algorithm!r}: not for a loop of one's own: {OTHERWISE.get(algorithm, SERVED)}")
-    config = resolve({"algorithm": {"name": algorithm, **options}})
-    for key in options.keys() - set(FITTING[algorithm]):
-        raise BadInput(
-            f"algorithm.{key}: not in a loop of one's own, where {algorithm} has {', '.join(FITTING[algorithm])}"
-        )
+    fitting = [each for each, kind in ALGORITHMS.items() if kind.loop_keys]
+    if name not in ALGORITHMS:
+        raise BadInput(f"algorithm = {name!r}: unknown{nearest(name, fitting)}")
+    kind = ALGORITHMS[name]
+    if name not in fitting:
+        raise BadInput(f"algorithm = {name!r}: not for a loop of one's own: {kind.loop_instead}")
+    config = resolve({"algorithm": {"name": name, **options}})
+    for key in options.keys() - set(kind.loop_keys):
+        raise BadInput(f"algorithm.{key}: not in a loop of one's own, where {name} has {', '.join(kind.loop_keys)}")
     return config
-
-
-def require_fitting(algorithm: BlockMomentum, flat: FlatModule) -> None:
-    """Raise BadInput for what block momentum would need to know of the optimizer."""
-    if algorithm.buffers != "kept":
-        raise BadInput(f"algorithm.buffers = {algorithm.buffers!r}: the optimizer is yours; 'kept' fits")
-    if algorithm.unit == "learning-rate" and not flat.one_rate:
-        raise BadInput("algorithm.unit = 'learning-rate' (SlowMo): the optimizer's groups have different rates")
 
 
 def method_of(algorithm: Algorithm, transport: Transport, flat: FlatModule, attendance: Attendance) -> Method:
     """What carries the algorithm out. Collective."""
-    if isinstance(algorithm, Allreduce):
+    if algorithm.protocol == "synchronous":
         return Gradients(transport, flat, attendance, algorithm.bucket_mb)
-    kind = Attracted if isinstance(algorithm, Easgd) else Averages
+    kind = Attracted if algorithm.additive else Averages
     return kind(transport, flat, attendance, with_their_optimizer(algorithm))
