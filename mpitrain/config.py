@@ -38,6 +38,7 @@ from mpitrain.sampling.stages import Stage as Stage
 from mpitrain.sampling.stages import Training as Training
 from mpitrain.start import DEADLINE
 
+MANY = 1 << 40  # samples
 #: Messages of msgspec, and clearer ones.
 PLAIN = {
     "Expected `array`": "expected one or two numbers in brackets, such as [5,5]",
@@ -167,9 +168,10 @@ class Config(Section, frozen=True, kw_only=True):
         """What determines the initial parameters."""
         return self.training.seed if self.model.seed is None else self.model.seed
 
-    def schedule(self, samples: int) -> Schedule:
-        """The stages of a training on so many samples. Raises BadInput naming one."""
-        return Schedule(self.training, self.stages, samples)
+    def schedule(self, samples: int, ranks: int = 1) -> Schedule:
+        """The stages of a training on so many samples by so many ranks. Raises BadInput naming one."""
+        step = self.algorithm.samples_of_step(self.training.minibatch, ranks)
+        return Schedule(self.training, self.stages, samples, step)
 
 
 def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Config:
@@ -256,10 +258,14 @@ def resolve(table: Record) -> Config:
     if team != 1 and not algorithm.in_teams:
         why = f"workers of this algorithm are single ranks; teams train {_with('in_teams')}"
         raise BadInput(f"run.team = {team}: {why}")
+    for key in ("accumulate", "clip_norm") if algorithm.divides else ():
+        if getattr(config.training, key) != getattr(Training(), key):
+            raise BadInput(f"training.{key}: not with {name_of(algorithm)}, whose layers go each its own way")
     if config.run.record_order:
         config = replace(config, run=_recorded(config.run))
     algorithm.check()
-    algorithm.check_with(config.run.exchange, config.training.rate_per, config.schedule(1).all)
+    settings = config.schedule(MANY).all  # how many samples there will be is not known yet
+    algorithm.check_with(config.run.exchange, config.training.rate_per, settings)
     return config
 
 

@@ -73,7 +73,7 @@ def prepare(
     require_whole_samples(config, corpus.samples)
     if transport.rank == 0 or not transport.runtime.simulated:
         require_memory(config, network, corpus, 0 if device.phantom else transport.runtime.simulated)
-    schedule, there = config.schedule(corpus.samples), workers_of(config, transport)
+    schedule, there = config.schedule(corpus.samples, transport.size), workers_of(config, transport)
     wanted = schedule.most_workers
     config.algorithm.check_steps(schedule.steps(there))
     if wanted > there:
@@ -107,7 +107,7 @@ def new_session(
     if config.run.trace:
         device = trace.observed(device, transport.stopwatch)
     training = config.training
-    schedule = config.schedule(corpus.samples)
+    schedule = config.schedule(corpus.samples, transport.size)
     with transport.working():
         initial = _initial(transport, config, network, device)
         state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))
@@ -129,6 +129,8 @@ def new_session(
         pace=transport.runtime.pace.gradient if transport.runtime.simulated else None,
         stopwatch=transport.stopwatch,
         figures=figures if config.run.gradient_statistics else None,
+        parts=training.accumulate,
+        clip_norm=training.clip_norm,
     )
     alone = config.algorithm.workers(transport.size) == 1 and not config.algorithm.has_master
     members = transport.members[:1] if alone else list(transport.members)
@@ -199,6 +201,7 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
     if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = random_subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     run = config.run
+    session.counters.rate_at = lambda samples: state.rate(session.schedule.at(samples).learning_rate)
     session.monitor = monitor = MasterMonitor(
         Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, state.queue.samples),
         session.counters,

@@ -101,6 +101,7 @@ class Thresholds(Compressor):
 
     def begin(self, scale: float, rate: float, emit: bool) -> None:
         threshold = rule.round_threshold(self._numbers["threshold"])
+        rate = max(rate, rule.UNIT / threshold)  # of a rate that has fallen further an entry moves a weight by one unit
         if (rate, threshold) != (self._rate, self.threshold):
             self.step = self.step_at(rate)
             self._rate, self.threshold = rate, threshold

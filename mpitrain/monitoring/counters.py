@@ -1,6 +1,7 @@
 """Counts of a training: samples and losses, updates and their staleness, refused gradients, traffic."""
 
 from collections import Counter
+from collections.abc import Callable
 
 from mpitrain.checkpoint.state import State
 from mpitrain.files import Record
@@ -13,6 +14,7 @@ class Counters:
     """The counts since this start of the program; on the master, those of the whole run."""
 
     listener: Listener | None = None
+    rate_at: Callable[[int], float] | None = None  #: the common learning rate after so many samples
 
     def __init__(self, state: State, figures: RankFigures) -> None:
         self.figures = figures
@@ -78,7 +80,11 @@ class Counters:
 
     def record(self) -> Record:
         """Counts for a "train" record."""
-        return {"updates": self.updates, **self._staleness(), **self.figures.recent()}
+        return {"updates": self.updates, **self.rate(self.trained_all), **self._staleness(), **self.figures.recent()}
+
+    def rate(self, samples: int) -> Record:
+        """The learning rate after so many samples, for a record."""
+        return {} if self.rate_at is None else {"learning_rate": self.rate_at(samples)}
 
     def summary(self) -> Record:
         """Counts for summary.json."""

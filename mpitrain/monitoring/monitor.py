@@ -320,7 +320,8 @@ class MasterMonitor(Monitor):
         epoch = then.samples / self.samples
         place = {"step": then.step, "samples": then.samples, "epoch": epoch, "seconds": then.seconds}
         exchanged = self._bytes() if self._late is None else {}  # since then more were
-        self.write("evaluate", **place, train_loss=then.train_loss, **exchanged, **results)
+        told = {**self.counters.rate(then.samples), **exchanged, **results}
+        self.write("evaluate", **place, train_loss=then.train_loss, **told)
         self.progress.evaluated(epoch, then.seconds, then.train_loss, results)
 
     def _offer_best(self, evaluation: Evaluation, results: dict[str, float]) -> None:

@@ -16,6 +16,7 @@ from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Work
 from mpitrain.training.buckets import Buckets, elements
 from mpitrain.training.context import Session
+from mpitrain.training.gradients import clip
 from mpitrain.training.loop import Together
 
 
@@ -74,9 +75,15 @@ class Sums:
         loss = learner.scaled_gradient(at, self.gradient, mine, scale, ready, work) * share.count
         self._small[:] = loss, share.count, self.session.stop.flag
         small = self.transport.start_sum(self._small)
+        # Clipped is the mean gradient, of which `unit` is the multiple that the ranks have summed.
+        rest, unit = 1.0 / ranks if equal else 1.0, learner.scale(work) * (ranks if equal else 1.0)
         for request, part in self._buckets.drain():
             self.transport.wait(request, "the other ranks' gradients")
-            self.update(part, self.gradient[part], eta, 1.0 / ranks if equal else 1.0)
+            if not learner.clip_norm:
+                self.update(part, self.gradient[part], eta, rest)
+        if learner.clip_norm:
+            clip(self.gradient, learner.clip_norm, unit)
+            self.update(slice(0, self.gradient.size), self.gradient, eta, rest)
         self.transport.wait(small, "the other ranks' losses")
         return float(self._small[0] / self._small[1]), bool(self._small[2])
 

@@ -23,7 +23,7 @@ from mpitrain.protocols.standby import await_order, dismissed
 from mpitrain.sampling.queue import Work
 from mpitrain.training.buckets import Buckets, elements
 from mpitrain.training.context import Session
-from mpitrain.training.gradients import Learner
+from mpitrain.training.gradients import Learner, clip
 
 BUCKET_MB = 4.0  # of one sum over the team
 
@@ -54,9 +54,12 @@ class TeamMember:
         small = self._start_sum(self._loss)
         for request, part in buckets.drain():
             team.wait(request, "its share of a gradient")
-            if on_ready is not None:
+            if on_ready is not None and not self._learner.clip_norm:
                 on_ready(part)
         team.wait(small, "its share of a gradient")
+        if on_ready is not None and self._learner.clip_norm:
+            clip(out, self._learner.clip_norm, scale)
+            on_ready(slice(0, out.size))
         return float(self._loss[0])
 
     def _start_sum(self, array: Array) -> Request:

@@ -1,12 +1,12 @@
 """Minibatch, learning rate and number of workers as functions of the number of samples served."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, inf
+from dataclasses import dataclass, replace
+from math import ceil, cos, inf, pi
 from typing import Literal
 
 from mpitrain.errors import BadInput
-from mpitrain.keys import Amount, AmountOrNone, Count, Fraction, Large, Positive, Section, Text
+from mpitrain.keys import Amount, AmountOrNone, Count, Fraction, Large, NotNegative, Positive, Section, Text
 
 
 class Training(Section, frozen=True):
@@ -16,6 +16,15 @@ class Training(Section, frozen=True):
     minibatch: Count = 32  # samples of a worker's step
     learning_rate: Positive = 0.05  # η
     rate_per: Literal["minibatch", "sample"] = "minibatch"  # η multiplies the mean over a minibatch, or the sum
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate goes on after the warm-up: as the stages have it, or multiplied by what falls from 1 to 0 at the end
+    of the training, linearly or as half a cosine."""
+    warmup: AmountOrNone | Text = 0.0
+    """How long the rate rises linearly at first: in epochs, as `"5%"` of the training, or as `"500 updates"`."""
+    clip_norm: NotNegative = 0.0
+    """The largest norm of a minibatch's mean gradient: a larger one is scaled down to it. 0: none."""
+    accumulate: Count = 1
+    """In how many parts, one after the other, the gradient of a minibatch is computed, which takes less memory."""
     seed: Large = 1
     """Determines the order of samples, dropout and augmentation, and the initial weights unless `model.seed` does."""
     dtype: Literal["float32", "float64"] = "float32"  # precision of parameters and gradients
@@ -52,12 +61,14 @@ class Settings:
 class Schedule:
     """The stages of a training on `samples` training samples; positions count samples served since the start.
 
-    Raises BadInput naming a stage whose `at` cannot be parsed.
+    `step` is the number of samples of an update, in which a warm-up may be given. Raises BadInput naming what cannot be
+    parsed, or a warm-up that is longer than the training.
     """
 
-    def __init__(self, training: Training, stages: Sequence[Stage], samples: int) -> None:
-        self.samples = samples
+    def __init__(self, training: Training, stages: Sequence[Stage], samples: int, step: int | None = None) -> None:
+        self.samples, self._step = samples, step or training.minibatch
         self.total = round(training.epochs * samples)
+        self._shape, self._warm = training.schedule, self._warmup(training.warmup)
         now = Settings(training.minibatch, training.learning_rate, None)
         self._begins = [(0, now)]
         placed = [(self._position(stage, number), stage) for number, stage in enumerate(stages)]
@@ -75,7 +86,20 @@ class Schedule:
 
     def at(self, served: int) -> Settings:
         """The settings once `served` samples have been served."""
-        return next(settings for position, settings in reversed(self._begins) if position <= served)
+        settings = next(settings for position, settings in reversed(self._begins) if position <= served)
+        factor = self.factor(served)
+        return settings if factor == 1.0 else replace(settings, learning_rate=factor * settings.learning_rate)
+
+    def factor(self, served: int) -> float:
+        """What the stages' learning rate is multiplied by once so many samples have been served: in the warm-up 1/w,
+        2/w, … for its w updates, then what `training.schedule` says; above 0 until the end."""
+        if served + self._step < self._warm:
+            return (served + self._step) / self._warm
+        if self._shape == "constant":
+            return 1.0
+        done = max(served - self._warm, 0) / max(self.total - self._warm, 1)
+        left = 1.0 - min(done, 1.0)
+        return left if self._shape == "linear" else 0.5 * (1.0 - cos(pi * left))
 
     def until_change(self, served: int) -> int:
         """Number of samples from `served` to the next stage or the end."""
@@ -102,13 +126,30 @@ class Schedule:
 
     def _position(self, stage: Stage, number: int) -> int:
         try:
-            if isinstance(stage.at, str):
-                fraction = float(stage.at.removesuffix("%")) / 100 if stage.at.endswith("%") else float("nan")
-                position = fraction * self.total
-            else:
-                position = stage.at * self.samples
-            if not 0 <= position < inf:
-                raise ValueError
+            return self._samples(stage.at)
         except ValueError:
             raise BadInput(f'stages[{number}].at = {stage.at!r}: expected epochs, or a share such as "25%"') from None
-        return round(position)
+
+    def _warmup(self, told: float | str) -> int:
+        """The samples of the warm-up."""
+        try:
+            number, _, unit = str(told).partition(" ")
+            samples = int(number) * self._step if unit == "updates" else self._samples(told)
+            if samples < 0:
+                raise ValueError
+        except ValueError:
+            wanted = 'epochs, a share such as "5%", or "500 updates"'
+            raise BadInput(f"training.warmup = {told!r}: expected {wanted}") from None
+        if samples >= self.total > 0:
+            raise BadInput(f"training.warmup = {told!r}: as long as the whole training")
+        return samples
+
+    def _samples(self, length: float | str) -> int:
+        """A length in epochs, or as a share of the training. Raises ValueError for anything else."""
+        if isinstance(length, str):
+            samples = float(length.removesuffix("%")) / 100 * self.total if length.endswith("%") else float("nan")
+        else:
+            samples = length * self.samples
+        if not 0 <= samples < inf:
+            raise ValueError
+        return round(samples)

@@ -8,7 +8,7 @@ import numpy as np
 
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.flat import Array, block_of, block_slices
+from mpitrain.flat import Array, block_of, block_slices, share
 from mpitrain.models.model import Consumer, Model, Ready
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.sampling.batch import Batch
@@ -44,6 +44,29 @@ class Observed:
             self._then(part)
 
 
+def clip(g: Array, most: float, unit: float = 1.0) -> None:
+    """Scale `unit` times a gradient so that its norm is `most` at the most, as torch.nn.utils.clip_grad_norm_ does, if
+    it is finite."""
+    norm = sum(float(np.dot(g[b], g[b])) for b in block_slices(slice(0, g.size), block_of(g))) ** 0.5
+    factor = most / (norm / unit + 1e-6)
+    if 0 < factor < 1:
+        np.multiply(g, factor, out=g)
+
+
+class Clipped:
+    """Waits for all parts of a minibatch's mean gradient, which it clips before `then` uses it."""
+
+    def __init__(self, out: Array, most: float, then: Ready | None) -> None:
+        self._out, self._most, self._then, self._left = out, most, then, out.size
+
+    def __call__(self, part: slice) -> None:
+        self._left -= part.stop - part.start
+        if self._left == 0:
+            clip(self._out, self._most)
+            if self._then is not None:
+                self._then(slice(0, self._out.size))
+
+
 class Learner:
     """Computes minibatch gradients of a network on a corpus.
 
@@ -52,7 +75,8 @@ class Learner:
     that order shuffles so many chunks of so many neighbours together (EASGD's prefetch). A corpus on
     disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
     gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for so many
-    samples. `figures` of the gradients are given if it is there.
+    samples. `figures` of the gradients are given if it is there. The gradient of a minibatch is computed in so many
+    `parts`; above 0, `clip_norm` is the largest norm of its mean.
     """
 
     def __init__(
@@ -70,10 +94,13 @@ class Learner:
         pace: Callable[[int], None] | None = None,
         stopwatch: Stopwatch | None = None,
         figures: RankFigures | None = None,
+        parts: int = 1,
+        clip_norm: float = 0.0,
     ) -> None:
         self.network, self.corpus, self.device = network, corpus, device
         self._pace, self.stopwatch = pace, stopwatch or Stopwatch(lambda: 0.0)
-        self._figures = figures
+        self._figures, self._parts, self.clip_norm = figures, parts, clip_norm
+        self._sum: Array | None = None
         self.seed, self.per_sample, self.independent, self.chunked = seed, per_sample, independent, chunked
         self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
         self._asked: deque[Work] = deque()
@@ -123,15 +150,55 @@ class Learner:
         first = whole or work
         rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
         ready = on_ready if scale == 1.0 else self._scaled(out, scale, on_ready)
+        if self.clip_norm and whole is None:  # otherwise whoever sums the shares clips
+            ready = Clipped(out, self.clip_norm, ready)
         observed = Observed(out, ready) if self._figures is not None and scale else None
         ready = ready if observed is None else observed.on_ready
-        share = None if whole is None else (work.start - whole.start, whole.count)
+        place = None if whole is None else (work.start - whole.start, whole.count)
         with self.stopwatch.on("computing"):
-            loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, share=share)
+            if self._parts > 1:
+                loss: Any = self._in_parts(theta, out, batch, first, ready, place or (0, work.count))
+            else:
+                loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, share=place)
             self.loader.stage()  # a GPU is still computing
             if self._figures is not None and observed is not None:
                 observed.give(self._figures)
             return float(loss)
+
+    def _in_parts(
+        self, theta: Array, out: Array, batch: Batch, first: Work, on_ready: Ready | None, place: tuple[int, int]
+    ) -> float:
+        """The mean gradient of a minibatch, computed in parts, in `out`; the mean loss. A part of `out` is ready when
+        the last part of the minibatch has come there."""
+        count, loss = len(batch.targets), 0.0
+        parts = min(self._parts, count)
+        if self._sum is None:
+            self._sum = np.empty_like(out)
+        self._sum.fill(0)
+        for number in range(parts):
+            piece = share(count, number, parts)
+            weight = (piece.stop - piece.start) / count
+            rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
+            ready = self._summed(out, weight, on_ready) if number == parts - 1 else None
+            part, here = Batch(batch.inputs[piece], batch.targets[piece]), (place[0] + piece.start, place[1])
+            loss += weight * float(self.network.loss_and_gradient(theta, out, part, rng, ready, share=here))
+            for b in block_slices(slice(0, out.size), block_of(out)) if ready is None else ():
+                g, total = out[b], self._sum[b]
+                np.multiply(g, weight, out=g)
+                np.add(total, g, out=total)
+        return loss
+
+    def _summed(self, out: Array, weight: float, on_ready: Ready | None) -> Callable[[slice], None]:
+        def ready(part: slice) -> None:
+            assert self._sum is not None
+            for b in block_slices(part, block_of(out)):
+                g = out[b]
+                np.multiply(g, weight, out=g)
+                np.add(self._sum[b], g, out=g)
+            if on_ready:
+                on_ready(part)
+
+        return ready
 
     def expect(self, works: Iterable[Work]) -> None:
         """The minibatches that come next, in order; what was announced before and has not been asked for is dropped."""

@@ -1,6 +1,8 @@
 """Stages over a training."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mpitrain import config as configuration
 from mpitrain.errors import BadInput
@@ -66,3 +68,69 @@ def test_a_stage_that_cannot_be_placed_is_named(at: float | str) -> None:
     """The line names the stage's key."""
     with pytest.raises(BadInput, match=r"stages\[0\]\.at"):
         schedule([{"at": at, "minibatch": 3}])
+
+
+def rates(*settings: str, samples: int = 1000, ranks: int = 1, **at: int) -> Schedule:
+    """Two epochs at a rate of 1 in minibatches of 50."""
+    common = ["training.epochs=2", "training.minibatch=50", "training.learning_rate=1"]
+    return configuration.load(None, [*common, *settings]).schedule(samples, ranks)
+
+
+@pytest.mark.parametrize("told", ["0.2", "'10%'", "'4 updates'"])
+def test_a_warm_up(told: str) -> None:
+    """Of 200 samples, four minibatches: a quarter, a half, three quarters, then what the schedule says."""
+    assert [rates(f"training.warmup={told}").at(50 * k).learning_rate for k in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    falling = rates(f"training.warmup={told}", "training.schedule=linear")
+    assert [falling.at(served).learning_rate for served in (0, 150, 200, 1100, 2000)] == [0.25, 1, 1, 0.5, 0]
+
+
+def test_updates_of_several_ranks_are_of_more_samples() -> None:
+    plan = rates("training.warmup='4 updates'", "algorithm.name=allreduce", ranks=2)
+    assert [plan.at(100 * k).learning_rate for k in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+
+
+def test_half_a_cosine() -> None:
+    plan = rates("training.schedule=cosine")
+    found = [plan.at(served).learning_rate for served in (0, 500, 1000, 1500, 2000)]
+    assert found == pytest.approx([1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0], abs=1e-12)
+
+
+@given(
+    st.sampled_from(["constant", "linear", "cosine"]),
+    st.floats(0, 0.9),
+    st.integers(1, 300),
+    st.lists(st.tuples(st.floats(0, 2), st.floats(0.1, 10)), max_size=3),
+)
+def test_the_rate_is_never_above_the_stages(
+    shape: str, warmup: float, minibatch: int, stages: list[tuple[float, float]]
+) -> None:
+    """It rises, then does not within a stage, is 0 at the end of what falls and nowhere else."""
+    tables = [{"at": at, "rate_factor": factor} for at, factor in stages]
+    training = {"epochs": 2.0, "minibatch": minibatch, "learning_rate": 1.0}
+    under = configuration.resolve({"training": training, "stages": tables, "algorithm": {"name": "sgd"}})
+    own = {**training, "schedule": shape, "warmup": warmup}
+    table = {"training": own, "stages": tables, "algorithm": {"name": "sgd"}}
+    plan, plain = configuration.resolve(table).schedule(1000), under.schedule(1000)
+    factors = [plan.factor(served) for served in range(0, 2001, 10)]
+    for served, factor in zip(range(0, 2001, 10), factors, strict=True):
+        assert plan.at(served).learning_rate == pytest.approx(factor * plain.at(served).learning_rate)
+        assert 0 < factor <= 1 or (factor == 0 and served == 2000 and shape != "constant")
+    top = factors.index(max(factors))
+    assert factors[: top + 1] == sorted(factors[: top + 1])
+    assert factors[top:] == sorted(factors[top:], reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "line"),
+    [
+        ("'4 steps'", 'expected epochs, a share such as "5%", or "500 updates"'),
+        ("'-1 updates'", "expected epochs"),
+        ("-1.0", "Expected `float` >= 0.0"),
+        ("'x%'", "expected epochs"),
+        ("2.0", "as long as the whole training"),
+        ("'40 updates'", "as long as the whole training"),
+    ],
+)
+def test_a_warm_up_that_cannot_be(warmup: str, line: str) -> None:
+    with pytest.raises(BadInput, match=rf"training\.warmup.*{line}"):
+        rates(f"training.warmup={warmup}")
