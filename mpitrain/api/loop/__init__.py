@@ -85,5 +85,5 @@ def method_of(algorithm: Algorithm, transport: Transport, flat: FlatModule, atte
     """What carries the algorithm out. Collective."""
     if algorithm.protocol == "synchronous":
         return Gradients(transport, flat, attendance, algorithm.bucket_mb)
-    kind = Attracted if algorithm.additive else Averages
+    kind = Averages if algorithm.protocol == "model-averaging" else Attracted
     return kind(transport, flat, attendance, with_their_optimizer(algorithm))
