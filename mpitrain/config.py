@@ -38,7 +38,7 @@ from mpitrain.sampling.stages import Stage as Stage
 from mpitrain.sampling.stages import Training as Training
 from mpitrain.start import DEADLINE
 
-MANY = 1 << 40  # samples
+MANY = 1 << 40  # samples, so that only a warm-up in epochs can be too long
 #: Messages of msgspec, and clearer ones.
 PLAIN = {
     "Expected `array`": "expected one or two numbers in brackets, such as [5,5]",
@@ -169,7 +169,8 @@ class Config(Section, frozen=True, kw_only=True):
         return self.training.seed if self.model.seed is None else self.model.seed
 
     def schedule(self, samples: int, ranks: int = 1) -> Schedule:
-        """The stages of a training on so many samples by so many ranks. Raises BadInput naming one."""
+        """What the learning rate, the minibatch and the number of workers are in the course of a training on so many
+        samples by so many ranks. Raises BadInput naming a stage or the warm-up."""
         step = self.algorithm.samples_of_step(self.training.minibatch, ranks)
         return Schedule(self.training, self.stages, samples, step)
 
@@ -260,7 +261,7 @@ def resolve(table: Record) -> Config:
         raise BadInput(f"run.team = {team}: {why}")
     for key in ("accumulate", "clip_norm") if algorithm.divides else ():
         if getattr(config.training, key) != getattr(Training(), key):
-            raise BadInput(f"training.{key}: not with {name_of(algorithm)}, whose layers go each its own way")
+            raise BadInput(f"training.{key}: not with {name_of(algorithm)}, where no rank has a whole gradient")
     if config.run.record_order:
         config = replace(config, run=_recorded(config.run))
     algorithm.check()

@@ -261,6 +261,7 @@ def make_session(
         chunked=config.algorithm.chunked,
         device=device,
         figures=figures if config.run.gradient_statistics else None,
+        clip_norm=config.training.clip_norm,
     )
     members = list(range(transport.size))
     clock = time.monotonic

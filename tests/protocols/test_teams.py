@@ -61,8 +61,8 @@ def trained(session_of: Callable[..., Any], ranks: int, team: int, *settings: st
             session.team = Team(transport, divide(team, transport.node_leaders))
             session.members = [members[0] for members in session.team.all]
             if session.team.leads:
-                network, corpus = session.network, session.learner.corpus
-                session.learner = Leading(session.team, network, corpus, seed=session.learner.seed, dtype="float64")
+                learner, own = session.learner, {"seed": session.learner.seed, "clip_norm": session.learner.clip_norm}
+                session.learner = Leading(session.team, session.network, learner.corpus, dtype="float64", **own)
         PROTOCOLS["peers"](session)
         transport.leave()
         return session
@@ -104,6 +104,25 @@ def test_one_team_is_strom_s_pseudo_code_on_the_sum_of_its_ranks_gradients(
     shares = [session.learner.corpus.gathered for session in sessions]
     assert [len(share) for share in shares] == [192 // ranks] * ranks
     assert Counter(chain(*shares)) == Counter(dict.fromkeys(range(64), 3))
+
+
+def test_a_team_clips_the_gradient_of_all_its_ranks(session_of: Callable[..., Any]) -> None:
+    """By hand: the shares' sum, not each share, is scaled to the norm."""
+    settings = ("training.minibatch=4", "training.epochs=1", "training.clip_norm=0.75", "algorithm.threshold=0.125")
+    alone = trained(session_of, 1, 1, *settings)[0]
+    targets = np.array(alone.learner.corpus.gathered).reshape(-1, 4).mean(axis=1) / 64
+    weights, residual, clipped = np.ones(5), np.zeros(5), 0
+    for target in targets:
+        norm = np.sqrt(5) * abs(weights[0] - target)
+        clipped += norm > 0.75
+        residual += 4 * (weights - target) * min(1, 0.75 / (norm + 1e-6))
+        message = np.sign(residual) * (abs(residual) > 0.125)
+        residual -= 0.125 * message
+        weights -= 0.0625 / 4 * 0.125 * message
+    assert 0 < clipped < len(targets) == 16
+    for session in (alone, *trained(session_of, 2, 2, *settings), *trained(session_of, 4, 4, *settings)):
+        np.testing.assert_allclose(session.state.theta, weights, rtol=1e-12)
+    np.testing.assert_allclose(alone.state.local["residual"], residual, atol=1e-12)
 
 
 @pytest.mark.parametrize("team", [2, 4])

@@ -110,8 +110,7 @@ def test_sgd_is_pytorchs_with_a_schedule(simulated: Callable[..., Any], tmp_path
 
 @pytest.mark.parametrize("per", ["minibatch", "sample"])
 def test_ranks_clip_the_gradient_of_all(simulated: Callable[..., Any], tmp_path: Path, per: str) -> None:
-    """Minibatches of 24 and 25 on one, two and three ranks, alone and as teams: the same parameters, which clipping
-    has changed."""
+    """Minibatches of 24 and 25 on one, two and three ranks: the same parameters, which clipping has changed."""
     found = []
     common = ("--set", "training.dtype=float64", "--set", "training.epochs=0.5", "--set", f"training.rate_per={per}")
     rate = 0.05 if per == "minibatch" else 0.002

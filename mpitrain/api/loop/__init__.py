@@ -15,7 +15,7 @@ from mpitrain.api.loop.ranks import Ranks
 from mpitrain.api.loop.record import RunRecord
 from mpitrain.config import Config, resolve
 from mpitrain.errors import BadInput, nearest
-from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
+from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.start import DEADLINE
 
@@ -45,10 +45,6 @@ def distribute(
     parameters are views of one vector, which .to(), .half() and the like must not replace. An exception on one rank
     ends the job. Raises BadInput naming argument, key or parameter.
     """
-    transport = Transport(deadline=deadline)
-    if transport.size > 1:
-        abort_on_exception()
-    refuse_in_one_line()
 
     def start(transport: Transport, attendance: Attendance) -> tuple[FlatModule, Method, RunRecord]:
         flat, config = agreed(transport, prepared, "the models")
@@ -64,7 +60,7 @@ def distribute(
         config.algorithm.check_loop(flat.one_rate)
         return flat, config
 
-    return Ranks(transport, start, seed)
+    return Ranks(start, seed, deadline)
 
 
 def resolved(name: str, options: dict[str, object]) -> Config:

@@ -87,8 +87,7 @@ class Averages(Moving):
         return self.vectors["theta"]
 
     def _start(self, t: int, eta: float) -> None:
-        x = self.flat.x
-        self._roll.start(unfit=not np.isfinite(np.dot(x, x)))
+        self._roll.start(unfit=not self.flat.finite)
         self._roll.end(t, "the other ranks' next average")
         self._centre.start(eta, t)
 
@@ -142,6 +141,5 @@ class Attracted(Moving):
         return model
 
     def _require_finite(self) -> None:
-        x = self.flat.x
-        if not np.isfinite(np.dot(x, x)):
+        if not self.flat.finite:
             raise TrainingFailed(f"rank {self.transport.rank}: the parameters are not finite")

@@ -55,6 +55,8 @@ class Gradients(Method):
     def finish(self, t: int) -> None:
         self._roll.start(leaving=True, count=self._sums)
         self._require_alike(self._roll.end(t, "the end of the loop"))
+
+    def release(self) -> None:
         for hook in self._hooks:
             hook.remove()
 

@@ -14,7 +14,7 @@ from mpitrain.flat import Array
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import stream, undisturbed
 
-#: What of a loader stays as it is when it is made anew with other batches.
+#: The arguments that a loader with other batches takes over from the user's.
 KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
 
 
@@ -29,21 +29,25 @@ class Dealt(NamedTuple):
 def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int) -> Iterator[Dealt]:
     """One epoch of `loader` as the rank number `part` of `parts` sees it.
 
-    The samples of a `DataLoader` over a map-style dataset come in our own order if it shuffles them (of the seed and
-    the epoch; as the trainer's), else in theirs; its batch_size is a rank's. Of other iterables, and of a loader with a
-    sampler or batches of its own, each round deals a batch to every rank. Raises BadInput for what is no iterable.
+    The samples of a `DataLoader` over a map-style dataset are divided: its batch_size is that of each rank, and where
+    it shuffles, the order is drawn from the seed and the epoch, as the trainer's is. Of other iterables, and where the
+    loader has a sampler or a batch sampler of its own, the ranks take one batch each in turn. Raises BadInput for
+    anything that cannot be iterated.
     """
     if not isinstance(loader, Iterable):
         raise BadInput(f"ranks.share: a {type(loader).__name__} is no iterable of batches")
-    known = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not (known and isinstance(loader, DataLoader) and loader.batch_sampler is not None):
+    if (
+        not isinstance(loader, DataLoader)
+        or isinstance(loader.dataset, IterableDataset)
+        or loader.batch_sampler is None  # it gives single samples
+    ):
         yield from _dealt(loader, part, parts)
         return
     if type(loader.sampler) in (RandomSampler, SequentialSampler) and loader.batch_size is not None:
         rounds = list(_rounds(loader, parts, seed, epoch))
     else:
         rounds = list(_of_batches(loader, parts, seed, epoch))
-    # A rank without samples of its own takes the round's first one again.
+    # A rank for which no sample is left reads the round's first one, which another rank trains on.
     own = [ours[part] or next(filter(None, ours))[:1] for ours in rounds]
     for ours, batch in zip(rounds, _made_anew(loader, own), strict=True):
         yield Dealt(batch, len(ours[part]), sum(map(len, ours)))
@@ -65,7 +69,7 @@ def _of_batches(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) ->
     """The same of a loader's own batches of indices, which are drawn alike on all ranks."""
     with undisturbed():
         torch.manual_seed(int(stream(seed, "batches", epoch).integers(1 << 32)))
-        batches = iter([list(batch) for batch in loader.batch_sampler or ()])
+        batches = iter([indices for batch in loader.batch_sampler or () if (indices := list(batch))])
     while ours := list(islice(batches, parts)):
         yield [*ours, *([] for _ in range(parts - len(ours)))]
 

@@ -47,6 +47,9 @@ class Method:
     def finish(self, t: int) -> None:
         """The block has ended after t batches. Collective."""
 
+    def release(self) -> None:
+        """The block has ended, in whatever way."""
+
     def model(self) -> Array:
         """The parameters that are evaluated and kept."""
         return self.flat.x

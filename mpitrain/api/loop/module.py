@@ -58,8 +58,13 @@ class FlatModule:
         for p, view in zip(self.parameters, views.values(), strict=True):
             p.data = view
 
+    @property
+    def finite(self) -> bool:
+        """Whether the parameters are."""
+        return bool(np.isfinite(np.dot(self.x, self.x)))
+
     def release(self) -> None:
-        """Give each parameter memory of its own again."""
+        """Copy each parameter out of the common vector, into memory of its own."""
         for p in self.parameters:
             p.data = p.data.clone()
 

@@ -3,7 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -17,7 +17,7 @@ from mpitrain.api.loop.method import Handed, Method
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.record import RunRecord
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
-from mpitrain.mpi import Transport, abort
+from mpitrain.mpi import Transport, abort, abort_on_exception, refuse_in_one_line
 from mpitrain.mpi.agreement import agreed, ending_together
 
 Start = Callable[[Transport, Attendance], tuple[FlatModule, Method, RunRecord]]
@@ -26,17 +26,20 @@ Start = Callable[[Transport, Attendance], tuple[FlatModule, Method, RunRecord]]
 class Ranks:
     """What `mpitrain.distribute` gives: who takes part, and how batches, figures and models go round.
 
-    `rank` is this one's number of `size`; `weight` is 0 for a batch that only keeps this rank in step with those that
-    still have samples (its gradient is taken for zero), else 1.
+    Within its context, `rank` is this one's number of `size`; `weight` is 0 for a batch that only keeps this rank in
+    step with those that still have samples (its gradient is taken for zero), else 1.
     """
 
+    rank: int
+    size: int
     _open: "Ranks | None" = None
 
-    def __init__(self, transport: Transport, start: Start, seed: int) -> None:
-        self._transport, self._start, self._seed = transport, start, seed
-        self.rank, self.size, self.weight = transport.rank, transport.size, 1
+    def __init__(self, start: Start, seed: int, deadline: float) -> None:
+        self._start, self._seed, self._deadline = start, seed, deadline
+        self.weight = 1
         self._t = self._epoch = 0
         self._current: Handed | None = None
+        self._undo = ExitStack()  # what the block does to the module, the optimizer and the run folder
 
     @property
     def is_first(self) -> bool:
@@ -46,16 +49,23 @@ class Ranks:
     def __enter__(self) -> Self:
         if Ranks._open is not None:
             raise BadInput("distribute: another block is open; one model is trained at a time")
-        Ranks._open = self
+        Ranks._open, self._transport = self, Transport(deadline=self._deadline)
+        self.rank, self.size = self._transport.rank, self._transport.size
+        if self.size > 1:
+            abort_on_exception()
+        refuse_in_one_line()
         try:
             self._attendance = Attendance(self._transport)
             self._attendance.__enter__()
             self._flat, self._method, self._record = self._start(self._transport, self._attendance)
+            self._undo.callback(self._flat.release)
+            self._undo.callback(self._method.release)
+            self._undo.enter_context(self._record)
+            self._undo.callback(self._flat.optimizer.register_step_pre_hook(self._before_step).remove)
             self._calls = self._transport.duplicate()  # apart: one rank may call what the others do not
         except BaseException as error:
             self._fail(error)
             raise
-        self._hook = self._flat.optimizer.register_step_pre_hook(self._before_step)
         self._transport.watch()
         self._attendance.__exit__()
         return self
@@ -64,10 +74,12 @@ class Ranks:
         """This rank's batches of one epoch of `loader`: each sample comes once over all ranks, and every rank has as
         many batches.
 
-        A `DataLoader` over a map-style dataset is made anew, with its batch_size for each rank and, if it shuffles, an
-        order by the seed and the epoch; of any other iterable, each round deals one batch to every rank.
+        In place of a `DataLoader` over a map-style dataset another one is read, which differs in its batches:
+        batch_size is that of each rank, and a shuffled order is drawn from the seed and the epoch. Of any other
+        iterable, the ranks take one batch each in turn.
         """
-        for batch, samples, together in shared(loader, self.rank, self.size, self._seed, self._epoch):
+        epoch, self._epoch = self._epoch, self._epoch + 1  # at once: the loop may be left early
+        for batch, samples, together in shared(loader, self.rank, self.size, self._seed, epoch):
             with self._attendance:
                 self._done()
                 self._flat.require_bound()
@@ -77,7 +89,6 @@ class Ranks:
             yield batch
         with self._attendance:
             self._done()
-        self._epoch += 1
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -148,7 +159,8 @@ class Ranks:
         if error is not None:
             self._fail(error)
             return False
-        status = ending_together(self._transport, self._finish)
+        with self._undo:
+            status = ending_together(self._transport, self._finish)
         Ranks._open = None
         if status:
             raise SystemExit(status)
@@ -156,17 +168,19 @@ class Ranks:
 
     def _finish(self) -> int:
         self._done()
-        self._hook.remove()
         self._method.finish(self._t)
         np.copyto(self._flat.x, self._method.model())
         self._flat.share_buffers(self._transport)
-        agreed(self._transport, lambda: self._record.end(self._flat.x, self._epoch), "the summary")
-        self._flat.release()
+        reason = "finished" if self._flat.finite else "diverged"
+        agreed(self._transport, lambda: self._record.end(self._flat.x, self._epoch, reason), "the summary")
+        if not self._flat.finite:  # the same on all ranks
+            raise TrainingFailed(f"the parameters are not finite after {self._t} batches")
         return 0
 
     def _fail(self, error: BaseException) -> None:
         """End the job for what happened on this rank; where it is alone, whoever called is to see it."""
         Ranks._open = None
+        self._undo.close()
         if isinstance(error, BadInput | Overdue | TrainingFailed | WireError) and (
             self.size > 1 or not isinstance(error, BadInput)
         ):

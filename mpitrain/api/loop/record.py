@@ -21,7 +21,7 @@ class RunRecord(ExitStack):
 
     def __init__(self, transport: Transport, config: Config, out: Path | None) -> None:
         super().__init__()
-        self._transport, self._began, self.samples, self._of_epoch = transport, time.monotonic(), 0, 0
+        self._transport, self._began, self.samples = transport, time.monotonic(), 0
         self._results: Record = {}
         self._told: Record = {
             "algorithm": name_of(config.algorithm),
@@ -50,8 +50,8 @@ class RunRecord(ExitStack):
             event = "train" if set(values) <= {"train_loss"} else "evaluate"
             self._metrics.write(event, step=step, **self._place(epoch), **values)
 
-    def end(self, x: Array, epoch: int) -> None:
-        """The training has ended with these parameters."""
+    def end(self, x: Array, epoch: int, reason: str) -> None:
+        """The training has ended with these parameters, for this reason."""
         if self.folder is not None:
             place, traffic = self._place(epoch), self._transport.traffic
             told: Record = {
@@ -63,11 +63,10 @@ class RunRecord(ExitStack):
                 "bytes_received": traffic.bytes_received,
                 "messages_sent": traffic.messages_sent,
                 "parameters_sha256": parameters_sha256(x),
-                "exit_reason": "finished",
+                "exit_reason": reason,
             }
             self._metrics.write("end", **told)
             write_whole(self.folder / "summary.json", summary_text(told))
-        self.close()
 
     def _place(self, epoch: int | None = None) -> Record:
         seconds = time.monotonic() - self._began

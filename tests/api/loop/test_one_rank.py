@@ -90,6 +90,56 @@ def test_two_at_once_and_one_after_the_other() -> None:
         assert ranks.is_first and (ranks.rank, ranks.size) == (0, 1)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_after_an_exception_all_is_as_before(algorithm: str) -> None:
+    """Within the block: a second one works, and the optimizer and the module work without any."""
+    model = nn.Linear(2, 1)
+    optimizer = sgd(model)
+
+    def train(batches: Any, fault: bool = False) -> None:
+        for batch in batches:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            if fault:
+                raise KeyError("mine")
+            optimizer.step()
+
+    data = [torch.randn(3, 2) for _ in range(5)]
+    with pytest.raises(KeyError, match="mine"), mpitrain.distribute(model, optimizer, algorithm, out="1") as ranks:
+        train(ranks.share(data), fault=True)
+    train(data)
+    with mpitrain.distribute(model, optimizer, algorithm, out="2") as ranks:
+        train(ranks.share(data))
+    train(data)
+    assert json.loads(Path("2/summary.json").read_text())["samples"] == 15
+
+
+def test_a_loop_that_is_left_counts_its_epoch() -> None:
+    """The next one has another order."""
+    model = nn.Linear(1, 1)
+    first = []
+    with mpitrain.distribute(model, sgd(model), "allreduce") as ranks:
+        for _ in range(3):
+            for batch in ranks.share(DataLoader(torch.arange(40), batch_size=40, shuffle=True)):
+                first.append(tuple(batch.tolist()))
+                break
+    assert len(set(first)) == 3
+
+
+def test_statistics_measured_anew() -> None:
+    """By PyTorch's function, as the guide has it: those of the averaged model."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    optimizer, inputs = sgd(model), torch.randn(64, 2)
+    loader = DataLoader(TensorDataset(inputs), batch_size=16)
+    with mpitrain.distribute(model, optimizer, "block-momentum", tau=2) as ranks:
+        for (batch,) in ranks.share(loader):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+    torch.optim.swa_utils.update_bn(loader, model)
+    torch.testing.assert_close(model[1].running_mean, model[0](inputs).mean(0))
+
+
 def test_steps_without_a_batch() -> None:
     """Would put the ranks apart without a word."""
     model = nn.Linear(2, 1)

@@ -18,6 +18,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("more batches", "allreduce", "mpitrain: rank 0 left the loop after 6 batches, and rank 1 did not"),
         ("no backward", "allreduce", "mpitrain: rank 1 called backward less often than the others"),
         ("nan", "easgd-sync", r"mpitrain: rank 1: the parameters are not finite after \d+ batches"),
+        ("nan", "allreduce", r"mpitrain: the parameters are not finite after \d+ batches"),
         ("another model", "allreduce", "mpitrain: model: rank 1 has another one than rank 0"),
         ("exception", "easgd", "KeyError: 'mine'"),
         ("exit", "block-momentum", "SystemExit: 3"),

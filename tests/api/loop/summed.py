@@ -1,0 +1,69 @@
+"""Gradients summed over the ranks, compared with those that one process computes of all samples."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mpitrain
+from mpitrain.flat import share
+
+torch.set_num_threads(1)
+torch.manual_seed(3)
+inputs, targets = torch.randn(50, 6, dtype=torch.float64), torch.randn(50, 2, dtype=torch.float64)
+mean = nn.MSELoss()
+
+
+class Chooses(nn.Module):
+    """A network one of whose layers is used on the last rank only, and one nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.here, self.last, self.never = (nn.Linear(n, m) for n, m in ((6, 5), (5, 5), (5, 2), (2, 2)))
+
+    def forward(self, x: torch.Tensor, here: bool) -> torch.Tensor:
+        h = self.first(x).tanh()
+        return self.last(h + self.here(h) if here else h)
+
+
+def require(model: Chooses, of: Chooses) -> None:
+    for (name, p), q in zip(model.named_parameters(), of.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, msg=lambda text, name=name: f"{name}: {text}")
+
+
+model = Chooses().double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with mpitrain.distribute(model, optimizer, "allreduce", bucket_mb=0.0001) as ranks:
+    size = ranks.size
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=8)
+    for number, (x, y) in enumerate(ranks.share(loader)):
+        optimizer.zero_grad()
+        alone = copy.deepcopy(model)
+        first = number * 8 * size
+        together = inputs[first : first + 8 * size], targets[first : first + 8 * size]
+        count = len(together[0])
+        for rank in range(size):  # two samples are left for the last round, of which one of three ranks has none
+            a, b = (t[share(count, rank, size)] for t in together)
+            assert rank != ranks.rank or (bool(ranks.weight) == (len(a) > 0) and (not len(a) or a.equal(x)))
+            if len(a):
+                (mean(alone(a, rank == size - 1), b) * (len(a) / count)).backward()
+        mean(model(x, ranks.rank == size - 1), y).backward()
+        require(model, alone)
+
+    # two batches to a step: the mean of all of their samples
+    optimizer.zero_grad()
+    alone = copy.deepcopy(model)
+    for number, (x, y) in enumerate(ranks.share(loader)):
+        if number == 0:
+            with ranks.accumulate():
+                mean(model(x, True), y).backward()
+        elif number == 1:
+            mean(model(x, True), y).backward()
+            break
+    for a, b in zip(inputs[: 16 * size].split(8), targets[: 16 * size].split(8), strict=True):
+        (mean(alone(a, True), b) / size).backward()
+    require(model, alone)
+print(f"rank {ranks.rank} of {size}: as alone\n", end="", flush=True)
