@@ -54,6 +54,8 @@ class Data(Section, frozen=True):
     began, so that `--resume`, `evaluate` and the other commands work from anywhere."""
     context: Annotated[list[Few], msgspec.Meta(max_length=2)] = msgspec.field(default_factory=list)
     """frames left and right of the one to classify"""
+    window: Number = 0
+    """Tokens of a sample, each of which is the target of those before it; a sample begins where the last one ended."""
     memory_limit_gb: Amount = 4.0  # larger splits are read from disk during training
     normalise: Literal["corpus", "speaker", "utterance", "mean", "unit", "none"] = "corpus"
     """Whose mean and standard deviation; for images also `"mean"`, the corpus's mean alone; `"unit"`: pixels ÷ 255."""

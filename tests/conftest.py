@@ -23,7 +23,7 @@ from mpitrain.__main__ import main
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.figures import RankFigures
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session, fresh
@@ -201,6 +201,7 @@ class Counting:
     """A corpus of `samples` one-number inputs, its own indices; it remembers which were gathered."""
 
     shape, classes, in_memory = (1,), 2, True
+    form = SampleForm(shape)
 
     def __init__(self, samples: int) -> None:
         self.samples = samples

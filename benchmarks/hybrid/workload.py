@@ -8,7 +8,7 @@ from mpitrain import config as configuration
 from mpitrain.flat import Array
 from mpitrain.models.network import Network, build
 from mpitrain.mpi import Transport
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner
@@ -24,6 +24,7 @@ class RandomImages:
     def __init__(self, samples: int, side: int) -> None:
         rng = np.random.default_rng(1)
         self.samples, self.shape = samples, (side, side, 3)
+        self.form = SampleForm(self.shape)
         self._inputs = rng.standard_normal((64, *self.shape), dtype=np.float32)
         self._targets = rng.integers(CLASSES, size=64).astype(np.int32)
 

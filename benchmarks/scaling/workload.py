@@ -8,7 +8,7 @@ from mpitrain import config as configuration
 from mpitrain.flat import Array
 from mpitrain.models.network import Network, build
 from mpitrain.mpi import Transport
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner
@@ -20,6 +20,7 @@ class RandomFrames:
     """A corpus of standard normal frames with random targets."""
 
     shape, classes, in_memory = (INPUTS,), CLASSES, True
+    form = SampleForm(shape)
 
     def __init__(self, samples: int) -> None:
         rng = np.random.default_rng(1)

@@ -10,7 +10,7 @@ from mpitrain import config as configuration
 from mpitrain.flat import Array
 from mpitrain.models.torch_module import TorchModel
 from mpitrain.mpi import Transport
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue
 from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner
@@ -22,6 +22,7 @@ class Random:
     """Random images with random targets, as a corpus."""
 
     part, shape, classes, in_memory = "train", SHAPE, CLASSES, True
+    form = SampleForm(shape)
 
     def __init__(self, samples: int) -> None:
         rng = np.random.default_rng(1)

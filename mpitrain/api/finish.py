@@ -19,7 +19,7 @@ from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text, seconds_text
 from mpitrain.monitoring.recorder import TimeRecorder
-from mpitrain.monitoring.records import errors, summary_text
+from mpitrain.monitoring.records import merits, summary_text
 from mpitrain.mpi import Traffic
 from mpitrain.signals import STOPPED
 from mpitrain.stopwatch import shares_text
@@ -230,4 +230,4 @@ def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, An
         rows.append(("refused", f"{some(counters.refusals, 'gradient')} with elements that are not finite"))
     if monitor.last_loss is not None:
         rows.append(("train loss", loss_text(monitor.last_loss)))
-    return rows + [(f"{name} error", f"{share:.2%}") for name, share in errors(fields).items()]
+    return rows + merits(fields)

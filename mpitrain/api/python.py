@@ -165,6 +165,7 @@ class Trained:
         """
         if output not in ("posteriors", "log-posteriors"):
             raise BadInput(f"output = {output!r}: posteriors or log-posteriors")
+        self.run.require_rows("predict")
         network, parameters = self.run.network, self.run.parameters
         prepared = self._prepared(np.asarray(inputs))
         rows = np.empty((len(prepared), network.classes), np.float32)

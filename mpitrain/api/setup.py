@@ -84,7 +84,9 @@ def prepare(
     if config.run.tensorboard:
         tensorboard.require()
     if device.phantom:
-        network = transport.runtime.once("the network", lambda: PhantomModel(network, config.training.dtype))
+        network = transport.runtime.once(
+            "the network", lambda: PhantomModel(network, corpus.form, config.training.dtype)
+        )
     return device, corpus, network
 
 
@@ -245,9 +247,10 @@ def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samp
     """Load the checkpoint to resume from into the session; return what is trained on, and the held-out parts."""
     config, resumed, earlier = session.config, session.resumed, None
     if resumed is not None:
-        checkpoint.load_state(resumed, session.state, session.network.layout)
         earlier = origin.read(resumed) or origin.read(folder)
     path, told = data_path(config), trained_on(config, earlier)
+    if resumed is not None:
+        checkpoint.load_state(resumed, session.state, session.network.layout)
     parts = [] if session.device.phantom else held_out(path)
     return told, {part: open_held_out(config, path, part, told) for part in parts}
 

@@ -40,7 +40,6 @@ from mpitrain.mpi.witnessed import WitnessedStop
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
-from mpitrain.sampling.batch import Batch
 from mpitrain.signals import Stop
 from mpitrain.training.inputs import design_of
 
@@ -147,8 +146,7 @@ def _compile(transport: Transport, corpus: Corpus, network: Model, config: Confi
     def once() -> None:
         if device.phantom:
             return
-        sample = Batch(np.empty((1, *corpus.shape), dtype), np.empty(1, np.int32))
-        corpus.gather(np.zeros(1, np.int64), sample)
+        corpus.gather(np.zeros(1, np.int64), corpus.form.room(1, dtype))
         warm(network, dtype, device.to_device)
         device.compile_rules(dtype)
 

@@ -37,11 +37,11 @@ class Augmentation:
             raise BadInput(f"data.crop = {self.crop}: the images are {image[0]} x {image[1]} pixels")
         return (self.crop, self.crop, image[2]) if self.crop else image
 
-    def refuse_frames(self) -> None:
+    def refuse(self, kind: str) -> None:
         """Raise BadInput naming a key that is set but applies only to images."""
         for key, value in (("crop", self.crop), ("flip", self.flip), ("colour_shift", self.colour_shift)):
             if value:
-                raise BadInput(f"data.{key}: frames are not images")
+                raise BadInput(f"data.{key}: {kind} are not images")
 
 
 class Views:

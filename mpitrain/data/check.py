@@ -55,8 +55,8 @@ def table_of_parts(*more: str) -> Table:
 
 def figures(file: ShardFile) -> Figures:
     """The figures of an open shard."""
-    utterances = 0 if file.utterances is None else len(file.utterances) - 1
-    return Figures(file.inputs[0], utterances, " x ".join(map(str, file.inputs[1:])), file.classes)
+    utterances = 0 if file.offsets is None else len(file.offsets) - 1
+    return Figures(file.inputs[0], utterances, " x ".join(map(str, file.inputs[1:])) or "token", file.classes)
 
 
 def row(found: Sequence[Figures]) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def _verified(path: Path, home: dict[bytes, Path], faults: list[BadInput]) -> Fi
     try:
         with ShardFile(path) as file:
             file.read_inputs()
-            keys = [bytes(key) for key in file.keys] if file.keys is not None else []
+            keys = [bytes(key) for key in file.small.get("keys", ())]
             if twice := [key for key in keys if home.setdefault(key, path) != path]:
                 such = f"such as {twice[0].decode()} in {home[twice[0]].name}"
                 raise BadInput(f"{path}: {len(twice):,} of its {len(keys):,} utterances are in other shards, {such}")

@@ -1,7 +1,8 @@
 """A corpus: one part of a data set, from which minibatches are gathered.
 
 Context windows of frames are cut on the fly, never across utterances; images are converted to floating point numbers,
-cropped and augmented; both are normalised. A part below the memory limit is read completely, a larger one on demand.
+cropped and augmented; both are normalised. Tokens are cut into windows, one after the other, across documents. A part
+below the memory limit is read completely, a larger one on demand.
 """
 
 from collections.abc import Sequence
@@ -9,9 +10,10 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
+import xxhash
 
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
-from mpitrain.data.gather import gather_images, gather_windows
+from mpitrain.data.gather import gather_images, gather_tokens, gather_windows
 from mpitrain.data.normalising import STATISTICS, FrameNormaliser, of_pixels, stored
 from mpitrain.data.reader import OpenFiles, ShardFile
 from mpitrain.data.rows import MemoryRows, Rows, ShardRows
@@ -19,7 +21,7 @@ from mpitrain.data.shards import NAMES, PREPARATION, class_names, folder_parts, 
 from mpitrain.data.validation import Attributes, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.sampling.batch import Batch, Place
+from mpitrain.sampling.batch import Batch, Place, SampleForm
 
 MEMORY_LIMIT = 4e9  # bytes
 
@@ -30,13 +32,13 @@ def parts(path: Path) -> list[str]:
 
 
 class Corpus:
-    """One part of the shard folder `path`: `samples` inputs of `shape` (frames: [window, dims]; images: [h, w, c]) with
-    targets in range(`classes`).
+    """One part of the shard folder `path`: `samples` of a `form` (inputs of frames [window, dims], of images [h, w, c],
+    of tokens [window], whose targets are the tokens that follow) with targets in range(`classes`).
 
-    `kind` is "frames" or "images"; `attributes` are those of the first shard; `in_memory` says whether all inputs have
-    been read, into `held_bytes` bytes. `mean` and `scale` (1 ÷ standard deviation) are per channel for images, per
-    group and feature for frames. For frames, `utterances` int64 [n+1] are the offsets where utterances begin, and
-    `keys` their names, if any.
+    `kind` is "frames", "images" or "tokens"; `attributes` are those of the first shard; `in_memory` says whether all
+    inputs have been read, into `held_bytes` bytes. `mean` and `scale` (1 ÷ standard deviation) are per channel for
+    images, per group and feature for frames. For frames, `utterances` int64 [n+1] are the offsets where utterances
+    begin, and `keys` their names, if any.
     """
 
     def __init__(
@@ -50,15 +52,16 @@ class Corpus:
         augmentation: Augmentation | None = None,
         normalise: str = "corpus",
         statistics: Attributes | None = None,
+        window: int = 0,
     ) -> None:
         """Open the part.
 
-        `context`: number of frames left and right of the centre frame, one number for both or two. `dtype`: that of
-        the minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
+        `context`: number of frames left and right of the centre frame, one number for both or two. `dtype`: that of the
+        minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
         `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
-        "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean
-        and standard_deviation to use instead of the stored ones. Raises BadInput naming the folder, the shard, or the
-        key of [data].
+        "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean and
+        standard_deviation to use instead of the stored ones. `window`: the tokens of a sample. Raises BadInput naming
+        the folder, the shard, or the key of [data].
         """
         files = _opened(path, part)
         first = files[0]
@@ -68,9 +71,9 @@ class Corpus:
             self.attributes = {**own, **statistics}
         self.targets = np.concatenate([file.targets for file in files])
         self.samples = len(self.targets)
-        self.utterances = _joined([file.utterances for file in files]) if self.kind == "frames" else None
-        keys = [file.keys for file in files if file.keys is not None]
-        self.keys = [key.decode() for own in keys for key in own] or None
+        self.utterances = _joined([file.small["utterances"] for file in files]) if self.kind == "frames" else None
+        self.keys = [key.decode() for file in files for key in file.small.get("keys", ())] or None
+        self._digests = [str(file.attributes.get("xxh3_tokens", "")) for file in files]
         self._context, self._filling = _both_sides(context), Lock()
         nbytes = sum(file.inputs_bytes for file in files)
         self.in_memory = nbytes <= memory_limit
@@ -78,7 +81,11 @@ class Corpus:
         if self.kind == "images":
             self._see(first, augmentation or Augmentation(), normalise, np.dtype(dtype))
         elif augmentation is not None:
-            augmentation.refuse_frames()
+            augmentation.refuse(self.kind)
+        if self.kind == "tokens":
+            self._read(files, window, normalise)
+        elif window:
+            raise BadInput(f"data.window = {window}: for tokens; {path} holds {self.kind}")
         self._rows: Rows = MemoryRows(files) if self.in_memory else ShardRows(files)
         if self.kind == "frames":
             self._hear(files, normalise)
@@ -90,7 +97,7 @@ class Corpus:
         if any(self._context):
             raise BadInput(f"data.context = {list(self._context)}: images have no neighbouring frames")
         height, width, channels = first.inputs[1:]
-        self.shape: tuple[int, ...] = augmentation.shape((height, width, channels))
+        self.form = SampleForm(augmentation.shape((height, width, channels)))
         self.mean, self.scale = of_pixels(normalise, self.attributes, channels, dtype)
         axes = None
         if augmentation.colour_shift:
@@ -103,7 +110,7 @@ class Corpus:
 
     def _hear(self, files: list[ShardFile], normalise: str) -> None:
         dims = files[0].inputs[-1]
-        self.shape = (sum(self._context) + 1, dims)
+        self.form = SampleForm((sum(self._context) + 1, dims))
         offsets = self.utterances
         if normalise in ("mean", "unit"):
             raise BadInput(f"data.normalise = {normalise}: for pixels; frames take corpus, speaker, utterance or none")
@@ -117,8 +124,34 @@ class Corpus:
         self.mean, self.scale = normaliser.mean, normaliser.scale
         self._rows.change(normaliser.apply)
 
+    def _read(self, files: list[ShardFile], window: int, normalise: str) -> None:
+        tokens, path = sum(file.inputs[0] for file in files), files[0].path.parent
+        if any(self._context):
+            raise BadInput(f"data.context = {list(self._context)}: tokens have no frames; data.window is their number")
+        if normalise not in ("corpus", "none"):
+            raise BadInput(f"data.normalise = {normalise}: tokens are not normalised")
+        if not window:
+            raise BadInput(f"data.window: {path} holds tokens; say how many of them a sample has")
+        if tokens <= window:
+            raise BadInput(
+                f"data.window = {window}: part {self.part} of {path} has {tokens:,} tokens; one more is needed"
+            )
+        self.samples = (tokens - 1) // window
+        told = [file.small.get("bytes", np.zeros(1)) for file in files]
+        nbytes = sum(int(own.sum()) for own in told) if all(own.any() for own in told) else 0
+        self.form = SampleForm((window,), (window,), np.int32, nbytes / tokens)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of an input."""
+        return self.form.shape
+
+    def identity(self) -> str:
+        """A checksum by which ranks compare their copies: of the targets; of tokens, those that their shards have."""
+        return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(self.targets).tobytes() + "".join(self._digests).encode())
+
     def gather(self, indices: Array, out: Batch, place: Place = None) -> Batch:
-        """Fill `out` (inputs [n, *shape], targets [n]) with the samples of `indices` int64 [n], in that order.
+        """Fill `out`, the memory of as many samples, with the samples of `indices` int64 [n], in that order.
 
         `place` is the epoch of the first sample and its position in the epoch's order, which determine the augmentation
         of images; None, for an evaluation, gives centre crops. Raises IndexError for an index outside range(samples),
@@ -129,6 +162,11 @@ class Corpus:
         if indices.min() < 0 or indices.max() >= self.samples:
             raise IndexError(f"samples {indices.min()} to {indices.max()} of {self.samples}")
         with self._filling:  # a thread may read ahead while an evaluation reads the same part
+            if self.kind == "tokens":
+                window = self.shape[0]
+                for base, rows, which, places in self._rows.spans(indices * window, (0, window)):
+                    gather_tokens(rows, base, which, places, out.inputs, out.targets)
+                return out
             np.take(self.targets, indices, out=out.targets, mode="clip")
             views = self._views.at(place, len(indices)) if self.kind == "images" else None
             for base, rows, which, places in self._rows.spans(indices, self._context):
@@ -143,16 +181,16 @@ class Corpus:
 
 def _groups(files: list[ShardFile], normalise: str) -> Array:
     """The group whose statistics normalise each utterance. Raises BadInput naming a shard without speakers."""
-    utterances = sum(len(file.utterances) - 1 for file in files if file.utterances is not None)
+    utterances = sum(len(file.small["utterances"]) - 1 for file in files)
     if normalise == "utterance":
         return np.arange(utterances)
     if normalise != "speaker":
         return np.zeros(utterances, np.int64)
     speakers = []
     for file in files:
-        if file.speakers is None:
+        if "speakers" not in file.small:
             raise BadInput(f"{file.path}: names no speakers, and data.normalise = speaker needs them; try utterance")
-        speakers.append(file.speakers)
+        speakers.append(file.small["speakers"])
     return np.unique(np.concatenate(speakers), return_inverse=True)[1]
 
 
@@ -173,7 +211,8 @@ def _opened(path: Path, part: str) -> list[ShardFile]:
     first = files[0]
     for file in files[1:]:
         same = (file.kind, file.classes, file.inputs[1:]) == (first.kind, first.classes, first.inputs[1:])
-        if (file.keys is None) != (first.keys is None):
+        same = same and file.dtype == first.dtype
+        if ("keys" in file.small) != ("keys" in first.small):
             raise BadInput(f"{file.path}: keys of utterances are here or in {first.path.name}, not in both")
         if not same or any(
             not np.array_equal(file.attributes.get(name, 0), first.attributes.get(name, 0)) for name in STATISTICS
@@ -189,11 +228,10 @@ def _opened(path: Path, part: str) -> list[ShardFile]:
     return files
 
 
-def _joined(offsets: list[Array | None]) -> Array:
+def _joined(offsets: list[Array]) -> Array:
     """Combine the offsets of all shards into offsets into their concatenation."""
     joined, base = [np.zeros(1, np.int64)], 0
     for own in offsets:
-        assert own is not None
         joined.append(own[1:] + base)
         base += int(own[-1])
     return np.concatenate(joined)

@@ -1,4 +1,4 @@
-"""The loops that fill a minibatch in one pass over memory, without allocating."""
+"""What fills a minibatch in one pass over memory."""
 
 from numba import njit
 
@@ -28,6 +28,17 @@ def gather_windows(
             row = min(max(frame + w - left, first), last) - base
             for d in range(dims):
                 out[places[k], w, d] = features[row, d]
+
+
+def gather_tokens(rows: Array, base: int, starts: Array, places: Array, inputs: Array, targets: Array) -> None:
+    """inputs[places[k]] = the tokens from starts[k] on, and targets[places[k]] those from starts[k] + 1 on.
+
+    `rows` [m] begins at token `base` of the corpus; `inputs` and `targets` [n, window].
+    """
+    window = inputs.shape[1]
+    for start, place in zip(starts - base, places, strict=True):
+        inputs[place] = rows[start : start + window]
+        targets[place] = rows[start + 1 : start + window + 1]
 
 
 @njit(cache=True, nogil=True)

@@ -23,7 +23,8 @@ NAME, CHECKSUM = "corpus.json", "xxh3"
 class Origin(msgspec.Struct, frozen=True):
     """The training part: the `shape` of a sample in the shards ([dims] of frames, [h, w, c] of images), the number of
     samples of each class, the mean and standard deviation for normalisation if it has them, and, if known, the names of
-    the classes and how the data were prepared and are read. `folder`: the absolute path of the shards."""
+    the classes and how the data were prepared and are read. Of tokens, their number is told instead of the classes'.
+    `folder`: the absolute path of the shards."""
 
     kind: str
     shape: list[int]
@@ -34,6 +35,7 @@ class Origin(msgspec.Struct, frozen=True):
     folder: str | None = None
     class_names: list[str] | None = None
     preparation: Record = {}
+    tokens: int = 0
 
     @property
     def statistics(self) -> dict[str, Array]:
@@ -78,12 +80,15 @@ def of_part(path: Path, part: str = "train") -> Origin:
     found = folder_parts(path)
     if part not in found:
         raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
-    counts: list[Array] = []
+    counts, tokens = list[Array](), 0
     for shard in found[part]:
         with ShardFile(shard) as file:
             kind, classes, attributes = file.kind, file.classes, file.attributes
             shape = file.inputs[1:]
-            counts.append(np.bincount(file.targets, minlength=classes))
+            if kind == "tokens":
+                tokens += file.inputs[0]
+            else:
+                counts.append(np.bincount(file.targets, minlength=classes))
     statistics = {
         name: np.atleast_1d(attributes[name]).tolist() for name in ("mean", "standard_deviation") if name in attributes
     }
@@ -95,11 +100,12 @@ def of_part(path: Path, part: str = "train") -> Origin:
         kind,
         list(shape),
         classes,
-        np.sum(counts, axis=0).tolist(),
+        np.sum(counts, axis=0).tolist() if counts else [],
         **statistics,
         folder=folder,
         class_names=class_names(attributes),
         preparation=preparation(attributes),
+        tokens=tokens,
     )
 
 

@@ -13,7 +13,16 @@ import h5py
 import numpy as np
 
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
-from mpitrain.data.validation import KINDS, OPTIONAL, Value, require_kind, validate, validate_finite, validate_shapes
+from mpitrain.data.validation import (
+    KINDS,
+    OPTIONAL,
+    Value,
+    require_kind,
+    validate,
+    validate_finite,
+    validate_shapes,
+    validate_tokens,
+)
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, version_of
 from mpitrain.files.hdf5 import ERRORS, attribute, data_set, has, opened
@@ -72,8 +81,8 @@ class ShardFile:
     """A shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
     It is opened when it is read, and stays open until close(), or until `files` closes it in favour of others.
-    `inputs` and `dtype`: shape and type of the data set of inputs. `targets`, `utterances` (None for images),
-    `speakers` and `keys` (None if not known): complete arrays. Raises BadInput naming the file.
+    `inputs` and `dtype`: shape and type of the data set of inputs. `small` holds all the other arrays that it has, by
+    name, complete. Raises BadInput naming the file.
     """
 
     def __init__(self, path: Path, files: OpenFiles | None = None) -> None:
@@ -119,16 +128,18 @@ class ShardFile:
         self.inputs: tuple[int, ...] = headers[self._name].shape
         self.dtype: np.dtype = headers[self._name].dtype
         self.inputs_bytes = prod(self.inputs) * self.dtype.itemsize  #: their size in memory
-        self.targets = self.read("targets")
-        self.utterances = self.read("utterances") if self.kind == "frames" else None
-        self.speakers = self.read("speakers") if "speakers" in headers else None
-        self.keys = self.read("keys") if "keys" in headers else None
-        validate(self.path, self.kind, {**headers, **self.small()}, self.attributes)
+        self.small = {name: self.read(name) for name in headers if name != self._name}
+        validate(self.path, self.kind, {**headers, **self.small}, self.attributes)
 
-    def small(self) -> dict[str, Array]:
-        """The arrays in memory, that is, all but the inputs."""
-        arrays = {"targets": self.targets, "utterances": self.utterances, "speakers": self.speakers, "keys": self.keys}
-        return {name: array for name, array in arrays.items() if array is not None}
+    @property
+    def targets(self) -> Array:
+        """The samples' targets; tokens have none."""
+        return self.small.get("targets", np.empty(0, np.int32))
+
+    @property
+    def offsets(self) -> Array | None:
+        """Where utterances or documents begin; None for images."""
+        return self.small.get("utterances", self.small.get("documents"))
 
     @property
     def classes(self) -> int:
@@ -148,9 +159,9 @@ class ShardFile:
             return array
 
     def read_inputs(self, out: Array | None = None) -> Array:
-        """Read all inputs; verify their checksum, and that they are finite."""
+        """Read all inputs; verify their checksum, and that they are finite, or tokens in range(classes)."""
         array = self.read(self._name, out)
-        self._finite(array)
+        self._validate(array)
         return array
 
     def read_rows(self, start: int, stop: int, out: Array) -> None:
@@ -160,11 +171,13 @@ class ShardFile:
             if self._data is None:
                 self._data = file[self._name]
             self._data.read_direct(out, np.s_[start:stop])
-            self._finite(out)
+            self._validate(out)
 
-    def _finite(self, array: Array) -> None:
+    def _validate(self, array: Array) -> None:
         if self.kind == "frames":
             validate_finite(self.path, array)
+        elif self.kind == "tokens":
+            validate_tokens(self.path, array, self.classes)
 
     def close(self) -> None:
         """Close the file. A later read opens it again."""
@@ -184,7 +197,7 @@ def read_shard(path: Path) -> Shard:
     """Read a complete shard and verify every checksum. Raises BadInput naming the file."""
     with ShardFile(path) as file:
         name = next(iter(KINDS[file.kind]))
-        return Shard(file.kind, {name: file.read_inputs(), **file.small()}, file.attributes)
+        return Shard(file.kind, {name: file.read_inputs(), **file.small}, file.attributes)
 
 
 def _plain(value: Any) -> Value:

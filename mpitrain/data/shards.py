@@ -1,9 +1,11 @@
 """The shard format: one HDF5 file of samples, which is written completely or not at all.
 
 A shard of kind "frames" holds `features` float32 [frames, dims], `targets` int32 [frames] and `utterances` int64 [n+1],
-the offsets where utterances begin; of kind "images", `images` uint8 [n, h, w, c] and `targets` int32 [n]. Frames may
-have `speakers` int32 [n], a number for the speaker of each utterance, and `keys` [n], its name in UTF-8. Attributes:
-`format`, `kind`, `classes`, `source`, and if known `mean` and `standard_deviation` of each feature or channel.
+the offsets where utterances begin; of kind "images", `images` uint8 [n, h, w, c] and `targets` int32 [n]; of kind
+"tokens", `tokens` uint16 or uint32 [tokens] and `documents` int64 [n+1], the offsets where documents begin. Frames may
+have `speakers` int32 [n], a number for the speaker of each utterance, and `keys` [n], its name in UTF-8; tokens `bytes`
+int64 [n], of the text that each document stands for. Attributes: `format`, `kind`, `classes`, `source`, and if known
+`mean` and `standard_deviation` of each feature or channel.
 
 Every data set has fletcher32, HDF5's metadata have checksums (library version 1.10 on), every array has an xxh3 of its
 content (`xxh3_NAME`), and `xxh3` covers the attributes, so that every flipped bit is detected. Shards of other tools
@@ -26,7 +28,7 @@ import h5py
 import numpy as np
 import xxhash
 
-from mpitrain.data.validation import KINDS, Attributes, Value, validate, validate_finite
+from mpitrain.data.validation import KINDS, Attributes, Value, validate, validate_finite, validate_tokens
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, sync, write_whole, writing
 from mpitrain.flat import Array
@@ -105,6 +107,8 @@ def write_shard(
     validate(path, kind, arrays, described)
     if kind == "frames":
         validate_finite(path, arrays["features"])
+    elif kind == "tokens":
+        validate_tokens(path, arrays["tokens"], int(np.asarray(attributes["classes"])))
     write_whole(path, _image(kind, arrays, described, compress))
 
 
@@ -115,7 +119,7 @@ def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Value],
         for name, (dtype, _) in KINDS[kind].items():
             if name not in arrays:
                 continue  # an optional array: the others have been validated
-            array = np.ascontiguousarray(arrays[name], dtype)
+            array = np.ascontiguousarray(arrays[name], None if " or " in dtype else dtype)
             _write_array(file, name, array, compress)
             attributes[f"xxh3_{name}"] = digest(array)
         attributes["xxh3"] = attributes_digest(attributes)
@@ -174,6 +178,12 @@ def utterance_arrays(
     if keys:
         arrays["keys"] = np.char.encode(keys, "utf-8")
     return arrays
+
+
+def document_arrays(documents: Sequence[Array], nbytes: Sequence[int] = ()) -> dict[str, Array]:
+    """The arrays of a shard of tokens from the tokens of its documents and, if known, the bytes of their text."""
+    arrays = {"tokens": np.concatenate(documents), "documents": np.cumsum([0, *map(len, documents)], dtype=np.int64)}
+    return arrays | ({"bytes": np.array(nbytes, np.int64)} if len(nbytes) else {})
 
 
 def digest(array: Array) -> str:

@@ -12,8 +12,9 @@ from mpitrain.flat import Array
 Value = str | int | float | np.ndarray
 Attributes = Mapping[str, Value]
 
-#: The data sets of each kind: name → (dtype, number of axes). The first one holds the inputs. `speakers` numbers the
-#: speaker of each utterance, consistently over a part's shards; `keys` are the utterances' names in UTF-8.
+#: The data sets of each kind: name → (dtypes, number of axes). The first one holds the inputs. `speakers` numbers the
+#: speaker of each utterance, consistently over a part's shards; `keys` are the utterances' names in UTF-8. `bytes` are
+#: those of the text that a document's tokens stand for.
 KINDS: dict[str, dict[str, tuple[str, int]]] = {
     "frames": {
         "features": ("float32", 2),
@@ -23,8 +24,9 @@ KINDS: dict[str, dict[str, tuple[str, int]]] = {
         "keys": ("S", 1),
     },
     "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
+    "tokens": {"tokens": ("uint16 or uint32", 1), "documents": ("int64", 1), "bytes": ("int64", 1)},
 }
-OPTIONAL = {"speakers", "keys"}
+OPTIONAL = {"speakers", "keys", "bytes"}
 CLASSES = 1 << 24  #: most classes of a corpus
 USUAL = 1 << 16  #: a corpus of any size may have this many classes, and at most its number of samples beyond that
 GREATEST = 1e30  # bound on means, standard deviations and their reciprocals, within the range of float32
@@ -37,10 +39,14 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Att
     """
     require_kind(path, kind)
     validate_shapes(path, kind, arrays)
-    inputs, targets = arrays[next(iter(KINDS[kind]))], arrays["targets"]
+    inputs = arrays[next(iter(KINDS[kind]))]
     _validate_attributes(path, inputs.shape[-1], attributes)
-    if not len(targets):
+    if not len(inputs):
         raise BadInput(f"{path}: no samples")
+    if kind == "tokens":
+        _validate_documents(path, len(inputs), arrays["documents"], arrays.get("bytes"))
+        return
+    targets = arrays["targets"]
     low, high, classes = int(targets.min()), int(targets.max()), int(attributes["classes"])
     if low < 0 or high >= classes:
         raise BadInput(f"{path}: targets from {low} to {high}, but there are {classes} classes")
@@ -62,11 +68,11 @@ def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Array]) -> None:
                 continue
             raise BadInput(f"{path}: no data set {name}")
         found, found_axes = arrays[name].dtype, len(arrays[name].shape)
-        if (found.kind if dtype == "S" else found) != dtype or found_axes != axes:
+        if str(found.kind if dtype == "S" else found) not in dtype.split(" or ") or found_axes != axes:
             raise BadInput(f"{path}: {name} is {found} of {found_axes} axes, not {dtype} of {axes}")
     name = next(iter(KINDS[kind]))
     samples, *shape = arrays[name].shape
-    if samples != len(arrays["targets"]):
+    if "targets" in KINDS[kind] and samples != len(arrays["targets"]):
         raise BadInput(f"{path}: {samples} samples but {len(arrays['targets'])} targets")
     if 0 in shape:
         raise BadInput(f"{path}: {name} is of shape {(samples, *shape)}: samples of no values")
@@ -113,6 +119,20 @@ def _validate_utterances(path: Path, frames: int, offsets: Array, speakers: Arra
         readable = all(len(name.split()) == 1 and "\ufffd" not in name for name in names)
         if len(names) != count or len(set(names)) != count or not readable:
             raise BadInput(f"{path}: keys must name each of {count} utterances differently, in UTF-8 without blanks")
+
+
+def _validate_documents(path: Path, tokens: int, offsets: Array, nbytes: Array | None) -> None:
+    """Raise BadInput unless documents cover all tokens, and none has a negative number of bytes."""
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != tokens or (offsets[1:] < offsets[:-1]).any():
+        raise BadInput(f"{path}: documents must rise from 0 to {tokens} tokens")
+    if nbytes is not None and (len(nbytes) != len(offsets) - 1 or nbytes.min() < 0):
+        raise BadInput(f"{path}: bytes must tell the bytes of each of {len(offsets) - 1} documents")
+
+
+def validate_tokens(path: Path, tokens: Array, classes: int) -> None:
+    """Raise BadInput if a token is not in range(classes)."""
+    if tokens.size and (most := int(tokens.max())) >= classes:
+        raise BadInput(f"{path}: a token {most}, but there are {classes} classes")
 
 
 def validate_finite(path: Path, features: Array) -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import DIGITS, digest, provisional_name, publish, shard_name, utterance_arrays, write_shard
+from mpitrain.data.shards import (
+    DIGITS,
+    digest,
+    document_arrays,
+    provisional_name,
+    publish,
+    shard_name,
+    utterance_arrays,
+    write_shard,
+)
 from mpitrain.data.validation import Attributes
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -19,7 +28,8 @@ LIMIT = 1 << 27  # bytes of inputs in a shard
 
 
 class ShardWriter:
-    """Collects utterances or images into shards of at most `limit` bytes of inputs (one utterance may be longer).
+    """Collects utterances, images or documents into shards of at most `limit` bytes of inputs; one utterance or
+    document may be longer.
 
     Shards of this part that have their final names already are kept if they hold what is added. Raises BadInput naming
     one with other attributes; `add` and `finish` raise it naming one with other samples.
@@ -38,18 +48,25 @@ class ShardWriter:
         for path in self._complete:
             self._require_attributes(path)
 
-    def add(self, inputs: Array, targets: Array, speaker: int | None = None, key: str | None = None) -> None:
-        """Add one utterance (features [frames, dims]) or some images [n, h, w, c], with their targets [n].
+    def add(
+        self, inputs: Array, targets: Array | None = None, speaker: int | None = None, key: str | None = None
+    ) -> None:
+        """Add one utterance (features [frames, dims]) or some images [n, h, w, c], with their targets [n]; or a
+        document (tokens uint16 or uint32 [n]), which has none.
 
         `speaker` is the number of an utterance's speaker, `key` the utterance's name, which `predict` writes with its
         posteriors. Each is given for all utterances of a part or for none. Raises BadInput if given for images.
         """
         if self._kind != "frames" and (speaker, key) != (None, None):
             raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have no speakers or keys")
+        if (targets is None) != (self._kind == "tokens"):
+            wanted = "no targets" if self._kind == "tokens" else "targets"
+            raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have {wanted}")
         if self._bytes and self._bytes + inputs.nbytes > self._limit:
             self._write()
         self._inputs.append(inputs)
-        self._targets.append(targets)
+        if targets is not None:
+            self._targets.append(targets)
         if speaker is not None:
             self._speakers.append(speaker)
         if key is not None:
@@ -72,6 +89,8 @@ class ShardWriter:
     def _write(self) -> None:
         if self._kind == "frames":
             arrays = utterance_arrays(self._inputs, self._targets, self._speakers, self._keys)
+        elif self._kind == "tokens":
+            arrays = document_arrays(self._inputs)
         else:
             arrays = {"images": np.concatenate(self._inputs), "targets": np.concatenate(self._targets)}
         complete = [path for path in self._complete if path.name.startswith(f"{self._part}-{self._shards:05d}-")]

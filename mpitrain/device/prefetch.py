@@ -58,17 +58,15 @@ class _Buffer:
     """The memory of a minibatch, which grows to the largest one."""
 
     def __init__(self, corpus: Samples, dtype: np.dtype, empty: Empty) -> None:
-        self._corpus, self._empty = corpus, empty
-        self._batch = Batch(np.empty((0, *corpus.shape), dtype), np.empty(0, np.int32))
+        self._corpus, self._dtype, self._empty = corpus, dtype, empty
+        self._batch = corpus.form.room(0, dtype)
 
     def gather(self, indices: Array, place: Place) -> Batch:
         """Gather a minibatch into this memory."""
-        count, (inputs, targets) = len(indices), self._batch
-        if len(targets) < count:
-            inputs, targets = self._batch = Batch(
-                self._empty((count, *inputs.shape[1:]), inputs.dtype), self._empty(count, np.int32)
-            )
-        return self._corpus.gather(indices, Batch(inputs[:count], targets[:count]), place)
+        count = len(indices)
+        if len(self._batch.targets) < count:
+            self._batch = self._corpus.form.room(count, self._dtype, self._empty)
+        return self._corpus.gather(indices, Batch(*(part[:count] for part in self._batch)), place)
 
 
 class Direct:

@@ -84,7 +84,7 @@ class Model(Protocol):
         are instead. `parameters` and `batch` are not changed.
         """
 
-    def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
+    def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, float]:
         """The summed loss, without dropout, and the number of examples whose largest output is not the target's.
 
         Of equal outputs the first counts as the largest.

@@ -9,22 +9,22 @@ from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array
 from mpitrain.models.model import Capability, Model, Ready
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 
 
 class PhantomModel:
-    """`of` another model, whose gradient of one sample has shown its parts. The loss is 0."""
+    """`of` another model, whose gradient of one sample of this form has shown its parts. The loss is 0."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     documents: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, of: Model, dtype: DTypeLike) -> None:
+    def __init__(self, of: Model, form: SampleForm, dtype: DTypeLike) -> None:
         self.layout, self.input_shape, self.classes, self.name = of.layout, of.input_shape, of.classes, of.name
         self.output = of.output
         self._parts: list[slice] = []
         parameters = np.zeros(self.layout.size, dtype)
-        batch = Batch(np.zeros((1, *self.input_shape), dtype), np.zeros(1, np.int32))
+        batch = form.room(1, dtype, np.zeros)
         of.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"), self._parts.append)
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:

@@ -18,7 +18,7 @@ from mpitrain.models.model import Model
 from mpitrain.models.torch_binding import Named
 from mpitrain.models.torch_place import HOST, CpuPlace
 from mpitrain.models.torch_statistics import Statistics
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream, undisturbed
 
 FLOATS = (torch.float32, torch.float64)
@@ -31,6 +31,7 @@ class Examined(Model, Protocol):
     module: torch.nn.Module
     statistics: Statistics
     place: CpuPlace
+    form: SampleForm
     loss: Loss
 
     def inputs(self, inputs: Array) -> torch.Tensor: ...
@@ -119,14 +120,13 @@ def examine(model: Examined) -> None:
 def _require_outputs(model: Examined, outputs: object) -> None:
     found = type(outputs).__name__
     if isinstance(outputs, torch.Tensor):
-        if outputs.shape == (2, model.classes) and outputs.is_floating_point():
+        if outputs.shape == (2, *model.form.targets, model.classes) and outputs.is_floating_point():
             return
         found = f"of shape {list(outputs.shape)}"
         found += "" if outputs.is_floating_point() else f" and type {str(outputs.dtype).removeprefix('torch.')}"
     mode = "" if model.module.training else " in evaluation mode"
-    raise BadInput(
-        f"{model.name}: the outputs for 2 samples{mode} are {found}, not [2, {model.classes}] (classes) of floats"
-    )
+    wanted = ", ".join(map(str, (2, *model.form.targets, model.classes)))
+    raise BadInput(f"{model.name}: the outputs for 2 samples{mode} are {found}, not [{wanted}] (classes) of floats")
 
 
 def _state(model: Examined) -> dict[str, bytes]:
@@ -184,8 +184,13 @@ def may_step_early(model: Examined) -> bool:
 
 def _batch(model: Examined) -> Batch:
     draw = stream(0, "examination")
-    inputs = draw.standard_normal((2, *model.input_shape)).astype(np.float32)
-    batch = Batch(inputs, np.arange(2, dtype=np.int32) % model.classes)
+    batch = model.form.room(2, np.float32)
+    if model.form.targets:
+        for part in batch:
+            part[...] = draw.integers(model.classes, size=part.shape)
+    else:
+        batch.inputs[...] = draw.standard_normal(batch.inputs.shape)
+        batch.targets[...] = np.arange(2) % model.classes
     return Batch(*map(model.place.put, batch))
 
 

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from typing import Literal, SupportsFloat
 
 import numpy as np
@@ -20,7 +21,7 @@ from mpitrain.models.torch_examination import Loss as Loss
 from mpitrain.models.torch_place import HOST, CpuPlace
 from mpitrain.models.torch_start import keep_memory
 from mpitrain.models.torch_statistics import Statistics
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 
 Make = Callable[[int], object]
@@ -36,9 +37,9 @@ class TorchModel:
     of two and more dimensions, with `l2_biases` over all.
 
     `input_shape` is that of one example as corpora have it: frames [window, dims] reach the module as they are, images
-    [h, w, c] as [n, c, h, w] in channels-last memory. Parameters that need no gradient are constants: `make(seed)`
-    makes them, and no algorithm changes them. The module, its vectors and its minibatches lie in `place`. Raises
-    BadInput naming the module's part that cannot be trained.
+    [h, w, c] as [n, c, h, w] in channels-last memory, `tokens` int64 [n, window], of which each has a target.
+    Parameters that need no gradient are constants: `make(seed)` makes them, and no algorithm changes them. The module,
+    its vectors and its minibatches lie in `place`. Raises BadInput naming the module's part that cannot be trained.
     """
 
     def __init__(
@@ -55,12 +56,16 @@ class TorchModel:
         seed: int = 1,
         bf16: bool = False,
         place: CpuPlace = HOST,
+        tokens: bool = False,
     ) -> None:
         keep_memory()
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
         self.documents: Mapping[str, str] = {}
         self.output: Literal["softmax", "logistic"] = output
-        self.loss = loss or LOSSES[output]
+        if tokens and output == "logistic":
+            raise BadInput("model.output = 'logistic': not of tokens, whose targets exclude one another")
+        self.form = SampleForm(self.input_shape, self.input_shape, np.int32) if tokens else SampleForm(self.input_shape)
+        self.loss = loss or (_of_tokens if tokens else LOSSES[output])
         self._make, self._seed, self._bf16, self.place = make, seed, bf16, place
         self._dtype = np.dtype(np.float32)
         with place.computing():
@@ -123,16 +128,18 @@ class TorchModel:
                 on_ready(slice(0, self.layout.size))
             return self.place.number(loss)
 
-    def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
-        """Summed loss, and the number of examples whose largest output is not the target's."""
+    def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, float]:
+        """Summed loss, and the number of examples whose largest output is not the target's; of several targets of an
+        example, the fraction counts."""
         outputs = self.outputs(parameters, batch.inputs)
-        errors = int((outputs.argmax(axis=1) != batch.targets).sum())
+        errors = int((outputs.argmax(axis=-1) != batch.targets).sum()) / prod(self.form.targets)
         with self.place.computing(), torch.no_grad():
             mean = self.loss(self.place.tensor(outputs), self.targets(batch))
             return mean.item() * len(batch.targets), errors
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:
-        """The module's outputs [n, classes], with the statistics that belong to the parameters if they are known."""
+        """The module's outputs [n, classes], of tokens [n, window, classes], with the statistics that belong to the
+        parameters if they are known."""
         with self.place.computing(), torch.no_grad():
             self._bind(parameters, training=False)
             with self._autocast():
@@ -202,7 +209,7 @@ class TorchModel:
 
     def _made(self, seed: int) -> torch.nn.Module:
         with examination.drawing(seed):
-            example = self._seen(torch.zeros(2, *self.input_shape))
+            example = self.inputs(HOST.put(self.form.room(2, np.float32, np.zeros).inputs))
             return examination.made(self._make, seed, self.name, example)
 
     def _bind(self, parameters: Array, training: bool) -> None:
@@ -236,15 +243,14 @@ class TorchModel:
 
     def inputs(self, inputs: Array) -> torch.Tensor:
         """The array [n, *input_shape] as the module gets it; it shares the memory."""
-        return self._seen(self.place.tensor(inputs.reshape(len(inputs), *self.input_shape)))
+        x = self.place.tensor(inputs.reshape(len(inputs), *self.input_shape))
+        if self.form.targets:
+            return x.long()
+        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
 
     def targets(self, batch: Batch) -> torch.Tensor:
         """The minibatch's targets as the loss gets them."""
         return self.place.tensor(batch.targets).long()
-
-    @staticmethod
-    def _seen(x: torch.Tensor) -> torch.Tensor:
-        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
 
     def _autocast(self) -> AbstractContextManager[object]:
         return self.place.bf16() if self._bf16 else nullcontext()
@@ -255,6 +261,11 @@ def standalone(model: Model, parameters: Array) -> torch.nn.Module:
     if not isinstance(model, TorchModel):
         raise BadInput(f"{model.name}: is no module of PyTorch's")
     return model.standalone(parameters)
+
+
+def _of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of all tokens of outputs [n, window, classes]."""
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
 def _logistic(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 statistics of normalisation that belong to the parameters, where a model has some."""
 
 from collections.abc import Callable, Mapping
-from math import log2
+from math import log, log2, prod
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,8 +14,8 @@ from mpitrain.sampling.batch import Batch, Place, Samples
 from mpitrain.sampling.rng import stream
 
 SLICE = 4e-3  # target duration of a slice in seconds
-MOST = 1024  # largest number of samples in a slice
-TOGETHER = 256  # samples in a slice if nobody waits for its end
+MOST = 1024  # largest number of targets in a slice
+TOGETHER = 256  # targets in a slice if nobody waits for its end
 MEASURED = 1024  # training samples on which statistics of normalisation are measured, the same ones every time
 MINIBATCH = 32  # of these samples, whose moments are averaged
 
@@ -25,7 +25,7 @@ class Selection:
 
     def __init__(self, corpus: Samples, chosen: Array) -> None:
         self._corpus, self._chosen, self.part, self.samples = corpus, chosen, corpus.part, len(chosen)
-        self.shape, self.classes, self.in_memory = corpus.shape, corpus.classes, corpus.in_memory
+        self.form, self.classes, self.in_memory = corpus.form, corpus.classes, corpus.in_memory
 
     def gather(self, indices: Array, out: Batch, place: Place = None) -> Batch:
         """Fill `out` with these samples of the selection."""
@@ -50,7 +50,7 @@ class Measuring:
         chosen = stream(seed, "statistics").permutation(corpus.samples)[:MEASURED]
         self._model, self._corpus, self._device = model, corpus, device
         self._slices = [np.sort(part) for part in _slices(chosen)]
-        self._batch = Batch(np.empty((MINIBATCH + 1, *corpus.shape), dtype), np.empty(MINIBATCH + 1, np.int32))
+        self._batch = corpus.form.room(MINIBATCH + 1, dtype)
         self._done = 0
 
     @property
@@ -88,9 +88,10 @@ def _slices(chosen: Array) -> list[Array]:
 class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …, all of one shape.
 
-    The results are `dev_loss` (mean), `dev_error` (fraction), `test_noisy_loss` and so on; `test_loss` and `test_error`
-    are those of the first test set. If the samples are divided over ranks, `total` sums [loss, errors, samples] over
-    the ranks, in place. `measuring` provides the statistics of normalisation that belong to the parameters first.
+    The results are `dev_loss` (mean), `dev_error` (fraction), `test_noisy_loss` and so on; of tokens of text whose
+    bytes are known also `dev_bits_per_byte`. `test_loss` and `test_error` are those of the first test set. If the
+    samples are divided over ranks, `total` sums [loss, errors, samples] over the ranks, in place. `measuring` provides
+    the statistics of normalisation that belong to the parameters first.
     """
 
     def __init__(
@@ -107,9 +108,10 @@ class Evaluation:
         self._network, self._corpora, self._clock, self._slices = network, corpora, clock, slices
         self._total = total
         self._device, self._parameters = device, device.to_device(np.empty(network.layout.size, dtype))
-        most, shape = MOST if slices else TOGETHER, next(iter(corpora.values())).shape
-        self._batch = Batch(np.empty((most, *shape), dtype), np.empty(most, np.int32))
-        self._size = 32 if slices else TOGETHER
+        form = next(iter(corpora.values())).form
+        self._most = max(1, (MOST if slices else TOGETHER) // prod(form.targets))
+        self._batch = form.room(self._most, dtype)
+        self._size = min(32, self._most) if slices else self._most
         self._left: list[str] = []
         self._measuring = measuring
         #: Lets the time pass that a simulated rank takes for so many samples.
@@ -143,7 +145,7 @@ class Evaluation:
         if self._measuring is not None:
             self._measuring.begin(self._parameters)
         self._left, self._done = list(self._corpora), 0
-        self._loss, self._wrong, self._results = 0.0, 0, dict[str, float]()
+        self._loss, self._wrong, self._results = 0.0, 0.0, dict[str, float]()
 
     def step(self) -> dict[str, float] | None:
         """Evaluate a slice, or measure one before; returns the results after the last one."""
@@ -175,16 +177,19 @@ class Evaluation:
         key, sums = name.replace("-", "_"), np.array([self._loss, self._wrong, self._done], np.float64)
         self._total(sums)
         loss, error = map(float, sums[:2] / sums[2])
-        self._results |= {f"{key}_loss": loss, f"{key}_error": error}
-        if key.startswith("test"):
-            self._results.setdefault("test_loss", loss)
-            self._results.setdefault("test_error", error)
+        found = {"loss": loss, "error": error}
+        if nbytes := self._corpora[name].form.bytes:
+            found["bits_per_byte"] = loss / log(2) / nbytes
+        for figure, value in found.items():
+            self._results[f"{key}_{figure}"] = value
+            if key.startswith("test"):
+                self._results.setdefault(f"test_{figure}", value)
         self._left.pop(0)
-        self._done, self._loss, self._wrong = 0, 0.0, 0
+        self._done, self._loss, self._wrong = 0, 0.0, 0.0
         return None if self._left else self._results
 
     def _adapt(self, seconds: float) -> None:
         if self._slices:
             wanted = self._size * SLICE / max(seconds, 1e-6)
-            wanted = min(max(wanted, 1, self._size / 2), 2 * self._size, MOST)
+            wanted = min(max(wanted, 1, self._size / 2), 2 * self._size, self._most)
             self._size = 1 << int(log2(wanted))  # few different sizes, because cuDNN makes a plan for each

@@ -325,12 +325,13 @@ class MasterMonitor(Monitor):
         self.progress.evaluated(epoch, then.seconds, then.train_loss, results)
 
     def _offer_best(self, evaluation: Evaluation, results: dict[str, float]) -> None:
-        error, saver = results.get("dev_error", results.get("test_error")), self.saver
-        if saver is None or not self._saves_best or error is None:
+        part, saver = "dev" if "dev_error" in results else "test", self.saver
+        merit = results.get(f"{part}_bits_per_byte", results.get(f"{part}_error"))
+        if saver is None or not self._saves_best or merit is None:
             return
         self._look_for_folder()
         if not self.gone:
-            saver.offer_best(error, evaluation.parameters, self._evaluated.samples)
+            saver.offer_best(merit, evaluation.parameters, self._evaluated.samples)
 
     # ---- records
 
@@ -359,7 +360,7 @@ class MasterMonitor(Monitor):
             **self.counters.record(),
         )
         rate = self.counters.trained_now / max(seconds - self.cadence.seconds_before, 1e-9)
-        self.progress.update(state.trained, rate, loss, self.results.get("test_error"))
+        self.progress.update(state.trained, rate, loss, self.results)
 
     def _bytes(self) -> dict[str, int]:
         exchanged = self._exchanged()

@@ -7,7 +7,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from mpitrain.console import PLAIN_EVERY, open_console
-from mpitrain.monitoring.records import errors
+from mpitrain.monitoring.records import merits
 
 
 class Progress:
@@ -29,10 +29,10 @@ class Progress:
         if not self._quiet:
             self.console.print(text, soft_wrap=True, markup=False)
 
-    def update(self, trained: int, rate: float, loss: float | None, error: float | None) -> None:
+    def update(self, trained: int, rate: float, loss: float | None, results: dict[str, float]) -> None:
         """Show the state of the training."""
         said = f"{rate:,.0f} samples/s  loss {loss_text(loss, 3)}"
-        said += "" if error is None else f"  test error {error:.2%}"
+        said += next((f"  {name} {value}" for name, value in merits(results) if name.startswith("test")), "")
         if self._bar is not None:
             self._bar.update(self._task, completed=trained, description=said)
         elif time.monotonic() - self._said > PLAIN_EVERY:
@@ -40,7 +40,7 @@ class Progress:
 
     def evaluated(self, epoch: float, seconds: float, loss: float | None, results: dict[str, float]) -> None:
         """Print the results of an evaluation."""
-        wrong = "  ".join(f"{part} error {share:.2%}" for part, share in errors(results).items())
+        wrong = "  ".join(f"{name} {value}" for name, value in merits(results))
         self.line(f"epoch {epoch:6.2f}  {seconds_text(seconds):>7} s  train loss {loss_text(loss)}  {wrong}")
 
     def close(self) -> None:

@@ -156,3 +156,12 @@ def errors(results: Mapping[str, object]) -> dict[str, float]:
     if named.get("test") in [value for name, value in named.items() if name.startswith("test ")]:
         del named["test"]
     return named
+
+
+def merits(results: Mapping[str, object]) -> list[tuple[str, str]]:
+    """What is printed of the parts that `errors` names: "test error" and "1.95%"; of text "test bits a byte"."""
+    said = []
+    for name, share in errors(results).items():
+        bits = results.get(f"{name.replace(' ', '_')}_bits_per_byte")
+        said.append((f"{name} error", f"{share:.2%}") if bits is None else (f"{name} bits a byte", f"{bits:.4f}"))
+    return said

@@ -30,7 +30,7 @@ TYPES: dict[str, tuple[Any, str]] = {
     "time": (list[RankSeconds], "each rank's seconds by kind"),  # type: ignore[valid-type]  # made above
     "silent": (list[Number], "a list of ranks"),
 }
-SUFFIXES = ("_loss", "_error")
+SUFFIXES = ("_loss", "_error", "_bits_per_byte")
 
 
 def fault(key: str, value: object) -> str:

@@ -61,6 +61,7 @@ def held_out(runs: list[StoredRun]) -> list[Plot]:
         key, title = name.replace(" ", "_"), name[:1].upper() + name[1:]
         found += [Plot(f"{key}_error", f"{title} error", "percent", log=True)]
         found += [Plot(f"{key}_loss", f"{title} loss", log=True)]
+        found += [Plot(f"{key}_bits_per_byte", f"{title} bits a byte")]
     return found
 
 

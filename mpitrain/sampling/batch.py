@@ -1,6 +1,10 @@
 """A minibatch, and what it is gathered from."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array
 
@@ -8,20 +12,35 @@ Place = tuple[int, int] | None  #: epoch of a minibatch's first sample and its p
 
 
 class Batch(NamedTuple):
-    """`inputs` [n, *shape] in the run's dtype, `targets` int32 [n]."""
+    """`inputs` [n, *shape] in the run's dtype, `targets` int32 [n]; of tokens, both int32 [n, window]."""
 
     inputs: Array
     targets: Array
 
 
+class SampleForm(NamedTuple):
+    """What samples look like: the `shape` of an input and that of its `targets`, () for one class; `dtype` is that of
+    the inputs, None for the run's; `bytes` of text are what a target stands for on average, 0 where that is unknown."""
+
+    shape: tuple[int, ...]
+    targets: tuple[int, ...] = ()
+    dtype: type | None = None
+    bytes: float = 0.0
+
+    def room(self, count: int, dtype: DTypeLike, empty: Callable[..., Any] = np.empty) -> Batch:
+        """The memory of a minibatch of so many samples in a run of this dtype, allocated by `empty`."""
+        inputs = empty((count, *self.shape), np.dtype(self.dtype or dtype))
+        return Batch(inputs, empty((count, *self.targets), np.dtype(np.int32)))
+
+
 class Samples(Protocol):
-    """A corpus or a selection of its samples: inputs of `shape` with targets in range(`classes`)."""
+    """A corpus or a selection of its samples, which are of this `form`, with targets in range(`classes`)."""
 
     part: str
     samples: int
-    shape: tuple[int, ...]
+    form: SampleForm
     classes: int
     in_memory: bool
 
     def gather(self, indices: Array, out: Batch, place: Place = None) -> Batch:
-        """Fill `out` (inputs [n, *shape], targets [n]) with the samples of `indices` int64 [n], in that order."""
+        """Fill `out`, the memory of as many samples, with the samples of `indices` int64 [n], in that order."""

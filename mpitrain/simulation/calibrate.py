@@ -90,8 +90,7 @@ def _gradients(config: Config, corpus: Corpus, network: Model) -> list[tuple[int
     out, rng = np.empty_like(theta), np.random.default_rng(0)
     whole = max(1, min(config.training.minibatch, corpus.samples))
     sizes = sorted({max(1, round(share * whole)) for share in SIZES})
-    room = Batch(np.empty((whole, *corpus.shape), theta.dtype), np.empty(whole, np.int32))
-    batch = corpus.gather(np.arange(whole), room)
+    batch = corpus.gather(np.arange(whole), corpus.form.room(whole, theta.dtype))
 
     def gradient(size: int) -> Callable[[], object]:
         part = Batch(batch.inputs[:size], batch.targets[:size])
@@ -134,8 +133,7 @@ def _work(config: Config, corpus: Corpus, network: Model) -> tuple[float, float,
         CPU.checksum(gradient)
 
     count = min(TOGETHER, corpus.samples)
-    room = Batch(np.empty((count, *corpus.shape), theta.dtype), np.empty(count, np.int32))
-    batch = corpus.gather(np.arange(count), room)
+    batch = corpus.gather(np.arange(count), corpus.form.room(count, theta.dtype))
     evaluation = _median(lambda: network.evaluate(theta, batch)) / count
     return _median(updates) / theta.nbytes, _median(passes) / theta.nbytes / 2, evaluation
 

@@ -67,12 +67,14 @@ def open_parts(model: TrainedModel, path: Path | None, names: list[str] | None) 
 
 
 def _print(model: TrainedModel, data: str, samples: dict[str, int], results: dict[str, float]) -> None:
-    epochs = model.samples / sum(model.origin.class_counts)
+    epochs = model.samples / inputs.epoch_of(model.config, model.origin)
     print(f"{printable(str(model.run))}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {data}")
     table = Table("part", box=None, pad_edge=False)
-    for heading in ("samples", "loss", "error"):
+    of_text = any(name.endswith("_bits_per_byte") for name in results)
+    for heading in ("samples", "loss", "error", *(["bits a byte"] if of_text else [])):
         table.add_column(heading, justify="right")
     for part, count in samples.items():
         key = part.replace("-", "_")
-        table.add_row(part, f"{count:,}", f"{results[f'{key}_loss']:.4f}", f"{results[f'{key}_error']:.2%}")
+        bits = [f"{results[name]:.4f}"] if (name := f"{key}_bits_per_byte") in results else []
+        table.add_row(part, f"{count:,}", f"{results[f'{key}_loss']:.4f}", f"{results[f'{key}_error']:.2%}", *bits)
     Console(highlight=False).print(table)

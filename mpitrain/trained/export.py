@@ -98,6 +98,7 @@ def _safetensors(model: TrainedModel, options: argparse.Namespace) -> tuple[byte
 
 
 def _onnx(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:
+    model.require_rows("--format onnx")
     priors = priors_of(model, options)
     serialise, opset = onnx_graph.serialise, onnx_graph.OPSET
     if "layers" not in model.network.capabilities:

@@ -63,6 +63,13 @@ class TrainedModel:
         """The shard folder; for None, the run's own."""
         return inputs.path_of_run(self.config, self.run) if path is None else path
 
+    def require_rows(self, what: str) -> None:
+        """Raise BadInput unless the network has one row of outputs for each sample, as `what` needs."""
+        if self.origin.kind == "tokens":
+            raise BadInput(
+                f"{what}: not of tokens, which have a row of outputs each; mpitrain.load(RUN).module() has them"
+            )
+
     def moments(self) -> tuple[Array, Array]:
         """Mean and scale, float32 [channels], of the corpus or of pixels; 0 and 1 for features that are normalised by
         speaker, by utterance or not at all."""

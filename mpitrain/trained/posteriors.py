@@ -74,7 +74,7 @@ Compute = Callable[[slice], Array]  # the rows float32 [n, classes] of the sampl
 def computing(model: TrainedModel, corpus: Corpus, kind: str, priors: Array | None) -> Compute:
     """A function that maps a slice of a corpus's samples to the network's rows of that kind."""
     dtype = model.parameters.dtype
-    batch = Batch(np.empty((TOGETHER, *corpus.shape), dtype), np.empty(TOGETHER, np.int32))
+    batch = corpus.form.room(TOGETHER, dtype)
 
     def compute(part: slice) -> Array:
         some = Batch(*(buffer[: part.stop - part.start] for buffer in batch))

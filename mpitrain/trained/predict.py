@@ -39,6 +39,7 @@ def predict(options: argparse.Namespace) -> int:
 def _predict(transport: Transport, options: argparse.Namespace) -> int:
     def prepare() -> tuple[TrainedModel, Corpus, Array | None]:
         model = built(stored, code)
+        model.require_rows("predict")
         part = options.part or next(iter(held_out(options.data)), "train")
         corpus = model.open(options.data, part, memory_limit=0)  # read once, sequentially
         return model, corpus, priors_of(model, options)

@@ -67,6 +67,7 @@ def reading(config: Config) -> dict[str, Any]:
         "memory_limit": int(data.memory_limit_gb * 1e9),
         "augmentation": Augmentation(data.crop, data.flip, data.colour_shift, training.seed),
         "normalise": data.normalise,
+        "window": data.window,
     }
 
 
@@ -95,6 +96,8 @@ def trained_on(config: Config, earlier: Origin | None) -> Origin:
     how: dict[str, Any] = {"data.normalise": config.data.normalise}
     if found.kind == "frames":
         how["data.context"] = [context[0], context[-1]] if context else [0, 0]
+    if found.kind == "tokens":
+        how["data.window"] = config.data.window
     found = msgspec.structs.replace(found, preparation={**found.preparation, **how})
     if earlier is None:
         return found
@@ -108,11 +111,18 @@ def say(line: str) -> None:
 
 
 def seen_shape(config: Config, known: Origin) -> tuple[int, ...]:
-    """The shape of a sample as the network sees it: [window, dims], or [h, w, c] after the crop."""
+    """The shape of a sample as the network sees it: [window, dims], [h, w, c] after the crop, or [window]."""
+    if known.kind == "tokens":
+        return (config.data.window,)
     if known.kind == "frames":
         context = config.data.context
         return (sum((context[0], context[-1])) + 1 if context else 1, *known.shape)
     return Augmentation(config.data.crop).shape(tuple(known.shape))
+
+
+def epoch_of(config: Config, known: Origin) -> int:
+    """The samples of an epoch of the training part."""
+    return (known.tokens - 1) // config.data.window if known.kind == "tokens" else sum(known.class_counts)
 
 
 def code_of(
@@ -156,11 +166,14 @@ def network_of(
     code: Mapping[str, Code] | None = None,
     given: Callable[..., object] | None = None,
 ) -> Model:
-    """The network for inputs of this shape, [window, dims] or [h, w, c], on this device. `code` is by default what the
-    keys name; `given` builds the module instead of `model.import`. Raises BadInput naming the key that does not fit."""
+    """The network for inputs of this shape, [window, dims], [h, w, c] or of tokens [window], on this device. `code` is
+    by default what the keys name; `given` builds the module instead of `model.import`. Raises BadInput naming the key
+    that does not fit."""
     model = config.model
     if model.import_:
         return _imported(config, shape, classes, device, code_of(config, given) if code is None else code, given)
+    if config.data.window:
+        raise BadInput("data.window: networks of tokens are modules of PyTorch's, which model.import names")
     network = networks.network(design_of(config), shape, classes, device.workspace())
     if not config.by_torch:
         return network
@@ -200,6 +213,7 @@ def _imported(
         seed=config.initial_seed,
         bf16=config.run.matmul == "bf16",
         place=device.place(),
+        tokens=bool(config.data.window),
     )
     record = ModelRecord(
         options.import_ or "",

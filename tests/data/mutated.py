@@ -32,10 +32,10 @@ from alone import Alone
 from mpitrain.__main__ import parser
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers.importing import Importing
+from mpitrain.data.origin import of_part
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import shard_name, write_shard
 from mpitrain.errors import BadInput
-from mpitrain.sampling.batch import Batch
 
 LIMIT = 6 << 30  # bytes of data: protects the machine; the test is of what was taken
 HEAD = 96  # bytes at the beginning, where half of the changes are
@@ -152,6 +152,15 @@ def images(folder: Path, ending: str = "png") -> str:
     return f"images {folder}"
 
 
+def text(folder: Path) -> str:
+    """Files of a few lines."""
+    for number in range(6):
+        letters = np.random.default_rng(number).integers(97, 123, 50).astype(np.uint8)
+        letters[9::10] = ord("\n")
+        (folder / f"{number}.txt").write_bytes(letters.tobytes())
+    return f"text --dev 0.2 --test 0.2 {folder}"
+
+
 def _some_arrays() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(5)
     return {
@@ -183,13 +192,20 @@ def shards(folder: Path, kind: str = "frames") -> str:
     """Shards as this program writes them."""
     rng = np.random.default_rng(6)
     found: dict[str, Any] = {"targets": rng.integers(0, 5, 10).astype(np.int32)}
-    if kind == "frames":
+    if kind == "tokens":
+        found = {"tokens": rng.integers(0, 5, 20).astype(np.uint16), "documents": np.array([0, 7, 20])}
+        found["bytes"] = np.array([9, 30])
+    elif kind == "frames":
         more = {"speakers": np.array([0, 1], np.int32), "keys": np.array([b"a", b"b"])}
         found |= {"features": rng.normal(size=(10, 3)).astype(np.float32), "utterances": np.array([0, 4, 10]), **more}
     else:
         found["images"] = rng.integers(0, 256, (10, 4, 4, 1)).astype(np.uint8)
     channels = 3 if kind == "frames" else 1
-    statistics = {"mean": np.zeros(channels, np.float32), "standard_deviation": np.ones(channels, np.float32)}
+    statistics = (
+        {}
+        if kind == "tokens"
+        else {"mean": np.zeros(channels, np.float32), "standard_deviation": np.ones(channels, np.float32)}
+    )
     for number in range(2):
         write_shard(folder / shard_name("train", number, 2), kind, found, {"classes": 5, "source": "t", **statistics})
     return ""
@@ -229,13 +245,16 @@ FORMATS: dict[str, Callable[[Path], str]] = {
         ending: lambda folder, ending=ending: images(folder, ending)
         for ending in ("png", "jpg", "gif", "tiff", "bmp", "webp", "ppm")
     },
+    "text": text,
     "npz": arrays,
     "npz-packed": arrays_packed,
     "arrays-h5": lambda folder: arrays(folder, "h5"),
     "shards": shards,
     "shards-images": lambda folder: shards(folder, "images"),
+    "shards-tokens": lambda folder: shards(folder, "tokens"),
     "foreign-shards": foreign,
     "foreign-shards-images": lambda folder: foreign(folder, "images", "v110"),
+    "foreign-shards-tokens": lambda folder: foreign(folder, "tokens", "v110"),
 }
 
 
@@ -310,9 +329,9 @@ def attempt(words: str, folder: Path) -> None:
         Importing(Alone(), folder / "out", 1).run(lambda: options.planning(options))  # type: ignore[arg-type]
         folder = folder / "out"
     for limit in (1e9, 0):
-        corpus = Corpus(folder, "train", memory_limit=limit)
+        corpus = Corpus(folder, "train", memory_limit=limit, window=3 * (of_part(folder).kind == "tokens"))
         count = min(corpus.samples, 50)
-        corpus.gather(np.arange(count), Batch(np.empty((count, *corpus.shape), np.float32), np.empty(count, np.int32)))
+        corpus.gather(np.arange(count), corpus.form.room(count, np.float32))
     for path in sorted(folder.glob("*.h5")):
         read_shard(path)
 

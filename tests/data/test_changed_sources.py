@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from mpitrain.__main__ import parser
-from mpitrain.data.importers import arrays, importing, plan, recorded
+from mpitrain.data.importers import arrays, importing, plan, recorded, text
 from mpitrain.data.importers.plan import CorpusPlan
 from mpitrain.errors import BadInput
 
@@ -31,6 +31,7 @@ FORMS = {
     "cifar10": ("cifar", "cifar-binary", "cifar-tar", "cifar-gz"),
     "images": ("png",),
     "arrays": ("npz", "npz-packed", "arrays-h5"),
+    "text": ("text",),
 }
 EVERY = [form for forms in FORMS.values() for form in forms]
 
@@ -88,7 +89,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     for name, module in NEEDS.items():
         if form.startswith(name):
             pytest.importorskip(module)
-    for module in (plan, recorded, arrays):
+    for module in (plan, recorded, arrays, text):
         monkeypatch.setattr(module, "LARGEST", 1)
     return Source(tmp_path, form, monkeypatch)
 

@@ -18,7 +18,8 @@ FORMATS = {
     "PIL": ["png", "jpg", "gif", "tiff", "bmp", "webp", "ppm"],
     "h5py": [
         *("mnist", "mnist-gz", "cifar", "cifar-binary", "cifar-tar", "cifar-gz", "npz", "npz-packed", "arrays-h5"),
-        *("shards", "shards-images", "foreign-shards", "foreign-shards-images"),
+        *("shards", "shards-images", "shards-tokens"),
+        *("foreign-shards", "foreign-shards-images", "foreign-shards-tokens"),
     ],
 }
 MEGABYTES = 2000

@@ -11,7 +11,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
 from mpitrain.device.prefetch import Direct, Prefetcher, open_loader
 from mpitrain.errors import BadInput, Overdue
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from tests.faults import Fault, program
 
 
@@ -19,6 +19,7 @@ class Numbers:
     """A corpus whose samples are their own index; `failing` cannot be read; `gate` holds the reading up."""
 
     part, shape, in_memory = "train", (2,), False
+    form = SampleForm(shape)
 
     def __init__(self, failing: int = -1) -> None:
         self.failing, self.gate = failing, threading.Event()

@@ -11,6 +11,7 @@ from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu
 from mpitrain.device.prefetch import open_loader
 from mpitrain.flat import block_slices
+from mpitrain.sampling.batch import SampleForm
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +106,7 @@ class Corpus:
     """Samples that are their own numbers."""
 
     shape, classes, samples, in_memory, part = (2, 3), 2, 500, True, "train"
+    form = SampleForm(shape)
 
     def gather(self, indices: np.ndarray, out: Any, place: Any = None) -> Any:
         """Every number of a sample is its index."""

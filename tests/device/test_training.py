@@ -16,7 +16,7 @@ from mpitrain.models.partition import stages
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 from mpitrain.training.pretraining import PretrainingTask, steps
 
@@ -40,6 +40,7 @@ class Noise:
     """Random images and targets."""
 
     shape, classes, samples, in_memory = (8, 8, 1), 10, 48, True
+    form = SampleForm(shape)
 
     def __init__(self) -> None:
         rng = np.random.default_rng(3)

@@ -17,7 +17,7 @@ from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network
 from mpitrain.protocols import hybrid, synchronous
 from mpitrain.protocols.hybrid.connected import order_of
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import stream
 from mpitrain.training.context import Session
@@ -30,6 +30,7 @@ class Random:
     """Images [8, 8, 2] and classes 0 to 8, drawn once."""
 
     shape, classes, in_memory = (8, 8, 2), 9, True
+    form = SampleForm(shape)
 
     def __init__(self, samples: int) -> None:
         rng = stream(7, "test")

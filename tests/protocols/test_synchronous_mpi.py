@@ -6,6 +6,7 @@ import pytest
 from mpitrain.models.network import build
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.sampling.batch import SampleForm
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -14,6 +15,7 @@ class Noise:
     """Random images and targets."""
 
     shape, classes, samples, in_memory = (8, 8, 1), 10, 120, True
+    form = SampleForm(shape)
 
     def __init__(self) -> None:
         rng = np.random.default_rng(3)

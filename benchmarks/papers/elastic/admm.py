@@ -16,7 +16,7 @@ from mpitrain import config as configuration
 from mpitrain.algorithms.stability import maps
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue
 from mpitrain.simulation.job import Job
 from mpitrain.training.context import Session, fresh
@@ -30,6 +30,7 @@ class Nothing:
     """A corpus whose samples are all the same."""
 
     shape, classes, in_memory, part = (1,), 2, True, "train"
+    form = SampleForm(shape)
 
     def __init__(self, samples: int) -> None:
         self.samples = samples

@@ -106,9 +106,11 @@ class Task(Generic[Source]):
         for path, version in self.files.items():
             if versions([path])[path] != version:
                 raise BadInput(f"{path}: has changed while it was being imported; the same command starts over")
-        own = moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
-        classes = int(arrays["targets"].max(initial=0)) + 1
-        write_shard(self.provisional, self.kind, arrays, {"classes": classes, **own, **self.attributes})
+        own: dict[str, Value] = {}
+        if self.kind != "tokens":
+            own = moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
+            own["classes"] = int(arrays["targets"].max(initial=0)) + 1
+        write_shard(self.provisional, self.kind, arrays, {**own, **self.attributes})
 
 
 def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Namespace], CorpusPlan]) -> None:

@@ -15,7 +15,7 @@ from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.peers import Peer, take_up
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -48,6 +48,7 @@ class Uneven:
     """Samples that come at a speed of the rank's own."""
 
     shape, classes, in_memory = (1,), 2, True
+    form = SampleForm(shape)
 
     def __init__(self, rank: int, samples: int = 160) -> None:
         self.samples, self._rank = samples, rank

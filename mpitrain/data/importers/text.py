@@ -1,0 +1,171 @@
+"""Text files as tokens: their bytes, or what the file of a tokenizer makes of them."""
+
+import argparse
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, add_common, require_least, versions
+from mpitrain.data.shards import document_arrays
+from mpitrain.data.validation import Value
+from mpitrain.errors import BadInput, first_line, library, naming, some
+from mpitrain.files import Record
+from mpitrain.flat import Array
+from mpitrain.sampling.rng import stream
+from mpitrain.start import Subparsers
+
+LINE = 1 << 16  # bytes in which a line is expected to end
+FEW = 1 << 16  # so many different tokens are uint16
+
+
+class TextPiece(NamedTuple):
+    """Bytes of a file."""
+
+    path: str
+    start: int
+    stop: int
+
+
+def add_parser(sources: Subparsers) -> None:
+    """Add `prepare text`."""
+    parser = sources.add_parser("text", help="text files as tokens: bytes, or a tokenizer's")
+    parser.add_argument(
+        "source", type=Path, nargs="+", metavar="SOURCE", help="a file, or a folder, of which all files are taken"
+    )
+    parser.add_argument("--ending", default="", metavar=".py", help="of folders only files that end so; default: all")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FILE", help="tokenizer.json of the package tokenizers; default: bytes"
+    )
+    parser.add_argument(
+        "--dev", type=float, default=0.05, metavar="SHARE", help="fraction of the bytes to hold out; default: 0.05"
+    )
+    parser.add_argument("--test", type=float, default=0.05, metavar="SHARE", help="the same for test; default: 0.05")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the order of the files; default: 1")
+    add_common(parser, _planned)
+
+
+def _planned(options: argparse.Namespace) -> CorpusPlan:
+    require_least(options, seed=0)
+    shares = {"dev": options.dev, "test": options.test}
+    for part, share in shares.items():
+        if not 0 <= share < 1 or sum(shares.values()) >= 1:
+            raise BadInput(f"--{part} {share:g}: expected a share of the bytes below 1")
+    files = list(_files(options.source, options.ending))
+    return plan(files, shares, options.tokenizer, options.seed)
+
+
+def plan(files: list[Path], shares: dict[str, float], tokenizer: Path | None = None, seed: int = 1) -> CorpusPlan:
+    """The plan for these files, each a document; of a single one the ends of its bytes are held out, of several whole
+    files. Raises BadInput naming a file, or a part for which there is too little text."""
+    classes, how = 256, "bytes"
+    if tokenizer is not None:
+        classes = max(_tokenizer(tokenizer).get_vocab().values()) + 1
+        how = f"{tokenizer.name} {xxhash.xxh3_64_hexdigest(tokenizer.read_bytes())}"
+    documents = [TextPiece(str(path), 0, found.size) for path, found in versions(files).items() if found.size]
+    if not documents:
+        raise BadInput("prepare text: no file of text")
+    documents = [documents[place] for place in stream(seed, "order of texts").permutation(len(documents))]
+    chunks = {part: list(_chunks(pieces)) for part, pieces in _divided(documents, shares).items()}
+    attributes: dict[str, Value] = {"source": f"{some(len(documents), 'document')} of text", "classes": classes}
+    left = len(files) - len(documents)
+    notes = (f"left out {some(left, 'empty file')}",) if left else ()
+    preparation: Record = {"tokens": how}
+    of_chunk = partial(_sources, tokenizer)
+    return CorpusPlan("tokens", attributes, chunks, of_chunk, partial(_shard, tokenizer), how, notes, preparation)
+
+
+def _files(sources: Iterable[Path], ending: str) -> Iterator[Path]:
+    for source in sources:
+        if source.is_dir():
+            found = sorted(path for path in source.rglob("*") if path.is_file() and path.name.endswith(ending))
+            yield from (path for path in found if not path.name.startswith("."))
+        else:
+            yield source
+
+
+def _divided(documents: list[TextPiece], shares: dict[str, float]) -> dict[str, list[TextPiece]]:
+    """The documents of each part, one after the other: train, dev, test."""
+    total = sum(piece.stop for piece in documents)
+    ends, begun = {"train": 1 - shares["dev"] - shares["test"], "dev": 1 - shares["test"], "test": 1.0}, 0
+    left, parts = list(documents), dict[str, list[TextPiece]]()
+    for part, end in ends.items():
+        chosen: list[TextPiece] = []
+        while left and begun < round(end * total):
+            piece = left.pop(0)
+            if len(documents) == 1 and (cut := _line_end(piece.path, round(end * total))) < piece.stop:
+                left.append(piece._replace(start=cut))
+                piece = piece._replace(stop=cut)
+            chosen.append(piece)
+            begun += piece.stop - piece.start
+        if not chosen and (part == "train" or shares[part]):
+            raise BadInput(
+                f"prepare text: {total:,} bytes in {some(len(documents), 'document')} leave none for part {part}"
+            )
+        if chosen:
+            parts[part] = chosen
+    return parts
+
+
+def _chunks(pieces: list[TextPiece]) -> Iterator[list[TextPiece]]:
+    """The shards of a part."""
+    total = sum(piece.stop - piece.start for piece in pieces)
+    room = size = max(min(max(total // PIECES, SMALLEST // 2), LARGEST // 2), 1)
+    chunk: list[TextPiece] = []
+    for piece in pieces:
+        while piece.stop - piece.start > room:
+            if room:
+                cut = _line_end(piece.path, piece.start + room)
+                if cut >= piece.stop:
+                    break
+                chunk.append(piece._replace(stop=cut))
+                piece = piece._replace(start=cut)
+            yield chunk
+            chunk, room = [], size
+        chunk.append(piece)
+        room = max(room - (piece.stop - piece.start), 0)
+    if chunk:
+        yield chunk
+
+
+def _line_end(path: str, place: int) -> int:
+    """The end of the line that byte number `place` of a file is in; `place` if it is a long one."""
+    with naming(f"{path}: cannot be read"), Path(path).open("rb") as file:
+        file.seek(place)
+        return place + file.read(LINE).find(b"\n") + 1
+
+
+def _sources(tokenizer: Path | None, chunk: list[TextPiece]) -> list[Path]:
+    own = [Path(path) for path, _ in groupby(piece.path for piece in chunk)]
+    return own if tokenizer is None else [*own, tokenizer]
+
+
+def _shard(tokenizer: Path | None, chunk: list[TextPiece]) -> dict[str, Array]:
+    texts = [_read(piece) for piece in chunk]
+    nbytes = [len(text) for text in texts]
+    if tokenizer is None:
+        return document_arrays([np.frombuffer(text, np.uint8).astype(np.uint16) for text in texts], nbytes)
+    encode = _tokenizer(tokenizer)
+    classes = max(encode.get_vocab().values()) + 1
+    found = [encode.encode(text.decode(errors="replace"), add_special_tokens=False).ids for text in texts]
+    return document_arrays([np.array(ids, np.uint16 if classes <= FEW else np.uint32) for ids in found], nbytes)
+
+
+def _read(piece: TextPiece) -> bytes:
+    with naming(f"{piece.path}: cannot be read"), Path(piece.path).open("rb") as file:
+        file.seek(piece.start)
+        return file.read(piece.stop - piece.start)
+
+
+def _tokenizer(path: Path) -> Any:
+    if not path.is_file():
+        raise BadInput(f"--tokenizer {path}: no such file")
+    tokenizers = library("tokenizers", "prepare text --tokenizer needs tokenizers", "text")
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # of any kind: the library is not written in Python
+        raise BadInput(f"--tokenizer {path}: {first_line(error)}") from error
