@@ -141,6 +141,9 @@ class RunOptions(Section, frozen=True):
     between the sums that workers send (Chan & Lane §3.4); costs a pass over each gradient."""
     progress: Literal["auto", "plain", "none"] = "auto"  # auto: a live line on a terminal
     tensorboard: bool = False  # also write event files for TensorBoard
+    callback: Text = ""
+    """`FILE.py:function` or `package.module:function` that rank 0 calls with each record, as a dict
+    ([guide](report.md#records-to-a-logger-of-your-own))."""
     trace: bool = False
     """Also write `trace.json`, what every rank did when, for ui.perfetto.dev and the report
     ([guide](simulate.md#a-trace-of-every-rank))."""

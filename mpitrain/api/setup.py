@@ -1,6 +1,6 @@
 """Set up a training: data, network, run folder and session; on a resume, restore the checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput, some
-from mpitrain.files import write_below
+from mpitrain.files import Record, write_below
 from mpitrain.flat import Array
 from mpitrain.models import torch_start
 from mpitrain.models.model import Model, buffered
@@ -167,9 +167,11 @@ def _initial(transport: Transport, config: Config, network: Model, device: Cpu) 
     return theta.copy() if transport.runtime.simulated else theta
 
 
-def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None) -> MasterMonitor | None:
-    """Give rank 0 a monitor with its files and the held-out parts and, on a resume, load the checkpoint. Bad input
-    leaves the folder unchanged."""
+def open_run_folder(
+    session: Session, lease: Lease | None, resumed: Path | None, callback: Callable[[Record], object] | None = None
+) -> MasterMonitor | None:
+    """Give rank 0 a monitor with its files and the held-out parts, which calls `callback` with each record, and, on a
+    resume, load the checkpoint. Bad input leaves the folder unchanged."""
     if lease is None:
         return None
     config, state, transport, folder = session.config, session.state, session.transport, lease.folder
@@ -199,7 +201,7 @@ def open_run_folder(session: Session, lease: Lease | None, resumed: Path | None)
         for name, text in documents.items():
             write_below(folder, name, text)
     events = tensorboard.EventFile(folder, state.trained) if config.run.tensorboard else None
-    metrics = Metrics(folder / "metrics.jsonl", events, progress.line)
+    metrics = Metrics(folder / "metrics.jsonl", events, progress.line, callback)
     if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = random_subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     run = config.run

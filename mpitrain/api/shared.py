@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from mpitrain.api.options import TrainOptions
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.errors import BadInput
+from mpitrain.files import Record
 from mpitrain.flat import on_host
 from mpitrain.models.model import buffered
 from mpitrain.mpi import Transport, order
 from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Work
+from mpitrain.sampling.rng import undisturbed
+from mpitrain.training import run_code
 from mpitrain.training.context import Session
 from mpitrain.training.inputs import at_home, code_of, say
 from mpitrain.training.run_code import RunFolder, shared
@@ -80,15 +84,34 @@ def shared_code(transport: Transport, config: Config, options: TrainOptions) -> 
     """The user's own code, which rank 0 reads. If a run folder names it, the user is told before a rank executes it."""
 
     def choose() -> dict[str, Code]:
-        run, replayed, allowed = options.resume, options.replayed, (options.trust, options.new_code)
-        named = None
-        if replayed is not None:
-            named = RunFolder(replayed, order.file_of(replayed, 0), replayed, *allowed)
-        elif run is not None and options.checkpoint is not None:
-            named = RunFolder.at(run, options.checkpoint, *allowed)
-        return code_of(config, options.build, named, say)
+        return code_of(config, options.build, _naming(options), say)
 
     return shared(transport, choose) if config.model.import_ else {}
+
+
+def _naming(options: TrainOptions) -> RunFolder | None:
+    """The run folder that names the code, if the training goes on in it or repeats it."""
+    run, replayed, allowed = options.resume, options.replayed, (options.trust, options.new_code)
+    if replayed is not None:
+        return RunFolder(replayed, order.file_of(replayed, 0), replayed, *allowed)
+    if run is not None and options.checkpoint is not None:
+        return RunFolder.at(run, options.checkpoint, *allowed)
+    return None
+
+
+def callback_of(transport: Transport, config: Config, options: TrainOptions) -> Callable[[Record], object] | None:
+    """On rank 0, what is called with each record, if `run.callback` names it. It may take its time, and what it draws
+    changes nothing. Raises BadInput naming the key."""
+    if not config.run.callback or transport.rank:
+        return None
+    key = "run.callback"
+    function = run_code.choose({key: config.run.callback}, _naming(options), say)[key].function()
+
+    def call(record: Record) -> object:
+        with transport.working(), undisturbed():
+            return function(record)
+
+    return call
 
 
 def share_checkpoint(session: Session) -> None:

@@ -23,7 +23,7 @@ from mpitrain.api.options import TrainOptions
 from mpitrain.api.pretraining import pretrain
 from mpitrain.api.requirements import require_same_data, require_same_model
 from mpitrain.api.setup import new_session, open_run_folder, prepare
-from mpitrain.api.shared import share_checkpoint, shared_code, shared_config, started_or_resumed
+from mpitrain.api.shared import callback_of, share_checkpoint, shared_code, shared_config, started_or_resumed
 from mpitrain.checkpoint import coordination
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
@@ -90,6 +90,7 @@ def explained(config: Config) -> str:
 
 def _train(transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved) -> int:
     code = shared_code(transport, config, options)
+    callback = agreed(transport, lambda: callback_of(transport, config, options), "run.callback")
     parts = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
     agreed(transport, lambda: require_same_data(transport, parts[1]), "the data", calls_mpi=True)
     agreed(transport, lambda: folder.reserve_new(config, options), "the run folder")
@@ -101,7 +102,7 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
         transport, stop = transport.witnessed(witness), WitnessedStop(stop, witness)
     session = new_session(transport, config, device, corpus, network, stop, witness)
     agreed(transport, lambda: require_same_model(session), "the model", calls_mpi=True)
-    monitor = agreed(transport, lambda: open_run_folder(session, lease, options.checkpoint), "the run folder")
+    monitor = agreed(transport, lambda: open_run_folder(session, lease, options.checkpoint, callback), "the run folder")
     layout = session.network.layout
     session.saver, session.resumed = coordination.share(
         session.saver, session.resumed, transport, layout, config.run.checkpoints_kept, config.run.deadline

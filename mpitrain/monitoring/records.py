@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, first_line, naming
 from mpitrain.files import Record, read_whole, write_below
 from mpitrain.monitoring.tensorboard import EventFile
 
@@ -48,15 +48,21 @@ FIGURES = {
 
 
 class Metrics:
-    """Appends records to a file, without buffering, and to `events`.
+    """Appends records to a file, without buffering, and to `events`; the user's `callback` is called with each.
 
     If a record cannot be written, it is lost and the training continues; the first of several faults is reported by
-    `warn`.
+    `warn`, as is the first exception of `callback`.
     """
 
-    def __init__(self, path: Path, events: EventFile | None = None, warn: Callable[[str], None] = print) -> None:
-        self._path, self._events, self._warn = path, events, warn
-        self._refused = False
+    def __init__(
+        self,
+        path: Path,
+        events: EventFile | None = None,
+        warn: Callable[[str], None] = print,
+        callback: Callable[[Record], object] | None = None,
+    ) -> None:
+        self._path, self._events, self._warn, self._callback = path, events, warn, callback
+        self._refused = self._raised = False
         with naming(path):
             self._file = io.FileIO(_own(path, os.O_RDWR | os.O_CREAT), "a+")
             _drop_cut_line(self._file)
@@ -73,6 +79,17 @@ class Metrics:
             if not self._refused:
                 self._warn(f"warning: {self._path}: {error.strerror}; the training goes on without these records")
             self._refused = True
+        if self._callback is not None:
+            self._call({"event": event, **fields})
+
+    def _call(self, record: Record) -> None:
+        try:
+            self._callback(record)  # type: ignore[misc]
+        except Exception as error:  # the user's own
+            if not self._raised:
+                why = f"{type(error).__name__}: {first_line(error)}"
+                self._warn(f"warning: run.callback: {why}; the training goes on, and further exceptions are not said")
+            self._raised = True
 
     def move(self, path: Path) -> None:
         """Append to the file there from now on: the same one, moved, or a copy."""

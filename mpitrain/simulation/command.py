@@ -29,7 +29,7 @@ from mpitrain.simulation.replay import Replay, read
 from mpitrain.simulation.scheduler import Deadlock
 
 #: Keys that change nothing in what is trained, or where the data is.
-FREE = ("data.path", "run.out", "run.progress", "run.tensorboard", "run.trace", "run.checkpoints_kept")
+FREE = ("data.path", "run.out", "run.progress", "run.callback", "run.tensorboard", "run.trace", "run.checkpoints_kept")
 MOST = 2000  # ranks, each of which is a thread
 
 

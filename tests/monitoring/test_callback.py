@@ -1,0 +1,67 @@
+"""`run.callback`: a function of the user's own that gets each record."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOG = """
+import json, random
+import numpy
+
+def keep(record):
+    numpy.random.rand(), random.random()
+    with open("kept.jsonl", "a") as file:
+        file.write(json.dumps(record) + "\\n")
+    record.clear()
+
+def raising(record):
+    raise RuntimeError("no network\\nand more")
+"""
+KEYS = ("--set", "training.epochs=2", "--set", "run.progress=plain", "--set", "algorithm.order=round-robin")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "log.py").write_text(LOG)
+    return tmp_path
+
+
+def digest(folder: Path) -> str:
+    return str(json.loads((folder / "summary.json").read_text())["parameters_sha256"])
+
+
+def test_it_gets_every_record_once(simulated: Callable[..., Any], folder: Path) -> None:
+    """On one rank, also of a resume; the training is the same without it."""
+    keys = (*KEYS, "--set", "run.callback=log.py:keep", "--set", "run.checkpoint_samples=1000")
+    assert simulated(3, *KEYS, "--out", "plain").status == 0
+    assert simulated(3, *keys, "--out", "run").status == 0
+    assert digest(folder / "run") == digest(folder / "plain")
+    assert simulated(3, "--resume", "run", "--set", "training.epochs=3").status == 0
+    told = [json.loads(line) for line in (folder / "kept.jsonl").read_text().splitlines()]
+    assert told == [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    assert [record["event"] for record in told].count("start") == 2 and told[-1]["event"] == "end"
+
+
+def test_what_it_raises_is_said_once(simulated: Callable[..., Any], folder: Path) -> None:
+    ended = simulated(3, *KEYS, "--set", "run.callback=log.py:raising", "--out", "run")
+    assert ended.status == 0 and len((folder / "run/metrics.jsonl").read_text().splitlines()) > 5
+    assert ended.out.count("run.callback") == 1 and "run.callback: RuntimeError: no network; the training" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("log.py:missing", "there is no function missing in log.py"),
+        ("other.py:keep", "other.py"),
+        ("keep", "expected 'FILE.py:function'"),
+    ],
+)
+def test_wrong_names(launch: Callable[..., Any], folder: Path, spec: str, line: str) -> None:
+    """One line, of rank 0 alone, before anything is written."""
+    ended = launch(2, "--set", f"run.callback={spec}", "--out", "run")
+    assert ended.status == 2 and not (folder / "run").exists()
+    said = [each for each in ended.err.splitlines() if each.startswith("mpitrain: run.callback")]
+    assert len(said) == 1 and line in said[0], ended.err
