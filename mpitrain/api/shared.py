@@ -100,16 +100,20 @@ def _naming(options: TrainOptions) -> RunFolder | None:
 
 
 def callback_of(transport: Transport, config: Config, options: TrainOptions) -> Callable[[Record], object] | None:
-    """On rank 0, what is called with each record, if `run.callback` names it. It may take its time, and what it draws
+    """What rank 0 calls with each record, if `run.callback` names it. It may take its time, and what it draws
     changes nothing. Raises BadInput naming the key."""
-    if not config.run.callback or transport.rank:
+    key, spec = "run.callback", config.run.callback
+    if not spec:
         return None
-    key = "run.callback"
-    function = run_code.choose({key: config.run.callback}, _naming(options), say)[key].function()
+
+    def read() -> Callable[..., object] | None:
+        return None if transport.rank else run_code.choose({key: spec}, _naming(options), say)[key].function()
+
+    function = agreed(transport, read, key)
 
     def call(record: Record) -> object:
         with transport.working(), undisturbed():
-            return function(record)
+            return None if function is None else function(record)
 
     return call
 

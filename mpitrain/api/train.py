@@ -90,7 +90,7 @@ def explained(config: Config) -> str:
 
 def _train(transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved) -> int:
     code = shared_code(transport, config, options)
-    callback = agreed(transport, lambda: callback_of(transport, config, options), "run.callback")
+    callback = callback_of(transport, config, options)
     parts = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
     agreed(transport, lambda: require_same_data(transport, parts[1]), "the data", calls_mpi=True)
     agreed(transport, lambda: folder.reserve_new(config, options), "the run folder")
