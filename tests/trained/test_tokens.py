@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mpitrain
 from mpitrain.__main__ import main
 from mpitrain.algorithms import ALGORITHMS
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.sampler import epoch_indices
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
-from torch.nn import functional  # noqa: E402
-
-import mpitrain  # noqa: E402
+# without PyTorch, "torch" may be a folder of benchmarks
+functional = pytest.importorskip("torch.nn.functional", reason="needs PyTorch (the extra mpitrain[torch])")
 
 NET = """
 from torch import nn
