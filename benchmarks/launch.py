@@ -83,6 +83,16 @@ def converged(
     return _finished(folder, simulate(folder, ranks, cluster, settings, config))
 
 
+def unscaled(paper: str, folder: Path) -> Path:
+    """A paper's cluster as a file in `folder` whose gradients take as long for any network as for the paper's."""
+    from mpitrain.api.clusters import find
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path, lines = folder / f"{paper}.toml", find(paper).read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith("network = ")))
+    return path
+
+
 def free_port() -> int:
     """A port of this host on which nobody listens."""
     with socket.socket() as listener:

@@ -81,7 +81,7 @@ def values(kind: Any) -> str:
             return f"{'integer' if isinstance(kind, msgspec.inspect.IntType) else 'number'}{bounds(kind)}"
         case msgspec.inspect.StrType():
             return "text"
-        case msgspec.inspect.ListType(item_type=item):
+        case msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item):
             return "tables" if isinstance(item, msgspec.inspect.UnionType) else f"list, each: {values(item)}"
         case msgspec.inspect.DictType() | msgspec.inspect.StructType():
             return "table"
@@ -101,6 +101,7 @@ def toml(value: object) -> str:
     """A value as it stands in a configuration; nothing for None."""
     if value is None:
         return ""
+    value = list(value) if isinstance(value, tuple) else value
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
     return f'`"{text}"`' if isinstance(value, str) else f"`{text}`"
 
@@ -143,8 +144,10 @@ def keys_page() -> str:
         "# Every key\n",
         "Set a key with `--set section.key=value` or in the TOML file. The defaults suit the embedded digits, for "
         "which `epochs`, `minibatch` and `learning_rate` differ between algorithms ([below](#algorithms)): set all "
-        "three for your data. `--print-config` shows the keys of a run with their values. This page is written by "
-        "`docs/reference.py` from the program itself.\n",
+        "three for your data. Where neither a file nor a key of `[data]`, `[model]`, `[algorithm]` or `[[stages]]` is "
+        f"given, as in README's first command, `training.warmup` is {toml(config.FIRST['warmup'])} and "
+        f"`training.clip_norm` {toml(config.FIRST['clip_norm'])}. `--print-config` shows the keys of a run with their "
+        "values. This page is written by `docs/reference.py` from the program itself.\n",
     ]
     for name, kind in SECTIONS.items():
         title = f"[[{name}]]" if name == "stages" else f"[{name}]"
@@ -236,9 +239,9 @@ def commands_page() -> str:
         "`python -m mpitrain COMMAND`, or `mpitrain COMMAND`; the default command is `train`. Under `mpirun`, `train` "
         "and `info` use all ranks. Exit status: 0 done, 1 a failed training, 2 bad input (one line that names the file "
         "or key). This page is written by `docs/reference.py` from the program itself.\n",
-        "After `pip install '.[completion]'`, `shtab --shell=bash mpitrain.__main__.parser > "
-        "~/.local/share/bash-completion/completions/mpitrain` lets bash complete commands, options and their values "
-        "(`--shell=zsh`: zsh).\n",
+        "After `pip install '.[completion]'` and once `activate-global-python-argcomplete --user`, bash and zsh "
+        "complete commands, options, files, keys and their values, also of `python -m mpitrain`: `--set "
+        "training.sch` becomes `--set training.schedule=`, and Tab then lists `constant`, `cosine` and `linear`.\n",
     ]
     for name, command, help_line in commands():
         if not any(isinstance(action, argparse._SubParsersAction) for action in command._actions):

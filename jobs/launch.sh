@@ -1,7 +1,8 @@
 # Start the program in a Slurm job, however MPI programs start here, and requeue the job when it was cut short.
 # Sourced by the job scripts in the folder that holds jobs/:
 #
-#     train ARGUMENTS...         python -m mpitrain train ARGUMENTS on all ranks; the run lies in $OUT
+#     train CONFIG ARGUMENTS...  python -m mpitrain train on all ranks; the run lies in $OUT. If the arguments begin with a
+#                                configuration, as in `sbatch jobs/easgd.sbatch net.toml`, it takes the place of CONFIG
 #     on_ranks N COMMAND...      any MPI program on N ranks
 #     watched COMMAND...         any program, warned and requeued as they are
 #
@@ -11,7 +12,7 @@
 
 set -u
 . jobs/site.sh
-[ -z "$VENV" ] || . "$VENV/bin/activate" || exit 2
+[ -n "$CONTAINER" ] || [ -z "$VENV" ] || . "$VENV/bin/activate" || exit 2
 
 STOPPED=75 # the program's status when a signal ended it and its checkpoint is written
 
@@ -26,16 +27,23 @@ export PRTE_MCA_hwloc_default_binding_policy=none
 
 train() {
     local device=() job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}
-    [ "$DEVICE" = auto ] || device=(--set "run.device=$DEVICE")
+    case ${2:-} in "" | -*) ;; *) shift ;; esac
+    # Of a heterogeneous job, the server's component need not have a GPU.
+    [ "$DEVICE" = auto ] || [ -n "${SLURM_HET_SIZE:-}" ] || device=(--set "run.device=$DEVICE")
     : "${OUT:=runs/$SLURM_JOB_NAME-$job}"
-    on_ranks "$SLURM_NTASKS" python -m mpitrain train "$@" "${device[@]}" --continue "$OUT"
+    on_ranks "$SLURM_NTASKS" $CONTAINER python -m mpitrain train "$@" "${device[@]}" --continue "$OUT"
 }
 
 on_ranks() {
     local ranks=$1
     shift
     find_launcher
-    watched shielded $LAUNCHER -n "$ranks" "$@"
+    watched shielded $LAUNCHER $(as_many "$ranks") "$@"
+}
+
+# The option of a launcher for so many ranks. A heterogeneous job has those of all its components.
+as_many() {
+    if [ -n "${SLURM_HET_SIZE:-}" ]; then echo "--het-group=0-$((SLURM_HET_SIZE - 1))"; else echo "-n $1"; fi
 }
 
 # Slurm's warnings are counted from here on, and passed on to the program once it runs.
@@ -64,7 +72,7 @@ watched() {
 
 # Slurm sends SIGTERM to every process of a job; a mpirun that takes it kills the ranks, which need seconds to save.
 shielded() {
-    exec python -c 'import os, signal, sys
+    exec python3 -c 'import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 os.execvp(sys.argv[1], sys.argv[1:])' "$@"
 }
@@ -72,20 +80,30 @@ os.execvp(sys.argv[1], sys.argv[1:])' "$@"
 # MPICH names its shared memory by job and step, which a requeued job has again: what killed ranks left there would be
 # taken for that of the new ones, and MPI_Init fails ("Message truncated"). What no process maps is left over.
 clear_shared_memory() {
-    srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 bash -c '
+    local nodes="--nodes=$SLURM_NNODES --ntasks=$SLURM_NNODES --ntasks-per-node=1"
+    [ -z "${SLURM_HET_SIZE:-}" ] || nodes=$(as_many)
+    srun $nodes bash -c '
         for file in /dev/shm/mpich_shm_*; do
             [ -O "$file" ] && ! grep -qs "$file" /proc/[0-9]*/maps && rm -f "$file"
         done
         true' </dev/null
 }
 
-# Every launcher starts something; the right one makes two processes one MPI job.
+# Every launcher starts something; the right one makes two processes one MPI job, or all of a heterogeneous job's, which
+# mpirun does not start with what each component has.
 find_launcher() {
-    local size=$((SLURM_NTASKS > 1 ? 2 : 1)) ask='from mpi4py import MPI; print(MPI.COMM_WORLD.size)'
+    local size=$((SLURM_NTASKS > 1 ? 2 : 1)) number launchers=("srun --mpi=pmix" "srun --mpi=pmi2" mpirun) ask='from mpi4py import MPI; print(MPI.COMM_WORLD.size)'
     [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || clear_shared_memory
     [ -z "$LAUNCHER" ] || return 0
-    for LAUNCHER in "srun --mpi=pmix" "srun --mpi=pmi2" mpirun; do
-        [ "$(timeout 60 $LAUNCHER -n $size python -c "$ask" 2>/dev/null </dev/null | sort -u)" = "$size" ] && return
+    if [ -n "${SLURM_HET_SIZE:-}" ]; then
+        size=0 launchers=("srun --mpi=pmix" "srun --mpi=pmi2")
+        for ((number = 0; number < SLURM_HET_SIZE; number++)); do
+            local tasks=SLURM_NTASKS_HET_GROUP_$number
+            size=$((size + ${!tasks:-1}))
+        done
+    fi
+    for LAUNCHER in "${launchers[@]}" "${launchers[@]}"; do  # twice: on a node that is just being freed one may fail
+        [ "$(timeout 60 $LAUNCHER $(as_many $size) $CONTAINER python -c "$ask" 2>/dev/null </dev/null | sort -u)" = "$size" ] && return
     done
     echo "jobs/launch.sh: neither srun --mpi=pmix, srun --mpi=pmi2 nor mpirun makes $size processes one MPI job;" \
         "set LAUNCHER in jobs/site.sh" >&2

@@ -12,10 +12,10 @@
 # export SBATCH_PARTITION=...   # --partition
 
 # cpu, gpu, or auto: a GPU where the job has one. `export DEVICE=gpu` before this file is read asks Slurm for one a rank
-# as well.
+# as well; where it does not know --gpus-per-task, `export GRES=gpu:4` asks for four a node by --gres.
 : "${DEVICE:=auto}"
 if [ "$DEVICE" = gpu ] && [ -z "${SLURM_JOB_ID:-}" ]; then
-    export SBATCH_GPUS_PER_TASK=1
+    if [ -n "${GRES:-}" ]; then export SBATCH_GRES=$GRES; else export SBATCH_GPUS_PER_TASK=1; fi
     # export SBATCH_PARTITION=...
 fi
 
@@ -23,4 +23,8 @@ fi
 # these that starts two ranks that know of each other.
 : "${LAUNCHER:=}"
 
-export VENV DEVICE LAUNCHER
+# The words that start a command in a container, such as "apptainer exec --nv mpitrain.sif": each rank is started by
+# them, instead of in VENV. compare.sbatch, whose program starts others, wants VENV.
+: "${CONTAINER:=}"
+
+export VENV DEVICE LAUNCHER CONTAINER

@@ -1,4 +1,4 @@
-"""`python -m mpitrain COMMAND ...`; the default command is `train`."""
+"""`python -m mpitrain COMMAND ...`; the default command is `train`. PYTHON_ARGCOMPLETE_OK"""
 
 import argparse
 import io
@@ -7,10 +7,11 @@ import sys
 from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any, NoReturn
 
 from mpitrain import __version__
-from mpitrain.errors import BadInput, nearest, printable
-from mpitrain.start import prepare_environment
+from mpitrain.errors import ALIASES, BadInput, nearest, printable
+from mpitrain.start import announce, prepare_environment, rank_of
 
 prepare_environment()  # before anything loads NumPy
 
@@ -34,12 +35,17 @@ COMMANDS = tuple(chain(*ADDED))
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit status: 0 done, 2 bad input (one line on standard error), 1 a failed training."""
     _prepare_output()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+        resolve_name("mpitrain.cli.completion:complete")(parser())
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] not in (*COMMANDS, "-h", "--help", "--version"):
         if words and _is_misspelled(words[0]):
-            return _refuse(words[0])
+            near = nearest(words[0], list(COMMANDS), cutoff=0.6)
+            return _refuse(f"{words[0]}: neither a command nor a configuration file{near}")
         words = ["train", *words]
     options = parser(words[0]).parse_args(words)
+    if words[0] == "train" and not options.print_config:
+        announce(__version__, options.set)
     try:
         run = resolve_name(options.run) if isinstance(options.run, str) else options.run
         return int(run(options) or 0)
@@ -57,9 +63,8 @@ def _is_misspelled(word: str) -> bool:
     return not (word.startswith("-") or path.suffix or path.name != word or path.exists())
 
 
-def _refuse(word: str) -> int:
-    """Report once, on any number of ranks, that there is no such command."""
-    fault = f"{word}: neither a command nor a configuration file{nearest(word, list(COMMANDS))}"
+def _refuse(fault: str) -> int:
+    """Report a fault of the command line once, on any number of ranks; the exit status."""
     return int(resolve_name("mpitrain.cli.train:refuse")(fault))
 
 
@@ -71,9 +76,28 @@ def _prepare_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that knows what other programs' options are called here, and speaks once on any number of ranks."""
+
+    def error(self, message: str) -> NoReturn:
+        _, unknown, words = message.partition("unrecognized arguments: --")
+        name = words.split("=")[0].split()[:1]
+        meant = ALIASES.get(name[0].replace("-", "_")) if name else None
+        message += f"; here it is --set {meant}=VALUE" if unknown and meant else ""
+        if rank_of(os.environ, -1) < 0:
+            super().error(message)
+        self.print_usage(sys.stderr)
+        command = self.prog.partition(" ")[2]
+        sys.exit(_refuse(f"{command}: {message}" if command else message))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if rank_of(os.environ, 0) == 0:
+            super()._print_message(message, file)
+
+
 def parser(command: str = "--help") -> argparse.ArgumentParser:
     """The parser of the command line, complete or as far as one command needs it."""
-    top = argparse.ArgumentParser(prog="mpitrain", description="Distributed SGD over MPI on HDF5 shards.")
+    top = Parser(prog="mpitrain", description="Distributed SGD over MPI on HDF5 shards.")
     top.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for names, adder in ADDED.items():

@@ -11,11 +11,13 @@ from typing import Annotated, Literal
 
 import msgspec
 import tomli_w
+from msgspec import inspect
 from msgspec.structs import replace
 
 from mpitrain.algorithms import ALGORITHMS, AnyAlgorithm, defaults_of, name_of
+from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import OPTIMIZERS
-from mpitrain.errors import BadInput, naming, nearest
+from mpitrain.errors import ALIASES, BadInput, naming, nearest
 from mpitrain.files import Record
 from mpitrain.keys import (
     Amount,
@@ -30,6 +32,7 @@ from mpitrain.keys import (
     Positive,
     Section,
     Text,
+    values_of,
 )
 from mpitrain.models import design, presets
 from mpitrain.models.layers import LAYERS, AnyLayer
@@ -39,6 +42,9 @@ from mpitrain.sampling.stages import Training as Training
 from mpitrain.start import DEADLINE
 
 MANY = 1 << 40  # samples, so that only a warm-up in epochs can be too long
+#: Of [training] where no file, data, network or algorithm is given: otherwise a newcomer's first curve would rise again
+#: in its first epochs on a busy machine, where gradients are old.
+FIRST: Record = {"warmup": "5%", "clip_norm": 1.5}
 #: Messages of msgspec, and clearer ones.
 PLAIN = {
     "Expected `array`": "expected one or two numbers in brackets, such as [5,5]",
@@ -52,6 +58,13 @@ class Data(Section, frozen=True):
     path: Text = ""
     """A folder of shards; empty: the embedded digits. A relative path is resolved from the folder where the run
     began, so that `--resume`, `evaluate` and the other commands work from anywhere."""
+    import_: Text | None = msgspec.field(default=None, name="import")
+    """Instead of shards, `FILE.py:function` or `package.module:function` that returns a table of data sets, "train",
+    "dev", "test" or "test-NAME": pairs of arrays, or any objects with `__len__` and `__getitem__`
+    ([guide](data.md))."""
+    options: dict[str, object] | None = None  # the keyword arguments of the function of `import`
+    classes: Count | None = None
+    """With `import`, the number of classes, where the targets are classes and the data sets do not tell."""
     context: Annotated[list[Few], msgspec.Meta(max_length=2)] = msgspec.field(default_factory=list)
     """frames left and right of the one to classify"""
     window: Number = 0
@@ -88,6 +101,9 @@ class ModelOptions(Section, frozen=True):
     backend: Literal["numpy", "torch"] = "numpy"  # what computes the network; with `import`, always `"torch"`
     loss: Text | None = None
     """With `import`, a function of outputs and targets instead of the loss of `output`, named in the same way."""
+    metric: Text | None = None
+    """With `import`, a function of outputs and targets instead of the share of wrong classes: the mean over a
+    minibatch's samples of a figure of merit, of which less is better. It is called as the function is."""
 
 
 class Pretraining(Section, frozen=True):
@@ -196,6 +212,8 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
             del table["algorithm"]
     for override in overrides:
         set_key(table, override)
+    if path is None and not {"data", "model", "algorithm", "stages"} & set(table):
+        table = _merge({"training": FIRST}, table)
     return resolve(table)
 
 
@@ -246,13 +264,15 @@ def set_key(table: Record, override: str) -> None:
 def resolve(table: Record) -> Config:
     """Check a table and fill in the algorithm's defaults. Raises BadInput naming the key."""
     table = _with_optimizer(table)
-    merged = _merge(defaults_of(_check_names(table)), _with_preset(table))
+    chosen = _check_names(table)
+    merged = _merge(defaults_of(chosen), _with_preset(table))
     try:
         config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as error:
-        raise BadInput(readable(error)) from error
+        raise BadInput(readable(error, ALGORITHMS[str(chosen.get("name", "asgd"))])) from error
     if config.model.layers is not None:
         design.check(config.model.layers)
+    _check_data(config.data)
     algorithm, stages, team = config.algorithm, config.stages, config.run.team
     if any(stage.bias_factor for stage in stages) and not algorithm.rates_biases:
         raise BadInput("stages: bias_factor: this algorithm's biases have the learning rate of the weights")
@@ -264,15 +284,26 @@ def resolve(table: Record) -> Config:
     if team != 1 and not algorithm.in_teams:
         why = f"workers of this algorithm are single ranks; teams train {_with('in_teams')}"
         raise BadInput(f"run.team = {team}: {why}")
-    for key in ("accumulate", "clip_norm") if algorithm.divides else ():
+    for key, why in algorithm.unfit().items():
         if getattr(config.training, key) != getattr(Training(), key):
-            raise BadInput(f"training.{key}: not with {name_of(algorithm)}, where no rank has a whole gradient")
+            raise BadInput(f"training.{key}: not with {name_of(algorithm)}, {why}")
     if config.run.record_order:
         config = replace(config, run=_recorded(config.run))
     algorithm.check()
     settings = config.schedule(MANY).all  # how many samples there will be is not known yet
     algorithm.check_with(config.run.exchange, config.training.rate_per, settings)
     return config
+
+
+def _check_data(data: Data) -> None:
+    """Raise BadInput for keys of shards beside an import, and for keys of an import without one."""
+    given = {field.encode_name for field in msgspec.structs.fields(Data) if getattr(data, field.name) != field.default}
+    if data.import_ is None:
+        for key in sorted(given & {"options", "classes"}):
+            raise BadInput(f"data.{key}: belongs to data.import, which is not given")
+        return
+    for key in sorted(given - {"import", "options", "classes", "context"} | ({"context"} if data.context else set())):
+        raise BadInput(f"data.{key}: of shards; what data.import = {data.import_!r} returns is taken as it is")
 
 
 def _recorded(run: RunOptions) -> RunOptions:
@@ -354,7 +385,7 @@ def _with_preset(table: Record) -> Record:
     layers or an import, and for keys of an import without one."""
     model = table.get("model", {})
     assert isinstance(model, dict)
-    for key in ("options", "loss"):
+    for key in ("options", "loss", "metric"):
         if key in model and "import" not in model:
             raise BadInput(f"model.{key}: belongs to model.import, which is not given")
     ways = [key for key in ("preset", "layers", "import") if key in model]
@@ -396,6 +427,10 @@ def _kind(table: Record, tag: str, kinds: Collection[str], prefix: str, otherwis
     name = table.get(tag, otherwise)
     if not isinstance(name, str) or name not in kinds:
         said = ": missing" if name is None else f" = {name!r}: unknown"
+        if prefix == "algorithm." and ALIASES.get(str(name), str(name)) in ("algorithm.optimizer.name", *OPTIMIZERS):
+            raise BadInput(
+                f"{prefix}{tag}{said}; an optimizer is algorithm.optimizer.name, with {_with('any_optimizer')}"
+            )
         raise BadInput(f"{prefix}{tag}{said}{nearest('' if name is None else str(name), list(kinds))}")
     return name
 
@@ -408,13 +443,24 @@ def _check_fields(table: object, section: type[msgspec.Struct], prefix: str) -> 
         known.append(section.__struct_config__.tag_field)
     for key in table:
         if key not in known:
-            raise BadInput(f"unknown key {prefix}{key}{nearest(key, known, prefix)}")
+            owners = [name for name, kind in ALGORITHMS.items() if key in kind.__struct_fields__]
+            if prefix == "algorithm." and owners and key != "optimizer":
+                raise BadInput(
+                    f"unknown key algorithm.{key} of {section.__struct_config__.tag}; it is one of {', '.join(owners)}"
+                )
+            meant = ALIASES.get(key)
+            hint = nearest(key, known, prefix) if meant is None else f"; here it is {meant}"
+            raise BadInput(f"unknown key {prefix}{key}{hint}")
 
 
-def readable(error: msgspec.ValidationError) -> str:
-    """The key, and what is wrong with its value."""
+def readable(error: msgspec.ValidationError, algorithm: type[Algorithm] = Algorithm) -> str:
+    """The key, and what is wrong with its value, of a table [algorithm] of this type."""
     message, _, where = str(error).partition(" - at `$")
     for said, plain in PLAIN.items():
         if message.startswith(said):
             message = plain
-    return f"{where.rstrip('`').lstrip('.') or 'configuration'}: {message}"
+    key = where.rstrip("`").lstrip(".") or "configuration"
+    kind, at = (algorithm, "algorithm") if key.startswith("algorithm.") else (Config, "")
+    if allowed := sorted({value for name, value in values_of(inspect.type_info(kind), at) if name == key and value}):
+        message = f"{message.removeprefix('Invalid enum value ')}: must be {' or '.join(allowed)}"
+    return f"{key}: {message}"

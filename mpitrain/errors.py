@@ -1,10 +1,24 @@
 """Errors that a user can fix, and the messages of others' errors in one line."""
 
 import difflib
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
+
+#: What other programs call a key, and what to write here.
+ALIASES = {
+    **dict.fromkeys(("lr", "learning_rate"), "training.learning_rate"),
+    **dict.fromkeys(("batch_size", "minibatch"), "training.minibatch"),
+    **dict.fromkeys(("epochs", "num_epochs", "max_epochs"), "training.epochs"),
+    **dict.fromkeys(("schedule", "scheduler", "lr_scheduler"), "training.schedule"),
+    **dict.fromkeys(("warmup", "warmup_epochs"), "training.warmup"),
+    **dict.fromkeys(("adam", "adamw", "optim", "optimizer"), "algorithm.optimizer.name"),
+    **dict.fromkeys(("device", "gpu", "gpus"), "run.device"),
+    "seed": "training.seed",
+}
 
 
 class BadInput(ValueError):
@@ -19,6 +33,13 @@ class BadInput(ValueError):
     def __init__(self, line: str) -> None:
         """`line` remains one line whatever names it quotes: control characters are escaped."""
         super().__init__(printable(line))
+
+    @classmethod
+    def known(cls, line: str, spoken_here: bool) -> "BadInput":
+        """One that all ranks raise."""
+        error = cls(line)
+        error.agreed, error.spoken_here = True, spoken_here
+        return error
 
 
 class TrainingFailed(RuntimeError):
@@ -83,6 +104,23 @@ def naming(what: object, *kinds: type[Exception]) -> Iterator[None]:
         raise BadInput(f"{what}: {reason(error)}") from error
 
 
+@contextmanager
+def blaming(name: object, what: str) -> Iterator[None]:
+    """Turn an exception of the user's code into BadInput: `name`, `what` failed, and the last line of that code."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_library(f.filename)]
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        raise BadInput(f"{name}: {what}: {type(error).__name__}: {first_line(error)}{where}") from error
+
+
+def _is_library(path: str) -> bool:
+    return "site-packages" in path or f"{Path(__file__).parent}/" in path or path.startswith("<")
+
+
 def library(module: str, need: str, extra: str) -> ModuleType:
     """Import a module that an extra installs. Raises BadInput with `need`, such as "prepare wav needs soundfile"."""
     try:
@@ -91,7 +129,14 @@ def library(module: str, need: str, extra: str) -> ModuleType:
         raise BadInput(f"{need}: pip install mpitrain[{extra}]") from error
 
 
-def nearest(word: str, known: list[str], prefix: str = "") -> str:
+def nearest(word: str, known: list[str], prefix: str = "", cutoff: float = 0.5) -> str:
     """The end of a message that says that `word` is unknown: the nearest known word after `prefix`, or all of them."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"
+
+
+def last_words(output: bytes) -> str:
+    """The program's message on why it ended, or else the last line of its output."""
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
+    return (own or lines or [""])[-1][:300]

@@ -4,10 +4,12 @@ The upper bounds exceed all practical values: they exclude infinity, and keep wh
 within the ranges of int64 and float64.
 """
 
+from collections.abc import Iterator
 from importlib import import_module
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
@@ -35,3 +37,22 @@ def tagged(base: type[Kind], package: str, *modules: str) -> dict[str, type[Kind
     there = [each for name in modules for each in vars(import_module(f"{package}.{name}")).values()]
     kinds = [kind for kind in there if isinstance(kind, type) and issubclass(kind, base)]
     return {str(kind.__struct_config__.tag): kind for kind in kinds if kind.__struct_config__.tag is not None}
+
+
+def values_of(kind: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Keys at or below `key`, of a type of `msgspec.inspect`, with each of their values; "" for a number or a text."""
+    match kind:
+        case inspect.UnionType(types=kinds):
+            for each in kinds:
+                yield from values_of(each, key)
+        case inspect.StructType(fields=fields, tag_field=tag_field, tag=tag):
+            if tag_field:
+                yield f"{key}.{tag_field}", str(tag)
+            for field in fields:
+                yield from values_of(field.type, f"{key}.{field.encode_name}".lstrip("."))
+        case inspect.LiteralType(values=values):
+            yield from ((key, str(value)) for value in values)
+        case inspect.BoolType():
+            yield from ((key, "false"), (key, "true"))
+        case _:
+            yield key, ""

@@ -24,6 +24,8 @@ LOCAL_RANK = (
     "SLURM_LOCALID",
 )
 
+SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many ranks there are: Open MPI, MPICH and Intel MPI
+
 
 def rank_of(environment: Mapping[str, str], otherwise: int) -> int:
     """A process's number in its job; `otherwise` if no launcher says it."""
@@ -37,6 +39,22 @@ def local_rank_of(environment: Mapping[str, str], otherwise: int) -> int:
 
 def _number(environment: Mapping[str, str], names: Sequence[str], otherwise: int) -> int:
     return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), otherwise)
+
+
+def announce(version: str, overrides: Sequence[str]) -> None:
+    """Let the first rank say that a training starts, before it loads MPI and NumPy and compiles, which may take long.
+
+    Whether the loops are compiled is told by the files of Numba's cache.
+    """
+    if rank_of(os.environ, 0) or "run.progress=none" in overrides:
+        return
+    ranks = _number(os.environ, SIZE, 1)
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    caches = [Path(given)] if given else [Path(__file__).parent, _users_cache()]
+    warm = any(next(each.rglob("*.nbi"), None) for each in caches)
+    cold = "" if warm else ", and compiles its loops, which takes up to a minute, once"
+    with suppress(OSError):  # nobody reads it
+        print(f"mpitrain {version} starts on {ranks} rank{'s' * (ranks > 1)}{cold}", flush=True)
 
 
 def first_deadline(words: Sequence[str]) -> float:
@@ -73,9 +91,13 @@ def prepare_environment() -> None:
         # (benchmarks/compute).
         os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
     beside = Path(__file__).parent / "models" / "__pycache__"
-    own = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
-    if not _writable(beside) and not _writable(own):
+    if not _writable(beside) and not _writable(_users_cache()):
         os.environ.setdefault("NUMBA_CACHE_DIR", _private_folder())
+
+
+def _users_cache() -> Path:
+    """Where Numba writes if it cannot write beside its modules."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
 
 
 def _writable(folder: Path) -> bool:

@@ -40,6 +40,12 @@ def test_any_valid_values_read_back(rate: float, minibatch: int, at: float | str
     assert configuration.resolve(tomllib.loads(configuration.to_toml(config))) == config
 
 
+@pytest.mark.parametrize("override", ["algorithm.look_ahead=start", "algorithm.buffers=averaged"])
+def test_entries_of_averages_refuse_what_needs_whole_vectors(override: str) -> None:
+    with pytest.raises(BadInput, match=override.split("=")[0]):
+        configuration.load(None, ["algorithm.name=block-momentum", "algorithm.top_k=8", override])
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -76,6 +82,23 @@ def test_a_refusal_of_an_optimizer_names_the_key(override: str, words: tuple[str
     with pytest.raises(BadInput) as refusal:
         configuration.load(None, ["algorithm.name=easgd", override])
     assert all(word in str(refusal.value) for word in words) and "\n" not in str(refusal.value)
+
+
+def test_what_is_trained_without_a_configuration_starts_gently(tmp_path: Path) -> None:
+    """Unless data, network or algorithm are given, or the keys themselves; a file, too, has the plain defaults."""
+    (tmp_path / "own.toml").write_text("")
+    gentle, plain = ("5%", 1.5), (0.0, 0.0)
+    for path, keys, wanted in (
+        (None, [], gentle),
+        (None, ["training.epochs=0.1", "run.out=x"], gentle),
+        (None, ["training.clip_norm=0"], ("5%", 0.0)),
+        (None, ["algorithm.name=asgd"], plain),
+        (None, ["data.crop=6"], plain),
+        (None, ["model.width=2"], plain),
+        (tmp_path / "own.toml", [], plain),
+    ):
+        training = configuration.load(path, keys).training
+        assert (training.warmup, training.clip_norm) == wanted, keys
 
 
 def test_training_optimizer_is_the_name_of_the_algorithm_s() -> None:

@@ -5,11 +5,12 @@ import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from mpitrain.mpi.process import PRINTING
-from mpitrain.start import DEADLINE, first_deadline
+from mpitrain.start import DEADLINE, announce, first_deadline
 
 
 def test_an_abort_waits_until_the_last_line_is_read() -> None:
@@ -23,6 +24,34 @@ def test_an_abort_waits_until_the_last_line_is_read() -> None:
         assert process.communicate(timeout=60)[0].startswith(b"last words\n") and process.returncode == 3
     finally:
         process.kill()
+
+
+@pytest.mark.parametrize(
+    ("rank", "words", "compiled", "said"),
+    [
+        ("0", [], True, "mpitrain 9 starts on 8 ranks\n"),
+        ("0", [], False, "mpitrain 9 starts on 8 ranks, and compiles its loops, which takes up to a minute, once\n"),
+        ("1", [], True, ""),
+        ("0", ["run.progress=none"], True, ""),
+    ],
+)
+def test_a_start_is_said_at_once(
+    rank: str,
+    words: list[str],
+    compiled: bool,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before MPI, by the first rank, with what its launcher tells; loops are compiled if the cache holds any."""
+    for name, value in (("PMI_RANK", rank), ("PMI_SIZE", "8"), ("NUMBA_CACHE_DIR", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    if compiled:
+        (tmp_path / "models").mkdir()
+        (tmp_path / "models" / "loop.nbi").touch()
+    announce("9", words)
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpitrain.api.clusters import find
 from mpitrain.data.shards import shard_name, write_shard
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from launch import simulate, table
+from launch import simulate, table, unscaled
 
 RECIPES = Path(__file__).resolve().parents[2] / "jobs" / "configs"
 UTTERANCE = 32  # frames of one
@@ -137,7 +136,7 @@ def trained(name: str, out: Path, factor: float = 1.0, short: bool = False) -> d
         "run.progress": "none",
         "run.threads": 1,
     }
-    return simulate(out / f"{name}-{factor:g}", ranks, find(case.cluster), settings, RECIPES / f"{name}.toml")
+    return simulate(out / f"{name}-{factor:g}", ranks, unscaled(case.cluster, out), settings, RECIPES / f"{name}.toml")
 
 
 def learns(name: str, told: dict[str, Any] | None) -> bool:

@@ -52,7 +52,9 @@ class Small:
         line = msgspec.structs.replace(
             gradient, seconds_per_sample=gradient.seconds_per_sample * self.minibatch / self.stands
         )
-        scaled = msgspec.structs.replace(of, gradient=line, within_node=slower[0], between_nodes=slower[1])
+        scaled = msgspec.structs.replace(
+            of, measured=None, gradient=line, within_node=slower[0], between_nodes=slower[1]
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         known = {key: value for key, value in msgspec.to_builtins(scaled).items() if value is not None}
         path.write_text(tomli_w.dumps(known))

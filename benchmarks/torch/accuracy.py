@@ -24,7 +24,7 @@ from mpitrain import config as configuration
 from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
 from mpitrain.sampling.batch import Batch
-from mpitrain.training.inputs import data_path, held_out, open_held_out, reading, trained_on
+from mpitrain.training.parts import Shards, held_out, trained_on
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launch import wait_for
@@ -72,8 +72,8 @@ def gathered(corpus: Corpus, indices: np.ndarray) -> tuple[torch.Tensor, torch.T
 def plain(name: str, seed: int, config: Config) -> float:
     """Test error of a plain loop."""
     torch.manual_seed(seed)
-    path, training = data_path(config), config.training
-    corpus = Corpus(path, "train", **reading(config))
+    source, training = Shards(config), config.training
+    corpus = source.training()
     shape = corpus.shape if len(corpus.shape) == 2 else (corpus.shape[2], *corpus.shape[:2])
     module = import_module(name).build(shape, corpus.classes, **(config.model.options or {}))
     optimizer = torch.optim.SGD(module.parameters(), lr=training.learning_rate, **KNOWN[name].optimizer)
@@ -85,7 +85,7 @@ def plain(name: str, seed: int, config: Config) -> float:
             functional.cross_entropy(module(inputs), targets).backward()
             optimizer.step()
     module.eval()
-    test = open_held_out(config, path, held_out(path)[0], trained_on(config, None))
+    test = source.opened(held_out(source.parts())[0], trained_on(config, source, None))
     wrong = 0
     with torch.no_grad():
         for indices in np.array_split(np.arange(test.samples), test.samples // 256 + 1):

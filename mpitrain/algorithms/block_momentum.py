@@ -1,19 +1,21 @@
 """Block momentum: ranks train independently, and Θ follows the averages of their parameters with momentum.
 
-Chen & Huo 2016 (BMUF), Wang et al. 2020 (SlowMo) and Douillard et al. 2023 (DiLoCo) are special cases.
+Chen & Huo 2016 (BMUF), Wang et al. 2020 (SlowMo) and Douillard et al. 2023 (DiLoCo) are special cases; with single
+entries in place of averages, Sarfi et al. 2025 (SparseLoCo).
 """
 
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from mpitrain.algorithms.delayed import DelayedMomentum, MovedBy, steps_at
 from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain
 from mpitrain.algorithms.optimizers.outer import LookAhead, OuterMomentum
-from mpitrain.algorithms.roles import AveragingRule
+from mpitrain.algorithms.roles import AveragingRule, Largest
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
-from mpitrain.keys import Count, Fraction, Positive
+from mpitrain.keys import Count, Fraction, Number, Positive, Share
 
 
 class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentum"):
@@ -22,9 +24,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     Without outer momentum (μ = 0, ζ = 1) this is local SGD. Θ is evaluated.
     """
 
-    protocol = "model-averaging"
     any_optimizer = True
-    together = True
     loop_keys = ("preset", "tau", "momentum", "rate", "look_ahead", "unit", "buffers")
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.05, "epochs": 20.0}
     presets: ClassVar = {
@@ -32,8 +32,9 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         "bmuf": {"momentum": None, "rate": 1.0, "look_ahead": "start"},
         "slowmo": {"momentum": 0.7, "rate": 1.0, "unit": "learning-rate"},
         "diloco": {"momentum": 0.9, "rate": 0.7, "look_ahead": "step", "optimizer": {"name": "adamw"}},
+        "sparseloco": {"momentum": 0.0, "rate": 1.0, "tau": 30, "top_k": 64, "optimizer": {"name": "adamw"}},
     }
-    preset: Literal["", "bmuf", "slowmo", "diloco"] = ""  # a paper's values, with its stages
+    preset: Literal["", "bmuf", "slowmo", "diloco", "sparseloco"] = ""  # a paper's values, with its stages
     tau: Count = 10  # τ: minibatches between two averages
     momentum: Fraction | None = None  # μ; by default 1 − 1/p with p ranks (BMUF)
     rate: Positive = 1.0  # ζ: the step of Θ in units of the average's change
@@ -42,12 +43,105 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     unit: Literal["one", "learning-rate"] = "one"  # unit of the momentum v; SlowMo's follows the learning rate
     buffers: Literal["kept", "reset", "averaged"] = "kept"
     """Whether an average leaves the optimizer's buffers as they are, clears them, or averages them."""
+    top_k: Number = 0  # entries sent of each chunk of a rank's change, the rest later; 0: whole averages
+    chunk: Count = 4096  # neighbours in a tensor that are a chunk
+    bits: Literal[1, 2, 4, 32] = 2  # of an entry sent: its sign, and one of its tensor's levels; 32: unquantised
+    error_decay: Share = 0.95  # β: what of the rest is kept until the next exchange (SparseLoCo's error feedback)
+    order: Literal["together", "free", "round-robin"] = "together"
+    """`"free"`: nobody waits. Rank 0 serves, moves Θ by each worker's difference as it comes, and by the momentum after
+    as many as there are workers ([equations](algorithms.md#block-momentum-that-waits-for-nobody)); `"round-robin"`: the
+    same, workers take turns; repeatable to the bit."""
+    speeds: tuple[Share, ...] = ()
+    """In `"free"` order the workers' relative speeds, by which they take fewer than τ steps, repeated where there are
+    more workers; by default as measured, and in `"round-robin"` order equal."""
+    weights: Literal["equal", "samples"] = "equal"
+    """In these orders, `"samples"`: a difference after fewer than τ minibatches counts for less."""
 
     def check(self) -> None:
+        if self.order != "together":
+            self._check_free()
+        elif self.speeds or self.weights != "equal":
+            raise BadInput(f"algorithm.{'speeds' if self.speeds else 'weights'}: belongs to order = 'free'")
         if self.look_ahead != "none" and self.unit != "one":
             raise BadInput(f"algorithm.unit: can only be 'one' with look_ahead = {self.look_ahead!r}")
+        if self.top_k and self.look_ahead == "start":
+            raise BadInput("algorithm.look_ahead = 'start': entries (top_k) are of changes of Θ; 'none' or 'step' fits")
+        if self.top_k and self.buffers == "averaged":
+            raise BadInput("algorithm.buffers = 'averaged': buffers are sent whole, and only entries are (top_k)")
+
+    def _check_free(self) -> None:
+        if self.unit != "one":
+            raise BadInput(f"algorithm.unit: can only be 'one' with order = {self.order!r}; slowmo needs 'together'")
+        if self.buffers == "averaged":
+            raise BadInput(f"algorithm.buffers: cannot be 'averaged' with order = {self.order!r}, where nobody meets")
+        if self.top_k:
+            raise BadInput(
+                f"algorithm.top_k: entries are exchanged by all; order = {self.order!r} sends differences whole"
+            )
+
+    # ---- in free order: a master, and workers that it serves
+
+    @property
+    def _served(self) -> bool:
+        return self.order != "together"
+
+    @property
+    def protocol(self) -> str:  # type: ignore[override]
+        return "server" if self._served else "model-averaging"
+
+    @property
+    def has_master(self) -> bool:  # type: ignore[override]
+        return self._served
+
+    @property
+    def together(self) -> bool:  # type: ignore[override]
+        return not self._served
+
+    @property
+    def workers_change(self) -> bool:  # type: ignore[override]
+        return self._served
+
+    @property
+    def in_order(self) -> bool:
+        return self.order == "round-robin"
+
+    def workers(self, ranks: int) -> int:
+        return max(ranks - 1, 1) if self._served else ranks
+
+    @property
+    def period(self) -> int:
+        return self.tau
+
+    @property
+    def given_speeds(self) -> tuple[float, ...]:
+        return self.speeds or (1.0,) * self.in_order
+
+    def steps_of(self, speed: float, fastest: float) -> int:
+        return steps_at(speed, fastest, self.tau)
+
+    @property
+    def model_from(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("theta", "velocity") if self._evaluates_behind else ("theta",)
+
+    @property
+    def _evaluates_behind(self) -> bool:
+        return self._served and self.look_ahead == "start"
+
+    def model(self, vectors: Buffers) -> Array:
+        """Θ; where the server's Θ is where workers start, without what it is ahead."""
+        return vectors["theta"] - vectors["velocity"] if self._evaluates_behind else vectors["theta"]
+
+    def rounds(self, theta: Array, total: Array, fast: Fast) -> MovedBy:
+        return MovedBy(theta, total, self.optimizer(fast), self.buffers == "reset")
+
+    def master(self, fast: Fast) -> DelayedMomentum:
+        return DelayedMomentum(self.momentum, self.rate, self.look_ahead, self.weights == "samples")
+
+    # ---- all ranks together
 
     def check_loop(self, one_rate: bool) -> None:
+        if self.top_k:
+            raise BadInput("algorithm.top_k: in a loop of one's own averages are sent whole; 0 fits")
         if self.buffers != "kept":
             raise BadInput(f"algorithm.buffers = {self.buffers!r}: the optimizer is yours; 'kept' fits")
         if self.unit == "learning-rate" and not one_rate:
@@ -57,21 +151,36 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         if self.tau > steps:
             raise BadInput(f"algorithm.tau = {self.tau}: longer than the {steps} minibatches that a worker has")
 
+    @property
+    def sparse(self) -> bool:
+        return self.top_k > 0
+
+    @property
+    def density(self) -> float:
+        return min(self.top_k / self.chunk, 1.0)
+
     def beside(self, theta: Array) -> Buffers:
-        return {"velocity": np.zeros_like(theta)}
+        return {name: np.zeros_like(theta) for name in ("velocity", *["moved"] * self._served)}
 
     def own_vectors(self) -> int:
+        if self._served:
+            return 0
         x = np.zeros(1, np.float32)
         return len(self.averaging(x, {"theta": x, **self.beside(x)}, 2, plain).vectors)
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "BlockRule":
         mu = 1 - 1 / ranks if self.momentum is None else self.momentum
         outer = OuterMomentum(mu, self.rate, self.look_ahead, self.unit == "learning-rate")
-        return BlockRule(vectors, outer, self.optimizer(fast), self.tau, self.buffers)
+        rule = BlockRule(vectors, outer, self.optimizer(fast), self.tau, self.buffers)
+        if self.top_k:
+            rule.largest = Largest(self.tau, self.top_k, self.chunk, self.bits, self.error_decay)
+            rule.vectors["error"] = np.zeros_like(x)
+        return rule
 
 
 class BlockRule(AveragingRule):
-    """A rank's xⁱ, which an exchange replaces in place by the sum over all ranks."""
+    """A rank's xⁱ, which an exchange replaces in place by the sum over all ranks. Of what is sent by entries, `vectors`
+    hold the rest, the "error"."""
 
     def __init__(self, vectors: Buffers, outer: OuterMomentum, optimizer: Optimizer, tau: int, buffers: str) -> None:
         self.outer, self._tau, self._learning_rate = outer, tau, 1.0

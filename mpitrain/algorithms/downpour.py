@@ -12,7 +12,7 @@ import numpy as np
 from mpitrain.algorithms.averaging import moving_average
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
-from mpitrain.algorithms.optimizers.sgd import accelerate, look_ahead
+from mpitrain.algorithms.optimizers.sgd import look_ahead, mdownpour
 from mpitrain.algorithms.roles import MasterRule, Merge, WorkerRule
 from mpitrain.algorithms.server import Served, ServerRule
 from mpitrain.flat import Array
@@ -38,20 +38,6 @@ def step(x: Array, v: Array, u: Array) -> None:
     # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
     np.add(x, u, out=x)
     np.add(v, u, out=v)
-
-
-def mdownpour(y: Array, v: Array, g: Array, scratch: Array, *, eta: float, delta: float) -> None:
-    """Momentum DOWNPOUR, τ = 1: `g` is a worker's gradient at y.
-
-    This is Nesterov's momentum in the variable y = x + δv. The model is x: `look_ahead(x, y, v, -delta)`.
-    """
-    # v ← δv − ηg
-    accelerate(v, g, scratch, eta=eta, mu=delta)
-    # y ← y − ηg + δv
-    np.multiply(g, eta, out=scratch)
-    np.subtract(y, scratch, out=y)
-    np.multiply(v, delta, out=scratch)
-    np.add(y, scratch, out=y)
 
 
 class Downpour(Elastic, frozen=True, tag_field="name", tag="downpour"):

@@ -53,6 +53,10 @@ class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
         if self.group and self.scheme != "c":
             raise BadInput(f"algorithm.group: only scheme c has groups, not {self.scheme}")
 
+    def unfit(self) -> dict[str, str]:
+        partial = {"clip_norm": 'where fc_batch = "sub" updates before the gradient is whole'}
+        return {"accumulate": "which has rounds of its own", **(partial if self.fc_batch == "sub" else {})}
+
     def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
         if rate_per == "sample":
             raise BadInput("training.rate_per: hybrid's learning rate multiplies means; algorithm.scaling scales it")

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from mpitrain.algorithms.optimizers import AnyOptimizer, Buffers, Fast, Optimizer, Sgd, plain
-from mpitrain.algorithms.roles import AveragingRule, MasterRule, WorkerRule
+from mpitrain.algorithms.roles import AveragingRule, MasterRule, RoundRule, WorkerRule
 from mpitrain.files import Record
 from mpitrain.flat import Array
 from mpitrain.keys import Number
@@ -17,8 +17,12 @@ from mpitrain.sampling.stages import Settings
 
 
 class OtherDefaults(TypedDict, total=False):
-    """Defaults of other tables of the configuration than the algorithm's."""
+    """What an algorithm or a preset gives other tables of the configuration as their defaults.
 
+    In a loop of the user's own the algorithm's table has such defaults as well.
+    """
+
+    algorithm: Record
     training: Record
     pretraining: Record
     stages: Sequence[Mapping[str, object]]
@@ -39,8 +43,6 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     replicated: ClassVar[bool] = False
     #: Why phantom vectors, which have no values, cannot show its time and traffic; "" if they can.
     needs_values: ClassVar[str] = ""
-    #: Whether it sends single entries, of which phantom vectors must be told how many.
-    sparse: ClassVar[bool] = False
     #: Whether all ranks are workers that take every step together.
     together: ClassVar[bool] = False
     #: Whether stages can change the number of workers.
@@ -55,6 +57,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     any_optimizer: ClassVar[bool] = False
     #: Its keys around a loop of the user's own (`mpitrain.distribute`), and where there are none, what fits instead.
     loop_keys: ClassVar[tuple[str, ...]] = ()
+    loop_defaults: ClassVar[OtherDefaults] = {}
     loop_instead: ClassVar[str] = "it trains on one rank; allreduce does the same on many"
     #: Whether the model is an average z of θ over time; z₀ = θ₀.
     averages: ClassVar[bool] = False
@@ -98,6 +101,15 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def warnings(self, eta: float, workers: int) -> list[tuple[str, dict[str, float]]]:
         """Warnings that the training may not converge at learning rate `eta` with these workers, with their numbers."""
         return []
+
+    def unfit(self) -> dict[str, str]:
+        """The keys of [training] that it cannot have, and why."""
+        return {}
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it sends single entries, of which phantom vectors must be told how many."""
+        return False
 
     @property
     def bucket_mb(self) -> float:
@@ -198,6 +210,13 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """The initial values of the vectors that each rank keeps for itself, by name."""
         return {}
 
+    def of_worker(self, vectors: Buffers, workers: int) -> Buffers:
+        """The vectors that a master keeps for each of so many workers, by name.
+
+        Checkpoints do not hold them: at the start and after a resume they are made from θ and the vectors beside it.
+        """
+        return {}
+
     def model(self, vectors: Buffers) -> Array:
         """The parameters to evaluate, hash and export, computed from the vectors named in `model_from`."""
         return vectors["average" if self.averages else "theta"]
@@ -224,6 +243,23 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def master(self, fast: Fast) -> MasterRule:
         """The arithmetic of a master that computes."""
         raise NotImplementedError
+
+    def rounds(self, theta: Array, total: Array, fast: Fast) -> RoundRule:
+        """The arithmetic of its workers, which pull into `theta` and push `total`."""
+        raise NotImplementedError
+
+    def too_stale(self, stale: int) -> bool:
+        """Whether such a master drops what is `stale` updates old."""
+        return False
+
+    @property
+    def given_speeds(self) -> tuple[float, ...]:
+        """The relative speeds of its workers, repeated where there are more; none where they are to be measured."""
+        return ()
+
+    def steps_of(self, speed: float, fastest: float) -> int:
+        """The most minibatches that such a master hands to a worker of this speed."""
+        return self.most
 
 
 class Slowing(Algorithm, frozen=True):

@@ -51,6 +51,20 @@ class WorkerRule:
         self.local.look()
 
 
+class Largest(NamedTuple):
+    """What ranks send every `tau` steps where they do not average whole vectors.
+
+    Of each `chunk` elements the `top_k` largest are sent, in `bits` bits each. What is not sent stays in the vector
+    "error", multiplied by `decay` at every round.
+    """
+
+    tau: int
+    top_k: int
+    chunk: int
+    bits: int
+    decay: float
+
+
 class AveragingRule(WorkerRule):
     """A worker's arithmetic if all ranks hold the centre and exchange at the same step, by sums over the ranks.
 
@@ -59,6 +73,7 @@ class AveragingRule(WorkerRule):
     """
 
     overlaps: ClassVar[bool] = False
+    largest: Largest | None = None
 
     def due(self, t: int) -> bool:
         """Whether there is an exchange at step t."""
@@ -82,12 +97,40 @@ class AveragingRule(WorkerRule):
 
 class Merge(NamedTuple):
     """How a master merges a delta: at its own time t, `stale` updates after the Θ that the worker began from, with the
-    stage's learning rate η and momentum (None: the algorithm's own)."""
+    stage's learning rate η and momentum (None: the algorithm's own), the highest learning rate of all stages, the time
+    at which the vectors beside Θ began, the number of workers, and the delta's share of a whole round's samples."""
 
     eta: float
     stale: int
     t: int
     momentum: float | None = None
+    highest: float = 0.0
+    began: int = 0
+    workers: int = 1
+    share: float = 1.0
+
+
+class RoundRule:
+    """A worker's arithmetic between a pull and a push: it pulls Θ into `local.x`, steps, and pushes one vector."""
+
+    local: Descent
+
+    def target(self, gradient: Array, first: bool) -> Array:
+        """Where the round's next gradient goes: `gradient`, or the pushed vector itself."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Begin a round; Θ is in `local.x`."""
+
+    def step(self, b: slice, g: Array, eta: float, first: bool, last: bool) -> None:
+        """Take a step on a block, whose gradient is `g`; after the last one, the block can be pushed."""
+        raise NotImplementedError
+
+    def stepped(self) -> None:
+        """A step has been taken on all blocks."""
+
+    def end(self) -> None:
+        """The round ends with a step that was not known to be the last."""
 
 
 class MasterRule:

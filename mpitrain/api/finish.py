@@ -1,6 +1,7 @@
 """The end of a training: last checkpoint, last evaluation, summary, closing table."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ import numpy as np
 
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import last
+from mpitrain.data import origin
 from mpitrain.errors import BadInput, named, printable, some
 from mpitrain.files import Record, read_text, write_below
 from mpitrain.flat import on_host, parameters_sha256
@@ -21,9 +23,9 @@ from mpitrain.monitoring.progress import loss_text, seconds_text
 from mpitrain.monitoring.recorder import TimeRecorder
 from mpitrain.monitoring.records import merits, summary_text
 from mpitrain.mpi import Traffic
+from mpitrain.sampling.means import Losses
 from mpitrain.signals import STOPPED
 from mpitrain.stopwatch import shares_text
-from mpitrain.training import run_code
 from mpitrain.training.context import Session
 
 DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of the first loss has diverged
@@ -66,7 +68,10 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         fields["time"] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
         _write_summary(session, monitor, fields, said)
         rows = _closing_rows(session, monitor, fields)
-        monitor.progress.table(rows + ([(reason, why)] if why else []), str(monitor.folder))
+        lines = [*_doubts(session, monitor), *_next(monitor.folder)] if reason == "finished" else []
+        if session.device.phantom:
+            lines = []
+        monitor.progress.table(rows + ([(reason, why)] if why else []), str(monitor.folder), lines)
         if reason in ("diverged", "incomplete"):
             print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
         status = elsewhere or STATUS[reason]
@@ -80,7 +85,7 @@ def _ending(session: Session, monitor: MasterMonitor, stopped: bool) -> tuple[st
     state, left = session.state, "--resume continues" if session.saver else "it left no checkpoint"
     if stopped:
         return (monitor.gone, f"the run folder was; {left}") if monitor.gone else ("stopped", f"by a signal; {left}")
-    diverged = _divergence(monitor.last_loss, state.losses.first, session.network.classes)
+    diverged = _divergence(monitor.last_loss, state.losses, session.network.classes)
     if not diverged and not session.device.phantom and not np.isfinite(on_host(state.model)).all():
         diverged = "the final parameters are not finite"
     if diverged:
@@ -132,7 +137,8 @@ def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, sai
         text = summary_text(fields)
         session.transport.alive_while(lambda: write_below(monitor.folder, "summary.json", text))
     else:
-        monitor.progress.line("nothing was left to train: the run folder is unchanged")
+        epochs = session.config.training.epochs
+        monitor.progress.line(f"nothing left to train (training.epochs = {epochs:g}): the run folder is unchanged")
     monitor.progress.close()
     if session.saver is not None:
         with suppress(BadInput):
@@ -140,15 +146,44 @@ def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, sai
         monitor.tell_of_checkpoints(session.saver)
 
 
-def _divergence(last: float | None, first: float | None, classes: int) -> str:
-    """A message if the training diverged although its losses stayed finite, otherwise "".
+def _divergence(last: float | None, losses: Losses, classes: int) -> str:
+    """A message if the training diverged although its losses stayed finite, in its last epoch or in one before it,
+    otherwise ""."""
+    least, highest = _of_start(losses, classes), losses.highest
+    for epoch, loss in (("the last epoch's loss is", last), ("an epoch's loss was", highest)):
+        if least > 0 and loss is not None and loss > DIVERGED * least:
+            return f"{epoch} {loss:.3g}, the first minibatch's was {least:.3g}"
+    return ""
 
-    The last epoch's loss is compared with that of the first minibatch, or with that of guessing if it is larger.
-    """
-    least = max(first if first is not None and isfinite(first) else 0.0, log(classes))
-    if last is None or last <= DIVERGED * least:
-        return ""
-    return f"the last epoch's loss is {last:.3g}, the first minibatch's was {least:.3g}"
+
+def _of_start(losses: Losses, classes: int) -> float:
+    """The loss of the first minibatch, or that of guessing if it is larger, which without `classes` is not known."""
+    first = losses.first
+    return max(first if first is not None and isfinite(first) else 0.0, log(max(classes, 1)))
+
+
+def _doubts(session: Session, monitor: MasterMonitor) -> list[str]:
+    """Warnings that a training came to its end, but to nothing: its loss is above that of its start, or its error is
+    within three standard deviations of what always guessing the most frequent class has."""
+    least, last = _of_start(session.state.losses, session.network.classes), monitor.last_loss
+    found = []
+    if last is not None and 0 < least < last:
+        found.append(f"the last epoch's loss is {last:.3g}, above the first minibatch's {least:.3g}")
+    counts, part = origin.class_counts(monitor.folder), "test" if "test_error" in monitor.results else "dev"
+    error, evaluation = monitor.results.get(f"{part}_error"), monitor.evaluation
+    if evaluation is not None and error is not None and any(counts):
+        chance = 1 - max(counts) / sum(counts)
+        samples = next((size for name, size in evaluation.samples.items() if name.startswith(part)), 1)
+        if chance and error > chance - 3 * (chance * (1 - chance) / samples) ** 0.5:
+            found.append(f"the {part} error of {error:.1%} is that of guessing, {chance:.1%}")
+    return [f"warning: {text}; a smaller training.learning_rate or a longer training may help" for text in found]
+
+
+def _next(run: Path) -> list[str]:
+    """What can be done with the run now."""
+    folder = shlex.quote(str(run))
+    words = (f"evaluate {folder}", f"report {folder}", f"export {folder} --format safetensors")
+    return [f"python -m mpitrain {each}" for each in words]
 
 
 def _said_before(session: Session, monitor: MasterMonitor, stopped: bool) -> Record | None:
@@ -169,9 +204,9 @@ def sha256(session: Session) -> str | None:
 
 
 def _same_code(session: Session) -> bool:
-    """Whether the checkpoint that was resumed holds the code of the network."""
-    resumed, documents = session.resumed, session.network.documents
-    names = [name for name in documents if Path(name).is_relative_to(run_code.FOLDER)]
+    """Whether the checkpoint that was resumed holds the code of network and data."""
+    resumed, documents = session.resumed, session.documents
+    names = [name for name in documents if len(Path(name).parts) > 1]
     try:
         return resumed is None or all(read_text(resumed / name) == documents[name] for name in names)
     except (OSError, ValueError):
@@ -214,7 +249,7 @@ def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, An
     rate = f", {speed:,.0f} a second" if speed else ""  # no speed if nothing was left to train
     since = " since the resume" if counters.trained_before else ""
     mean, most = counters.staleness
-    stale = "" if mean is None else f", staleness {mean:.1f} (at most {most})"
+    stale = "" if mean is None or not most else f", staleness {mean:.1f} (at most {most})"
     both = fields["bytes_sent"] + fields["bytes_received"]
     exchanged = f"{(both - 2 * within) / 1e6:,.1f} MB{since} ({session.exchange})"
     if session.team is not None:
@@ -222,12 +257,15 @@ def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, An
     rows = [
         ("algorithm", f"{name_of(algorithm)}, {some(session.workers, 'worker')}"),
         ("samples", f"{session.state.trained:,} in {seconds_text(fields['seconds'])} s{rate}"),
-        ("updates", f"{counters.updates:,}{since}{stale}"),
-        ("exchanged", exchanged),
-        ("time", shares_text(fields["time"][session.has_master :])),
     ]
+    if speed:
+        rows.append(("updates", f"{counters.updates:,}{since}{stale}"))
+        rows += [("exchanged", exchanged)] if session.exchange != "none" else []
+        rows.append(("time", shares_text(fields["time"][session.has_master :])))
     if counters.refusals:
         rows.append(("refused", f"{some(counters.refusals, 'gradient')} with elements that are not finite"))
+    if counters.samples_dropped:
+        rows.append(("dropped", f"gradients of {counters.samples_dropped:,} samples, too stale; trained on again"))
     if monitor.last_loss is not None:
         rows.append(("train loss", loss_text(monitor.last_loss)))
     return rows + merits(fields)

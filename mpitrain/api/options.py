@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.errors import BadInput
+from mpitrain.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class TrainOptions:
     print_config: bool = False
     checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
     build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
+    scale: Callable[[Model], tuple[float, str]] | None = None  # of a simulation: how long a sample takes, and a line
     phantom: bool = False  # simulate time and traffic alone
     density: float = 0.0  # of a phantom: entries sent of each gradient, by its length
     whole: str = ""  # the whole configuration, instead of a file and overrides

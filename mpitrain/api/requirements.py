@@ -13,26 +13,24 @@ import xxhash
 from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
 from mpitrain.config import Config
-from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.training.context import Session
+from mpitrain.training.parts import Part
 
 
 def require_keys(transport: Transport, config: Config, options: TrainOptions) -> None:
     """Refuse keys and options that do not fit these ranks, or depend on values that a phantom has not."""
     algorithm, run, name = config.algorithm, config.run, name_of(config.algorithm)
-    phantom, method, sent = options.phantom, config.pretraining.method, options.density or algorithm.density
+    phantom, method = options.phantom, config.pretraining.method
     shared, on_gpu = algorithm.has_master and run.exchange == "shared", run.device == "gpu"
-    unsaid = "what it sends depends on the gradients; --density says how much that is"
     for wrong, why in (
         (shared and transport.nodes > 1, "run.exchange = 'shared': the ranks are on several nodes"),
         (on_gpu and transport.runtime.simulated, "run.device = 'gpu': simulated ranks compute on the CPU"),
         (options.density and not phantom, "--density: only with --phantom: gradients show what they send"),
         (phantom and algorithm.needs_values, f"--phantom: {name}: {algorithm.needs_values}"),
-        (phantom and algorithm.sparse and not sent, f"--phantom: {name}: {unsaid}"),
         (options.density and not algorithm.sparse, f"--density: {name} sends whole vectors"),
         (phantom and (options.resume or options.continued), "--phantom: leaves no checkpoint to resume from"),
         (phantom and method != "none", f"--phantom: pretraining.method = {method!r}: nothing is trained"),
@@ -53,7 +51,7 @@ def require_whole_samples(config: Config, samples: int) -> None:
             raise BadInput(f"{key} = {epochs:g}: not one of the {samples:,} samples of an epoch")
 
 
-def require_memory(config: Config, network: Model, corpus: Corpus, simulated: int) -> None:
+def require_memory(config: Config, network: Model, corpus: Part, simulated: int) -> None:
     """Refuse a network that does not fit into this node's memory, where the kernel would kill the process, and say
     nothing.
 
@@ -103,7 +101,7 @@ def require_fallback(config: Config) -> None:
         raise BadInput(f"run.fallback = {folder!r}: cannot be written")
 
 
-def require_same_data(transport: Transport, corpus: Corpus) -> None:
+def require_same_data(transport: Transport, config: Config, corpus: Part) -> None:
     """Refuse a rank's training part that differs from rank 0's, such as an old copy on a local disk. Collective."""
     shape = " x ".join(map(str, corpus.shape))
     mine = f"{corpus.samples:,} samples of {shape} in {corpus.classes} classes"
@@ -112,7 +110,7 @@ def require_same_data(transport: Transport, corpus: Corpus) -> None:
     if text != first:
         (found, _), (expected, _) = text.split("\n"), first.split("\n")
         same = ", others than rank 0" if found == expected else f", rank 0 {expected}"
-        raise BadInput(f"data.path: rank {rank} has {found}{same}")
+        raise BadInput(f"data.{'import' if config.data.import_ else 'path'}: rank {rank} has {found}{same}")
 
 
 def require_same_model(session: Session) -> None:

@@ -1,9 +1,12 @@
 """Set up a training: data, network, run folder and session; on a resume, restore the checkpoint."""
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from mpitrain import __version__, checkpoint
@@ -17,7 +20,6 @@ from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.data import origin
-from mpitrain.data.corpus import Corpus
 from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput, some
@@ -43,17 +45,29 @@ from mpitrain.protocols.team import Leading
 from mpitrain.sampling.batch import Samples
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
+from mpitrain.start import rank_of
 from mpitrain.training import pretraining
 from mpitrain.training.context import Session, divide, fresh, workers_of
 from mpitrain.training.gradients import Learner
-from mpitrain.training.inputs import data_path, held_out, network_of, open_held_out, reading, trained_on
+from mpitrain.training.inputs import network_of
+from mpitrain.training.parts import DataSource, Part, held_out, source_of, trained_on
 from mpitrain.training.user_code import Code
 
+DENSITY = 0.002  # of each gradient, what a phantom sends: docs/simulate.md has what real trainings sent
 
-def prepare(
-    transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code]
-) -> tuple[Cpu, Corpus, Model]:
-    """Build everything that depends on the user's files and keys and needs no communication; the network of `code`."""
+
+class Prepared(NamedTuple):
+    """What a training is set up from: `corpus` is the training part of `source`."""
+
+    device: Cpu
+    source: DataSource
+    corpus: Part
+    network: Model
+
+
+def prepare(transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code]) -> Prepared:
+    """Build everything that depends on the user's files and keys and needs no communication; network and data sets of
+    `code`."""
     require_keys(transport, config, options)
     of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
 
@@ -61,15 +75,19 @@ def prepare(
         return torch_start.without_cuda(of_torch) if config.by_torch else ""
 
     if options.phantom:
-        device: Cpu = Phantoms(transport.runtime.pace, options.density or config.algorithm.density)
+        device: Cpu = Phantoms(transport.runtime.pace, options.density or config.algorithm.density or DENSITY)
+        if config.algorithm.sparse and not (options.density or config.algorithm.density):
+            device.why = f"of each gradient {DENSITY:.1%} is sent, as --density is not given"
     elif transport.runtime.simulated:
         device = CPU.observed(transport.runtime.pace.around)
     else:
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
-    corpus = transport.runtime.once("the training part", lambda: _open(config, device))
+    source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device))
     torch_start.limit_threads(transport.threads(config.run.threads))
-    network = network_of(config, corpus.shape, corpus.classes, device, code, options.build)
+    network = network_of(config, corpus.form, corpus.classes, device, code, options.build)
     torch_start.limit_threads(transport.threads(config.run.threads))
+    if options.scale is not None:
+        transport.runtime.pace.scale, transport.runtime.pace.said = options.scale(network)
     require_whole_samples(config, corpus.samples)
     if transport.rank == 0 or not transport.runtime.simulated:
         require_memory(config, network, corpus, 0 if device.phantom else transport.runtime.simulated)
@@ -87,24 +105,24 @@ def prepare(
         network = transport.runtime.once(
             "the network", lambda: PhantomModel(network, corpus.form, config.training.dtype)
         )
-    return device, corpus, network
+    return Prepared(device, source, corpus, network)
 
 
-def _open(config: Config, device: Cpu) -> Corpus:
-    """The training part, of which a phantom reads no sample."""
-    how = reading(config) | ({"memory_limit": 0, "normalise": "none"} if device.phantom else {})
-    return Corpus(data_path(config), "train", **how)
+def _open(config: Config, code: Mapping[str, Code], device: Cpu) -> tuple[DataSource, Part]:
+    """The data and their training part, of which a phantom reads no sample."""
+    source = source_of(config, code)
+    return source, source.training(**{"memory_limit": 0, "normalise": "none"} if device.phantom else {})
 
 
 def new_session(
     transport: Transport,
     config: Config,
-    device: Cpu,
-    corpus: Corpus,
-    network: Model,
+    prepared: Prepared,
     stop: Stop,
     witness: Witness | None = None,
 ) -> Session:
+    """This rank's session, with the initial weights. Collective."""
+    device, source, corpus, network = prepared
     agree(device, transport, *cuda_aware(config.run.cuda_aware))
     if config.run.trace:
         device = trace.observed(device, transport.stopwatch)
@@ -153,6 +171,7 @@ def new_session(
         team=team,
         figures=figures,
         witness=witness or Witness(),
+        documents={**network.documents, **source.documents},
     )
     session.counters.measures = not device.phantom
     return session
@@ -168,21 +187,25 @@ def _initial(transport: Transport, config: Config, network: Model, device: Cpu) 
 
 
 def open_run_folder(
-    session: Session, lease: Lease | None, resumed: Path | None, callback: Callable[[Record], object] | None = None
+    session: Session,
+    source: DataSource,
+    lease: Lease | None,
+    resumed: Path | None,
+    callback: Callable[[Record], object] | None = None,
 ) -> MasterMonitor | None:
-    """Give rank 0 a monitor with its files and the held-out parts, which calls `callback` with each record, and, on a
-    resume, load the checkpoint. Bad input leaves the folder unchanged."""
+    """Give rank 0 a monitor with its files and the source's held-out parts, which calls `callback` with each record,
+    and, on a resume, load the checkpoint. Bad input leaves the folder unchanged."""
     if lease is None:
         return None
     config, state, transport, folder = session.config, session.state, session.transport, lease.folder
     require_fallback(config)
     progress = Progress(config.run.progress, session.schedule.total)
     session.resumed = resumed
-    told, corpora = _read(session, folder)
+    told, corpora = _read(session, source, folder)
     documents = {
         checkpoint.CONFIG: checkpoint.sealed(configuration.to_toml(config)),
         origin.NAME: origin.text(told),
-        **session.network.documents,
+        **session.documents,
     }
     kept = buffered(session.network)
     if not session.device.phantom:
@@ -225,7 +248,12 @@ def open_run_folder(
     )
     _say_start(session, resumed is not None)
     of_data = [] if session.device.phantom else warnings.of_data(session.schedule, told.class_counts, corpora)
-    for line in (*of_data, *warnings.of_resume(session, before), *warnings.of_room(session, folder)):
+    for line in (
+        *warnings.of_keys(session),
+        *of_data,
+        *warnings.of_resume(session, before),
+        *warnings.of_room(session, folder),
+    ):
         monitor.warn(line)
     if config.run.record_order and resumed is not None:
         only = "only from its start a training can be replayed: no more of this one is recorded"
@@ -245,16 +273,27 @@ def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
     return evaluation
 
 
-def _read(session: Session, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:
+def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:
     """Load the checkpoint to resume from into the session; return what is trained on, and the held-out parts."""
     config, resumed, earlier = session.config, session.resumed, None
     if resumed is not None:
         earlier = origin.read(resumed) or origin.read(folder)
-    path, told = data_path(config), trained_on(config, earlier)
+    told = trained_on(config, source, earlier)
     if resumed is not None:
-        checkpoint.load_state(resumed, session.state, session.network.layout)
-    parts = [] if session.device.phantom else held_out(path)
-    return told, {part: open_held_out(config, path, part, told) for part in parts}
+        try:
+            checkpoint.load_state(resumed, session.state, session.network.layout)
+        except BadInput as error:
+            raise BadInput(f"{error}{_changes(config, resumed)}") from error
+    parts = [] if session.device.phantom else held_out(source.parts())
+    return told, {part: source.opened(part, told) for part in parts}
+
+
+def _changes(config: Config, resumed: Path) -> str:
+    """The end of a message: the keys of network and data that this checkpoint's configuration has otherwise."""
+    now, then = map(msgspec.to_builtins, (config, configuration.load(resumed / checkpoint.CONFIG, [])))
+    keys = [(table, key) for table in ("model", "data") for key in now[table]]
+    changed = [f"{table}.{key}" for table, key in keys if now[table][key] != then[table][key]]
+    return f"; changed since then: {', '.join(changed)}" if changed else ""
 
 
 def _say_start(session: Session, resume: bool) -> None:
@@ -272,11 +311,15 @@ def _say_start(session: Session, resume: bool) -> None:
         + (f" ({session.device.why})" if session.device.why else "")
     )
     monitor.progress.line(
-        f"{config.data.path or 'embedded digits'}: {session.learner.corpus.samples:,} samples, "
-        f"{session.network.classes} classes; {config.model.preset or session.network.name}: "
+        f"{config.data.import_ or config.data.path or 'embedded digits'}: {session.learner.corpus.samples:,} samples"
+        + (f", {session.network.classes} classes" if session.network.classes else "")
+        + f"; {config.model.preset or session.network.name}: "
         f"{session.network.layout.size:,} parameters"
         + (f"; resumed at epoch {session.state.trained / session.learner.corpus.samples:.2f}" if resume else "")
     )
+    wants_more = session.config.algorithm.has_master or session.config.algorithm.workers(2) > 1
+    if ranks == 1 and wants_more and not transport.runtime.simulated and rank_of(os.environ, -1) < 0:
+        monitor.progress.line("1 rank: did you mean mpirun -n 4 python -m mpitrain …?")
     place = {"samples": session.state.trained, "seconds": session.state.seconds}  # where a resumed run goes on
     who = {"algorithm": name_of(config.algorithm), "ranks": ranks, "workers": workers}
     monitor.write("start", **who, mpi=library(), resumed=resume, version=__version__, **place)

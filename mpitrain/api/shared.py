@@ -24,7 +24,8 @@ from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import undisturbed
 from mpitrain.training import run_code
 from mpitrain.training.context import Session
-from mpitrain.training.inputs import at_home, code_of, say
+from mpitrain.training.inputs import code_of, say
+from mpitrain.training.parts import at_home
 from mpitrain.training.run_code import RunFolder, shared
 from mpitrain.training.user_code import Code
 
@@ -86,7 +87,7 @@ def shared_code(transport: Transport, config: Config, options: TrainOptions) -> 
     def choose() -> dict[str, Code]:
         return code_of(config, options.build, _naming(options), say)
 
-    return shared(transport, choose) if config.model.import_ else {}
+    return shared(transport, choose) if config.model.import_ or config.data.import_ else {}
 
 
 def _naming(options: TrainOptions) -> RunFolder | None:

@@ -22,14 +22,11 @@ from mpitrain.api.folder import Reserved
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.pretraining import pretrain
 from mpitrain.api.requirements import require_same_data, require_same_model
-from mpitrain.api.setup import new_session, open_run_folder, prepare
+from mpitrain.api.setup import Prepared, new_session, open_run_folder, prepare
 from mpitrain.api.shared import callback_of, share_checkpoint, shared_code, shared_config, started_or_resumed
 from mpitrain.checkpoint import coordination
 from mpitrain.config import Config
-from mpitrain.data.corpus import Corpus
-from mpitrain.device import Cpu
 from mpitrain.models.design import to_lines
-from mpitrain.models.model import Model
 from mpitrain.models.warm import warm
 from mpitrain.monitoring import trace
 from mpitrain.mpi import Transport, library
@@ -91,18 +88,21 @@ def explained(config: Config) -> str:
 def _train(transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved) -> int:
     code = shared_code(transport, config, options)
     callback = callback_of(transport, config, options)
-    parts = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
-    agreed(transport, lambda: require_same_data(transport, parts[1]), "the data", calls_mpi=True)
+    prepared = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
+    agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
     agreed(transport, lambda: folder.reserve_new(config, options), "the run folder")
     lease = folder.lease
-    device, corpus, network = parts
-    _compile(transport, corpus, network, config, device)
+    _compile(transport, config, prepared)
     witness = _witness(transport, config, options, None if lease is None else lease.folder)
     if witness is not None:
         transport, stop = transport.witnessed(witness), WitnessedStop(stop, witness)
-    session = new_session(transport, config, device, corpus, network, stop, witness)
+    session = new_session(transport, config, prepared, stop, witness)
     agreed(transport, lambda: require_same_model(session), "the model", calls_mpi=True)
-    monitor = agreed(transport, lambda: open_run_folder(session, lease, options.checkpoint, callback), "the run folder")
+    monitor = agreed(
+        transport,
+        lambda: open_run_folder(session, prepared.source, lease, options.checkpoint, callback),
+        "the run folder",
+    )
     layout = session.network.layout
     session.saver, session.resumed = coordination.share(
         session.saver, session.resumed, transport, layout, config.run.checkpoints_kept, config.run.deadline
@@ -140,8 +140,9 @@ def _witness(transport: Transport, config: Config, options: TrainOptions, folder
     return event_recorder(transport, folder, number, by, text)
 
 
-def _compile(transport: Transport, corpus: Corpus, network: Model, config: Config, device: Cpu) -> None:
+def _compile(transport: Transport, config: Config, prepared: Prepared) -> None:
     """Compile the loops: one rank of each node fills the cache, then the others read it."""
+    device, _, corpus, network = prepared
     dtype = np.dtype(config.training.dtype)
 
     def once() -> None:

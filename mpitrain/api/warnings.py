@@ -58,3 +58,12 @@ def of_resume(session: Session, before: Record | None) -> Iterator[str]:
         return
     if change := options.resumed(settings.learning_rate, was, now):
         yield f"the number of workers p is {now}, was {was}: {change}"
+
+
+def of_keys(session: Session) -> Iterator[str]:
+    """Warn of a key that changes nothing here, and of a simulated network that is not that of the cluster's file."""
+    if said := session.transport.runtime.pace.said:
+        yield said
+    run = session.config.run
+    if run.matmul != "float32" and session.device.name == "cpu" and not session.config.by_torch:
+        yield f"run.matmul = {run.matmul!r}: has no effect, NumPy multiplies in the dtype of the parameters on the CPU"

@@ -181,6 +181,14 @@ def user(folder: Path) -> Holder | None:
     return None if holder.lives is False else holder
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a run that is alive uses the folder; of one on another machine, whether it has given a heartbeat."""
+    holder = user(folder)
+    with suppress(OSError):
+        return holder is not None and bool(holder.lives or time.time() - (folder / NAME).stat().st_mtime < SILENT)
+    return False
+
+
 def _read(path: Path | str, folder: int | None = None) -> tuple[Holder, float]:
     """The content and modification time of the file, in an open folder. It is opened anew each time, since NFS shows
     changes only on opening. Raises OSError, or DecodeError for a file that is being written."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from math import inf
 from pathlib import Path
 
@@ -21,10 +22,11 @@ MOST_RANGES = 1 << 20
 
 
 class Best(msgspec.Struct, frozen=True):
-    """The numbers of the best model."""
+    """The numbers of the best model: its figure of merit, called `merit`, and the samples that it was trained on."""
 
     error: float
     trained: Natural
+    merit: str = "error"
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -57,12 +59,13 @@ def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
     raise BadInput(f"{folder / name}: {next(iter(reasons.values()), 'no such checkpoint')}; there: {there}")
 
 
-def best_error(folder: Path) -> float:
-    """The error of the stored best model; infinity if there is none."""
+def best_error(folder: Path, merit: str = "error") -> float:
+    """This figure of merit of the stored best model; infinity if there is none, or it was the best by another one."""
     try:
         path, _ = find(folder, BEST)
         with opened(path / STATE) as file:
-            return checked(numbers(file), Best).error
+            best = checked(numbers(file), Best)
+            return best.error if best.merit == merit else inf
     except BadInput:
         return inf
 
@@ -106,10 +109,7 @@ def load_kept(checkpoint: Path) -> dict[str, Array]:
     """What the model keeps beside its parameters, by name, each array flat. Raises BadInput naming the file."""
     with opened(checkpoint / STATE) as file:
         names = hdf5.names(file, KEPT) if hdf5.has(file, KEPT) else []
-        found = {name: hdf5.data_set(file, f"{KEPT}/{name}", expansion=1) for name in names}
-        for name, each in found.items():
-            if each.ndim != 1 or each.dtype.kind not in "biufc":
-                raise ValueError(f"{name} is {each.dtype} {list(each.shape)}")
+        found = {name: array(file, name) for name in names}
         return {name: each[:] for name, each in found.items()}
 
 
@@ -146,6 +146,14 @@ def vector(file: h5py.File, name: str, like: Array) -> h5py.Dataset:
     return found
 
 
+def array(file: h5py.File, name: str) -> h5py.Dataset:
+    """What is kept beside the vectors by this name: flat, of numbers or truth values."""
+    found = hdf5.data_set(file, f"{KEPT}/{name}", expansion=1)
+    if found.ndim != 1 or found.dtype.kind not in "biufc":
+        raise ValueError(f"{name} is {found.dtype} {list(found.shape)}")
+    return found
+
+
 def numbers(file: h5py.File) -> Numbers:
     """The numbers as they were written, whatever they are: `checked` says whether they fit."""
     told = json.loads(hdf5.text(file, "numbers"))
@@ -162,5 +170,8 @@ def _ranges(file: h5py.File, samples: int) -> list[Work]:
 
 
 def _require_layout(file: h5py.File, layout: Layout) -> None:
-    if hdf5.text(file, "layout") != describe(layout):
-        raise BadInput(f"{file.filename}: holds another network than [model] describes")
+    there, wanted = (json.loads(text) for text in (hdf5.text(file, "layout"), describe(layout)))
+    its, ours = next((pair for pair in zip_longest(there, wanted) if pair[0] != pair[1]), (None, None))
+    if its != ours:
+        what = f"its {its or 'end'} stands where {ours or 'the end'} is now"
+        raise BadInput(f"{file.filename}: holds another network than [model] describes: {what[:300]}")

@@ -37,6 +37,7 @@ class MasterNumbers(msgspec.Struct, frozen=True, kw_only=True):
     samples: Natural
     losses: list[tuple[Natural, float]]
     first_loss: float | None
+    highest_loss: float | None = None
     rate: RatePast
 
 
@@ -84,6 +85,7 @@ class State:
             samples=self.queue.samples,
             losses=self.losses.numbers(),
             first_loss=self.losses.first,
+            highest_loss=self.losses.highest,
             rate=self.rate.numbers(),
         )
         return msgspec.structs.asdict(past)
@@ -92,7 +94,7 @@ class State:
         """Set the counters from a checkpoint."""
         self.index, self.trained, self.seconds = past.index, past.trained, past.seconds
         self.began, self.queue.position = past.began, past.position
-        self.losses.restore(past.losses, past.first_loss, self.trained)
+        self.losses.restore(past.losses, past.first_loss, past.highest_loss, self.trained)
         self.rate.restore(past.rate)
 
     @property

@@ -72,14 +72,15 @@ class Saver:
         kept = self._kept(on_host(state.model))
         return FileContent(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
 
-    def offer_best(self, error: float, model: Array, trained: int) -> None:
-        """If the error is the smallest so far, start writing a copy of the model."""
+    def offer_best(self, error: float, model: Array, trained: int, merit: str = "error") -> None:
+        """If the error, or another figure of `merit`, is the smallest so far, start writing a copy of the model."""
         if self._best_error is None:
-            self._best_error = self._alive_while(lambda: best_error(self.folder))
+            self._best_error = self._alive_while(lambda: best_error(self.folder, merit))
         if error < self._best_error:
             self._best_error = error
             vector = np.array(on_host(model))
-            piece = FileContent({MODEL: vector}, {"error": error, "trained": trained}, kept=self._kept(vector))
+            told = {"error": error, "trained": trained, "merit": merit}
+            piece = FileContent({MODEL: vector}, told, kept=self._kept(vector))
             with self._best_lock:
                 self._best = piece
             self._writing_best = self._thread.submit(self._write_best)

@@ -8,10 +8,18 @@ from mpitrain.start import Subparsers
 KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
 FORMATS = ("safetensors", "onnx", "npz")
 
+EXAMPLES = """examples:
+  mpirun -n 4 python -m mpitrain                            train on the embedded digits
+  mpirun -n 4 python -m mpitrain net.toml --out my-run      a configuration of your own
+  mpirun -n 4 python -m mpitrain --set algorithm.name=allreduce --set training.epochs=3
+  mpirun -n 4 python -m mpitrain --resume my-run            continue it
+  python -m mpitrain net.toml --print-config                every key, with its value"""
+
 
 def add_train(commands: Subparsers) -> None:
     """Add `train`."""
-    train = commands.add_parser("train", help="train a network (the default)")
+    raw = argparse.RawDescriptionHelpFormatter
+    train = commands.add_parser("train", help="train a network (the default)", epilog=EXAMPLES, formatter_class=raw)
     _add_training(train)
     train.set_defaults(run="mpitrain.cli.train:train")
 
@@ -24,7 +32,10 @@ def add_trained(commands: Subparsers) -> None:
     evaluate.add_argument(
         "--part", action="append", metavar="NAME", help="test, dev, ...; default: all held-out splits"
     )
-    evaluate.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    shown = evaluate.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    blocks = "write sums over 1000 blocks of samples of each part, as JSON, instead of a table"
+    shown.add_argument("--blocks", type=Path, metavar="FILE", help=blocks)
     evaluate.set_defaults(run="mpitrain.trained.evaluate:evaluate")
 
     predict = commands.add_parser("predict", help="write a trained network's posteriors or scaled log-likelihoods")
@@ -68,7 +79,9 @@ def add_simulated(commands: Subparsers) -> None:
     simulate.add_argument("--trace", action="store_true", help="also write trace.json: --set run.trace=true")
     alone = "neither data nor gradients, for time and traffic alone"
     simulate.add_argument("--phantom", action="store_true", help=alone)
-    entries = "entries that a phantom of sparse-delta sends per weight and minibatch; default: its target_density"
+    entries = (
+        "entries that a phantom of sparse-delta sends per weight and minibatch; default: its target_density, or 0.002"
+    )
     simulate.add_argument("--density", type=float, metavar="D", help=entries)
     count = "how many; default: as many as the cluster has room for"
     simulate.add_argument("--ranks", type=int, metavar="N", help=count)
@@ -77,12 +90,17 @@ def add_simulated(commands: Subparsers) -> None:
     calibrate = commands.add_parser("calibrate", help="measure this machine's file for simulate, under mpirun")
     calibrate.add_argument("cluster", type=Path, metavar="FILE", help="the file to write, such as cluster.toml")
     _add_config(calibrate)
+    calibrate.add_argument("--nodes", type=int, metavar="N", help="write so many nodes; default: those there are")
+    rate = "write so much between nodes, such as 1Gbit or 12.5GB (a second); default: what is measured"
+    calibrate.add_argument("--bandwidth", metavar="RATE", help=rate)
     calibrate.set_defaults(run="mpitrain.simulation.calibrate:calibrate")
 
 
 def add_describe(commands: Subparsers) -> None:
     """Add `describe`."""
-    parser = commands.add_parser("describe", help="a network's layers: shapes, parameters, operations")
+    parser = commands.add_parser(
+        "describe", help="a network's layers, or a module's parameters: shapes, numbers, operations"
+    )
     _add_config(parser)
     parser.add_argument(
         "--input", metavar="HxWxC", help="shape of an input, or WINDOWxFEATURES; default: the data's, or a preset's own"

@@ -1,35 +1,76 @@
-"""`python -m mpitrain describe [CONFIG]`: the network of a configuration, layer by layer."""
+"""`python -m mpitrain describe [CONFIG]`: the network of a configuration, layer by layer, or a module's parameters."""
 
 import argparse
 import re
+from typing import Any
 
 import msgspec
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from mpitrain import config as configuration
+from mpitrain.algorithms import name_of
 from mpitrain.config import Config
-from mpitrain.data import origin
 from mpitrain.errors import BadInput
 from mpitrain.models import design as designs
 from mpitrain.models import presets
 from mpitrain.models.layer import Shape
 from mpitrain.models.layers import AnyLayer
+from mpitrain.models.model import buffered
 from mpitrain.models.network import Network, network_of_layers
-from mpitrain.training.inputs import data_path, design_of, network_of, seen_shape
+from mpitrain.sampling.batch import SampleForm
+from mpitrain.sampling.rng import stream
+from mpitrain.training.inputs import code_of, design_of, network_of
+from mpitrain.training.parts import form_of, source_of
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the table. Raises BadInput naming the key, the option or the folder that does not fit."""
     config = configuration.load(options.config, options.set)
-    (own, own_classes), design = _inputs(config), design_of(config)
-    shape = _shape(options.input) if options.input else own
-    classes = own_classes if options.classes is None else options.classes
-    network = network_of_layers(network_of(config, shape, classes), "layers", "describe")
+    if config.model.import_ and options.config and (options.config.parent / "metrics.jsonl").exists():
+        raise BadInput(
+            f"{options.config}: of a run, whose code is not executed: give the file that it was started with"
+        )
+    own, own_classes = _inputs(config)
+    form = SampleForm(_shape(options.input)) if options.input else own
+    shape, classes = form.shape, own_classes if options.classes is None else options.classes
+    model = network_of(config, form, classes)
+    if config.model.import_:
+        print(
+            f"{model.name}: inputs of {_times(shape)}" + (f", {classes:,} classes, {model.output}" if classes else "")
+        )
+        table, lines = _module(model, config)
+        Console(highlight=False).print(table)
+        print("\n".join(lines))
+        return 0
+    network, design = network_of_layers(model, "layers", "describe"), design_of(config)
     penalty = f"l2 {network.l2:g}{' of all parameters' if network.l2 and network.l2_biases else ''}"
     print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, {penalty}")
     Console(highlight=False).print(layers_table(network, designs.complete(design.layers, classes, design.output)))
     return 0
+
+
+def _module(model: Any, config: Config) -> tuple[Table, list[str]]:
+    """A row for each parameter of a module, which has been examined; lines about its memory and a trial."""
+    theta = model.initial(config.initial_seed, config.training.dtype)
+    gradient, kept = np.empty_like(theta), buffered(model)
+    loss = float(model.loss_and_gradient(theta, gradient, model.two_samples(theta.dtype), stream(0, "dropout")))
+    rows = Table("parameter", "shape", box=None, pad_edge=False, show_footer=True)
+    rows.columns[0].footer = "total"
+    rows.add_column("number", f"{theta.size:,}", justify="right")
+    rows.add_column("")
+    for each in model.layout.parameters:
+        used = model.layout.views(gradient)[each.name].any()
+        rows.add_row(each.name, _times(each.shape), f"{each.size:,}", "" if used else "the trial's gradient is 0")
+    for name, array in (kept.kept(theta) if kept else {}).items():
+        rows.add_row(name, _times(array.shape), f"({array.size:,})", "constant")
+    megabytes, vectors = theta.nbytes / 1e6, config.algorithm.vectors()
+    norm = f"the gradient's norm {np.linalg.norm(gradient):.3g}"
+    return rows, [
+        f"memory: {name_of(config.algorithm)} keeps {vectors} vectors of {megabytes:,.2f} MB on each rank",
+        f"trial: 2 samples of random numbers forward and backward; the loss is {loss:.4g}, {norm}",
+    ]
 
 
 def layers_table(network: Network, tables: list[AnyLayer]) -> Table:
@@ -57,13 +98,13 @@ def _settings(layer: AnyLayer) -> str:
     return ", ".join(f"{key} {value if isinstance(value, str) else format(value, 'g')}" for key, value in told.items())
 
 
-def _inputs(config: Config) -> tuple[Shape, int]:
-    """Shape of an input and number of classes: the data's, or without data those a preset is made for."""
-    if not config.data.path and config.model.preset in presets.PRESETS:
+def _inputs(config: Config) -> tuple[SampleForm, int]:
+    """Form of a sample and number of classes: the data's, or without data those a preset is made for."""
+    if not (config.data.path or config.data.import_) and config.model.preset in presets.PRESETS:
         known = presets.PRESETS[config.model.preset]
-        return known.inputs, known.classes
-    of = origin.of_part(data_path(config))
-    return seen_shape(config, of), of.classes
+        return SampleForm(known.inputs), known.classes
+    of = source_of(config, code_of(config)).origin()
+    return form_of(config, of), of.classes
 
 
 def _shape(text: str) -> Shape:

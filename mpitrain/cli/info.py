@@ -77,8 +77,8 @@ def _facts(transport: Transport, passive: bool, staged: str) -> list[tuple[str, 
 
 def _exchange(transport: Transport, passive: bool) -> str:
     if transport.nodes == 1:
-        return "shared memory (one node)"
-    return "one-sided reads, gradients by message" if passive else "messages"
+        return "shared (memory of the node)"
+    return "one-sided (reads; gradients by message)" if passive else "messages"
 
 
 def _staging(staged: str) -> str:

@@ -2,23 +2,16 @@
 
 import argparse
 import shutil
-from pathlib import Path
 
-import mpitrain
 from mpitrain.errors import BadInput
-
-
-def folder() -> Path:
-    """Where this program's batch scripts are: inside the installed package, or beside it in a checkout."""
-    package = Path(mpitrain.__file__).parent
-    return next(path for path in (package / "jobs", package.parent / "jobs") if path.is_dir())
+from mpitrain.files import shipped
 
 
 def run(args: argparse.Namespace) -> None:
     """Copy the scripts and say how to submit one. Raises BadInput if they cannot be written, or would replace files."""
     out = args.dir / "jobs"
     try:
-        shutil.copytree(folder(), out, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(shipped("jobs"), out, ignore=shutil.ignore_patterns("__pycache__"))
     except FileExistsError:
         raise BadInput(f"{out}: exists already; name another folder, or remove it") from None
     except (OSError, shutil.Error) as error:

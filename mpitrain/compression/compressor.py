@@ -40,6 +40,7 @@ class Compressor:
         self._words = memory(residual.size)
         self._levels = memory(residual.size) if bits > 1 else NO_LEVELS
         self.threshold, self.step = 1.0, 1
+        self.target = 0.0  #: the share of elements to send, to which a threshold is adapted; 0: it is fixed
 
     def begin(self, scale: float, rate: float, emit: bool) -> None:
         """Begin a vector that counts `scale` times, at a learning rate of sums, whose entries are sent if `emit`."""
@@ -93,7 +94,7 @@ class Thresholds(Compressor):
         memory: Memory = host_words,
     ) -> None:
         super().__init__(residual, bits, codec, memory)
-        self._numbers, self._target, self._clip = numbers, target_density, clip
+        self._numbers, self.target, self._clip = numbers, target_density, clip
         self._emit = partial(emit, greatest=rule.greatest_level(bits))
         self._since_last = 0
         self._rate = self._unit = 0.0
@@ -135,7 +136,7 @@ class Thresholds(Compressor):
         if self._left:
             self.take(slice(0, self._left), values[: self._left])
         if self._fault:
-            raise TrainingFailed(f"{self._fault}; a smaller training.learning_rate may help")
+            raise TrainingFailed(f"{self._fault}; a smaller learning rate may help")
         count = 0
         for start, found in reversed(self._counts):  # each part's words are where the part is; those before it are less
             for array in (self._words, self._levels):
@@ -157,55 +158,10 @@ class Thresholds(Compressor):
         return self._unit or self.threshold
 
     def _adapt(self, count: int) -> None:
-        if self._target:
+        if self.target:
             density = count / self.residual.size / self._since_last
-            least = rule.least_threshold(self._rate)
-            self._numbers["threshold"] = rule.adapted(self._numbers["threshold"], density, self._target, least=least)
+            self._numbers["threshold"] = rule.adapted(self._numbers["threshold"], density, self.target, self._rate)
         self._since_last = 0
-
-
-class LargestOfChunks(Compressor):
-    """The largest element, or the `most` largest, of every chunk of neighbours.
-
-    With b bits an entry's level is the nearest multiple, up to 2^(b − 1), of the largest element ÷ 2^(b − 1), and 1 at
-    the least; with one bit, all that are sent are said to be of the mean size of these.
-    """
-
-    def __init__(self, residual: Array, chunk: int, most: int = 1, bits: int = 1, codec: str = "auto") -> None:
-        super().__init__(residual, bits, codec)
-        self._chunk, self._most = chunk, most
-
-    def begin(self, scale: float, rate: float, emit: bool) -> None:
-        self._scale, self._emits = scale, emit
-
-    def end(self, values: Array) -> Entries:
-        np.add(self.residual, np.multiply(values, self._scale, dtype=self.residual.dtype), out=self.residual)
-        sizes = np.abs(self.residual)
-        if not np.isfinite(sizes.sum()):
-            raise TrainingFailed("an element of the residual is not finite: training has diverged")
-        chosen = self._largest(sizes) if self._emits else np.empty(0, np.int64)
-        if not chosen.size:
-            return self.nothing
-        greatest = rule.greatest_level(self.bits)
-        unit = sizes[chosen].max() / greatest if self.bits > 1 else sizes[chosen].mean()
-        self.threshold = rule.round_threshold(float(unit))
-        levels = np.clip(np.rint(sizes[chosen] / self.threshold), 1, greatest).astype(np.uint32)
-        negative = self.residual[chosen] < 0
-        self._words[: chosen.size] = chosen.astype(np.uint32) | np.where(negative, SIGN, np.uint32(0))
-        if self.bits > 1:
-            self._levels[: chosen.size] = levels
-        entries = Entries(self._words[: chosen.size], self._levels[: chosen.size])
-        self.residual[chosen] -= self.amounts(entries).astype(self.residual.dtype)
-        return entries
-
-    def _largest(self, sizes: Array) -> Array:
-        """Their places, ascending; none where a chunk has nothing."""
-        whole = np.zeros(-(-sizes.size // self._chunk) * self._chunk, sizes.dtype)
-        whole[: sizes.size] = sizes
-        rows = whole.reshape(-1, self._chunk)
-        places = np.argpartition(rows, -self._most, axis=1)[:, -self._most :]
-        found = np.sort((places + self._chunk * np.arange(len(rows))[:, None]).reshape(-1))
-        return found[whole[found] > 0]
 
 
 def warm(codec: str, bits: int, dtype: np.dtype) -> None:

@@ -4,7 +4,8 @@
     golomb-rice  see `golomb_rice`
     bitmap       see `bitmap`
 
-Elements of more than one bit have a level besides, see `levels`: it follows in bits − 1 bits each, in every form.
+In every form, elements of more than one bit are followed by their levels, of bits − 1 bits each (see `levels`). Where
+each tensor has levels of its own, these bits are the number of a level, and the tensors' tables follow as uint32.
 
 All values are little-endian. The header ends with the xxh3 of its other fields and the payload, so that a corrupt
 message raises an error and never changes a weight. Encoder and decoder write into memory of the caller.
@@ -22,7 +23,7 @@ from xxhash import xxh3_64
 from mpitrain.compression import bitmap, golomb_rice
 from mpitrain.compression import levels as level_form
 from mpitrain.compression.residual import INDEX, NO_LEVELS, Entries
-from mpitrain.compression.thresholds import COUNT_MAX
+from mpitrain.compression.thresholds import COUNT_MAX, greatest_level
 from mpitrain.flat import Array
 
 MAGIC = b"mpsd"
@@ -33,6 +34,9 @@ CHECKSUM = struct.Struct("<Q")
 HEADER = FIELDS.size + CHECKSUM.size
 #: If more than one element in this many is sent, a codec's dense form is used.
 DENSE = 16
+
+#: Of a vector whose tensors have no tables.
+NO_STARTS = np.empty(0, np.int64)
 
 
 class Form(IntEnum):
@@ -78,8 +82,11 @@ def capacity(length: int, bits: int = 1) -> int:
     return HEADER + 4 * (2 * -(-length // 32) + 1 + level_form.size(length, bits - 1))
 
 
-def encode(words: Array, header: MessageHeader, codec: str, out: Array, levels: Array = NO_LEVELS) -> Array:
-    """Write the message of `words` into `out`, uint8 [≥ capacity(length, bits)]; return the part of it to send.
+def encode(
+    words: Array, header: MessageHeader, codec: str, out: Array, levels: Array = NO_LEVELS, tables: Array = NO_LEVELS
+) -> Array:
+    """Write the message of `words` into `out`, uint8 [≥ capacity(length, bits) + the bytes of `tables`]; return the
+    part of it to send.
 
     `words` uint32 [elements], ascending by index, and `levels` uint32 [elements], unless of one bit, as written by
     `accumulate`; `codec` is one of CODECS.
@@ -91,7 +98,8 @@ def encode(words: Array, header: MessageHeader, codec: str, out: Array, levels: 
     form = CODECS[codec][DENSE * words.size > header.length]
     k = golomb_rice.parameter(words) if form is Form.GOLOMB_RICE else 0
     places = _payload_words(form, words, k, header.length)
-    size = HEADER + 4 * (places + level_form.size(levels.size, header.bits - 1))
+    end = places + level_form.size(levels.size, header.bits - 1)
+    size = HEADER + 4 * (end + tables.size)
     whole = out[HEADER:size].view("<u4")
     payload = whole[:places]
     if form is Form.PACKED:
@@ -101,7 +109,8 @@ def encode(words: Array, header: MessageHeader, codec: str, out: Array, levels: 
     else:
         bitmap.encode(words, header.length, payload)
     if levels.size:
-        level_form.encode(levels, header.bits - 1, whole[places:])
+        level_form.encode(levels, header.bits - 1, whole[places:end])
+    whole[end:] = tables
     FIELDS.pack_into(
         out,
         0,
@@ -114,13 +123,19 @@ def encode(words: Array, header: MessageHeader, codec: str, out: Array, levels: 
 
 
 def decode(
-    message: Array, sender: int, length: int, words: Array, levels: Array = NO_LEVELS, bits: int = 1
+    message: Array,
+    sender: int,
+    length: int,
+    words: Array,
+    levels: Array = NO_LEVELS,
+    bits: int = 1,
+    tables: Array = NO_LEVELS,
 ) -> tuple[MessageHeader, Array]:
     """The header and the words, ascending by index and below `length`, written into `words`, uint32 [≥ length].
 
     `message` is uint8, exactly as received from rank `sender`, `length` that of the receiver's vector. Elements are of
     `bits` bits; if more than one, the words' levels, 1 to `greatest_level(bits)`, are written into `levels`, uint32
-    [≥ length].
+    [≥ length]. `tables` uint32 is filled.
     Raises CorruptMessage if any bit, length or field differs from what was encoded.
     """
     if message.size < HEADER:
@@ -142,15 +157,17 @@ def decode(
     if said != _said(bits):
         raise CorruptMessage(sender, f"its byte of bits an element is {said}, not {_said(bits)}")
     words, tail = words[:elements], 4 * level_form.size(elements, bits - 1)
-    end = message.size - tail
+    whole = message.size - tables.nbytes
+    end = whole - tail
     if (
         payload_bytes % 4
         or end < HEADER
         or not _decode_payload(form, message[HEADER:end].view("<u4"), k, length, words)
     ):
         raise CorruptMessage(sender, f"payload is not {elements} ascending indices in form {form}")
-    if tail and not level_form.decode(message[end:].view("<u4"), bits - 1, levels[:elements]):
+    if tail and not level_form.decode(message[end:whole].view("<u4"), bits - 1, levels[:elements]):
         raise CorruptMessage(sender, f"payload does not end with {elements} levels of {bits} bits")
+    tables[:] = message[whole:].view("<u4")
     return MessageHeader(rank, sequence, vector, step, threshold, bits), words
 
 
@@ -197,24 +214,44 @@ def _checksum(message: Array) -> int:
 
 
 class WireForm:
-    """Messages about a vector of `length` elements, of `bits` bits each, in a codec's forms; and memory for one."""
+    """Messages about a vector of `length` elements, of `bits` bits each, in a codec's forms; and memory for one.
 
-    def __init__(self, length: int, bits: int, codec: str) -> None:
-        self.length, self.bits, self.codec = length, bits, codec
+    Tensors with tables of levels begin at `starts` int64 [tensors], the first at 0, if there are any.
+    """
+
+    def __init__(self, length: int, bits: int, codec: str, starts: Array = NO_STARTS) -> None:
+        self.length, self.bits, self.codec, self.starts = length, bits, codec, starts
         self._words = np.empty(length, np.uint32)
         self._levels = np.empty_like(self._words) if bits > 1 else NO_LEVELS
+        self._tables = np.empty(starts.size * greatest_level(bits) if starts.size else 0, np.uint32)
 
     @property
     def capacity(self) -> int:
         """Bytes that suffice for any message."""
-        return capacity(self.length, self.bits)
+        return capacity(self.length, self.bits) + self._tables.nbytes
 
     def encode(self, entries: Entries, sender: int, sequence: int, step: int, threshold: float, out: Array) -> Array:
         """See `encode`."""
         header = MessageHeader(sender, sequence, self.length, step, threshold, self.bits)
-        return encode(entries.words, header, self.codec, out, entries.levels)
+        levels = entries.codes if self.starts.size else entries.levels
+        return encode(entries.words, header, self.codec, out, levels, entries.tables)
 
     def decode(self, message: Array, sender: int) -> tuple[MessageHeader, Entries]:
-        """See `decode`; the entries are valid until the next call."""
-        header, words = decode(message, sender, self.length, self._words, self._levels, self.bits)
-        return header, Entries(words, self._levels[: words.size])
+        """See `decode`; the entries, with their levels from the tables, are valid until the next call."""
+        header, words = decode(message, sender, self.length, self._words, self._levels, self.bits, self._tables)
+        levels = self._levels[: words.size]
+        if self.starts.size:
+            levels = self.levels_of(words, levels, self._tables)
+            if not ((levels > 0) & (levels <= COUNT_MAX)).all():
+                raise CorruptMessage(sender, "a level of its tables is out of range")
+        return header, Entries(words, levels)
+
+    def levels_of(self, words: Array, codes: Array, tables: Array) -> Array:
+        """The levels uint32 [k] of words and their codes."""
+        return tables[self.places(words & INDEX, codes)]
+
+    def places(self, indices: Array, codes: Array) -> Array:
+        """Where in the tables the levels of elements are: int64 [k]."""
+        tensors = np.searchsorted(self.starts, indices, side="right") - 1
+        codes = codes.astype(np.int64) - 1 if codes.size else 0
+        return tensors * greatest_level(self.bits) + codes

@@ -24,10 +24,16 @@ SPAN = 32
 
 
 class Entries(NamedTuple):
-    """Emitted elements: `words` uint32 [k], ascending by index, and their `levels` uint32 [k] or NO_LEVELS."""
+    """Emitted elements: `words` uint32 [k], ascending by index, and their `levels` uint32 [k] or NO_LEVELS.
+
+    If tensors have tables of levels, a message holds instead the `tables` uint32 [tensors · codes of an element] and
+    the `codes` uint32 [k] of the levels in them, from 1 on, or NO_LEVELS where there is one a tensor.
+    """
 
     words: Array
     levels: Array = NO_LEVELS
+    codes: Array = NO_LEVELS
+    tables: Array = NO_LEVELS
 
 
 def accumulate(

@@ -1,17 +1,21 @@
 """Verify a shard folder: every byte of every shard is read."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import folder_parts
+from mpitrain.data.shards import NAMES, folder_parts
 from mpitrain.errors import BadInput
+from mpitrain.flat import Array
+
+LISTED = 20  # classes that are named
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,15 +27,18 @@ def run(options: argparse.Namespace) -> int:
 def check(folder: Path) -> None:
     """Print a table of the parts, and a line for every bad shard. Raises BadInput naming the first of them."""
     table = table_of_parts("size")
-    faults: list[BadInput] = []
+    faults, lines = list[BadInput](), list[str]()
     for part, paths in folder_parts(folder).items():
         home: dict[bytes, Path] = {}
         found = [figures for path in paths if (figures := _verified(path, home, faults))]
         if found:
             size = sum(path.stat().st_size for path in paths if path.exists())
             table.add_row(part, f"{len(found)} of {len(paths)}", *row(found), f"{size / 1e6:,.2f} MB")
+            lines += lines_of_classes(part, found)
     console = Console()
     console.print(table)
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     for fault in faults:
         console.print(f"[bold]bad[/bold] {escape(str(fault))}", soft_wrap=True, highlight=False)
     if faults:
@@ -46,6 +53,8 @@ class Figures(NamedTuple):
     utterances: int
     shape: str
     classes: int
+    counts: Array  # samples of each class; empty for tokens
+    names: Sequence[str]  # of the classes, as far as they have any
 
 
 def table_of_parts(*more: str) -> Table:
@@ -56,7 +65,8 @@ def table_of_parts(*more: str) -> Table:
 def figures(file: ShardFile) -> Figures:
     """The figures of an open shard."""
     utterances = 0 if file.offsets is None else len(file.offsets) - 1
-    return Figures(file.inputs[0], utterances, " x ".join(map(str, file.inputs[1:])) or "token", file.classes)
+    shape, names = " x ".join(map(str, file.inputs[1:])) or "token", str(file.attributes.get(NAMES, "")).split()
+    return Figures(file.inputs[0], utterances, shape, file.classes, np.bincount(file.targets), names)
 
 
 def row(found: Sequence[Figures]) -> tuple[str, ...]:
@@ -64,6 +74,25 @@ def row(found: Sequence[Figures]) -> tuple[str, ...]:
     utterances = sum(each.utterances for each in found)
     counts = f"{sum(each.samples for each in found):,}", f"{utterances:,}" if utterances else ""
     return (*counts, found[0].shape, str(found[0].classes))
+
+
+def lines_of_classes(part: str, found: Sequence[Figures]) -> Iterator[str]:
+    """How many samples each class of a part has, and which have less than a quarter of the median."""
+    counts = np.zeros(max(found[0].classes, *(len(each.counts) for each in found)), np.int64)
+    for each in found:
+        counts[: len(each.counts)] += each.counts
+    if not counts.any():
+        return
+    names, median = [*found[0].names, *map(str, range(len(found[0].names), len(counts)))], float(np.median(counts))
+    said = [f"{name}: {count:,}" for name, count in zip(names, counts, strict=True)]
+    spread = f"{counts.min():,} to {counts.max():,} samples a class, median {median:,.0f}"
+    yield f"{part}, samples by class: {', '.join(said)}" if len(said) <= LISTED else f"{part}: {spread}"
+    if few := [text for text, count in zip(said, counts, strict=True) if count < median / 4]:
+        more = f" and {len(few) - LISTED} more" if len(few) > LISTED else ""
+        yield (
+            f"warning: {part}: less than a quarter of the median of {median:,.0f} samples a class: "
+            f"{', '.join(few[:LISTED])}{more}"
+        )
 
 
 def _verified(path: Path, home: dict[bytes, Path], faults: list[BadInput]) -> Figures | None:

@@ -97,7 +97,7 @@ class Corpus:
         if any(self._context):
             raise BadInput(f"data.context = {list(self._context)}: images have no neighbouring frames")
         height, width, channels = first.inputs[1:]
-        self.form = SampleForm(augmentation.shape((height, width, channels)))
+        self.form = SampleForm(augmentation.shape((height, width, channels)), pixels=True)
         self.mean, self.scale = of_pixels(normalise, self.attributes, channels, dtype)
         axes = None
         if augmentation.colour_shift:

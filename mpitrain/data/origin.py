@@ -23,7 +23,9 @@ NAME, CHECKSUM = "corpus.json", "xxh3"
 class Origin(msgspec.Struct, frozen=True):
     """The training part: the `shape` of a sample in the shards ([dims] of frames, [h, w, c] of images), the number of
     samples of each class, the mean and standard deviation for normalisation if it has them, and, if known, the names of
-    the classes and how the data were prepared and are read. Of tokens, their number is told instead of the classes'.
+    the classes and how the data were prepared and are read. Of tokens, their number is told instead of the classes'; of
+    data sets of the user's own the number of `samples`, the shape of the `targets`, and whether inputs and targets are
+    "float" or "int32".
     `folder`: the absolute path of the shards."""
 
     kind: str
@@ -36,6 +38,9 @@ class Origin(msgspec.Struct, frozen=True):
     class_names: list[str] | None = None
     preparation: Record = {}
     tokens: int = 0
+    samples: int = 0
+    targets: list[int] = []
+    dtypes: list[str] = []
 
     @property
     def statistics(self) -> dict[str, Array]:
@@ -44,14 +49,20 @@ class Origin(msgspec.Struct, frozen=True):
             return {}
         return {"mean": np.array(self.mean), "standard_deviation": np.array(self.standard_deviation)}
 
-    def require(self, other: "Origin", path: Path, part: str) -> None:
-        """Raise BadInput naming the folder if `other`, its part, cannot be an input of a network trained on this."""
+    def require(self, other: "Origin", path: str, part: str) -> None:
+        """Raise BadInput naming `path`, where it is from, if the part `other` is no input of a network trained on
+        this."""
         if other.kind != self.kind:
             raise BadInput(f"{path}: part {part} holds {other.kind}, the network was trained on {self.kind}")
         if other.shape != self.shape:
             found, wanted = (" x ".join(map(str, shape)) for shape in (other.shape, self.shape))
-            unit = "features" if self.kind == "frames" else "pixels"
+            unit = {"frames": "features", "images": "pixels"}.get(self.kind, "numbers")
             raise BadInput(f"{path}: part {part} has {found} {unit}, the network was trained on {wanted}")
+        if (other.targets, other.dtypes) != (self.targets, self.dtypes):
+            raise BadInput(
+                f"{path}: part {part} has targets {other.targets} ({', '.join(other.dtypes)}), the network was trained "
+                f"on {self.targets} ({', '.join(self.dtypes)})"
+            )
         if other.classes != self.classes:
             raise BadInput(
                 f"{path}: part {part} has {other.classes} classes, the network was trained on {self.classes}"
@@ -127,3 +138,12 @@ def read(run: Path) -> Origin | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path}: {error}; remove it, and a resume writes it anew") from error
+
+
+def class_counts(run: Path) -> list[int]:
+    """How many samples of each class the run was trained on; [] where that cannot be known."""
+    try:
+        found = read(run)
+    except BadInput:
+        return []
+    return found.class_counts if found is not None else []

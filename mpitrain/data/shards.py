@@ -40,15 +40,25 @@ ROOM = 1 << 20  # bytes by which attributes let a file grow at most
 PAYS = 0.8  # compress only to at most this fraction of the size, since gzip is slower to read
 
 DIGITS = "[0-9]" * 5
-_NAME = re.compile(r"(?P<part>train|dev|test(?:-[\w-]+?)?)-(?P<number>\d{5})-of-(?P<count>\d{5})\.h5")
+_PART = re.compile(r"train|dev|test(?:-[\w-]+?)?")
+_NAME = re.compile(rf"(?P<part>{_PART.pattern})-(?P<number>\d{{5}})-of-(?P<count>\d{{5}})\.h5")
 
 
 def shard_name(part: str, number: int, count: int) -> str:
     """The file name of shard `number` (from 0) of `count`. Raises BadInput for an invalid name of a part."""
-    name = f"{part}-{number:05d}-of-{count:05d}.h5"
-    if not _NAME.fullmatch(name):
-        raise BadInput(f"{part}: a part is called train, dev, test or test-NAME")
-    return name
+    require_part(part, part)
+    return f"{part}-{number:05d}-of-{count:05d}.h5"
+
+
+def require_part(part: object, what: str) -> None:
+    """Raise BadInput, beginning with `what`, for an invalid name of a part."""
+    if not isinstance(part, str) or not _PART.fullmatch(part):
+        raise BadInput(f"{what}: a part is called train, dev, test or test-NAME")
+
+
+def part_order(part: str) -> tuple[int, str]:
+    """What sorts parts: train, dev, test, test-NAME."""
+    return ("train", "dev", "test").index(part.split("-")[0]), part
 
 
 def provisional_name(part: str, number: int) -> str:
@@ -87,7 +97,7 @@ def folder_parts(folder: Path) -> dict[str, list[Path]]:
             counts.setdefault(match["part"], set()).add(int(match["count"]))
     if not counts:
         raise BadInput(f"{folder}: holds no shards such as {shard_name('train', 0, 8)}")
-    order = sorted(counts, key=lambda part: (("train", "dev", "test").index(part.split("-")[0]), part))
+    order = sorted(counts, key=part_order)
     for part in order:
         if len(counts[part]) > 1:
             sets = " and of ".join(map(str, sorted(counts[part])))

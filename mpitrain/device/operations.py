@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.algorithms import averaging, downpour, server
+from mpitrain.algorithms import averaging, server
 from mpitrain.algorithms.optimizers import adamw, sgd
 from mpitrain.compression.residual import INDEX, NO_LEVELS
 from mpitrain.device.products import Products
@@ -36,7 +36,7 @@ class Operations(Kernels):
             sgd.look_ahead: self.look_ahead,
             adamw.adamw: _without_scratch(self.adamw),
             server.update: _without_scratch(self.server_update),
-            downpour.mdownpour: _without_scratch(self.mdownpour),
+            sgd.mdownpour: _without_scratch(self.mdownpour),
             averaging.moving_average: _without_scratch(self.moving_average),
         }
 

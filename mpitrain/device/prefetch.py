@@ -102,7 +102,7 @@ class Prefetcher:
     The thread ends with close(), with the program, and after the first error, which the next take() raises.
     """
 
-    why = "read ahead by a thread: the part is larger than data.memory_limit_gb"
+    why = "read ahead by a thread: the part does not lie in memory"
 
     def __init__(self, corpus: Samples, dtype: np.dtype, ahead: int, deadline: float, empty: Empty = np.empty) -> None:
         self._part, self._deadline = corpus.part, deadline

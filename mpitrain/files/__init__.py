@@ -102,6 +102,12 @@ def writing(path: Path) -> AbstractContextManager[None]:
     return naming(f"{path}: cannot be written")
 
 
-def checksum(content: str | bytes) -> str:
+def checksum(content: str | bytes | memoryview) -> str:
     """xxh3 of a content, by which it is known to be whole."""
     return xxhash.xxh3_64_hexdigest(content.encode() if isinstance(content, str) else content)
+
+
+def shipped(name: str) -> Path:
+    """A folder that comes with the program: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    return next(path for path in (package / name, package.parent / name) if path.is_dir())

@@ -60,6 +60,11 @@ class Model(Protocol):
         """The function that turns outputs into posteriors."""
 
     @property
+    def merit(self) -> str:
+        """The name of the figure of merit, of which less is better: "error", "loss", or that of a metric of one's
+        own."""
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         """What can be done with it beside training it."""
 
@@ -85,9 +90,8 @@ class Model(Protocol):
         """
 
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, float]:
-        """The summed loss, without dropout, and the number of examples whose largest output is not the target's.
-
-        Of equal outputs the first counts as the largest.
+        """The summed loss, without dropout, and the figure of merit summed over the examples: of "error", the number of
+        those whose largest output is not the target's. Of equal outputs the first counts as the largest.
         """
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:

@@ -32,6 +32,7 @@ class Network:
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(("split", "layers"))
     documents: Mapping[str, str] = MappingProxyType({})
+    merit = "error"
 
     def __init__(
         self,
@@ -235,3 +236,8 @@ def network_of_layers(model: Model, capability: Literal["split", "layers"], who:
     model and the reason if it lacks what `who` needs of it."""
     require(model, capability, who)
     return cast(Network, model)
+
+
+def multiply_adds(model: Model) -> int:
+    """Those of one sample's outputs; 0 of a model that is not made of this program's layers."""
+    return sum(layer.operations for layer in cast(Network, model).layers) if "layers" in model.capabilities else 0

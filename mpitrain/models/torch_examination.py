@@ -1,7 +1,6 @@
 """Examine a user's module before it is trained: what cannot be trained is refused, by name."""
 
 import pickle
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,9 +8,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch.nn.parameter import is_lazy
 
-from mpitrain.errors import BadInput, first_line
+from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_state
 from mpitrain.models.model import Model
@@ -33,6 +33,7 @@ class Examined(Model, Protocol):
     place: CpuPlace
     form: SampleForm
     loss: Loss
+    merit: str
 
     def inputs(self, inputs: Array) -> torch.Tensor: ...
 
@@ -49,23 +50,6 @@ def drawing(seed: int) -> Iterator[None]:
     with undisturbed():
         HOST.seed([int(stream(seed, "initial").integers(1 << 32))] * 3)
         yield
-
-
-@contextmanager
-def blaming(name: str, what: str) -> Iterator[None]:
-    """Turn an exception of the user's code into BadInput with its last place there."""
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_library(f.filename)]
-        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        raise BadInput(f"{name}: {what}: {type(error).__name__}: {first_line(error)}{where}") from error
-
-
-def _is_library(path: str) -> bool:
-    return "site-packages" in path or __file__.rpartition("models")[0] in path or path.startswith("<")
 
 
 def made(make: Callable[[int], object], seed: int, name: str, example: torch.Tensor) -> torch.nn.Module:
@@ -100,7 +84,7 @@ def trained(module: torch.nn.Module, all_names: bool = False) -> list[Named]:
 def examine(model: Examined) -> None:
     """Raise BadInput unless the module's outputs fit the classes in training and in evaluation and its loss has a
     gradient, or if it changes a buffer that is not a statistic of normalisation."""
-    module, batch = model.module, _batch(model)
+    module, batch = model.module, two_samples(model)
     with blaming(model.name, "cannot be trained"):
         before = _state(model)
         outputs = module(model.inputs(batch.inputs))
@@ -119,14 +103,16 @@ def examine(model: Examined) -> None:
 
 def _require_outputs(model: Examined, outputs: object) -> None:
     found = type(outputs).__name__
+    wanted = [2, *model.form.targets, model.classes] if model.classes else [2, "..."]
     if isinstance(outputs, torch.Tensor):
-        if outputs.shape == (2, *model.form.targets, model.classes) and outputs.is_floating_point():
+        shape = list(outputs.shape)
+        if outputs.is_floating_point() and (shape == wanted or (not model.classes and shape[:1] == [2])):
             return
         found = f"of shape {list(outputs.shape)}"
         found += "" if outputs.is_floating_point() else f" and type {str(outputs.dtype).removeprefix('torch.')}"
     mode = "" if model.module.training else " in evaluation mode"
-    wanted = ", ".join(map(str, (2, *model.form.targets, model.classes)))
-    raise BadInput(f"{model.name}: the outputs for 2 samples{mode} are {found}, not [{wanted}] (classes) of floats")
+    what = f"[{', '.join(map(str, wanted))}]{' (classes)' * bool(model.classes)}"
+    raise BadInput(f"{model.name}: the outputs for 2 samples{mode} are {found}, not {what} of floats")
 
 
 def _state(model: Examined) -> dict[str, bytes]:
@@ -150,7 +136,7 @@ def _require_unchanged(model: Examined, before: dict[str, bytes], when: str) -> 
 
 def in_pairs(model: Examined) -> set[bool]:
     """Whether the module cannot take one sample alone, which has no variance: in training (True), in evaluation."""
-    batch = _batch(model)
+    batch = two_samples(model)
     found = set()
     for training in (False, True):
         model.switch(training)
@@ -170,7 +156,7 @@ def may_step_early(model: Examined) -> bool:
     Tried out: were they still read, NaN in their place would reach the gradients of others. So it does where a layer
     uses a detached parameter, for example.
     """
-    batch, vector = _batch(model), model.place.put(model.current())
+    batch, vector = two_samples(model), model.place.put(model.current())
     plain, poisoned = np.empty_like(vector), np.empty_like(vector)
 
     def spoil(part: slice) -> None:
@@ -182,15 +168,16 @@ def may_step_early(model: Examined) -> bool:
     return bool(np.array_equal(*(np.isnan(on_host(gradient)) for gradient in (plain, poisoned))))
 
 
-def _batch(model: Examined) -> Batch:
+def two_samples(model: Examined, dtype: DTypeLike = np.float32) -> Batch:
+    """Two samples: numbers are drawn, whole ones among the inputs are 0, which every vocabulary has."""
     draw = stream(0, "examination")
-    batch = model.form.room(2, np.float32)
-    if model.form.targets:
-        for part in batch:
-            part[...] = draw.integers(model.classes, size=part.shape)
-    else:
+    batch = model.form.room(2, dtype, np.zeros)
+    if model.form.dtype is None:
         batch.inputs[...] = draw.standard_normal(batch.inputs.shape)
-        batch.targets[...] = np.arange(2) % model.classes
+    if model.form.target_dtype is None:
+        batch.targets[...] = draw.random(batch.targets.shape)  # which losses of probabilities take, too
+    elif model.classes:
+        batch.targets.T[...] = np.arange(2) % model.classes
     return Batch(*map(model.place.put, batch))
 
 
@@ -225,6 +212,6 @@ def require_plain(module: torch.nn.Module, name: str) -> None:
             )
     for each, layer in module.named_modules():
         if getattr(layer, "sparse", False) is True:
-            raise BadInput(f"{name}: {each} has sparse gradients; build it with sparse=False")
+            raise BadInput(f"{name}: {each or 'the module'} has sparse gradients; build it with sparse=False")
     if not any(p.requires_grad for p in parameters.values()):
         raise BadInput(f"{name}: has no parameter to train")

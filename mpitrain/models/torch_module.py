@@ -11,7 +11,7 @@ import torch
 from numpy.typing import DTypeLike
 from torch.nn import functional
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
 from mpitrain.models import torch_examination as examination
 from mpitrain.models import torch_state
@@ -36,8 +36,11 @@ class TorchModel:
     """The module that `make(seed)` makes, with `loss` (outputs, targets int64) → mean and `l2`/2·‖w‖² over parameters
     of two and more dimensions, with `l2_biases` over all.
 
-    `input_shape` is that of one example as corpora have it: frames [window, dims] reach the module as they are, images
-    [h, w, c] as [n, c, h, w] in channels-last memory, `tokens` int64 [n, window], of which each has a target.
+    `input_shape` is that of one example as corpora have it. The `form` of samples is by default one class and numbers,
+    which are an image if there are three axes: images [h, w, c] reach the module as [n, c, h, w] in channels-last
+    memory, other numbers as they are, whole ones as int64. `classes` is 0 where targets are no classes, which takes a
+    `loss`; `metric` (outputs, targets) → mean is then the figure of `merit`, of which less is better, by the name
+    `merit`.
     Parameters that need no gradient are constants: `make(seed)` makes them, and no algorithm changes them. The module,
     its vectors and its minibatches lie in `place`. Raises BadInput naming the module's part that cannot be trained.
     """
@@ -56,16 +59,19 @@ class TorchModel:
         seed: int = 1,
         bf16: bool = False,
         place: CpuPlace = HOST,
-        tokens: bool = False,
+        form: SampleForm | None = None,
+        metric: Loss | None = None,
+        merit: str = "",
     ) -> None:
         keep_memory()
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
         self.documents: Mapping[str, str] = {}
         self.output: Literal["softmax", "logistic"] = output
-        if tokens and output == "logistic":
+        self.form = form or SampleForm(self.input_shape, pixels=len(self.input_shape) == 3)
+        if self.form.targets and output == "logistic":
             raise BadInput("model.output = 'logistic': not of tokens, whose targets exclude one another")
-        self.form = SampleForm(self.input_shape, self.input_shape, np.int32) if tokens else SampleForm(self.input_shape)
-        self.loss = loss or (_of_tokens if tokens else LOSSES[output])
+        self.loss = loss or (_of_each if self.form.targets else LOSSES[output])
+        self.metric, self.merit = metric, merit or ("error" if classes else "loss")
         self._make, self._seed, self._bf16, self.place = make, seed, bf16, place
         self._dtype = np.dtype(np.float32)
         with place.computing():
@@ -129,13 +135,18 @@ class TorchModel:
             return self.place.number(loss)
 
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, float]:
-        """Summed loss, and the number of examples whose largest output is not the target's; of several targets of an
-        example, the fraction counts."""
-        outputs = self.outputs(parameters, batch.inputs)
-        errors = int((outputs.argmax(axis=-1) != batch.targets).sum()) / prod(self.form.targets)
+        """Summed loss and figure of merit: by default the number of examples whose largest output is not the target's;
+        of several targets of an example, the fraction counts."""
+        outputs, count = self.outputs(parameters, batch.inputs), len(batch.targets)
         with self.place.computing(), torch.no_grad():
-            mean = self.loss(self.place.tensor(outputs), self.targets(batch))
-            return mean.item() * len(batch.targets), errors
+            z, targets = self.place.tensor(outputs), self.targets(batch)
+            loss = self.loss(z, targets).item() * count
+            if self.metric is not None:
+                with blaming("model.metric", "cannot be computed"):
+                    return loss, float(self.metric(z, targets)) * count
+        if not self.classes:
+            return loss, loss
+        return loss, int((outputs.argmax(axis=-1) != batch.targets).sum()) / prod(self.form.targets)
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:
         """The module's outputs [n, classes], of tokens [n, window, classes], with the statistics that belong to the
@@ -191,6 +202,10 @@ class TorchModel:
         """A copy of the parameters that the module has now, in host memory."""
         return np.concatenate([self.place.copied(p).ravel() for _, p in examination.trained(self.module)])
 
+    def two_samples(self, dtype: DTypeLike) -> Batch:
+        """What the module can be tried with."""
+        return examination.two_samples(self, dtype)
+
     def switch(self, training: bool) -> None:
         """Let the module train or evaluate."""
         if training != self._training:
@@ -204,7 +219,7 @@ class TorchModel:
             examination.require_repeated(module, again, self.name)
             return module
         self._make = lambda seed: copy.deepcopy(make(seed))
-        with examination.blaming(self.name, "returns the same tensors each time, which cannot be copied"):
+        with blaming(self.name, "returns the same tensors each time, which cannot be copied"):
             return copy.deepcopy(module)
 
     def _made(self, seed: int) -> torch.nn.Module:
@@ -244,13 +259,14 @@ class TorchModel:
     def inputs(self, inputs: Array) -> torch.Tensor:
         """The array [n, *input_shape] as the module gets it; it shares the memory."""
         x = self.place.tensor(inputs.reshape(len(inputs), *self.input_shape))
-        if self.form.targets:
+        if self.form.dtype is not None:
             return x.long()
-        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+        return x.permute(0, 3, 1, 2) if self.form.pixels else x
 
     def targets(self, batch: Batch) -> torch.Tensor:
         """The minibatch's targets as the loss gets them."""
-        return self.place.tensor(batch.targets).long()
+        targets = self.place.tensor(batch.targets)
+        return targets if self.form.target_dtype is None else targets.long()
 
     def _autocast(self) -> AbstractContextManager[object]:
         return self.place.bf16() if self._bf16 else nullcontext()
@@ -263,8 +279,8 @@ def standalone(model: Model, parameters: Array) -> torch.nn.Module:
     return model.standalone(parameters)
 
 
-def _of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of all tokens of outputs [n, window, classes]."""
+def _of_each(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of all targets [n, …] of outputs [n, …, classes], as tokens have them."""
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 

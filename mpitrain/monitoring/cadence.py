@@ -53,6 +53,10 @@ class Cadence:
         """Whether an evaluation is due after `trained` samples."""
         return trained >= self._next_evaluation
 
+    def late(self, trained: int) -> float:
+        """By what part of run.evaluate_every an evaluation that begins now is late."""
+        return (trained - self._next_evaluation) / max(self._evaluate_every * self._samples, 1)
+
     def evaluating(self, trained: int) -> None:
         """Record that an evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
         every = self._evaluate_every * self._samples

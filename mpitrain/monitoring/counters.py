@@ -19,7 +19,7 @@ class Counters:
     def __init__(self, state: State, figures: RankFigures) -> None:
         self.figures = figures
         self.totals: Record = {}  # what a protocol counts by itself, for the summary
-        self.updates, self.refusals, self.busy = 0, 0, 0.0
+        self.updates, self.refusals, self.samples_dropped, self.busy = 0, 0, 0, 0.0
         self.staleness_sum, self.staleness_max = 0, 0
         self.traffic: dict[int, float] = {}  # bytes sent and received, as reported by each worker
         self.trained_now = 0
@@ -57,6 +57,10 @@ class Counters:
         """Add a gradient that was not finite."""
         self.refusals += 1
 
+    def dropped(self, samples: int) -> None:
+        """Add a gradient over so many samples that was too stale."""
+        self.samples_dropped += samples
+
     def exchanged(self, worker: int, nbytes: float) -> None:
         """Set the bytes that a worker has sent and received so far."""
         self.traffic[worker] = nbytes
@@ -92,6 +96,7 @@ class Counters:
             "updates": self.updates,
             **self._staleness(),
             "gradients_refused": self.refusals,
+            "samples_dropped": self.samples_dropped,
             "server_busy_seconds": self.busy,
             **self.totals,
             **self.figures.whole(),

@@ -3,6 +3,7 @@ statistics of normalisation that belong to the parameters, where a model has som
 
 from collections.abc import Callable, Mapping
 from math import log, log2, prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -13,6 +14,7 @@ from mpitrain.models.model import Buffered, Model
 from mpitrain.sampling.batch import Batch, Place, Samples
 from mpitrain.sampling.rng import stream
 
+Results = dict[str, Any]  #: of an evaluation: numbers by name, and the name of the figure of merit unless it is "error"
 SLICE = 4e-3  # target duration of a slice in seconds
 MOST = 1024  # largest number of targets in a slice
 TOGETHER = 256  # targets in a slice if nobody waits for its end
@@ -88,10 +90,11 @@ def _slices(chosen: Array) -> list[Array]:
 class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …, all of one shape.
 
-    The results are `dev_loss` (mean), `dev_error` (fraction), `test_noisy_loss` and so on; of tokens of text whose
-    bytes are known also `dev_bits_per_byte`. `test_loss` and `test_error` are those of the first test set. If the
-    samples are divided over ranks, `total` sums [loss, errors, samples] over the ranks, in place. `measuring` provides
-    the statistics of normalisation that belong to the parameters first.
+    The results are `dev_loss` (mean), `dev_error` (fraction) or another figure of merit of the network's,
+    `test_noisy_loss` and so on; of tokens of text whose bytes are known also `dev_bits_per_byte`. `test_loss` and
+    `test_error` are those of the first test set. `merit` names the figure by which models are compared, unless that is
+    the error. If the samples are divided over ranks, `total` sums [loss, figure of merit, samples] over the ranks, in
+    place. `measuring` provides the statistics of normalisation that belong to the parameters first.
     """
 
     def __init__(
@@ -108,7 +111,9 @@ class Evaluation:
         self._network, self._corpora, self._clock, self._slices = network, corpora, clock, slices
         self._total = total
         self._device, self._parameters = device, device.to_device(np.empty(network.layout.size, dtype))
+        self.samples = {part: corpus.samples for part, corpus in corpora.items()}
         form = next(iter(corpora.values())).form
+        self.merit = "bits_per_byte" if form.bytes and network.merit == "error" else network.merit
         self._most = max(1, (MOST if slices else TOGETHER) // prod(form.targets))
         self._batch = form.room(self._most, dtype)
         self._size = min(32, self._most) if slices else self._most
@@ -145,9 +150,11 @@ class Evaluation:
         if self._measuring is not None:
             self._measuring.begin(self._parameters)
         self._left, self._done = list(self._corpora), 0
-        self._loss, self._wrong, self._results = 0.0, 0.0, dict[str, float]()
+        self._loss, self._figure, self._results = 0.0, 0.0, Results()
+        if self.merit != "error":
+            self._results["merit"] = self.merit
 
-    def step(self) -> dict[str, float] | None:
+    def step(self) -> Results | None:
         """Evaluate a slice, or measure one before; returns the results after the last one."""
         if self._measuring is not None and self.measures:
             self._measuring.step(self._parameters)
@@ -159,13 +166,13 @@ class Evaluation:
         if count:
             batch = Batch(*(buffer[:count] for buffer in self._batch))
             corpus.gather(np.arange(self._done, self._done + count), batch)
-            loss, wrong = self._network.evaluate(self._parameters, Batch(*map(self._device.to_device, batch)))
-            self._loss, self._wrong, self._done = self._loss + loss, self._wrong + wrong, self._done + count
+            loss, figure = self._network.evaluate(self._parameters, Batch(*map(self._device.to_device, batch)))
+            self._loss, self._figure, self._done = self._loss + loss, self._figure + figure, self._done + count
             self.pace(count)
             self._adapt(self._clock() - began)
         return self._finish(name) if self._done == corpus.samples else None
 
-    def run(self, parameters: Array) -> dict[str, float]:
+    def run(self, parameters: Array) -> Results:
         """A complete evaluation."""
         self.begin(parameters)
         results = None
@@ -173,11 +180,11 @@ class Evaluation:
             results = self.step()
         return results or {}
 
-    def _finish(self, name: str) -> dict[str, float] | None:
-        key, sums = name.replace("-", "_"), np.array([self._loss, self._wrong, self._done], np.float64)
+    def _finish(self, name: str) -> Results | None:
+        key, sums = name.replace("-", "_"), np.array([self._loss, self._figure, self._done], np.float64)
         self._total(sums)
-        loss, error = map(float, sums[:2] / sums[2])
-        found = {"loss": loss, "error": error}
+        loss, merit = map(float, sums[:2] / sums[2])
+        found = {"loss": loss, self._network.merit: merit}
         if nbytes := self._corpora[name].form.bytes:
             found["bits_per_byte"] = loss / log(2) / nbytes
         for figure, value in found.items():
@@ -185,7 +192,7 @@ class Evaluation:
             if key.startswith("test"):
                 self._results.setdefault(f"test_{figure}", value)
         self._left.pop(0)
-        self._done, self._loss, self._wrong = 0, 0.0, 0.0
+        self._done, self._loss, self._figure = 0, 0.0, 0.0
         return None if self._left else self._results
 
     def _adapt(self, seconds: float) -> None:

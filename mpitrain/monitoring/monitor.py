@@ -16,7 +16,7 @@ from mpitrain.files import Record
 from mpitrain.flat import on_host
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.counters import Counters
-from mpitrain.monitoring.evaluation import Evaluation
+from mpitrain.monitoring.evaluation import Evaluation, Results
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics
 from mpitrain.mpi import Transport
@@ -25,6 +25,7 @@ from mpitrain.signals import Stop
 from mpitrain.stopwatch import Activity
 
 CHECKPOINT = Activity("a checkpoint")
+LATE = 0.1  # the part of run.evaluate_every by which an evaluation may be late before that is said
 
 
 class Subject(Protocol):
@@ -112,12 +113,13 @@ class MasterMonitor(Monitor):
         self.find = find or (lambda: folder)  # where it is now
         self.samples = counters.state.queue.samples
         self.cadence = cadence
-        self.results: dict[str, float] = {}
+        self.results = Results()
         self._evaluated = Moment()
         self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
         self._measured = True  # what the last one has cost
         self._lacking = set[str]()  # other files that could not be written, of which the user knows
         self._said_how_to_resume = False
+        self._crowded = ""  # "not said" or "said" that evaluations have to wait for those before
 
     def write(self, event: str, **fields: object) -> None:
         self._metrics.write(event, **fields)
@@ -134,7 +136,10 @@ class MasterMonitor(Monitor):
             due = self.cadence.evaluation_due(state.trained)
             while due and trainer.punctual and self._evaluating:
                 self._evaluate_slice(self.evaluation)
-            if due and not self.evaluation.active:
+            if due and self.evaluation.active:
+                self._crowded = self._crowded or "not said"
+            elif due:
+                self._say_late(state.trained)
                 self.cadence.evaluating(state.trained)
                 trainer.refresh()
                 if self._late is None:
@@ -275,6 +280,12 @@ class MasterMonitor(Monitor):
         self._evaluated = self._now()
         evaluation.begin(self.counters.state.model)
 
+    def _say_late(self, trained: int) -> None:
+        """Once, if this evaluation comes late because the one before took so long."""
+        if self._crowded == "not said" and self.cadence.late(trained) > LATE:
+            self._crowded, at = "said", f"one begins at epoch {trained / self.samples:.2f}"
+            self.warn(f"evaluations take longer than the training between them: {at} (run.evaluate_every)")
+
     def _evaluate_later(self, writer: CopyWriter) -> None:
         """Keep a copy of the parameters."""
         model = self.counters.state.model
@@ -324,14 +335,14 @@ class MasterMonitor(Monitor):
         self.write("evaluate", **place, train_loss=then.train_loss, **told)
         self.progress.evaluated(epoch, then.seconds, then.train_loss, results)
 
-    def _offer_best(self, evaluation: Evaluation, results: dict[str, float]) -> None:
-        part, saver = "dev" if "dev_error" in results else "test", self.saver
-        merit = results.get(f"{part}_bits_per_byte", results.get(f"{part}_error"))
+    def _offer_best(self, evaluation: Evaluation, results: Results) -> None:
+        part, saver = "dev" if "dev_loss" in results else "test", self.saver
+        merit = results.get(f"{part}_{evaluation.merit}")
         if saver is None or not self._saves_best or merit is None:
             return
         self._look_for_folder()
         if not self.gone:
-            saver.offer_best(merit, evaluation.parameters, self._evaluated.samples)
+            saver.offer_best(merit, evaluation.parameters, self._evaluated.samples, evaluation.merit)
 
     # ---- records
 

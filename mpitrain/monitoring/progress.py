@@ -1,12 +1,15 @@
 """What a user sees of a training: a live line on a terminal, plain lines elsewhere, and the closing table."""
 
 import time
+from collections.abc import Sequence
+from datetime import timedelta
 
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
 from mpitrain.console import PLAIN_EVERY, open_console
+from mpitrain.monitoring.evaluation import Results
 from mpitrain.monitoring.records import merits
 
 
@@ -19,7 +22,7 @@ class Progress:
         self._bar: Bar | None = None
         if self.console.is_terminal:
             columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
-            self._bar = Bar(*columns, TimeRemainingColumn(), console=self.console, transient=True)
+            self._bar = Bar(*columns, console=self.console, transient=True)
             self._task = self._bar.add_task("starting", total=total)
             self._bar.start()
 
@@ -29,16 +32,18 @@ class Progress:
         if not self._quiet:
             self.console.print(text, soft_wrap=True, markup=False)
 
-    def update(self, trained: int, rate: float, loss: float | None, results: dict[str, float]) -> None:
+    def update(self, trained: int, rate: float, loss: float | None, results: Results) -> None:
         """Show the state of the training."""
         said = f"{rate:,.0f} samples/s  loss {loss_text(loss, 3)}"
         said += next((f"  {name} {value}" for name, value in merits(results) if name.startswith("test")), "")
+        if rate:
+            said += f"  {timedelta(seconds=round((self._total - trained) / rate))} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=trained, description=said)
         elif time.monotonic() - self._said > PLAIN_EVERY:
             self.line(f"{trained / max(self._total, 1):6.1%}  {said}")
 
-    def evaluated(self, epoch: float, seconds: float, loss: float | None, results: dict[str, float]) -> None:
+    def evaluated(self, epoch: float, seconds: float, loss: float | None, results: Results) -> None:
         """Print the results of an evaluation."""
         wrong = "  ".join(f"{name} {value}" for name, value in merits(results))
         self.line(f"epoch {epoch:6.2f}  {seconds_text(seconds):>7} s  train loss {loss_text(loss)}  {wrong}")
@@ -49,14 +54,16 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
-    def table(self, rows: list[tuple[str, str]], folder: str) -> None:
-        """Print the closing table and the run folder."""
+    def table(self, rows: list[tuple[str, str]], folder: str, lines: Sequence[str] = ()) -> None:
+        """Print the closing table, these lines and the run folder."""
         if self._quiet:
             return
         table = Table(show_header=False, box=None, pad_edge=False)
         for name, value in rows:
             table.add_row(name, value)
         self.console.print(table)
+        for line in lines:
+            self.line(line)
         self.console.print(folder, soft_wrap=True, markup=False)
 
 

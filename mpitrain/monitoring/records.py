@@ -163,22 +163,34 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def errors(results: Mapping[str, object]) -> dict[str, float]:
-    """The errors by the name of the data: "test", "dev", "test noisy", …; "test" is omitted if it repeats "test …"."""
+def merit_of(results: Mapping[str, object]) -> str:
+    """By which figure of merit these results of an evaluation are compared: "error", of text "bits_per_byte", without
+    classes "loss", or a metric of the user's. Less is better."""
+    told = results.get("merit")
+    return told if isinstance(told, str) else "error"
+
+
+def by_part(results: Mapping[str, object]) -> dict[str, float]:
+    """The figure of merit by the name of the data: "test", "dev", "test noisy", …; "test" is omitted if it repeats
+    "test …"."""
+    suffix = f"_{merit_of(results)}"
     named = {
-        key.removesuffix("_error").replace("_", " "): value
+        key.removesuffix(suffix).replace("_", " "): value
         for key, value in results.items()
-        if key.endswith("_error") and isinstance(value, int | float)
+        if key.endswith(suffix) and key != "train_loss" and isinstance(value, int | float)
     }
     if named.get("test") in [value for name, value in named.items() if name.startswith("test ")]:
         del named["test"]
     return named
 
 
+def shown(merit: str) -> str:
+    """The name of a figure of merit as it is printed, such as "bits a byte"."""
+    return {"bits_per_byte": "bits a byte"}.get(merit, merit.replace("_", " "))
+
+
 def merits(results: Mapping[str, object]) -> list[tuple[str, str]]:
-    """What is printed of the parts that `errors` names: "test error" and "1.95%"; of text "test bits a byte"."""
-    said = []
-    for name, share in errors(results).items():
-        bits = results.get(f"{name.replace(' ', '_')}_bits_per_byte")
-        said.append((f"{name} error", f"{share:.2%}") if bits is None else (f"{name} bits a byte", f"{bits:.4f}"))
-    return said
+    """What is printed of the parts: "test error" and "1.95%"; of text "test bits a byte"."""
+    merit = merit_of(results)
+    form = ".2%" if merit == "error" else ".4f"
+    return [(f"{name} {shown(merit)}", format(value, form)) for name, value in by_part(results).items()]

@@ -2,7 +2,7 @@
 
 from mpitrain.mpi.cuda import cuda_aware
 from mpitrain.mpi.launcher import MPI, library
-from mpitrain.mpi.process import abort, abort_on_exception, refuse_in_one_line
+from mpitrain.mpi.process import abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.waiting import Traffic
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
@@ -19,4 +19,5 @@ __all__ = [
     "cuda_aware",
     "library",
     "refuse_in_one_line",
+    "traceback_of_rank",
 ]

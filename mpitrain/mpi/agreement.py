@@ -53,9 +53,7 @@ def agreed(transport: Transport, action: Callable[[], T], what: str, calls_mpi: 
     if not any(faults):
         return result  # type: ignore[return-value]
     first = next(rank for rank, text in enumerate(faults) if text)
-    known = BadInput(faults[first])
-    known.agreed, known.spoken_here = True, transport.rank == first
-    raise known
+    raise BadInput.known(faults[first], spoken_here=transport.rank == first)
 
 
 def alone(action: Callable[[], int], why: str) -> int:

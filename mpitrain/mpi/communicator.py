@@ -105,7 +105,11 @@ class Window(Protocol):
 
 
 class Pace:
-    """Lets the time pass that a simulated rank takes for its own work. In a process, work takes its own time."""
+    """Lets the time pass that a simulated rank takes for its own work. In a process, work takes its own time.
+
+    `scale`: how many times as long a sample takes as it would by what is known; `said`: a line that says why."""
+
+    scale, said = 1.0, ""
 
     def gradient(self, samples: int) -> None:
         """Of a gradient on so many samples."""

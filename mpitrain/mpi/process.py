@@ -134,11 +134,17 @@ def abort_on_exception() -> None:
         if isinstance(error, Overdue):  # at the start, before there is anything to end together
             sys.stderr.write(f"mpitrain: {error}\n")
         else:
-            lines = traceback.format_exception(kind, error, trace)
-            sys.stderr.write(f"rank {MPI.COMM_WORLD.rank}:\n{''.join(lines)}")
+            sys.stderr.write(traceback_of_rank(error))
         abort(1)
 
     sys.excepthook = hook
+
+
+def traceback_of_rank(error: BaseException) -> str:
+    """The traceback, with the rank in front of each line if there are several, whose lines may mix."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    front = f"rank {MPI.COMM_WORLD.rank}: " if MPI.COMM_WORLD.size > 1 else ""
+    return "".join(f"{front}{line}\n" for line in lines)
 
 
 class _Refusing:

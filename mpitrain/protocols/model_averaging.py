@@ -14,6 +14,7 @@ from mpitrain.flat import Array, block_of, block_pairs, block_slices
 from mpitrain.models.model import Consumer
 from mpitrain.mpi.collectives import CountedCollectives
 from mpitrain.mpi.communicator import Request
+from mpitrain.protocols.compressed import CompressedCentre
 from mpitrain.sampling.queue import Natural, Work
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
@@ -25,7 +26,8 @@ def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
     warn(session, len(session.members))
     session.state.to_device(session.device.to_device)
-    session.say_exchange("allreduce" if len(session.members) > 1 else "none")
+    how = "sparse messages" if session.config.algorithm.sparse else "allreduce"
+    session.say_exchange(how if len(session.members) > 1 else "none")
     AveragingStepper(session).train()
 
 
@@ -86,7 +88,11 @@ class AveragingStepper(Together):
             x = session.device.to_device(session.network.initial(seed + 1 + self.part, x.dtype))
         vectors = self.state.vectors()
         self.worker = self.options.averaging(x, vectors, len(self.ranks), session.device.fast)
-        self.centre = CommonCentre(self.transport, self.worker, vectors, len(self.ranks))
+        self.centre: CommonCentre | CompressedCentre
+        if self.options.sparse:
+            self.centre = CompressedCentre(session, self.worker, vectors)
+        else:
+            self.centre = CommonCentre(self.transport, self.worker, vectors, len(self.ranks))
         self.state.local = self.worker.vectors
         self.t = 0
         self.since = 0  # steps since the last exchange

@@ -83,7 +83,9 @@ class Leading(Learner):
         whole: Work | None = None,
     ) -> float:
         scale = self.scale(work)
-        following = next((each for each in self._coming if each != work), None)
+        if work in self._coming:
+            del self._coming[: self._coming.index(work) + 1]
+        following = self._coming[0] if self._coming else None
         self._part.team.post(TO_TEAM.tag, pack(Share(work, following, scale)))
         return self._part.gradient(theta, out, work, scale, on_ready)
 

@@ -74,7 +74,7 @@ def _figure(number: int, plot: Plot, runs: list[StoredRun]) -> Html:
         values = [point.value for point in curve]
         ends = (values[0], min(values), max(values), values[-1])
         rows.append([run_name(run, runs[run].name), *(show(value, plot.form) for value in ends)])
-    title, shown = safe(plot.title), table(plot.title, ["StoredRun", "first", "least", "greatest", "last"], rows)
+    title, shown = safe(plot.title), table(plot.title, ["Run", "first", "least", "greatest", "last"], rows)
     return Html(
         f'<figure class="plot" data-plot="{number}"><figcaption>{title}</figcaption>'
         '<div class="tools">'
@@ -92,7 +92,7 @@ def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
         "runs": [
             {
                 "name": run.name,
-                "whole": run.finished,
+                "whole": run.finished or run.running,
                 "epoch": run.samples_of_epoch,
                 "resumed": [
                     at

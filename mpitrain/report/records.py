@@ -14,28 +14,31 @@ from mpitrain.stopwatch import KINDS
 
 Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # finite, no bool
 Count = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z")]
 Age = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,6}\Z")]
 RankSeconds = msgspec.defstruct("RankSeconds", [(key, Count) for key in ("rank", *KINDS)])
 
 NUMBER = (Number, "a number")
-#: The types of the values that a report uses, and how a reader is told of them. Keys in SUFFIXES are numbers, too.
+#: The types of the values that a report uses, and how a reader is told of them. Others that begin or end so are
+#: numbers, too: results of evaluations.
 TYPES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("ranks", "workers", "epoch", "seconds", "samples", "samples_per_second", "updates"), NUMBER),
     **dict.fromkeys(("staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "bytes_exchanged"), NUMBER),
     **dict.fromkeys(("messages_sent", "server_busy_seconds", "resumed_samples", "resumed_seconds"), NUMBER),
     **dict.fromkeys(("communication_hidden", *FIGURES), NUMBER),
     **dict.fromkeys(("algorithm", "exit_reason"), (str, "a text")),
+    "merit": (Name, "a name"),
     "staleness_histogram": (dict[Age, Count], "a table of ages and counts"),
     "bytes_by_kind": (dict[str, Count], "a table of kinds and counts"),
     "time": (list[RankSeconds], "each rank's seconds by kind"),  # type: ignore[valid-type]  # made above
     "silent": (list[Number], "a list of ranks"),
 }
-SUFFIXES = ("_loss", "_error", "_bits_per_byte")
+PREFIXES, SUFFIXES = ("dev_", "test_", "train_"), ("_loss", "_error")
 
 
 def fault(key: str, value: object) -> str:
     """What is wrong with a value, such as `seconds = "x": expected a number`; "" if it is valid, as null always is."""
-    kind, expected = TYPES.get(key) or (NUMBER if key.endswith(SUFFIXES) else (object, ""))
+    kind, expected = TYPES.get(key) or (NUMBER if key.startswith(PREFIXES) or key.endswith(SUFFIXES) else (object, ""))
     try:
         msgspec.convert(value, kind | None)
     except msgspec.ValidationError:

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from mpitrain.checkpoint.lease import in_use
 from mpitrain.config import parse_toml
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, read_text
+from mpitrain.report.html import duration
 from mpitrain.report.records import finite, read_records, read_summary
 
 ENDS = {"finished": "finished", "stopped": "stopped by a signal", "diverged": "diverged", "incomplete": "incomplete"}
@@ -39,6 +41,7 @@ class StoredRun:
     failed: bool  # whether its last session ended with an error
     marks: list[str]  # remarks that a reader should know before comparing it
     sessions: list[RunSession]
+    running: bool = False  # whether a process uses the folder
 
     def events(self, *names: str) -> list[Record]:
         """The records of these kinds, in the order of writing."""
@@ -51,11 +54,9 @@ class StoredRun:
 
     @property
     def results(self) -> Record:
-        """The summary; for an unfinished run, the values of its first and last records."""
-        if self.summary is not None:
-            return self.summary
+        """The summary; what it does not say, as that of a stopped run no error, is that of the last records."""
         found: Record = {"algorithm": self.config.get("algorithm.name")}
-        for record in self.events("start", "train", "evaluate"):
+        for record in [*self.events("start", "train", "evaluate"), self.summary or {}]:
             found |= {key: value for key, value in record.items() if value is not None}
         return found
 
@@ -67,6 +68,16 @@ class StoredRun:
             if samples and epoch and 0 < samples / epoch < float("inf"):
                 return samples / epoch
         return 1.0
+
+    @property
+    def progress(self) -> str:
+        """How much of the training a running run has done, and how long it will take, by its speed since its start."""
+        epochs, session = finite(self.config, "training.epochs"), self.sessions[-1]
+        total, done = (epochs or 0.0) * self.samples_of_epoch, session.ended - session.began
+        if not total or done <= 0:
+            return "running"
+        left = duration(round(session.seconds * max(total - session.ended, 0.0) / done)).split()
+        return f"running, {min(session.ended / total, 1.0):.0%}, {' '.join(left[:2])} left"
 
 
 def read_runs(folders: list[Path]) -> list[StoredRun]:
@@ -93,16 +104,19 @@ def read_run(folder: Path, name: str) -> StoredRun:
     summary = read_summary(folder / "summary.json")
     if "end" not in last:  # the summary belongs to an earlier part: the run was resumed
         summary = None
-    marks = []
+    failed, marks = "failed" in last, list[str]()
+    running = summary is None and not failed and in_use(folder)
     if summary is None:
-        marks.append("failed" if "failed" in last else "unfinished")
+        marks += [] if running else ["failed" if failed else "unfinished"]
     elif summary.get("exit_reason") != "finished":
         marks.append(str(summary.get("exit_reason")))
     if resumes := sum(bool(records[place].get("resumed")) for place in starts):
         marks.append("resumed" if resumes == 1 else f"resumed {resumes} times")
     config, kept = read_config(folder / "config.toml"), without_repeated(records)
-    failed = "failed" in last
-    return StoredRun(folder, printable(name), config, kept, summary, failed, [*marks, *left_out], sessions(records))
+    marks += left_out
+    run = StoredRun(folder, printable(name), config, kept, summary, failed, marks, sessions(records), running)
+    marks[:0] = [run.progress] if running else []
+    return run
 
 
 def read_config(path: Path) -> Record:

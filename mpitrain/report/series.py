@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mpitrain.files import Record
-from mpitrain.monitoring.records import FIGURES, errors
+from mpitrain.monitoring.records import FIGURES, by_part, merit_of, shown
 from mpitrain.report.records import finite
 from mpitrain.report.runs import StoredRun
 
@@ -39,6 +39,7 @@ def plots(runs: list[StoredRun]) -> list[Plot]:
     kinds = [
         Plot("train_loss", "Training loss", log=True),
         *held_out(runs),
+        Plot("learning_rate", "Learning rate"),
         Plot("samples_per_second", "Samples a second"),
         Plot("staleness", "Mean staleness, updates"),
         Plot("staleness_histogram", "Share of updates by staleness", "percent", axis="staleness"),
@@ -54,14 +55,18 @@ def plots(runs: list[StoredRun]) -> list[Plot]:
 
 
 def held_out(runs: list[StoredRun]) -> list[Plot]:
-    """Error and loss of every held-out part that was evaluated: "test", "test noisy", "dev"."""
-    names = dict.fromkeys(name for run in runs for record in run.events("evaluate")[-1:] for name in errors(record))
+    """Figures of merit and loss of every held-out part that was evaluated: "test", "test noisy", "dev"."""
+    last = [record for run in runs for record in run.events("evaluate")[-1:]]
+    names = dict.fromkeys(name for record in last for name in by_part(record))
+    classify = any(f"{name.replace(' ', '_')}_error" in record for record in last for name in names)
+    merits = dict.fromkeys([*(["error"] if classify else []), *map(merit_of, last)])
     found = []
     for name in names:
         key, title = name.replace(" ", "_"), name[:1].upper() + name[1:]
-        found += [Plot(f"{key}_error", f"{title} error", "percent", log=True)]
-        found += [Plot(f"{key}_loss", f"{title} loss", log=True)]
-        found += [Plot(f"{key}_bits_per_byte", f"{title} bits a byte")]
+        for merit in merits:
+            form = "percent" if merit == "error" else "number"
+            found += [Plot(f"{key}_{merit}", f"{title} {shown(merit)}", form, log=merit == "error")]
+        found += [Plot(f"{key}_loss", f"{title} loss", log=True)] if "loss" not in merits else []
     return found
 
 
@@ -73,10 +78,18 @@ def curve_of(run: StoredRun, key: str) -> list[Point]:
 
 
 def train_loss(run: StoredRun) -> list[Point]:
-    """The training loss: at each evaluation, the mean over the epoch before it; for a run with fewer than two
-    evaluations, the mean over each second."""
-    epochs = _points(run.events("evaluate"), "train_loss")
-    return epochs if len(epochs) > 1 else _points(run.events("train"), "train_loss") or epochs
+    """The training loss: the mean since the record before; where there are more evaluations than such records, at each
+    evaluation the mean over the epoch before it. The last record may be of few samples: it is taken together with the
+    one before."""
+    found, evaluated = (_points(run.events(kind), "train_loss") for kind in ("train", "evaluate"))
+    if len(evaluated) > len(found):
+        return evaluated
+    if len(found) > 2:
+        before, last = found[-2].samples - found[-3].samples, found[-1].samples - found[-2].samples
+        if 4 * last < before:
+            mean = (before * found[-2].value + last * found[-1].value) / (before + last)
+            found[-2:] = [found[-1]._replace(value=mean)]
+    return found
 
 
 def throughput(run: StoredRun) -> list[Point]:

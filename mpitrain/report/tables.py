@@ -15,14 +15,16 @@ Column = tuple[str, str, str, Callable[[list[float]], float] | None]  # key, tit
 def columns(runs: list[StoredRun]) -> list[Column]:
     """The columns of the table of results."""
     return [
-        ("algorithm", "Algorithm", "text", None),
-        ("ranks", "Ranks", "count", None),
-        ("workers", "Workers", "count", None),
+        *((plot.key, plot.title, plot.form, min) for plot in held_out(runs)),
+        ("train_loss", "Train loss, last epoch", "number", min),
         ("epoch", "Epochs", "number", None),
         ("seconds", "Time", "seconds", None),
         ("samples_per_second", "Samples/s", "count", max),
-        ("train_loss", "Train loss", "number", min),
-        *((plot.key, plot.title, plot.form, min) for plot in held_out(runs)),
+        ("algorithm", "Algorithm", "text", None),
+        ("ranks", "Ranks", "count", None),
+        ("workers", "Workers", "count", None),
+        ("training.minibatch", "Minibatch", "count", None),
+        ("training.learning_rate", "Learning rate", "number", None),
         ("staleness_mean", "Staleness", "number", None),
         ("staleness_max", "at most", "count", None),
         ("bytes_sent", "Sent", "bytes", None),
@@ -30,25 +32,30 @@ def columns(runs: list[StoredRun]) -> list[Column]:
 
 
 def results(runs: list[StoredRun]) -> Html:
-    """A row for each run. With several finished runs, the best value in each column is marked."""
-    values, wanted, marked = [results_of(run) for run in runs], columns(runs), False
+    """A row for each run. With several finished runs of the same data, the best value in each column is marked."""
+    values, marked = [results_of(run) for run in runs], False
     rows: list[list[str]] = [[run_name(number, run.name, run.marks)] for number, run in enumerate(runs)]
+    sources = [tuple(run.config.get(key) for key in ("data.path", "data.import")) for run in runs]
+    stale = any(finite(told, "staleness_max") for told in values)
+    wanted = [column for column in columns(runs) if stale or not column[0].startswith("staleness")]
     for key, _, form, choose in wanted:
         of_finished = [finite(told, key) if run.finished else None for run, told in zip(runs, values, strict=True)]
-        known = [value for value in of_finished if value is not None]
-        best = choose(known) if choose and len(known) > 1 else None
-        for row, told, value in zip(rows, values, of_finished, strict=True):
-            text = show(told.get(key), form)
-            row.append(text if best is None or value != best else BestCell(text))
-        marked = marked or best is not None
-    caption = "Final results" + ("; the best of the finished runs are marked" if marked else "")
-    return table(caption, ["StoredRun", *(title for _, title, _, _ in wanted)], rows, "results")
+        for row, told, value, source in zip(rows, values, of_finished, sources, strict=True):
+            rivals = [each for each, of in zip(of_finished, sources, strict=True) if of == source and each is not None]
+            best = choose is not None and len(rivals) > 1 and value == choose(rivals)
+            row.append((BestCell if best else str)(show(told.get(key), form)))
+            marked = marked or best
+    among = " on the same data" * (len(set(sources)) > 1)
+    caption = "Results at the end, or so far" + (f"; the best of the finished runs{among} are marked" if marked else "")
+    return table(caption, ["Run", *(title for _, title, _, _ in wanted)], rows, "results")
 
 
 def results_of(run: StoredRun) -> Record:
-    """The run's results with the number of epochs trained."""
-    last = run.events("train", "evaluate")[-1:]
-    return {"epoch": last[0].get("epoch") if last else 0, **run.results}
+    """The run's configuration and results, with the number of epochs trained."""
+    last = (run.events("train", "evaluate") or [{}])[-1]
+    samples, seconds = finite(last, "samples"), finite(last, "seconds")
+    speed = samples / seconds if samples and seconds else None
+    return {"epoch": last.get("epoch", 0), "samples_per_second": speed, **run.config, **run.results}
 
 
 def differences(runs: list[StoredRun]) -> list[tuple[str, list[object]]]:
@@ -158,7 +165,7 @@ def warnings(runs: list[StoredRun]) -> Html:
         refused = len(run.events("refused"))
         said += [f"{refused} gradients were not finite and were refused"] if refused else []
         rows += [[run_name(number, run.name), text] for text in dict.fromkeys(said)]
-    return table("Warnings", ["StoredRun", "Said"], rows, "text")
+    return table("Warnings", ["Run", "Said"], rows, "text")
 
 
 def _code(key: str) -> Html:

@@ -12,25 +12,29 @@ Place = tuple[int, int] | None  #: epoch of a minibatch's first sample and its p
 
 
 class Batch(NamedTuple):
-    """`inputs` [n, *shape] in the run's dtype, `targets` int32 [n]; of tokens, both int32 [n, window]."""
+    """`inputs` [n, *shape] in the run's dtype, `targets` int32 [n]; of tokens, both int32 [n, window]; of data of one's
+    own, as their `SampleForm` says."""
 
     inputs: Array
     targets: Array
 
 
 class SampleForm(NamedTuple):
-    """What samples look like: the `shape` of an input and that of its `targets`, () for one class; `dtype` is that of
-    the inputs, None for the run's; `bytes` of text are what a target stands for on average, 0 where that is unknown."""
+    """What samples look like: the `shape` of an input and that of its `targets`, () for one class; `dtype` and
+    `target_dtype` are int32, or None for the run's; `bytes` of text are what a target stands for on average, 0 where
+    that is unknown; `pixels` are [h, w, c] images, of which modules of PyTorch's get [c, h, w]."""
 
     shape: tuple[int, ...]
     targets: tuple[int, ...] = ()
     dtype: type | None = None
     bytes: float = 0.0
+    target_dtype: type | None = np.int32
+    pixels: bool = False
 
     def room(self, count: int, dtype: DTypeLike, empty: Callable[..., Any] = np.empty) -> Batch:
         """The memory of a minibatch of so many samples in a run of this dtype, allocated by `empty`."""
         inputs = empty((count, *self.shape), np.dtype(self.dtype or dtype))
-        return Batch(inputs, empty((count, *self.targets), np.dtype(np.int32)))
+        return Batch(inputs, empty((count, *self.targets), np.dtype(self.target_dtype or dtype)))
 
 
 class Samples(Protocol):

@@ -36,6 +36,7 @@ class Losses:
         self._held = 0  # samples in the chunks
         self._counted = 0  # since the training began
         self.first: float | None = None  # mean of what was counted first
+        self.highest: float | None = None  # mean of an epoch
 
     def add(self, count: int, loss: float) -> None:
         """`count` more samples, with this summed loss."""
@@ -52,6 +53,8 @@ class Losses:
         self._counted += count
         while self._held - self._chunks[0][0] >= self._epoch:
             self._held -= self._chunks.popleft()[0]
+        if self._counted % self._epoch < count and (mean := self.mean(self._epoch)) is not None:  # an epoch has ended
+            self.highest = mean if self.highest is None else max(self.highest, mean)
 
     def mean(self, samples: int) -> float | None:
         """The mean over the last `samples` samples, at most an epoch, or over all if there are fewer; None if there are
@@ -69,7 +72,9 @@ class Losses:
         """The chunks, for a checkpoint."""
         return list(self._chunks)
 
-    def restore(self, chunks: list[tuple[int, float]], first: float | None, counted: int) -> None:
+    def restore(
+        self, chunks: list[tuple[int, float]], first: float | None, highest: float | None, counted: int
+    ) -> None:
         """Restore a checkpoint after `counted` samples."""
-        self._chunks, self.first = deque(chunks), first
+        self._chunks, self.first, self.highest = deque(chunks), first, highest
         self._held, self._counted = sum(count for count, _ in chunks), counted

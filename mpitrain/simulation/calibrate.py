@@ -1,13 +1,17 @@
 """`mpitrain calibrate`: measure the file that describes this machine and a network to `mpitrain simulate`."""
 
 import argparse
+import os
 import platform
 import re
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import tomli_w
 from threadpoolctl import threadpool_limits
@@ -17,60 +21,100 @@ from mpitrain.api.options import TrainOptions
 from mpitrain.api.setup import prepare
 from mpitrain.api.shared import shared_code, shared_config
 from mpitrain.config import Config
-from mpitrain.data.corpus import Corpus
 from mpitrain.device import CPU
 from mpitrain.errors import BadInput, some
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, scratch_for
 from mpitrain.models.model import Model
+from mpitrain.models.network import multiply_adds
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.links import Link, link, pairs
 from mpitrain.sampling.batch import Batch
+from mpitrain.simulation.cluster import MeasuredNetwork
+from mpitrain.training.parts import Part
 
 SECONDS = 60.0  # that gradients are measured for, at most
 SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured
 SHORT = 5.0  # seconds that updates, copies and evaluations are each measured for, at most
 QUANTILES = 21
+SPREAD = 3.0  # times the line's seconds: the slowest gradient that a quiet machine is believed to have
+LATENCY = 3e-5  # seconds between nodes where --bandwidth says what is not there: of Ethernet
 
 
 def calibrate(options: argparse.Namespace) -> int:
     """Write the file. Collective; the exit status."""
     transport = Transport()
-    return ending_together(transport, lambda: _calibrate(transport, options.cluster, options.config, options.set))
+    return ending_together(transport, lambda: _calibrate(transport, options))
 
 
-def _calibrate(transport: Transport, path: Path, file: Path | None, overrides: list[str]) -> int:
-    def free() -> None:
-        if transport.rank == 0 and path.exists():
-            raise BadInput(f"{path}: is there already")
-
-    agreed(transport, free, "the file")
-    options = TrainOptions(file, tuple(overrides))
+def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
+    path: Path = given.cluster
+    bandwidth = agreed(transport, lambda: _wanted(given, transport.rank == 0), "the options")
+    options = TrainOptions(given.config, tuple(given.set))
     config = shared_config(transport, options)
     code = shared_code(transport, config, options)
-    _, corpus, network = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
+    _, _, corpus, network = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
     hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
     cores = min(map(int, transport.gather_texts(str(transport.node_cores), "the nodes' cores")))
     number = transport.threads(config.run.threads)
+    load = max(map(float, transport.gather_texts(f"{os.getloadavg()[0]:.1f}", "the nodes' loads")))
     with threadpool_limits(number):
         together = max(1, cores // number)
         samples, seconds = _of_all(transport, config, corpus, network, together)
         work = _work_of_all(transport, config, corpus, network, together)
     within, between = (link(transport, pair) for pair in pairs(hosts))
-    about = (
-        f"# Gradients of {network.name} ({network.layout.size:,} parameters, {config.training.dtype}, "
-        f"{config.run.matmul}), {some(number, 'thread')} a rank.\n"
-    )
-    text = described(hosts, together, samples, seconds, within, between, about, work)
+    told = Link((between or Link(LATENCY)).latency, bandwidth) if bandwidth else between
+    inside = within or (Link() if bandwidth else None)
+    content = described(hosts, together, samples, seconds, inside, told, work)
+    own = MeasuredNetwork(network.name, network.layout.size, multiply_adds(network))
+    content |= {"nodes": given.nodes or content["nodes"], "network": msgspec.to_builtins(own)}
+    notes = [f"Gradients in {config.training.dtype}, {config.run.matmul}, {some(number, 'thread')} a rank."]
+    for lacks, line in (
+        (given.nodes, "As many nodes as --nodes says, not as there were."),
+        (bandwidth, f"Between nodes the bandwidth of --bandwidth, the latency {'measured' if between else 'assumed'}."),
+        (not within, "One rank a node: the link within a node was not measured, only copied."),
+        (not between and not bandwidth, "One node: the link between nodes was not measured, only copied."),
+    ):
+        notes += [line] * bool(lacks)
+    busy = list(doubts(content["gradient"]["spread"], load, cores))
+    lists = re.sub(r"\[\n[^\]]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())[:-1]}]", tomli_w.dumps(content))
+    text = "".join(f"# {line}\n" for line in [*notes, *busy]) + lists
     agreed(transport, lambda: None if transport.rank else write_whole(path, text), "the file")
     if transport.rank == 0:
         print(text, end="")
+        print("".join(f"mpitrain: warning: {line}\n" for line in busy), end="", file=sys.stderr)
     return 0
 
 
-def _of_all(transport: Transport, config: Config, corpus: Corpus, network: Model, together: int) -> tuple[Array, Array]:
+def _wanted(given: argparse.Namespace, first: bool) -> float | None:
+    """The bytes a second of --bandwidth, if it is given. Raises BadInput, also where the file is there."""
+    if first and given.cluster.exists():
+        raise BadInput(f"{given.cluster}: is there already")
+    if given.nodes is not None and given.nodes < 1:
+        raise BadInput(f"--nodes {given.nodes}: at least 1")
+    return None if given.bandwidth is None else bandwidth_of(given.bandwidth)
+
+
+def bandwidth_of(text: str) -> float:
+    """Bytes a second. Raises BadInput."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)(bit|B)(?:/s)?", text)
+    if not found or not float(found[1]):
+        raise BadInput(f"--bandwidth {text}: expected a number and its unit, such as 1Gbit or 12.5GB")
+    return float(found[1]) * 1000.0 ** " kMGT".index(found[2] or " ") / (8 if found[3] == "bit" else 1)
+
+
+def doubts(factors: list[float], load: float, cores: int) -> Iterator[str]:
+    """Why the times may be those of a busy machine."""
+    again = "calibrate again on a quiet machine"
+    if factors[-1] > SPREAD:
+        yield f"The slowest gradient took {factors[-1]:.1f} times as long as others of its size: {again}."
+    if load > cores:
+        yield f"Before it began, {load:.1f} processes wanted the {some(cores, 'core')} of a node: {again}."
+
+
+def _of_all(transport: Transport, config: Config, corpus: Part, network: Model, together: int) -> tuple[Array, Array]:
     """Samples and seconds of the gradients of all ranks that have a core of their own, `together` of a node."""
     mine = np.zeros((2, len(SIZES) * MOST))
     if transport.local_rank < together:
@@ -84,7 +128,7 @@ def _of_all(transport: Transport, config: Config, corpus: Corpus, network: Model
     return everything[:, 0].ravel()[counted], everything[:, 1].ravel()[counted]
 
 
-def _gradients(config: Config, corpus: Corpus, network: Model) -> list[tuple[int, float]]:
+def _gradients(config: Config, corpus: Part, network: Model) -> list[tuple[int, float]]:
     """Samples and seconds of one gradient after another, the sizes of minibatches in turns."""
     theta = network.initial(config.training.seed, config.training.dtype)
     out, rng = np.empty_like(theta), np.random.default_rng(0)
@@ -101,7 +145,7 @@ def _gradients(config: Config, corpus: Corpus, network: Model) -> list[tuple[int
 
 
 def _work_of_all(
-    transport: Transport, config: Config, corpus: Corpus, network: Model, together: int
+    transport: Transport, config: Config, corpus: Part, network: Model, together: int
 ) -> dict[str, dict[str, float]]:
     """What updates, copies and evaluations take: the mean over the ranks that have a core of their own."""
     sums = np.zeros(4)
@@ -117,7 +161,7 @@ def _work_of_all(
     }
 
 
-def _work(config: Config, corpus: Corpus, network: Model) -> tuple[float, float, float]:
+def _work(config: Config, corpus: Part, network: Model) -> tuple[float, float, float]:
     """Seconds of a server's update and of a pass that copies or checks, for a byte; of an evaluation, for a sample."""
     theta = network.initial(config.training.seed, config.training.dtype)
     gradient, velocity = np.zeros_like(theta), np.zeros_like(theta)
@@ -180,19 +224,13 @@ def described(
     seconds: Array,
     within: Link | None,
     between: Link | None,
-    first: str,
     work: dict[str, dict[str, float]],
-) -> str:
-    """The text of the file."""
+) -> dict[str, Any]:
+    """The content of the file."""
     start, slope = line(samples, seconds)
     nodes, most = len(set(hosts)), max(Counter(hosts).values())
-    lines = [first]
-    if within is None:
-        lines.append("# One rank a node: the link within a node was not measured, only copied.\n")
-    if between is None:
-        lines.append("# One node: the link between nodes was not measured, only copied.\n")
     known = within or between or Link()
-    content = {
+    return {
         "nodes": nodes,
         "ranks_per_node": most,
         "cores_per_node": cores,
@@ -205,8 +243,6 @@ def described(
         "within_node": _connection(within or known),
         "between_nodes": _connection(between or known),
     }
-    text = tomli_w.dumps(content)
-    return "".join(lines) + re.sub(r"\[\n[^\]]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())[:-1]}]", text)
 
 
 def _connection(measured: Link) -> dict[str, float]:

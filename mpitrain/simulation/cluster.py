@@ -15,6 +15,8 @@ import numpy as np
 from mpitrain.config import read_toml, readable
 from mpitrain.errors import BadInput
 from mpitrain.keys import Count, Section
+from mpitrain.models.model import Model
+from mpitrain.models.network import multiply_adds
 from mpitrain.sampling.rng import stream
 from mpitrain.simulation.network import ClusterNetwork, Link
 
@@ -45,6 +47,14 @@ class GradientCost(Section, frozen=True):
             return 1.0
         at = stream(0, "gradient", *key).random() * (len(self.spread) - 1)
         return float(np.interp(at, np.arange(len(self.spread)), self.spread))
+
+
+class MeasuredNetwork(Section, frozen=True):
+    """The network of the file's gradients. `multiply_adds`: of one sample; 0 where they are not known."""
+
+    name: str
+    parameters: Count
+    multiply_adds: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class PerByte(Section, frozen=True):
@@ -104,6 +114,7 @@ class Cluster(Section, frozen=True):
     evaluation: PerSample = PerSample()
     slow: list[Slow] = msgspec.field(default_factory=list)
     faults: list[Fault] = msgspec.field(default_factory=list)
+    measured: MeasuredNetwork | None = msgspec.field(default=None, name="network")
 
     @property
     def places(self) -> int:
@@ -118,18 +129,18 @@ class Cluster(Section, frozen=True):
         """Its links."""
         return ClusterNetwork(self.between_nodes.link(), self.within_node.link(), self.message_seconds)
 
-    def pace(self) -> Callable[[int, int], float]:
+    def pace(self) -> Callable[[int, float], float]:
         """A function of a rank and a number of samples: the seconds of the rank's next gradient."""
         slowed, numbers = self._slowed(), Counter[int]()
 
-        def seconds(rank: int, samples: int) -> float:
+        def seconds(rank: int, samples: float) -> float:
             numbers[rank] += 1
             factor = self.gradient.factor(rank, numbers[rank]) * slowed(rank)
             return factor * (self.gradient.seconds + self.gradient.seconds_per_sample * samples)
 
         return seconds
 
-    def work(self) -> Callable[[int, str, int], float]:
+    def work(self) -> Callable[[int, str, float], float]:
         """A function of a rank, a kind of work and its amount: the seconds that it takes."""
         slowed = self._slowed()
         each = {
@@ -138,6 +149,24 @@ class Cluster(Section, frozen=True):
             "evaluation": self.evaluation.seconds_per_sample,
         }
         return lambda rank, kind, amount: each[kind] * amount * slowed(rank)
+
+    def scale(self, model: Model, path: Path) -> tuple[float, str]:
+        """How many times as long a sample takes with this model as with the file's network, and a line that says so.
+
+        Raises BadInput where it is another network and that is not known.
+        """
+        own, work = self.measured, multiply_adds(model)
+        # That of a module is not known, also where the same network was measured as layers, or the other way round.
+        if own is None or (own.parameters == model.layout.size and len({own.multiply_adds, work, 0}) < 3):
+            return 1.0, ""
+        other = f"not of {model.name} ({model.layout.size:,})"
+        said = f"{path}: its gradients are of {own.name} ({own.parameters:,} parameters), {other}"
+        if not own.multiply_adds or not work:
+            raise BadInput(
+                f"{said}, and how they compare is not known: calibrate with it, or delete [network] in a copy"
+            )
+        ratio = work / own.multiply_adds
+        return ratio, f"{said}: a sample is taken to last {ratio:.3g} times as long, by the ratio of multiply-adds"
 
     def _slowed(self) -> Callable[[int], float]:
         """A function of a rank: by what factor its node is slow."""

@@ -58,6 +58,7 @@ def simulate(options: TrainOptions, path: Path, ranks: int | None) -> int:
         raise BadInput(f"--ranks {count}: at most {MOST} can be simulated")
     network, nodes = described.network(), described.nodes_of(count)
     paces, stops = described.pace(), described.stops()
+    options = replace(options, scale=lambda model: described.scale(model, path))
     job = Job[int](count, network, nodes, paces, described.cores_per_node, stops=stops, work=described.work())
     requests = [Stop() for _ in range(count)]
     # A signal reaches one rank, as in a real job: it tells the others. What computing costs, the cluster's file says.

@@ -42,11 +42,11 @@ class Job(Generic[T]):
         ranks: int,
         network: ClusterNetwork | None = None,
         nodes: Sequence[int] | None = None,
-        seconds: Callable[[int, int], float] = lambda rank, samples: 0.0,
+        seconds: Callable[[int, float], float] = lambda rank, samples: 0.0,
         cores: int | None = None,
         deadline: float = 300.0,
         stops: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({}),
-        work: Callable[[int, str, int], float] = lambda rank, kind, amount: 0.0,
+        work: Callable[[int, str, float], float] = lambda rank, kind, amount: 0.0,
     ) -> None:
         nodes = [0] * ranks if nodes is None else nodes
         self.scheduler, self._seconds, self._work = Scheduler[T](ranks, stops), seconds, work
@@ -86,15 +86,15 @@ class SimulatedPace(interface.Pace):
     """The time of one rank's own work, on the cores of its node."""
 
     def __init__(
-        self, cores: Cores, rank: int, gradient: Callable[[int], float], work: Callable[[str, int], float]
+        self, cores: Cores, rank: int, gradient: Callable[[float], float], work: Callable[[str, float], float]
     ) -> None:
         self._cores, self._rank, self._gradient, self._work = cores, rank, gradient, work
 
     def gradient(self, samples: int) -> None:
-        self._cores.compute(self._rank, self._gradient(samples))
+        self._cores.compute(self._rank, self._gradient(self.scale * samples))
 
     def evaluation(self, samples: int) -> None:
-        self._spend(self._work("evaluation", samples))
+        self._spend(self._work("evaluation", self.scale * samples))
 
     def update(self, nbytes: int) -> None:
         self._spend(self._work("update", nbytes))

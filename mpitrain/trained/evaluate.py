@@ -9,14 +9,16 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, printable
+from mpitrain.files import write_whole
 from mpitrain.models import torch_start
-from mpitrain.monitoring.evaluation import Evaluation, share_of
+from mpitrain.monitoring.evaluation import Evaluation, Results, share_of
+from mpitrain.monitoring.records import merit_of, shown
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
+from mpitrain.trained.blocks import blocks_text
 from mpitrain.trained.model import TrainedModel, built, find_together
-from mpitrain.training import inputs
+from mpitrain.training.parts import Part, epoch_of, held_out
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -27,7 +29,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
-    def prepare() -> tuple[TrainedModel, dict[str, Corpus]]:
+    def prepare() -> tuple[TrainedModel, dict[str, Part]]:
         model = built(stored, code)
         return model, open_parts(model, options.data, options.part)
 
@@ -37,6 +39,8 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     shares = {part: share_of(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
     torch_start.limit_threads(transport.threads(model.config.run.threads))
     with threadpool_limits(transport.threads(model.config.run.threads)):
+        if options.blocks is not None:
+            return _write_blocks(transport, model, corpora, options.blocks)
         evaluation = Evaluation(
             model.network,
             shares,
@@ -48,7 +52,8 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
         results = evaluation.run(model.parameters)
     if transport.rank == 0:
         samples = {part: corpus.samples for part, corpus in corpora.items()}
-        data = printable(str(options.data or model.config.data.path or "embedded digits"))
+        own = model.config.data
+        data = printable(str(options.data or own.import_ or own.path or "embedded digits"))
         if options.json:
             print(json.dumps({**model.described(), "data": data, "samples": samples, **results}))
         else:
@@ -57,24 +62,31 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     return 0
 
 
-def open_parts(model: TrainedModel, path: Path | None, names: list[str] | None) -> dict[str, Corpus]:
-    """The named parts, or all held-out ones. Raises BadInput naming a folder without any."""
-    folder = model.folder(path)
-    wanted = names or inputs.held_out(folder)
+def _write_blocks(transport: Transport, model: TrainedModel, corpora: dict[str, Part], path: Path) -> int:
+    text = blocks_text(transport, model, corpora)
+    agreed(transport, lambda: write_whole(path, text) if transport.rank == 0 else None, "the file of blocks")
+    return 0
+
+
+def open_parts(model: TrainedModel, path: Path | None, names: list[str] | None) -> dict[str, Part]:
+    """The named parts, or all held-out ones. Raises BadInput naming data without any."""
+    source = model.source(path)
+    wanted = names or held_out(source.parts())
     if not wanted:
-        raise BadInput(f"{folder}: has no held-out part; --part train evaluates what it has")
-    return {part: model.open(folder, part) for part in wanted}
+        raise BadInput(f"{source}: has no held-out part; --part train evaluates what it has")
+    return {part: source.opened(part, model.origin) for part in wanted}
 
 
-def _print(model: TrainedModel, data: str, samples: dict[str, int], results: dict[str, float]) -> None:
-    epochs = model.samples / inputs.epoch_of(model.config, model.origin)
+def _print(model: TrainedModel, data: str, samples: dict[str, int], results: Results) -> None:
+    epochs = model.samples / epoch_of(model.config, model.origin)
     print(f"{printable(str(model.run))}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {data}")
     table = Table("part", box=None, pad_edge=False)
-    of_text = any(name.endswith("_bits_per_byte") for name in results)
-    for heading in ("samples", "loss", "error", *(["bits a byte"] if of_text else [])):
+    merit, first = merit_of(results), next(iter(samples)).replace("-", "_")
+    figures = [name for name in dict.fromkeys(("loss", "error", merit)) if f"{first}_{name}" in results]
+    for heading in ("samples", *map(shown, figures)):
         table.add_column(heading, justify="right")
     for part, count in samples.items():
         key = part.replace("-", "_")
-        bits = [f"{results[name]:.4f}"] if (name := f"{key}_bits_per_byte") in results else []
-        table.add_row(part, f"{count:,}", f"{results[f'{key}_loss']:.4f}", f"{results[f'{key}_error']:.2%}", *bits)
+        values = (format(results[f"{key}_{name}"], ".2%" if name == "error" else ".4f") for name in figures)
+        table.add_row(part, f"{count:,}", *values)
     Console(highlight=False).print(table)

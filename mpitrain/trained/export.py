@@ -18,7 +18,7 @@ from mpitrain.flat import Array
 from mpitrain.trained import onnx_check, onnx_graph
 from mpitrain.trained.model import TrainedModel, load
 from mpitrain.trained.posteriors import priors_of
-from mpitrain.training import inputs
+from mpitrain.training.parts import form_of
 
 
 def export(options: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def metadata(model: TrainedModel) -> dict[str, str]:
         "crop": str(model.config.data.crop),
         "input": json.dumps(origin),
         **apart,
-        "input_shape": json.dumps(list(inputs.seen_shape(model.config, model.origin))),
+        "input_shape": json.dumps(list(form_of(model.config, model.origin).shape)),
         **{name: str(value) for name, value in model.described().items()},
         "config": text,
         "config_sha256": hashlib.sha256(text.encode()).hexdigest(),

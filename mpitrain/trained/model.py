@@ -28,6 +28,7 @@ from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Queue
 from mpitrain.training import inputs
 from mpitrain.training.context import fresh
+from mpitrain.training.parts import DataSource, Shards, form_of, path_of_run, source_of
 from mpitrain.training.run_code import RunFolder, shared
 from mpitrain.training.user_code import Code
 
@@ -44,6 +45,7 @@ class TrainedModel:
     parameters: Array
     checkpoint: Path
     samples: int  # number of samples that it was trained on
+    code: Mapping[str, Code]  # the user's own
 
     @property
     def sha256(self) -> str:
@@ -55,20 +57,26 @@ class TrainedModel:
         """The function applied to the network's outputs: "softmax" or "logistic"."""
         return self.network.output
 
+    def source(self, path: Path | None) -> DataSource:
+        """The data of a shard folder, None for the run's own. Raises BadInput."""
+        if path is None and self.config.data.import_:
+            return source_of(self.config, self.code)
+        return self.shards(path)
+
+    def shards(self, path: Path | None) -> Shards:
+        """A shard folder, None for the run's own. Raises BadInput."""
+        return Shards(self.config, path_of_run(self.config, self.run) if path is None else path)
+
     def open(self, path: Path | None, part: str, **changes: Any) -> Corpus:
         """Open a part of a shard folder, None for the run's own, prepared for the network. Raises BadInput."""
-        return inputs.open_held_out(self.config, self.folder(path), part, self.origin, **changes)
-
-    def folder(self, path: Path | None) -> Path:
-        """The shard folder; for None, the run's own."""
-        return inputs.path_of_run(self.config, self.run) if path is None else path
+        return self.shards(path).opened(part, self.origin, **changes)
 
     def require_rows(self, what: str) -> None:
         """Raise BadInput unless the network has one row of outputs for each sample, as `what` needs."""
-        if self.origin.kind == "tokens":
-            raise BadInput(
-                f"{what}: not of tokens, which have a row of outputs each; mpitrain.load(RUN).module() has them"
-            )
+        kind = self.origin.kind
+        if kind not in ("frames", "images"):
+            why = "which have a row of outputs each" if kind == "tokens" else "which only their own code prepares"
+            raise BadInput(f"{what}: not of {kind}, {why}; mpitrain.load(RUN).module() has them")
 
     def moments(self) -> tuple[Array, Array]:
         """Mean and scale, float32 [channels], of the corpus or of pixels; 0 and 1 for features that are normalised by
@@ -135,7 +143,7 @@ def find_together(transport: Transport, options: argparse.Namespace) -> tuple[St
     """The checkpoint that a command's options name, and the code of its network, on all ranks. Collective."""
     run, quiet = options.run_folder, transport.rank > 0
     stored = agreed(transport, lambda: find(run, options.checkpoint, quiet), "the run")
-    if not stored.config.model.import_:
+    if not (stored.config.model.import_ or stored.config.data.import_):
         return stored, {}
     folder = RunFolder.at(run, stored.checkpoint, options.trust, options.new_code)
     return stored, shared(transport, lambda: inputs.code_of(stored.config, None, folder, inputs.say))
@@ -149,14 +157,13 @@ def built(
 ) -> TrainedModel:
     """The model of a checkpoint, of which `code` is executed. Raises BadInput."""
     run, found, config = stored.run, stored.checkpoint, stored.config
-    trained_on = origin.read(found) or origin.read(run) or origin.of_part(inputs.data_path(config))
-    shape = inputs.seen_shape(config, trained_on)
+    trained_on = origin.read(found) or origin.read(run) or source_of(config, code).origin()
     as_built = replace(config, run=replace(config.run, matmul="float32")) if exact else config
-    network = inputs.network_of(as_built, shape, trained_on.classes, code=code, given=build)
+    network = inputs.network_of(as_built, form_of(config, trained_on), trained_on.classes, code=code, given=build)
     zeros = np.zeros(network.layout.size, config.training.dtype)
     state = fresh(config.algorithm, zeros, Queue(0, 0))
     parameters, samples = checkpoint.load_model(found, state, config.algorithm.model_from, network.layout)
-    model = TrainedModel(run, config, trained_on, network, parameters, found, samples)
+    model = TrainedModel(run, config, trained_on, network, parameters, found, samples, code)
     if (own := buffered(network)) is not None:
         own.restore(checkpoint.load_kept(found), parameters)
         _measure(model, own)
@@ -169,7 +176,7 @@ def _measure(model: TrainedModel, own: Buffered) -> None:
     if own.measured(model.parameters):
         return
     try:
-        corpus = model.open(None, "train")
+        corpus = model.source(None).opened("train", model.origin)
     except BadInput as error:
         raise BadInput(
             f"{model.checkpoint}: holds no statistics of normalisation, and the training part, on which they would be "

@@ -11,7 +11,7 @@ from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import TrainedModel
 from mpitrain.trained.onnx_graph import GraphOptions
 from mpitrain.trained.posteriors import computing
-from mpitrain.training.inputs import held_out
+from mpitrain.training.parts import held_out
 
 MOST = 4 * TOGETHER  # most samples to compare
 TOLERANCE = 1e-5  # absolute for posteriors; relative for logarithms below −1
@@ -38,12 +38,11 @@ def checked(model: TrainedModel, content: bytes, options: GraphOptions, wanted: 
 
 def _compare(model: TrainedModel, content: bytes, options: GraphOptions, path: Path | None) -> tuple[float, int, str]:
     onnxruntime = library("onnxruntime", "this needs onnxruntime", "onnx")
-    folder = model.folder(path)
-    part = next(iter(held_out(folder)), "train")
-    seen = model.open(folder, part, memory_limit=0)
+    part = next(iter(held_out(model.shards(path).parts())), "train")
+    seen = model.open(path, part, memory_limit=0)
     in_graph = seen.kind == "images" or model.config.data.normalise == "corpus"
     normalise = "none" if in_graph else model.config.data.normalise
-    given = model.open(folder, part, memory_limit=0, dtype="float32", augmentation=Augmentation(), normalise=normalise)
+    given = model.open(path, part, memory_limit=0, dtype="float32", augmentation=Augmentation(), normalise=normalise)
     compute = computing(model, seen, options.kind, options.log_priors)
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])

@@ -15,7 +15,7 @@ from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.trained.model import TrainedModel
-from mpitrain.training.inputs import seen_shape
+from mpitrain.training.parts import form_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -104,7 +104,7 @@ def given(model: TrainedModel, options: GraphOptions) -> tuple[str, tuple[int, .
         return "images", tuple(model.origin.shape), options.image_type or "uint8"
     if options.image_type is not None:
         raise BadInput(f"--input {options.image_type}: only for images; features are float32")
-    return "features", seen_shape(model.config, model.origin), "float32"
+    return "features", form_of(model.config, model.origin).shape, "float32"
 
 
 def _normalise(graph: Graph, model: TrainedModel) -> None:

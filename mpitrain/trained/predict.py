@@ -24,7 +24,7 @@ from mpitrain.mpi.tags import Tag
 from mpitrain.trained.model import TrainedModel, built, find_together
 from mpitrain.trained.posteriors import Compute, computing, priors_of
 from mpitrain.trained.writers import Content, open_writer, require_known
-from mpitrain.training.inputs import held_out
+from mpitrain.training.parts import held_out
 
 HEAD = 1024  # bytes before the rows: empty, or an error message
 
@@ -40,7 +40,7 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
     def prepare() -> tuple[TrainedModel, Corpus, Array | None]:
         model = built(stored, code)
         model.require_rows("predict")
-        part = options.part or next(iter(held_out(options.data)), "train")
+        part = options.part or next(iter(held_out(model.shards(options.data).parts())), "train")
         corpus = model.open(options.data, part, memory_limit=0)  # read once, sequentially
         return model, corpus, priors_of(model, options)
 

@@ -1,7 +1,7 @@
 """Everything a protocol needs to train, handed to it whole; and which ranks act as one worker (`run.team`)."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -65,6 +65,7 @@ class Session:
     exchange: str = "none"  # how vectors travel
     team: Team | None = None
     figures: RankFigures = field(default_factory=RankFigures)
+    documents: Mapping[str, str] = field(default_factory=dict)  # of network and data: texts by file name
     witness: Witness = field(default_factory=Witness)  # of what decides and does not follow from the input
 
     def __post_init__(self) -> None:

@@ -44,10 +44,15 @@ class Observed:
             self._then(part)
 
 
-def clip(g: Array, most: float, unit: float = 1.0) -> None:
+def square(g: Array) -> float:
+    """The square of a vector's norm."""
+    return sum(float(np.dot(g[b], g[b])) for b in block_slices(slice(0, g.size), block_of(g)))
+
+
+def clip(g: Array, most: float, unit: float = 1.0, of_whole: float | None = None) -> None:
     """Scale `unit` times a gradient so that its norm is `most` at the most, as torch.nn.utils.clip_grad_norm_ does, if
-    it is finite."""
-    norm = sum(float(np.dot(g[b], g[b])) for b in block_slices(slice(0, g.size), block_of(g))) ** 0.5
+    it is finite. `of_whole` is the square of the norm where `g` is a part of the gradient."""
+    norm = (square(g) if of_whole is None else of_whole) ** 0.5
     factor = most / (norm / unit + 1e-6)
     if 0 < factor < 1:
         np.multiply(g, factor, out=g)

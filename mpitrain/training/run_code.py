@@ -1,7 +1,8 @@
 """Which code the network of a run folder is built of, and whether it may be executed.
 
-A run folder, and each of its checkpoints, keeps the user's files that the network was built of: their texts in
-`model/import/` and `model/loss/`, their checksums in model.json. A run goes on, and is evaluated, with the code that it
+A run folder, and each of its checkpoints, keeps the user's files that the network was built of and that its data came
+from: their texts in `model/import/`, `model/loss/`, `model/metric/` and `data/import/`, their checksums in model.json
+and data.json. A run goes on, and is evaluated, with the code that it
 was trained with: the files that the configuration names as long as they are the same, and otherwise its own copies.
 What is executed on account of a run folder is said before. The folder of another user needs the caller's trust.
 """
@@ -23,8 +24,7 @@ from mpitrain.training import sources, user_code
 from mpitrain.training.sources import Sources
 from mpitrain.training.user_code import Code, Name
 
-NAME = "model.json"
-FOLDER = "model"  # with the texts
+NAME, DATA = "model.json", "data.json"
 GIVEN = "python:model"  # stands for a module that train was given, which no name leads to
 LARGEST = 1 << 24  # bytes of a model.json
 
@@ -40,11 +40,25 @@ class ModelRecord(msgspec.Struct, frozen=True):
     parameters: list[tuple[str, list[int]]]
     files: dict[str, dict[str, str]]
     torch: str
+    metric: str = ""
 
-    def sums(self, key: str, spec: str) -> dict[str, str]:
-        """The checksums for a key; none if it named something else."""
-        named = {"model.import": self.spec, "model.loss": self.loss}
-        return self.files.get(key, {}) if named.get(key) == spec else {}
+    @property
+    def named(self) -> dict[str, str]:
+        """What each key named."""
+        return {"model.import": self.spec, "model.loss": self.loss, "model.metric": self.metric}
+
+
+class DataRecord(msgspec.Struct, frozen=True):
+    """data.json: where data of the user's own came from. `files` are the checksums of the texts."""
+
+    spec: str = msgspec.field(name="import")
+    options: dict[str, object]
+    files: dict[str, dict[str, str]]
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What each key named."""
+        return {"data.import": self.spec}
 
 
 @dataclass(frozen=True)
@@ -77,9 +91,11 @@ def choose(specs: Mapping[str, str], run: RunFolder | None, say: Callable[[str],
         return {name.key: user_code.read(name) for name in names}
     if not run.trust:
         _require_own(run, names)
-    kept, chosen = read(run.kept), {}
+    chosen = {}
     for name in names:
-        chosen[name.key], why = _chosen(name, run, {} if kept is None else kept.sums(name.key, name.spec))
+        kept = read(run.kept, name.key)
+        same = kept is not None and kept.named.get(name.key) == name.spec
+        chosen[name.key], why = _chosen(name, run, kept.files.get(name.key, {}) if kept is not None and same else {})
         say(f"{name}: executing {user_code.place(chosen[name.key])}{why}")
     return chosen
 
@@ -123,27 +139,44 @@ def _first_difference(found: Sources | None, sums: dict[str, str]) -> Path | Non
 
 def _copy(name: Name, run: RunFolder, sums: dict[str, str]) -> Sources:
     """The run's copy of the files with these checksums. Raises BadInput naming one that was changed."""
-    folder, first = run.kept / FOLDER / folder_of(name.key), Path(name.source).name
+    folder, first = run.kept / folder_of(name.key), Path(name.source).name
     for file in sums:
         if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
-            raise BadInput(f"{run.kept / NAME}: {file!r} is not in {folder}")
+            raise BadInput(f"{run.kept / record_of(name.key)}: {file!r} is not in {folder}")
     copy = Sources(os.fsencode(folder.absolute()), first, {file: sources.text(folder / file) for file in sums})
     changed = _first_difference(copy, sums)
     if changed is not None or first not in sums:
-        raise BadInput(f"{changed or folder / first}: does not match its checksum in {run.kept / NAME}")
+        raise BadInput(f"{changed or folder / first}: does not match its checksum in {run.kept / record_of(name.key)}")
     return copy
 
 
 def folder_of(key: str) -> str:
-    """The folder in FOLDER with the texts of a key's files."""
-    return key.rpartition(".")[2]
+    """The folder in a run folder with the texts of a key's files, such as model/import."""
+    return key.replace(".", "/")
 
 
-def read(folder: Path) -> ModelRecord | None:
-    """The record in a run folder or a checkpoint, None where there is none. Raises BadInput naming the file."""
-    path = folder / NAME
+def record_of(key: str) -> str:
+    """The name of the file with the checksums of a key's files."""
+    return DATA if key.startswith("data.") else NAME
+
+
+def texts(code: Mapping[str, Code]) -> dict[str, str]:
+    """The texts of the code's files by their paths in a run folder."""
+    return {f"{folder_of(key)}/{name}": text for key, each in code.items() for name, text in each.texts.items()}
+
+
+def sums(code: Mapping[str, Code]) -> dict[str, dict[str, str]]:
+    """The checksums of the code's files, per key."""
+    return {key: {} if each.sources is None else each.sources.sums() for key, each in code.items()}
+
+
+def read(folder: Path, key: str) -> ModelRecord | DataRecord | None:
+    """The record of a key's code in a run folder or a checkpoint, None where there is none. Raises BadInput naming the
+    file."""
+    path = folder / record_of(key)
+    kind: type[ModelRecord | DataRecord] = DataRecord if key.startswith("data.") else ModelRecord
     try:
-        return msgspec.json.decode(read_whole(path, LARGEST), type=ModelRecord)
+        return msgspec.json.decode(read_whole(path, LARGEST), type=kind)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -152,12 +185,14 @@ def read(folder: Path) -> ModelRecord | None:
 
 def _require_own(run: RunFolder, names: Sequence[Name]) -> None:
     """Raise BadInput if another user owns the folder, or a file of it that names code or is executed."""
-    inside, copies = os.path.realpath(run.path), run.kept / FOLDER
+    inside, copies = os.path.realpath(run.path), [run.kept / folder_of(name.key) for name in names]
     named = (Path(os.path.realpath(name.source)) for name in names if name.is_file)
     own = [path for path in named if path.is_relative_to(inside)]
-    with naming(copies):
-        own += copies.rglob("*")
-    for path in (run.path, run.config, run.kept, run.kept / NAME, *own):
+    for folder in copies:
+        with naming(folder):
+            own += [folder.parent, folder, *folder.rglob("*")]
+    records = [run.kept / record_of(name.key) for name in names]
+    for path in (run.path, run.config, run.kept, *records, *own):
         owner = _owner(path)
         if owner is not None and owner != os.geteuid():
             raise BadInput(

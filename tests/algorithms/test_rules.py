@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.algorithms import admm, averaging, downpour, elastic, server
+from mpitrain.algorithms import admm, averaging, downpour, elastic, server, staleness
 from mpitrain.algorithms.optimizers import sgd
 from mpitrain.flat import Array, blocks
 
@@ -34,7 +34,8 @@ RULES = [
     case(sgd.krizhevsky, "w inc g scratch", "w inc scratch", eta=0.1, mu=0.9, decay=5e-4),
     case(averaging.moving_average, "z theta scratch", "z scratch", rate=0.001),
     case(server.update, "theta v gradient scratch", "theta v scratch", eta=0.1, mu=0.9, alpha=0.9),
-    case(downpour.mdownpour, "y v g scratch", "y v scratch", eta=0.1, delta=0.9),
+    case(sgd.mdownpour, "y v g scratch", "y v scratch", eta=0.1, delta=0.9),
+    case(staleness.penalise, "g now then squares out scratch", "squares out scratch", unit=0.1),
     case(elastic.elastic_difference, "d x centre", "d", alpha=0.3),
     case(elastic.move_centre, "centre d", "centre"),
     case(elastic.give_up, "x d", "x"),
@@ -52,7 +53,8 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 def draw(case: Case, dtype: Any, size: int) -> dict[str, Array]:
     rng = np.random.default_rng(5)
-    return {name: rng.normal(size=size).astype(dtype) for name in case.vectors}
+    drawn = {name: rng.normal(size=size).astype(dtype) for name in case.vectors}
+    return drawn | {name: drawn[name] ** 2 for name in drawn if name == "squares"}
 
 
 @every_rule

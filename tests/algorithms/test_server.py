@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpitrain.algorithms import downpour, server
+from mpitrain.algorithms import server
 from mpitrain.algorithms.optimizers import sgd
 
 
@@ -67,7 +67,7 @@ def test_mdownpour_with_one_worker_is_nesterov() -> None:
         sgd.look_ahead(look, x, v, 0.9)
         np.testing.assert_allclose(y, look, atol=1e-13)
         sgd.classical(x, v, curvature * look, scratch, eta=0.1, mu=0.9)
-        downpour.mdownpour(y, velocity, curvature * y, scratch, eta=0.1, delta=0.9)
+        sgd.mdownpour(y, velocity, curvature * y, scratch, eta=0.1, delta=0.9)
         sgd.look_ahead(model, y, velocity, -0.9)
         np.testing.assert_allclose(model, x, atol=1e-13)
 
@@ -75,6 +75,6 @@ def test_mdownpour_with_one_worker_is_nesterov() -> None:
 def test_mdownpour_without_momentum_is_sgd() -> None:
     g = np.random.default_rng(4).normal(size=100)
     y, theta, v, scratch = np.ones(100), np.ones(100), np.zeros(100), np.empty(100)
-    downpour.mdownpour(y, v, g, scratch, eta=0.1, delta=0.0)
+    sgd.mdownpour(y, v, g, scratch, eta=0.1, delta=0.0)
     sgd.sgd(theta, g, scratch, eta=0.1)
     assert y.tobytes() == theta.tobytes()

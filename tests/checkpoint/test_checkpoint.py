@@ -137,7 +137,7 @@ def test_another_network_or_corpus_is_refused(tmp_path: Path) -> None:
     """The line names the file."""
     path = save(tmp_path, filled(1, 10))
     other = Layout([Parameter("w", (17,), ("constant", 0.0))])
-    with pytest.raises(BadInput, match=r"state\.h5.*another network"):
+    with pytest.raises(BadInput, match=r"state\.h5.*another network.*\['w', \[3, 4\]\] stands where \['w', \[17\]\]"):
         checkpoint.load_state(path, filled(3, 0), other)
     state = State(np.zeros(17), Queue(99, 1000), beside={"velocity": np.zeros(17)})
     with pytest.raises(BadInput, match=r"state\.h5.*100 samples"):

@@ -71,7 +71,7 @@ def test_a_changed_configuration_comes_with_the_first_checkpoint(
     """Not with a resume that trains nothing or is killed; and what a checkpoint was made with is in it."""
     before = content(run)
     ended = launch(1, *resume("algorithm.name=easgd"))
-    assert ended.status == 0 and "nothing was left to train" in ended.out and content(run) == before
+    assert ended.status == 0 and "nothing left to train (training.epochs = 1)" in ended.out and content(run) == before
 
     more = resume("algorithm.name=easgd", "training.epochs=2")
     assert launch(1, *more, program=KILLED).status != 0

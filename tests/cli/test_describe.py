@@ -1,6 +1,7 @@
 """`mpitrain describe`."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,36 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], settings: tup
     assert main(["describe", *settings]) == 2
     err = capsys.readouterr().err
     assert line in err and err.count("\n") == 1
+
+
+NET = """
+from torch import nn
+
+def build(input_shape, classes, fixed=False):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, classes))
+    net.spare = nn.Linear(2, 3)
+    net.forward = lambda x: net[3](net[2](net[1](net[0](x))))
+    net[1].bias.requires_grad_(not fixed)
+    return net
+"""
+
+
+def test_a_module_is_described_by_its_parameters(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand: 64 · 5 + 5 + 5 + 5 + 5 · 10 + 10 + 2 · 3 + 3 = 404 numbers, or 399 and 5 that are constant."""
+    pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    own = ("--set", "model.import=net.py:build")
+    for fixed, total in ((False, "404"), (True, "399")):
+        assert main(["describe", *own, "--set", f"model.options.fixed={str(fixed).lower()}"]) == 0
+        first, _, *rows, memory, trial = capsys.readouterr().out.splitlines()
+        cells = {row.split()[0]: re.split(r" {2,}", row.rstrip())[1:] for row in rows}
+        assert first == "model.import = 'net.py:build': inputs of 8 x 8 x 1, 10 classes, softmax"
+        assert cells["1.weight"] == ["5 x 64", "320"] and cells["total"] == [total]
+        assert cells["1.bias"] == (["5", "(5)", "constant"] if fixed else ["5", "5"])
+        assert cells["spare.bias"] == ["3", "3", "the trial's gradient is 0"]
+        assert memory == "memory: asgd keeps 3 vectors of 0.00 MB on each rank" and "the loss is " in trial
+    assert main(["describe", *own, "--classes", "7", "--input", "4x4x1"]) == 2
+    assert "cannot be trained" in capsys.readouterr().err

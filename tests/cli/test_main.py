@@ -42,6 +42,7 @@ def test_every_algorithm_learns_the_digits_by_its_defaults(
     ended = launch(ranks, "--set", f"algorithm.name={name}", "--out", "run")
     assert ended.status == 0, ended.err
     told, log = summary(tmp_path / "run"), records(tmp_path / "run")
+    assert " 0.0 MB" not in ended.out and "(at most 0)" not in ended.out
     assert told["test_error"] < 0.10 and told["exit_reason"] == "finished"
     assert (told["algorithm"], told["ranks"]) == (name, ranks)
     assert told["workers"] == {"asgd": max(ranks - 1, 1), "allreduce": ranks}.get(name, 1)
@@ -161,6 +162,8 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "NUL in a path": (("--set", 'run.out="a\\u0000b"'), "run.out"),
     "network beyond all memory": (("--set", "model.width=10000"), "model.width"),
     "misspelled command": (("evalute", "run", "data"), "the nearest known is evaluate"),
+    "option of another program": (("--bogus",), "unrecognized arguments: --bogus"),
+    "option that a command needs": (("export", "run"), "export: the following arguments are required: --format"),
     "folder that cannot be made": (("--out", "/proc/nothing"), "/proc/nothing"),
 }
 
@@ -217,9 +220,9 @@ def test_ranks_with_different_data_are_named(launch: Callable[..., Any], tmp_pat
         "from mpitrain.__main__ import main\n"
         "plain = run.prepare\n"
         "def prepare(*arguments):\n"
-        "    device, corpus, network = plain(*arguments)\n"
+        "    prepared = plain(*arguments)\n    corpus = prepared.corpus\n"
         f"    if MPI.COMM_WORLD.rank == 2:\n        corpus.{change}\n"
-        "    return device, corpus, network\n"
+        "    return prepared\n"
         "run.prepare = prepare\nsys.exit(main())\n"
     )
     ended = launch(4, "--out", "run", program=("other.py",))
@@ -261,6 +264,65 @@ def test_a_training_whose_loss_explodes_but_stays_finite(launch: Callable[..., A
         told = summary(tmp_path / "run")
         assert told["exit_reason"] == "diverged" and told["train_loss"] > 1e6 and told["samples"] == 1438
         assert told["train_loss"] == records(tmp_path / "run")[-1]["train_loss"]
+
+
+def test_a_training_whose_loss_exploded_and_came_back(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """Diverged, although the last epochs look like others; a resume remembers it."""
+    vast = ("algorithm.name=msgd", "training.learning_rate=1000", "training.epochs=1.5", "run.progress=none")
+    assert launch(1, *(word for key in vast for word in ("--set", key)), "--out", "run", deadline=60).status == 1
+    small = ("training.learning_rate=1e-30", "training.epochs=4")
+    ended = launch(1, "--resume", "run", *(word for key in small for word in ("--set", key)), deadline=60)
+    assert ended.status == 1 and summary(tmp_path / "run")["exit_reason"] == "diverged", ended.err
+
+
+@pytest.mark.parametrize(("rate", "warned"), [(1e-9, ["the test error of"]), (0.02, [])])
+def test_a_training_that_ends_at_chance_is_said(
+    launch: Callable[..., Any], tmp_path: Path, rate: float, warned: list[str]
+) -> None:
+    """After the table, with status 0; and what to do next, before the folder."""
+    ended = launch(1, "--set", "algorithm.name=msgd", "--set", f"training.learning_rate={rate}", *SHORT)
+    lines = ended.out.splitlines()
+    found = [line for line in lines if line.startswith("warning: ")]
+    assert ended.status == 0 and len(found) == len(warned), ended.out
+    assert all(text in line for text, line in zip(warned, found, strict=True))
+    assert [line.split()[3] for line in lines[-4:-1]] == ["evaluate", "report", "export"] and lines[-1] == "run"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("--set", "lr=1"), "training.learning_rate"),
+        (("--set", "training.batch_size=1"), "training.minibatch"),
+        (("--set", "algorithm.adamw=1"), "algorithm.optimizer.name"),
+        (("--epochs", "3"), "--set training.epochs=VALUE"),
+        (("--lr=3",), "--set training.learning_rate=VALUE"),
+    ],
+)
+def test_what_others_call_a_key(launch: Callable[..., Any], words: tuple[str, ...], meant: str) -> None:
+    ended = launch(1, *words)
+    assert ended.status == 2 and ended.err.rstrip().endswith(f"; here it is {meant}")
+
+
+def test_a_word_that_is_no_command_suggests_none_far_from_it(launch: Callable[..., Any]) -> None:
+    ended = launch(1, "resnet")
+    assert ended.status == 2 and "; known: train, " in ended.err
+
+
+def test_a_key_without_effect_and_a_lonely_rank_are_said(launch: Callable[..., Any]) -> None:
+    ended = launch(1, "--set", "run.matmul=bf16", *SHORT)
+    assert "warning: run.matmul = 'bf16': has no effect" in ended.out
+
+
+@pytest.mark.parametrize(("key", "value"), [("model.width", "2"), ("data.crop", "6"), ("model.preset", "chan2014-dnn")])
+def test_a_resume_with_another_network_names_the_key(launch: Callable[..., Any], key: str, value: str) -> None:
+    assert launch(1, "--set", "training.epochs=1", "--out", "run").status == 0
+    ended = launch(2, "--resume", "run", "--set", f"{key}={value}")
+    assert ended.status == 2 and ended.err.rstrip().endswith(f"; changed since then: {key}"), ended.err
+
+
+def test_help_is_printed_once_on_any_number_of_ranks(launch: Callable[..., Any]) -> None:
+    ended = launch(3, "train", "--help")
+    assert ended.status == 0 and ended.out.count("usage: ") == 1
 
 
 def test_data_that_teach_nothing_are_said(launch: Callable[..., Any], tmp_path: Path) -> None:
@@ -354,7 +416,7 @@ def test_a_crash_on_one_rank_ends_the_job_with_its_traceback(tmp_path: Path, lau
         "learner.Learner.gradient = gradient\nsys.exit(main())\n"
     )
     ended = launch(3, *LONG, program=("crash.py",), deadline=60)
-    assert ended.status != 0 and "rank 1:" in ended.err and "KeyError: 'lost'" in ended.err
+    assert ended.status != 0 and "\nrank 1: KeyError: 'lost'\n" in ended.err
     assert {"event": "failed", "text": "KeyError: 'lost'", "silent": []} in records(tmp_path / "run")
 
 
@@ -379,4 +441,4 @@ def test_info_says_what_was_found(launch: Callable[..., Any]) -> None:
     ended = launch(3, "info")
     assert ended.status == 0
     assert all(word in ended.out for word in ("MPI", "rank 2", "local rank 2 of 3", "exchange"))
-    assert "shared memory" in ended.out or "messages from GPU memory" in ended.out
+    assert "shared" in ended.out or "messages from GPU memory" in ended.out

@@ -5,19 +5,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mpitrain.compression.compressor import Compressor, LargestOfChunks, Thresholds
-from mpitrain.compression.message import CODECS, CorruptMessage
+from mpitrain.compression.chunks import LargestOfChunks
+from mpitrain.compression.compressor import Compressor, Thresholds
+from mpitrain.compression.message import CODECS, HEADER, CorruptMessage
 from mpitrain.compression.residual import INDEX, SIGN
-from mpitrain.compression.thresholds import adapted
+from mpitrain.compression.thresholds import UNIT, adapted
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 
 SIZE, RATE, BITS = 1000, 0.05, (1, 2, 4, 32)
+TENSORS = (slice(0, 300), slice(300, 305), slice(305, SIZE))
 Make = Callable[[Array, int, str], Compressor]
 KINDS: dict[str, Make] = {
     "fixed": lambda residual, bits, codec: Thresholds(residual, {"threshold": 1.0}, bits, codec),
     "adaptive": lambda residual, bits, codec: Thresholds(residual, {"threshold": 1.0}, bits, codec, 0.05),
-    "largest": lambda residual, bits, codec: LargestOfChunks(residual, 64, 3, bits, codec),
+    "largest": lambda residual, bits, codec: LargestOfChunks(residual, TENSORS, 3, 64, bits, codec),
 }
 every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
@@ -43,6 +45,16 @@ def test_what_was_put_in_is_in_the_residual_or_was_sent(make: Make, bits: int) -
         sent[places] += compressor.amounts(entries)
         np.testing.assert_allclose(residual + sent, put_in, rtol=0, atol=1e-9)
     assert np.count_nonzero(sent) > 30
+
+
+@every_kind
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("bits", BITS)
+def test_no_entries_are_a_message_too(make: Make, bits: int, codec: str) -> None:
+    """Of a rank that has nothing to send."""
+    compressor = make(np.zeros(SIZE), bits, codec)
+    message = compressor.wire.encode(compressor.nothing, 0, 0, 1, 1.0, np.empty(compressor.wire.capacity, np.uint8))
+    assert compressor.wire.decode(message, 0)[1].words.size == 0
 
 
 @every_kind
@@ -75,16 +87,34 @@ def test_a_vector_that_is_not_finite_is_refused(make: Make) -> None:
 
 
 def test_the_largest_of_every_chunk_leave_the_residual() -> None:
-    """Two of four; a chunk without anything sends nothing, and the last one may be shorter."""
-    residual = np.array([3.0, -1.0, 4.0, 2.0, 0.0, 0.0, 0.0, 0.0, -5.0, 0.5])
-    compressor = LargestOfChunks(residual, 4, 2, bits=4)
-    compressor.begin(1.0, RATE, emit=True)
-    entries = compressor.end(np.zeros(10))
+    """Two of four in two tensors; a chunk of zeros sends nothing, one of two elements one. With two bits, sizes up to
+    1.5 root mean squares are a level, whose value is their mean: of 3, 4 and 8 in the first tensor, √(89/3) = 5.4."""
+    residual = np.array([3.0, -1.0, 4.0, 2.0, 0.0, 0.0, 0.0, 0.0, -8.0, 0.5, 1.0, -0.25, 0.5, 0.125])
+    compressor = LargestOfChunks(residual, [slice(0, 10), slice(10, 14)], 2, 4, bits=2)
+    compressor.begin(1.0, 1.0, emit=True)
+    entries = compressor.end(np.zeros(14))
     assert [(int(word & INDEX), bool(word & SIGN)) for word in entries.words] == [
-        *((0, False), (2, False), (8, True), (9, False)),
+        *((0, False), (2, False), (8, True), (10, False), (12, False)),
     ]
-    assert entries.levels.tolist() == [5, 6, 8, 1]  # multiples of 5/8
-    np.testing.assert_allclose(residual, [3 - 25 / 8, -1, 4 - 30 / 8, 2, 0, 0, 0, 0, 0, 0.5 - 5 / 8])
+    assert entries.codes.tolist() == [1, 1, 1, 1, 1] and (entries.levels * UNIT).tolist() == [5, 5, 5, 0.75, 0.75]
+    np.testing.assert_allclose(residual, [-2, -1, -1, 2, 0, 0, 0, 0, -3, 0.5, 0.25, -0.25, -0.25, 0.125])
+    # Sizes 1, 1, 1 and 5 have a root mean square of 2.6.
+    residual[:] = [1, 0, 1, 0, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+    entries = compressor.end(np.zeros(14))
+    assert entries.codes.tolist() == [1, 1, 2, 1] and (entries.levels * UNIT).tolist() == [1, 1, 5, 1]
+    assert not residual.any()
+
+
+@pytest.mark.parametrize(("top_k", "ratio"), [(64, 140), (41, 300)])
+def test_a_message_of_the_largest_is_small(top_k: int, ratio: int) -> None:
+    """1.56 % and 1 % of entries in two bits each and coded gaps, of a vector of float32."""
+    residual = np.random.default_rng(1).standard_normal(1 << 18).astype(np.float32)
+    compressor = LargestOfChunks(residual, [slice(0, 1 << 17), slice(1 << 17, 1 << 18)], top_k, 4096, 2, "auto")
+    compressor.begin(1.0, 1.0, emit=True)
+    entries, out = compressor.end(np.zeros_like(residual)), np.empty(compressor.wire.capacity, np.uint8)
+    assert entries.words.size == 64 * top_k
+    message = compressor.wire.encode(entries, 0, 0, 1, compressor.threshold, out)
+    assert HEADER < message.nbytes < residual.nbytes / ratio
 
 
 @pytest.mark.parametrize(("clip", "held"), [(2.0, [1.0, -1.0, 0.25, 0.0, 0.0]), (0.5, [0.25, -0.25, 0.25, 0.0, 0.0])])
@@ -110,7 +140,7 @@ def test_a_vector_may_come_in_parts(bits: int) -> None:
         compressor.begin(2, RATE, emit=True)
         for start, stop in parts:
             compressor.take(slice(start, stop), vector[start:stop])
-        words, levels = compressor.end(vector.copy())
+        words, levels, *_ = compressor.end(vector.copy())
         assert [int(word & INDEX) for word in words] == [0, 2, 4]
         assert [bool(word & SIGN) for word in words] == [False, True, False]
         assert levels.tolist() == ([] if bits == 1 else [1, 3, 3])
@@ -126,4 +156,4 @@ def test_vectors_whose_entries_are_held_back_count_in_the_density() -> None:
         compressor.begin(4, RATE, emit=emits)
         found = compressor.end(np.array([0.1, -0.1, 0.0, 0.0, 0.0]))
     assert found.words.size == 2
-    assert numbers["threshold"] == adapted(0.5, 2 / 5 / 3, 0.25)
+    assert numbers["threshold"] == adapted(0.5, 2 / 5 / 3, 0.25, RATE)

@@ -16,7 +16,6 @@ from mpitrain.compression.thresholds import (
     adapted,
     greatest_level,
     integer_step,
-    least_threshold,
     restore_weights,
     round_threshold,
     round_weights,
@@ -192,22 +191,40 @@ def test_adaptive_threshold_settles_at_the_target(start):
     scale = np.exp(2 * rng.standard_normal(size))
     residual, words = np.zeros(size), np.empty(size, np.uint32)
     level, densities = start, []
-    for _ in range(150):
+    for _ in range(200):
         threshold = round_threshold(level)
         gradient = scale * rng.standard_normal(size)
         densities.append(
             accumulate(residual, gradient, words, scale=1, threshold=threshold, limit=8 * threshold) / size
         )
-        level = adapted(level, densities[-1], target)
+        level = adapted(level, densities[-1], target, 1e-3)
     assert 0.8 * target < np.mean(densities[-50:]) < 1.2 * target
     assert max(densities[-50:]) < 2 * target
 
 
 def test_adaptive_threshold_moves_within_bounds():
-    assert adapted(1.0, 0.01, 0.01) == 1.0
-    assert adapted(1.0, 1.0, 1e-6) == 2.0
-    assert adapted(1.0, 0.0, 0.01) == pytest.approx(16**-0.1)
-    assert adapted(1.0, 0.0, 0.01, least=0.9) == 0.9
+    assert adapted(1.0, 0.01, 0.01, 1.0) == 1.0
+    assert adapted(1.0, 0.03, 0.01, 1.0) == pytest.approx(np.exp(0.2))
+    assert adapted(1.0, 1.0, 1e-6, 1.0) == pytest.approx(2.0)
+    assert adapted(1.0, 0.0, 0.01, 1.0) == pytest.approx(np.exp(-0.1))
+
+
+@given(st.floats(1e-6, 1.0))
+def test_an_adapted_threshold_gives_steps_that_fit(rate):
+    for level, density, units in ((1e-30, 0.0, 16), (1e30, 1.0, 2**30)):
+        step = integer_step(rate, round_threshold(adapted(level, density, 0.01, rate)))
+        assert 0.99 * units <= step <= 1.01 * units
+
+
+def test_the_mean_density_is_the_target_however_uneven_messages_are():
+    """On a random walk of each element most minibatches send next to nothing."""
+    rng, size, target, level = np.random.default_rng(4), 20_000, 0.002, 1.0
+    residual, words, densities = np.zeros(size), np.empty(size, np.uint32), []
+    for _ in range(400):
+        threshold, step = round_threshold(level), rng.standard_normal(size)
+        densities.append(accumulate(residual, step, words, scale=1, threshold=threshold) / size)
+        level = adapted(level, densities[-1], target, 1e-3)
+    assert 0.9 * target < np.mean(densities[-300:]) < 1.1 * target
 
 
 def test_integer_steps_by_hand():
@@ -218,11 +235,6 @@ def test_integer_steps_by_hand():
     for rate, threshold in ((UNIT, 0.5), (32.0, 1.0), (nan, 1.0), (inf, 1.0)):
         with pytest.raises(BadInput, match="units"):
             integer_step(rate, threshold)
-
-
-@given(st.floats(1e-6, 1.0))
-def test_least_threshold_is_not_coarse(rate):
-    assert integer_step(rate, round_threshold(least_threshold(rate))) >= 16
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

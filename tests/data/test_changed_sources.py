@@ -95,10 +95,11 @@ def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_every_importer_is_here() -> None:
-    """CIFAR-100 is read as CIFAR-10 is; the digits and synthesised speech have no files."""
+    """CIFAR-100 is read as CIFAR-10 is; the digits and synthesised speech have no files; fonts have a test of their
+    own, as there are none of random numbers."""
     commands: Any = parser("prepare")._subparsers
     sources = commands._group_actions[0].choices["prepare"]._subparsers
-    assert set(sources._group_actions[0].choices) == {*FORMS, "cifar100", "digits", "speech"}
+    assert set(sources._group_actions[0].choices) == {*FORMS, "cifar100", "digits", "glyphs", "speech"}
 
 
 @pytest.mark.parametrize("source", EVERY, indirect=True)

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from mpitrain.__main__ import main
+from mpitrain.data.check import check
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers import arrays, cifar, mnist, picture_folders
 from mpitrain.data.importers.arrays import Names
@@ -289,6 +290,56 @@ def test_spoilt_pictures_are_one_line(
         if content == "truncated":
             path.write_bytes(path.read_bytes()[:-150])
     refused(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()), line, capsys)
+
+
+def _spoilt(folder: Path) -> Path:
+    """Two classes of nine pictures, and three that cannot be read, among them the first."""
+    for name in ("a", "b two"):
+        _pictures(folder / name, 9)
+    (folder / "a" / "000.png").write_bytes(b"")
+    (folder / "a" / "100.png").write_bytes(b"<html>")
+    path = folder / "b two" / "004.png"
+    path.write_bytes(path.read_bytes()[:-60])
+    (folder / "a" / "notes.txt").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("look", [Look(), Look(4)])
+def test_all_broken_pictures_are_listed_and_can_be_left_out(
+    tmp_path: Path, look: Look, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was made before the refusal is not made again; all that is left out or renamed is named."""
+    source, out = _spoilt(tmp_path / "in"), tmp_path / "out"
+    lines = ["a/000.png: is empty", "a/100.png: not an image in a format that Pillow reads", "b two/004.png: cannot be"]
+    refused(
+        out, lambda: picture_folders.plan(source, look, Split()), "(and 2 more, named above); --skip-broken", capsys
+    )
+    made = {path: path.stat().st_ino for path in out.iterdir()}
+    train = imported(out, lambda: picture_folders.plan(source, look, Split(), skip_broken=True))["train"]
+    shown = capsys.readouterr().out
+    assert all(f"left out: {source}/{line}" in shown for line in lines)
+    assert np.bincount(train["targets"]).tolist() == [8, 8] and "train, samples by class: a: 8, b_two: 8\n" in shown
+    assert "class 'b two' is called b_two\n" in shown and shown.count(": a/notes.txt") == 1
+    assert list(made.values()) == [path.stat().st_ino for path in out.iterdir()]
+
+
+def test_a_class_with_few_pictures_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 8, 8 and 1 the median is 8, a quarter of it 2; `check` says the same as the import."""
+    for name, count in (("a", 8), ("b", 8), ("c", 1)):
+        _pictures(tmp_path / "in" / name, count)
+    imported(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()))
+    first = capsys.readouterr().out
+    check(tmp_path / "out")
+    few = "warning: train: less than a quarter of the median of 8 samples a class: c: 1"
+    for shown in (first, capsys.readouterr().out):
+        assert f"train, samples by class: a: 8, b: 8, c: 1\n{few}\n" in shown
+
+
+def test_classes_whose_names_would_become_one_are_refused(tmp_path: Path) -> None:
+    for name in ("a b", "a_b"):
+        _pictures(tmp_path / "in" / name, 1)
+    with pytest.raises(BadInput, match="two classes would have one name: class 'a b' is called a_b"):
+        picture_folders.plan(tmp_path / "in", Look(), Split())
 
 
 @pytest.mark.parametrize(

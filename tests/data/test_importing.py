@@ -242,7 +242,7 @@ def test_ranks_share_the_work_and_a_fault(launch: Callable[..., Any], tmp_path: 
     for ranks in (1, 3):
         ended = launch(ranks, *words, str(tmp_path / f"out-{ranks}"), "--jobs", "1")
         assert ended.status == 0, ended.err
-        assert ended.out.count("train") == 1
+        assert ended.out.count("\ntrain  ") == 1
     for path in (tmp_path / "out-1").iterdir():
         assert path.read_bytes() == (tmp_path / "out-3" / path.name).read_bytes()
     np.savez(tmp_path / "a.npz", **arrays | {"targets": -arrays["targets"]})

@@ -11,7 +11,7 @@ from mpitrain.data.digits import embedded
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
 from mpitrain.sampling.batch import Batch
-from mpitrain.training.inputs import held_out, open_held_out, seen_shape
+from mpitrain.training.parts import Shards, form_of, held_out
 
 
 def frames(folder: Path, part: str, mean: float, dims: int = 3, classes: int = 4) -> np.ndarray:
@@ -42,11 +42,11 @@ def test_held_out_parts_are_normalised_like_the_training_part(tmp_path: Path) ->
     frames(tmp_path, "train", 1.0)
     features = frames(tmp_path, "test", 7.0)
     frames(tmp_path, "dev", 7.0)
-    assert held_out(tmp_path) == ["test", "dev"]
+    assert held_out(Shards(configuration.load(None, []), tmp_path).parts()) == ["test", "dev"]
     config = configuration.load(None, ["data.context=[1, 2]"])
     told = origin.of_part(tmp_path)
-    corpus = open_held_out(config, tmp_path, "test", told)
-    assert corpus.shape == seen_shape(config, told) == (4, 3)
+    corpus = Shards(config, tmp_path).opened("test", told)
+    assert corpus.form == form_of(config, told) and corpus.shape == (4, 3)
     batch = corpus.gather(np.array([5, 8]), Batch(np.empty((2, 4, 3), np.float32), np.empty(2, np.int32)))
     np.testing.assert_array_equal(batch.inputs[0], (features[[5, 5, 6, 7]] - 1) / 2)
     np.testing.assert_array_equal(batch.inputs[1], (features[[7, 8, 8, 8]] - 1) / 2)
@@ -58,7 +58,7 @@ def test_a_folder_that_does_not_fit_is_named(tmp_path: Path, other: dict[str, in
     frames(tmp_path / "other", "test", 0.0, **other)
     config = configuration.load(None, ["data.context=[1, 2]"])
     with pytest.raises(BadInput, match=f"other: part test .*{words}"):
-        open_held_out(config, tmp_path / "other", "test", origin.of_part(tmp_path / "own"))
+        Shards(config, tmp_path / "other").opened("test", origin.of_part(tmp_path / "own"))
     with pytest.raises(BadInput, match="holds images, the network was trained on frames"):
         config = configuration.load(None, [])
-        open_held_out(config, embedded(), "test", origin.of_part(tmp_path / "own"))
+        Shards(config, embedded()).opened("test", origin.of_part(tmp_path / "own"))

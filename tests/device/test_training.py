@@ -60,11 +60,12 @@ def trained(
     if network is None:
         network = build("digits-cnn", (8, 8, 1), 10, width=0.125, dropout=0.25, l2=1e-3, workspace=device.workspace())
     kind = ALGORITHMS[name]
-    order = ("algorithm.order=round-robin",) if "order" in kind.__struct_fields__ and "sync" not in name else ()
+    turns = "order" in kind.__struct_fields__ and "sync" not in name and name != "block-momentum"
+    order = ("algorithm.order=round-robin",) if turns else ()
     common = (f"algorithm.name={name}", "training.dtype=float32", "training.minibatch=6", "training.epochs=1")
     more = (*common, *order, *MORE.get(name, ()), *settings)
     session = session_of(transport, *more, network=network, corpus=Noise(), device=device)
-    PROTOCOLS[kind.protocol](session)
+    PROTOCOLS[session.config.algorithm.protocol](session)
     vectors = {**session.state.vectors(), **session.state.local}
     return {key: np.array(on_host(vector), np.float64) for key, vector in vectors.items()}
 
@@ -92,6 +93,14 @@ def test_gradients_of_sums(session_of: Any, gpu: Gpu, name: str, launched: Any) 
 
     alone, rate = Transport(MPI.COMM_SELF, deadline=60.0), "training.rate_per=sample"
     require_same(trained(session_of, alone, name, gpu, rate), trained(session_of, alone, name, CPU, rate))
+    assert "copy of an operand" not in launched
+
+
+def test_block_momentum_in_turns(session_of: Any, gpu: Gpu, launched: Any) -> None:
+    from mpi4py import MPI
+
+    alone, settings = Transport(MPI.COMM_SELF, deadline=60.0), ("algorithm.order=round-robin", "algorithm.tau=3")
+    require_same(*(trained(session_of, alone, "block-momentum", device, *settings) for device in (gpu, CPU)))
     assert "copy of an operand" not in launched
 
 

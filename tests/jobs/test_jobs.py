@@ -92,6 +92,34 @@ def test_a_preempted_job_comes_back(cluster: Cluster) -> None:
     job.ended("CANCELLED")
 
 
+def test_a_configuration_of_ones_own_takes_the_place_of_the_scripts(cluster: Cluster) -> None:
+    """And its options come after it. A container's words start the ranks."""
+    (cluster.folder / "net.toml").write_text("[training]\nminibatch = 7\n[algorithm]\nname = 'allreduce'\n")
+    words = ("net.toml", "--set", "training.epochs=1")
+    job = cluster.submit("easgd", *words, options=("--ntasks=2",), CONTAINER="env INSIDE=yes").ended()
+    assert job.summary["algorithm"] == "allreduce" and "minibatch = 7\n" in (job.run / "config.toml").read_text()
+    assert "-n 2 env INSIDE=yes python -m mpitrain train net.toml --set training.epochs=1 --continue" in job.log
+
+
+def test_a_server_without_a_gpu_is_preempted_and_comes_back(cluster: Cluster) -> None:
+    """A heterogeneous job: the server on a node that has none, two workers with one each."""
+    server = ("--ntasks=1", "--partition=plain", ":", "--time=10", "--cpus-per-task=1")
+    options = (*server, "--ntasks=2", "--gpus-per-task=1", "--partition=main")
+    job = cluster.submit("easgd", *LONG, options=options).started(1)
+    assert "3 ranks (a server and 2 workers), 2 nodes" in job.log
+    cluster.command("sbatch", "--time=1", "--partition=urgent", "--exclusive", "--wrap=sleep 1", "--output=/dev/null")
+    until(lambda: job.state() == "PENDING", f"the requeue of {job}")
+
+    def again() -> bool:  # Slurm 22.05 leaves requeued components pending until they are released
+        cluster.command("scontrol", "release", job.number)
+        return job.log.count("start ") == 2
+
+    until(again, f"start 2 of {job}")
+    job.started(2).signal()
+    assert "; resumed at epoch" in job.log
+    job.ended("CANCELLED")
+
+
 def test_killed_ranks_do_not_spoil_the_next_start(cluster: Cluster) -> None:
     """Which has the same job and step numbers: MPICH then found the shared memory that they had left."""
     job = cluster.submit("allreduce", *LONG, options=("--ntasks=2",)).started(1)

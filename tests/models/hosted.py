@@ -48,6 +48,11 @@ class Hosted:
         gradients[:] = on_host(here)
         return loss
 
+    @property
+    def merit(self) -> str:
+        """The model's."""
+        return self._model.merit
+
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
         """As the model's."""
         loss, errors = self._model.evaluate(self._device.to_device(parameters), self._batch(batch))

@@ -20,7 +20,7 @@ from mpitrain.models.layers.convolution import Convolution
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions
 from mpitrain.models.network import network
 from mpitrain.models.presets import PRESETS
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.training.inputs import design_of, network_of
 
 from .gradients import directional_error
@@ -46,7 +46,7 @@ def test_the_example_has_every_kind() -> None:
 
 def test_a_network_of_every_kind_is_as_listed() -> None:
     """Sizes and initial values, by hand; names and order of the parameters as in the presets."""
-    made = network_of(config_of(ALL, "model.output=logistic", "model.l2=0.5"), (8, 8, 2), 10)
+    made = network_of(config_of(ALL, "model.output=logistic", "model.l2=0.5"), SampleForm((8, 8, 2)), 10)
     assert (made.output, made.l2, made.name) == ("logistic", 0.5, "model.layers")
     assert [layer.name for layer in made.layers] == (
         [
@@ -74,7 +74,7 @@ def test_a_network_of_every_kind_is_as_listed() -> None:
 
 
 def test_the_gradient_of_every_kind_is_that_of_central_differences() -> None:
-    made = network_of(config_of(ALL), (8, 8, 2), 7)
+    made = network_of(config_of(ALL), SampleForm((8, 8, 2)), 7)
     rng = np.random.default_rng(1)
     batch = Batch(rng.standard_normal((3, 8, 8, 2)), np.array([6, 1, 0], np.int32))
     parameters = made.initial(4, np.float64)
@@ -217,14 +217,14 @@ CONV = '{kind = "convolution", filters = 3, kernel = 5}, {kind = "relu"}, '
 )
 def test_a_list_that_does_not_fit_the_data_names_the_key(layers: str, line: str) -> None:
     with pytest.raises(BadInput, match=r"^model\." + line):
-        network_of(config_of(layers), (8, 8, 1), 10)
+        network_of(config_of(layers), SampleForm((8, 8, 1)), 10)
 
 
 @pytest.mark.parametrize("first", ['{kind = "dropout"}, ', '{kind = "max-pool", size = 1}, ', ""])
 def test_frames_are_images_of_one_channel_where_images_are_wanted(first: str) -> None:
-    made = network_of(config_of(first + CONV + LAST[2:]), (12, 9), 4)
+    made = network_of(config_of(first + CONV + LAST[2:]), SampleForm((12, 9)), 4)
     assert made.input_shape == (12, 9, 1) and made.layers[-1].input_shape == (8, 5, 3)
-    assert network_of(config_of(LAST[2:]), (12, 9), 4).input_shape == (12, 9)
+    assert network_of(config_of(LAST[2:]), SampleForm((12, 9)), 4).input_shape == (12, 9)
 
 
 def test_units_of_the_last_layer_may_be_said() -> None:

@@ -17,7 +17,7 @@ from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
-from mpitrain.monitoring.records import Metrics, errors
+from mpitrain.monitoring.records import Metrics, by_part
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Queue
 from mpitrain.stopwatch import Stopwatch
@@ -29,6 +29,7 @@ class Evaluation:
     """One slice, which takes ten seconds; the error is the parameters' mean."""
 
     measures = False
+    merit = "error"
 
     def __init__(self, pass_time: Callable[[float], None]) -> None:
         self.active, self.parameters, self._pass_time = False, np.zeros(0), pass_time
@@ -206,6 +207,27 @@ def test_the_clock_stands_still_while_all_ranks_wait_for_an_evaluation(run: Run,
     assert resumed.monitor.cadence.seconds == seconds + (0.0 if whole else 10.0) + 1.0
 
 
+def test_evaluations_that_come_late_because_they_take_long_are_said_once(run: Run) -> None:
+    """That of epoch 1 ends after epoch 2.4 only, so that the next one is not of epoch 2; the third is late again."""
+    last = run.evaluation.step
+    for samples in (10, 12, 2, 16, 4):  # up to epochs 1, 2.2, 2.4, 4 and 4.4
+        run.counters.trained(samples, 1.0)
+        run.evaluation.step = last if samples < 10 else lambda: None  # the evaluation ends at epochs 2.4 and 4.4
+        run.turn()
+        run.turn()
+    said = [record["text"] for record in run.records if record["event"] == "warning"]
+    assert said == [
+        "evaluations take longer than the training between them: one begins at epoch 2.40 (run.evaluate_every)"
+    ]
+
+
+def test_evaluations_that_are_late_by_a_minibatch_are_not_said(run: Run) -> None:
+    for _ in range(3):
+        run.counters.trained(14, 1.0)
+        run.turn()
+    assert len(run.evaluations()) == 3 and all(record["event"] != "warning" for record in run.records)
+
+
 LATE = ("run.evaluate_late=true", "run.evaluate_every=0.5")
 
 
@@ -287,10 +309,10 @@ def test_the_results_at_the_end_are_of_the_last_parameters(run: Run, moved: bool
 
 def test_an_unnamed_test_set_is_told_once() -> None:
     """Where it stands for the first named one; a part "test" of its own beside named ones is one more."""
-    assert errors({"test_error": 0.1, "test_loss": 2.0, "dev_error": 0.3}) == {"test": 0.1, "dev": 0.3}
-    assert errors({"test_error": 0.1, "test_noisy_error": 0.1}) == {"test noisy": 0.1}
-    assert errors({"test_error": 0.1, "test_noisy_error": 0.2}) == {"test": 0.1, "test noisy": 0.2}
-    assert errors({"test_error": None}) == {}
+    assert by_part({"test_error": 0.1, "test_loss": 2.0, "dev_error": 0.3}) == {"test": 0.1, "dev": 0.3}
+    assert by_part({"test_error": 0.1, "test_noisy_error": 0.1}) == {"test noisy": 0.1}
+    assert by_part({"test_error": 0.1, "test_noisy_error": 0.2}) == {"test": 0.1, "test noisy": 0.2}
+    assert by_part({"test_error": None}) == {}
 
 
 def test_a_record_that_was_cut_is_dropped(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from mpitrain.monitoring.progress import seconds_text
+from mpitrain.monitoring.progress import Progress, seconds_text
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
@@ -19,7 +20,7 @@ def test_a_live_line_on_a_terminal(tmp_path: Path, ranks: int) -> None:
     if ranks and not MPIRUN.exists():
         pytest.skip("this environment has no mpirun of its own")
     launch = [str(MPIRUN), "-n", str(ranks)] if ranks else []
-    command = [*launch, sys.executable, "-m", "mpitrain", "--set", "training.epochs=20", "--out", "run"]
+    command = [*launch, sys.executable, "-m", "mpitrain", "--set", "training.epochs=60", "--out", "run"]
     ours, theirs = pty.openpty()
     process = subprocess.Popen(command, cwd=tmp_path, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
@@ -34,7 +35,8 @@ def test_a_live_line_on_a_terminal(tmp_path: Path, ranks: int) -> None:
         seen += piece
     os.close(ours)
     assert process.wait(60) == 0
-    assert b"samples/s" in seen and b"\x1b[2K" in seen and "━".encode() in seen
+    assert re.search(rb"samples/s.* \d:\d\d:\d\d left", seen)
+    assert b"\x1b[2K" in seen and "━".encode() in seen
 
 
 def test_plain_lines_elsewhere(tmp_path: Path) -> None:
@@ -42,6 +44,14 @@ def test_plain_lines_elsewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mpitrain", "--set", "training.epochs=2", "--out", "run"]
     out = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout
     assert b"epoch   2.00" in out and b"\x1b" not in out
+
+
+def test_the_time_that_is_left_counts_from_the_start_of_this_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 1000 samples 400 are left after a resume at 500; at 10 a second that takes 40 s."""
+    progress = Progress("plain", 1000)
+    progress._said -= 100  # seconds since the last line
+    progress.update(600, 10.0, 1.0, {})
+    assert capsys.readouterr().out.endswith(" 60.0%  10 samples/s  loss 1.000  0:00:40 left\n")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.0, "0"), (0.0384, "0.038"), (1.26, "1.3"), (61.04, "61.0")])

@@ -105,6 +105,9 @@ def reference(session: Session, parts: int, steps: int) -> np.ndarray:
         batch = learner.load(Work(0, step * size, size, size))
         if options.fc_batch == "full":
             network.loss_and_gradient(theta, gradient, batch, stream(learner.seed, "dropout", 0, step * size))
+            if most := session.config.training.clip_norm:
+                assert np.linalg.norm(gradient) > most
+                gradient *= most / (np.linalg.norm(gradient) + 1e-6)
             network.l2 = l2
             update(0, len(network.layers), size)
         else:
@@ -170,6 +173,15 @@ def compare(
 @pytest.mark.parametrize(("scheme", "group"), SCHEMES)
 def test_full_is_one_rank_on_the_whole_batch(transport, session_of, ranks, scheme, group) -> None:
     compare(transport, session_of, ranks, small(l2=0.01, l2_biases=True), settings(scheme, group, 6 * ranks), 1e-10)
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(("scheme", "group"), SCHEMES)
+def test_the_norm_is_that_of_the_whole_gradient(transport, session_of, ranks, scheme, group) -> None:
+    """All ranks' units and the common convolutions together; every minibatch's gradient is longer than 0.3."""
+    words = [*settings(scheme, group, 6 * ranks), "training.clip_norm=0.3"]
+    compare(transport, session_of, ranks, small(), words, 1e-10)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.checkpoint.lease import Lease
 from mpitrain.report import series, tables
 from mpitrain.report.html import show
 from mpitrain.report.page import page
@@ -187,6 +188,67 @@ def test_the_best_of_the_finished_runs_are_marked(tmp_path: Path) -> None:
     assert "20.00%" not in best[0] and "10.00%" in best[1] and best[2] == []
     assert "1" in best[0] and "1" in best[1]
     assert 'class="best"' not in tables.results(read_runs([first]))
+
+
+def test_the_best_is_that_of_one_data_set(tmp_path: Path) -> None:
+    """Of two runs of each of two corpora; the lowest error of all is the best of its own alone."""
+    folders = []
+    for name, error in (("a", 0.3), ("b", 0.4), ("c", 0.1), ("d", 0.2)):
+        data = {"path": "speech" if name in "ab" else "digits"}
+        summary = ended(curve(3), test_clean_error=error)
+        folders.append(write_run(tmp_path / name, records=curve(3), summary=summary, data=data))
+    html = tables.results(read_runs(folders))
+    marked = [
+        text for text in re.findall(r'class="best">([^<]*)<', html) if text in ("30.00%", "40.00%", "10.00%", "20.00%")
+    ]
+    assert marked == ["30.00%", "10.00%"] and "on the same data" in html
+    assert tables.results(read_runs([folders[0], folders[2]])).count('class="best"') == 0
+
+
+def test_a_stopped_run_has_its_last_evaluation(tmp_path: Path) -> None:
+    """Its summary has no error, since its last parameters were not evaluated."""
+    summary = ended(curve(4), exit_reason="stopped", test_clean_error=None, test_clean_loss=None)
+    (run,) = read_runs([write_run(tmp_path / "a", records=curve(4), summary=summary)])
+    assert (
+        run.results["test_clean_error"] == curve(4)[-1]["test_clean_error"] and run.results["exit_reason"] == "stopped"
+    )
+
+
+def test_a_running_run_says_how_far_it_is(tmp_path: Path) -> None:
+    """2 of 8 epochs in 20 s; this process uses its folder. Afterwards it is unfinished."""
+    folder = write_run(tmp_path / "a", records=curve(2), training={"epochs": 8.0})
+    lease = Lease(folder)
+    (run,) = read_runs([folder])
+    html = page([run], "a")
+    lease.release()
+    assert run.marks == ["running, 25%, 60 s left"] and '"whole":true' in html
+    assert read_runs([folder])[0].marks == ["unfinished"]
+
+
+def test_minibatch_and_rate_are_in_the_table_and_the_rate_is_drawn(tmp_path: Path) -> None:
+    settings = {"minibatch": 77, "learning_rate": 0.123}
+    runs = read_runs([write_run(tmp_path / "a", "msgd", curve(3, learning_rate=0.5), training=settings)])
+    assert "<td>77</td><td>0.123</td>" in tables.results(runs)
+    (rate,) = [plot for plot in series.plots(runs) if plot.key == "learning_rate"]
+    assert [point.value for point in rate.curves[0]] == [0.5] * 3
+
+
+def test_the_training_loss_has_all_records(tmp_path: Path) -> None:
+    """Of 100 records and two evaluations. The last, of a hundredth of the samples, is taken with the one before: then
+    their mean by samples over an epoch is what the table has."""
+    losses = [1 / number for number in range(1, 101)]
+    records = [start()]
+    for number, loss in enumerate(losses, 1):
+        samples = 100 * number if number < 100 else 9901
+        records.append(
+            {"event": "train", "samples": samples, "seconds": float(number), "epoch": 1.0, "train_loss": loss}
+        )
+        if number in (50, 100):
+            records.append({**records[-1], "event": "evaluate", "test_error": 0.5})
+    (run,) = read_runs([write_run(tmp_path / "a", records=records)])
+    found = series.train_loss(run)
+    assert [point.value for point in found[:98]] == losses[:98] and len(found) == 99
+    assert found[-1].value == pytest.approx((100 * losses[98] + losses[99]) / 101) and found[-1].samples == 9901
 
 
 def test_only_keys_that_differ_are_listed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.shards import write_shard
+from mpitrain.data.shards import document_arrays, write_shard
 
 from ..conftest import MPIRUN
 from ..processes.test_two_nodes import emulation
@@ -43,7 +43,7 @@ SHORT = "--set training.epochs=0.05 --set run.evaluate_every=0"
 TRIALS = {
     "augmentation/cost.py": Trial("--repeats 1"),
     "bits/bits.py": Trial("here --only sgd allreduce --ranks 2 --epochs 0.2"),
-    "checkpoint/stops.py": Trial("asgd --width 0.02 --frames 3000 --every 0.1 --epochs 10", 3),
+    "checkpoint/stops.py": Trial("asgd --width 0.02 --frames 3000 --every 0.02 --epochs 10", 3),
     "codec/exchange.py": Trial("1 100000"),
     "compute/step.py": Trial("--repeats 1", wants=("torch",)),
     "papers/elastic/admm.py": Trial("{out}/admm.png --turns 400", wants=("matplotlib",)),
@@ -68,10 +68,12 @@ TRIALS = {
     "prepare/images.py": Trial("--pictures 20 --turns 1", wants=("PIL",)),
     "prepare/kaldi.py": Trial("--hours 0.01 --turns 1", wants=("kaldiio",)),
     "prepare/speech.py": Trial("--hours 0.005 --turns 1", wants=("espeakng_loader", "kaldi_native_fbank")),
+    "loop/cost.py": Trial("resnet --rounds 1 --batches 2", 2, wants=("torch",)),
     "pull/pull.py": Trial("1000 1", 2),
     "report/pages.py": Trial("--runs 1 --records 100 --repeats 1", wants=("chromium",)),
     "scaling/ddp.py": Trial("2 1 1", wants=("torch",)),
     "scaling/scaling.py": Trial("1 2 asgd sparse-delta", 3),
+    "unequal/unequal.py": Trial("{out} --seeds 1 --rates 0.4 --epochs 2 --target 1 --only asgd"),
     "simulation/cost.py": Trial("4 1 asgd"),
     "simulation/validate.py": Trial("{calibrated} --rounds 1 --rates --only allreduce --epochs 1"),
     "papers/sparse/forty.py": Trial("{out} {frames} epochs --set training.epochs=0.01 --set pretraining.samples=200"),
@@ -84,8 +86,10 @@ TRIALS = {
     "papers/speech/study.py": Trial("minibatch {frames} {out} --sizes 64 128 --layers 1 --set training.epochs=0.05"),
     "papers/staleness/zeros.py": Trial("{frames} --width 0.05 --epochs 1"),
     "papers/staleness/study.py": Trial("grid digits {out} --rates 0.1 --set training.epochs=0.05"),
+    "text/models.py": Trial("{text}"),
     "torch/accuracy.py": Trial("tdnn {frames} 1 1", wants=("torch",)),
     "torch/allreduce.py": Trial("resnet 1", 2, wants=("torch",)),
+    "torch/loss.py": Trial("speech --seeds 1 --set data.path={frames} --set training.epochs=0.05", wants=("torch",)),
     "torch/presets.py": Trial("1 digits-cnn", wants=("torch",)),
     "torch/step.py": Trial("mlp float32 1", wants=("torch",)),
     "torch/workers.py": Trial("resnet 1 2", 3, wants=("torch",), variables=("MINIBATCH=8",)),
@@ -153,12 +157,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         arrays = {"images": rng.integers(0, 256, (count, 36, 36, 3), np.uint8)}
         arrays["targets"] = (np.arange(count) % 100).astype(np.int32)
         write_shard(folder / "images" / f"{part}-00000-of-00001.h5", "images", arrays, {"classes": 100})
+    for part, count in (("train", 400), ("test", 100)):
+        arrays = document_arrays([rng.integers(0, 256, count, np.uint16)])
+        write_shard(folder / "text" / f"{part}-00000-of-00001.h5", "tokens", arrays, {"classes": 256})
     (folder / "calibrated" / "one-host").mkdir(parents=True)
     shutil.copy(BENCHMARKS / "cluster.toml", folder / "calibrated" / "one-host" / "cluster.toml")
     (folder / "checkout").mkdir()
     (folder / "checkout" / "benchmarks").symlink_to(BENCHMARKS)
     (folder / "checkout" / ".venv").symlink_to(sys.prefix)
-    return {name: folder / name for name in ("frames", "images", "calibrated", "checkout")}
+    return {name: folder / name for name in ("frames", "images", "text", "calibrated", "checkout")}
 
 
 def _command(name: str, arguments: list[str], program: tuple[str, ...] = ()) -> list[str]:
@@ -186,6 +193,16 @@ def test_it_runs(name: str, data: dict[str, Path], run_command: Callable[..., An
     ended = run_command(_command(name, TRIALS[name].arguments.format(**names).split()), DEADLINE)
     assert ended.status == 0, ended.out[-3000:] + ended.err[-3000:]
     assert "Traceback" not in ended.err and not re.search(r"\b(nan|inf)\b", ended.out), ended.out + ended.err
+
+
+def test_an_n_gram_by_hand() -> None:
+    """Witten and Bell's weights: after an a came only b, twice; after a b an a, once; c has not been seen."""
+    models = runpy.run_path(str(BENCHMARKS / "text/models.py"))
+    train, test = (np.frombuffer(text, np.uint8) for text in (b"abab", b"abcb"))
+    a = b = (2 + 2 / 256) / (4 + 2)
+    c = 2 / 256 / (4 + 2)
+    np.testing.assert_allclose(models["probabilities"](train, test, 1), [a, b, c, b])
+    np.testing.assert_allclose(models["probabilities"](train, test, 2), [a, (2 + b) / 3, c / 2, b])
 
 
 #: Runs a script whose second rank fails when it first reads the clock.

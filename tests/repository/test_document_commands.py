@@ -209,10 +209,16 @@ def shortened(page: str, changed: dict[str, str], *settings: str) -> list[Comman
 
 
 def test_of_the_readme_and_of_checkpoints(launch: Callable[..., Any], tmp_path: Path) -> None:
-    """The first command is that of the page; the configuration of Chan & Lane has shards of its shape."""
+    """The first command is that of the page, and its run is asked for by the lines with which it ends.
+
+    The configuration of Chan & Lane has shards of its shape.
+    """
     frames(tmp_path / "SHARDS", dims=23)
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
-    run_all(launch, tmp_path, shortened("README.md", {"RUN...": "my-run"}, "--set", "training.minibatch=16"))
+    wanted = shortened("README.md", {"RUN...": "my-run"}, "--set", "training.minibatch=16")
+    (shown,) = {word for each in wanted for word in each.words if word.startswith("runs/2")}
+    wanted[0].words.extend(["--out", shown])
+    run_all(launch, tmp_path, wanted)
     assert (tmp_path / "my-run" / "summary.json").exists() and len(list((tmp_path / "runs").iterdir())) >= 3
     shutil.rmtree(tmp_path / "my-run")
     run_all(launch, tmp_path, shortened("docs/checkpoints.md", {}))
@@ -289,6 +295,17 @@ def test_of_pytorch(launch: Callable[..., Any], tmp_path: Path) -> None:
     run_all(launch, tmp_path, shortened("docs/pytorch.md", {}))
     assert (tmp_path / "my-net" / "model.safetensors").exists()
     python(tmp_path, "docs/pytorch.md", "import numpy\nimages = numpy.zeros((3, 8, 8, 1), numpy.uint8)\n", launch)
+
+
+def test_of_data_of_your_own(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """The page's data, network and configuration."""
+    pytest.importorskip("torch", reason="the extra mpitrain[torch] is not installed")
+    page = blocks(ROOT / "docs/data.md")
+    code, table = ([block.text for block in page if block.kind == kind] for kind in ("python", "toml"))
+    for name, text in zip(("data.py", "net.py", "curve.toml"), (*code, *table), strict=True):
+        (tmp_path / name).write_text(text)
+    run_all(launch, tmp_path, shortened("docs/data.md", {}))
+    assert (tmp_path / "curve" / "data" / "import" / "data.py").exists()
 
 
 def python(folder: Path, page: str, before: str, launch: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 import configparser
 import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def test_every_package_is_listed() -> None:
     config.read(ROOT / "setup.cfg")
     listed = set(config["options"]["packages"].split())
     there = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("mpitrain/**/__init__.py")}
-    assert listed == there | {"mpitrain.jobs", "mpitrain.kernels"}
+    assert listed == there | {"mpitrain.examples", "mpitrain.jobs", "mpitrain.kernels"}
 
 
 def test_the_source_distribution_holds_every_folder() -> None:
@@ -45,6 +46,19 @@ def test_every_cluster_is_package_data() -> None:
     config.read(ROOT / "setup.cfg")
     assert config["options.package_data"]["mpitrain.api.clusters"] == "*.toml"
     assert len(list((ROOT / "mpitrain/api/clusters").glob("*.toml"))) == 5
+
+
+def test_a_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
+    """What setuptools gathers for one: such as the configurations and fonts of the benchmarks."""
+    pytest.importorskip("setuptools")
+    tracked = subprocess.run(["git", "ls-files", "mpitrain"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a checkout")
+    build = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build_py", "--build-lib"]
+    subprocess.run([*build, str(tmp_path)], cwd=ROOT, capture_output=True, check=True, timeout=100)
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    benchmarks = {f"mpitrain/report/benchmarks/{name}" for name in ("bytes.toml", "glyphs.toml", "fonts.txt")}
+    assert {*tracked.stdout.splitlines(), *benchmarks, "mpitrain/examples/transformer/transformer.py"} <= found
 
 
 def test_the_citation_names_this_version() -> None:

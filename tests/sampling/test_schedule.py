@@ -90,7 +90,7 @@ def test_updates_of_several_ranks_are_of_more_samples() -> None:
 
 
 def test_half_a_cosine() -> None:
-    plan = rates("training.schedule=cosine")
+    plan = rates("algorithm.name=asgd", "training.schedule=cosine")
     found = [plan.at(served).learning_rate for served in (0, 500, 1000, 1500, 2000)]
     assert found == pytest.approx([1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0], abs=1e-12)
 

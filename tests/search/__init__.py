@@ -47,8 +47,10 @@ from mpitrain.checkpoint import writer
 from mpitrain.errors import Overdue
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
+from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server import by_messages
 from mpitrain.protocols.server.merged import MergedCentre
+from mpitrain.protocols.server.updates import Updates
 from mpitrain.protocols.server.versioned import Memory, Versioned
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
@@ -65,14 +67,16 @@ CENTRES = (*SERVERS, "easgd", "eamsgd", "downpour", "admm")
 SYNCHRONOUS = ("allreduce", "hybrid", "easgd-sync", "eamsgd-sync")
 NAMES = (*CENTRES, *SYNCHRONOUS, "sparse-delta", "block-momentum")
 LOCAL_STEPS = ("easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "block-momentum")
+LARGEST = ("block-momentum",)
 WRITING = 2.0  # seconds that a dead job's checkpoint is given; one that waits for a dead rank's piece never ends
 SAMPLES, EPOCHS = 1438, 2  # of the digits; of a training
 PIECE = 300  # elements of the network's 610
 COMMON = ("run.progress=none", "run.device=cpu", "run.threads=1", "run.checkpoint_every=0", f"training.epochs={EPOCHS}")
 SMALL = 'model.layers=[{kind="fully-connected", units=8}, {kind="relu"}, {kind="fully-connected"}]'
 
-#: The first seed that draws more keys, and the first one that computes in double precision and mostly in a fixed order.
-MORE, EXACT = 14_000, 28_000
+#: The first seed that draws more keys, the first one that computes in double precision and mostly in a fixed order, and
+#: the first one whose deltas are of the largest entries.
+MORE, EXACT, SPARSE = 14_000, 28_000, 42_000
 STAGES = "stages=[{{at=0.3, minibatch=24, learning_rate=0.01}}, {{at=1.2, minibatch=10{}}}]"
 WATCHED = ("run.evaluate_every=0.3", "run.trace=true", "run.train_subset=100", "training.dtype=float64")
 OF_CENTRES = ("algorithm.start=different", "algorithm.rate_decay=0.1", "algorithm.plateau=5")
@@ -162,6 +166,8 @@ def case(seed: int) -> Case:
         keys += more(name, seed, min(ranks, again) // (2 if team else 1), sharded)
     if seed >= EXACT:
         keys, again = exact(name, seed, keys, ranks, again)
+    if seed >= SPARSE:
+        keys = largest(name, seed, keys)
     asked, updates = int(random.integers(ranks)), float(10 ** random.uniform(-4, -1.5)) * (random.random() < 0.5)
     return Case(tuple(keys), ranks, apart, jitter, stop_at, asked, tuple(faults), again, updates)
 
@@ -189,10 +195,32 @@ FURTHER = {
     "easgd": OPTIMIZERS,
     "easgd-sync": OPTIMIZERS,
     "allreduce": (*OPTIMIZERS, PER_SAMPLE),
-    "block-momentum": (*OPTIMIZERS, "algorithm.buffers=reset", "algorithm.buffers=averaged"),
-    "asgd": ("algorithm.momentum=0.5", "algorithm.gradient_decay=0.8", PER_SAMPLE),
-    "sparse-delta": ("algorithm.clip=2", PER_SAMPLE),
+    "block-momentum": (
+        *(*OPTIMIZERS, "algorithm.buffers=reset", "algorithm.buffers=averaged", "algorithm.order=free"),
+        *("algorithm.order=round-robin", "algorithm.order=round-robin algorithm.weights=samples"),
+        "algorithm.order=round-robin algorithm.speeds=[1.0,0.4,0.7] training.optimizer=nesterov",
+        "algorithm.order=round-robin algorithm.look_ahead=start algorithm.momentum=0.6 algorithm.buffers=reset",
+        "algorithm.order=free algorithm.look_ahead=step algorithm.rate=0.8 training.optimizer=adamw",
+    ),
+    "asgd": (
+        *("algorithm.momentum=0.5", "algorithm.gradient_decay=0.8", PER_SAMPLE, "algorithm.stale_limit=2"),
+        "algorithm.staleness=inverse algorithm.gradient_decay=1",
+        "algorithm.staleness=gap-aware algorithm.gradient_decay=1",
+        "algorithm.staleness=gap-aware algorithm.gradient_decay=1 algorithm.momentum=0.5 algorithm.stale_limit=3",
+        "algorithm.staleness=dana algorithm.gradient_decay=1 algorithm.momentum=0.5",
+    ),
+    "sparse-delta": ("algorithm.clip=2", "algorithm.bits=32", PER_SAMPLE),
 }
+
+#: What a peer's turn puts into its residual, and how peers' entries are combined.
+TURNS = (
+    "algorithm.tau=3",
+    "algorithm.tau=4 algorithm.error_decay=0.9",
+    "algorithm.momentum=0.5",
+    "algorithm.target_density=0.02 algorithm.density_warmup=1.5",
+    "algorithm.top_k=3 algorithm.chunk=50 algorithm.target_density=0 algorithm.clip=0 algorithm.tau=2",
+)
+COMBINED = ("algorithm.combine=mean", "algorithm.combine=sum")
 
 
 def exact(name: str, seed: int, keys: list[str], ranks: int, again: int) -> tuple[list[str], int]:
@@ -219,12 +247,35 @@ def exact(name: str, seed: int, keys: list[str], ranks: int, again: int) -> tupl
                 taken["training.optimizer"] = "adamw"
         stages = f"{{at=0, workers={first}}}, {{at=0.4, minibatch=24, workers={second}}}, {{at=1.1, workers={third}}}"
         taken["stages"] = f"[{stages}]"
+    if name == "block-momentum" and "algorithm.order" in taken:
+        taken = {key: value for key, value in taken.items() if value not in ("slowmo", "averaged")}
+    if taken.get("algorithm.staleness") == "dana":  # of which stages cannot change workers or momentum
+        taken.pop("stages", None)
     if "algorithm.plateau" in taken or (name in ("easgd", "eamsgd", "downpour") and random.random() < 0.2):
         taken["algorithm.plateau"] = "1"  # a loss that does not fall for a few minibatches divides the rate
     if name in SERVERS and np.random.default_rng((seed, EXACT, 1)).random() < 0.2:
         taken["algorithm.plateau"] = "2"
     taken["training.dtype"] = "float64"
     return [f"{key}={value}" for key, value in taken.items()], ranks if random.random() < 0.6 else again
+
+
+def largest(name: str, seed: int, keys: list[str]) -> list[str]:
+    """The keys of a training whose deltas are of the largest entries, if it is one of those that can be."""
+    random, taken = np.random.default_rng((seed, SPARSE)), dict(key.split("=", 1) for key in keys)
+    if name == "sparse-delta":
+        return [*keys, *str(random.choice(TURNS)).split(), *str(random.choice(COMBINED)).split()]
+    if name not in LARGEST:
+        return keys
+    if "algorithm.order" in taken:
+        return keys
+    taken = {key: value for key, value in taken.items() if value not in ("bmuf", "averaged")}
+    chunk = int(random.choice([16, 50, 4096]))
+    taken |= {"algorithm.chunk": str(chunk), "algorithm.top_k": str(int(random.integers(1, 8)))}
+    taken |= {
+        "algorithm.bits": str(random.choice([1, 2, 4, 32])),
+        "algorithm.error_decay": str(random.choice([1, 0.9])),
+    }
+    return [f"{key}={value}" for key, value in taken.items()]
 
 
 @dataclass
@@ -300,12 +351,19 @@ def in_pieces(elements: int) -> Iterator[None]:
 @contextlib.contextmanager
 def watching(told: Session) -> Iterator[None]:
     """Note which positions are loaded, and compare each copy of Θ with what the master wrote under its version."""
-    load, read, known = Learner.load, MergedCentre.read, dict[int, int]()
+    load, read, accepts, known = Learner.load, MergedCentre.read, Updates.accepts, dict[int, int]()
 
     def loaded(learner: Learner, work: Work) -> Any:
         first = work.epoch * SAMPLES + work.start
         told.loaded.update(range(first, first + work.count))
         return load(learner, work)
+
+    def taken(updates: Updates, gradient: Array, message: Gradient, worker: int) -> bool:
+        if accepted := accepts(updates, gradient, message, worker):
+            return accepted
+        first = message.work.epoch * SAMPLES + message.work.start
+        told.loaded.subtract(range(first, first + message.work.count))  # they are to be loaded again
+        return False
 
     def compare(index: int, theta: Array) -> None:
         if known.setdefault(index, xxhash.xxh3_64_intdigest(theta)) != xxhash.xxh3_64_intdigest(theta):
@@ -332,7 +390,10 @@ def watching(told: Session) -> Iterator[None]:
             told.writing.append(super().submit(*arguments, **more))
             return told.writing[-1]
 
-    patches = [(Learner, "load", loaded), (MergedCentre, "read", copied), (writer, "ThreadPoolExecutor", Writer)]
+    patches = [
+        *((Learner, "load", loaded), (MergedCentre, "read", copied), (Updates, "accepts", taken)),
+        (writer, "ThreadPoolExecutor", Writer),
+    ]
     with contextlib.ExitStack() as stack:
         for each in (*(mock.patch.object(*patch) for patch in patches), noting(Versioned), noting(Memory)):
             stack.enter_context(each)
@@ -417,9 +478,9 @@ def _lost(what: Case, state: tuple[dict[str, int], Counter[int]], first: Session
     trained = Counter(range(numbers["position"])) - left
     due = left + Counter(range(numbers["position"], end))
     wrong = []
-    if stopped and first.loaded != trained:
+    if stopped and +first.loaded != trained:
         wrong.append(f"loaded and not trained, or trained twice: {list((first.loaded - trained).items())[:5]}")
-    if second.loaded != due:
+    if +second.loaded != due:
         wrong.append(f"{(second.loaded - due).total()} samples again, {(due - second.loaded).total()} lost")
     return wrong
 
@@ -455,13 +516,16 @@ def _elsewhere(what: Case, run: Path, begun: Start | None = None) -> list[str]:
     """
     keys = dict(key.split("=", 1) for key in what.keys)
     name = keys["algorithm.name"]
-    alone = what.ranks - (name in CENTRES) == 1  # one worker has no order to heed
+    served = name in SERVERS or (name == "block-momentum" and "algorithm.order" in keys)
+    alone = what.ranks - (name in CENTRES or served) == 1  # one worker has no order to heed
+    if served and not alone and keys.get("algorithm.order") != "round-robin":
+        return []
     fixed = keys.get("algorithm.order") == "round-robin" or keys.get("algorithm.synchronous") == "true"
     if keys.get("training.dtype") != "float64" or not (fixed or name not in (*CENTRES, "sparse-delta") or alone):
         return []
     if alone and not fixed and (keys.get("algorithm.until_free") or keys.get("algorithm.preset") == "chan2014"):
         return []  # which computes on as long as the master does
-    want = expected((*COMMON, *what.keys), what.ranks, begun if name in SERVERS else None)
+    want = expected((*COMMON, *what.keys), what.ranks, begun if served else None)
     found = start_of(run).vectors
     return [
         f"{name} is not what a sequential training comes to"
@@ -485,7 +549,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("record", type=Path, nargs="?")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED")
-    parser.add_argument("--to", type=int, default=42_000, dest="last", metavar="SEED")
+    parser.add_argument("--to", type=int, default=56_000, dest="last", metavar="SEED")
     parser.add_argument("--seconds", type=float, default=inf, metavar="S")
     options = parser.parse_args()
     lines = options.record.read_text().splitlines() if options.record and options.record.exists() else []

@@ -28,12 +28,12 @@ from mpitrain.flat import Array
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.peer import Peer
+from mpitrain.protocols.peers.rounds import Steps
 from mpitrain.protocols.server.adding_master import AddingMaster
 from mpitrain.protocols.server.interface import Claimed
 from mpitrain.protocols.server.merging import MergingWorker
 from mpitrain.protocols.server.updates import Updates
 from mpitrain.sampling.queue import Work
-from mpitrain.sampling.stages import Settings
 
 #: How far sums may be apart by rounding, by the size of a number; a lost delta is far more.
 ROUNDING = {8: 1e-9, 4: 1e-3}
@@ -82,11 +82,12 @@ class Ledger:
             self.wrong.append(f"{self.gradients.total()} gradients were not merged")
         moves: Any = sum(book.steps for book in self.books)
         for number, book in enumerate(self.books):
-            state, clip = book.peer.state, book.peer.options.clip
+            state, options = book.peer.state, book.peer.options
+            changed = options.clip or options.momentum or options.error_decay < 1
             if not np.array_equal(state.beside["counts"], book.counts + moves):
                 self.wrong.append(f"replica {number} is not the initial weights and all peers' entries")
             held = book.residual + book.gradients - book.sent
-            if not clip and not _alike(state.local["residual"], held, state.theta.itemsize):
+            if not changed and not _alike(state.local["residual"], held, state.theta.itemsize):
                 self.wrong.append(f"peer {number}'s residual is not its gradients less its entries")
         return self.wrong
 
@@ -155,7 +156,8 @@ def _of_servers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _of_peers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
-    begun, computed, sent, books = Peer.__init__, Peer.compute, DeltaExchange.send, dict[int, Book]()
+    begun, computed, took, sent = Peer.__init__, Peer.compute, Peer._gradient_at, DeltaExchange.send
+    books, turns = dict[int, Book](), dict[int, list[Array]]()
 
     def begins(peer: Peer, session: Any) -> None:
         begun(peer, session)
@@ -164,22 +166,30 @@ def _of_peers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
         books[id(peer.exchange)] = book
         ledger.books.append(book)
 
-    def computes(peer: Peer, work: Work, settings: Settings, emit: bool) -> Entries:
-        entries = computed(peer, work, settings, emit)
-        books[id(peer.exchange)].gradients += peer._gradient.astype(np.float64) * work.count
+    def computes(peer: Peer, steps: Steps, workers: int, emit: bool) -> Entries:
+        turns[id(peer)] = []
+        entries = computed(peer, steps, workers, emit)
+        rates = [peer._turns._rate(settings) for _, settings in steps]  # sums are in gradients of the last one's
+        for rate, (work, _), gradient in zip(rates, steps, turns[id(peer)], strict=True):
+            books[id(peer.exchange)].gradients += gradient * (work.count * rate / rates[-1])
         return entries
+
+    def takes_gradient(peer: Peer, *where: Any) -> None:
+        took(peer, *where)
+        turns[id(peer)].append(peer._gradient.astype(np.float64))
 
     def sends(exchange: DeltaExchange, entries: Entries, step: int, threshold: float, calls: bool) -> int:
         book = books[id(exchange)]
         at, sign = (entries.words & INDEX).astype(np.int64), np.where(entries.words & SIGN, -1.0, 1.0)
         levels = sign * (entries.levels if entries.levels.size else 1)
         unit = threshold
-        if book.peer.options.bits == 32:
-            unit = unit_quantum(book.peer.compression._rate)
+        if book.peer.options.bits == 32 and entries.words.size and not book.peer.options.top_k:
+            unit = unit_quantum(book.peer.compressor._rate)
         book.sent[at] += levels * unit
         book.steps[at] -= levels * step
         return sent(exchange, entries, step, threshold, calls)
 
     yield Peer, "__init__", begins
     yield Peer, "compute", computes
+    yield Peer, "_gradient_at", takes_gradient
     yield DeltaExchange, "send", sends

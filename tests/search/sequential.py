@@ -12,15 +12,15 @@ import numpy as np
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
-from mpitrain.compression.thresholds import UNIT, adapted, integer_step, least_threshold, round_threshold, unit_quantum
-from mpitrain.data.corpus import Corpus
+from mpitrain.compression.thresholds import UNIT, adapted, integer_step, round_threshold, unit_quantum
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.common_rate import Plateau, PlateauState, divisor, observe
 from mpitrain.sampling.rng import stream
 from mpitrain.sampling.rounds import rounds
-from mpitrain.training.inputs import data_path, network_of, reading
+from mpitrain.training.inputs import network_of
+from mpitrain.training.parts import Shards
 
 Vectors = dict[str, Array]
 
@@ -61,10 +61,11 @@ class Straight:
         config = configuration.load(None, list(keys))
         assert config.training.dtype == "float64"
         self.config, self.options, self.ranks = config, config.algorithm, ranks
-        self.corpus = Corpus(data_path(config), "train", **reading(config))
-        self.network: Any = network_of(config, self.corpus.shape, self.corpus.classes)
+        self.corpus = Shards(config).training()
+        self.network: Any = network_of(config, self.corpus.form, self.corpus.classes)
         self.schedule = config.schedule(self.corpus.samples)
         self.start = self.network.initial(config.initial_seed, np.float64)
+        self.tied = False
 
     # ---- samples and gradients
 
@@ -194,13 +195,21 @@ class Straight:
         whole = 1 - 1 / self.ranks if options.momentum is None else options.momentum
         ahead = whole * options.rate if options.look_ahead == "start" else 0.0
         workers = [self.local(theta.copy()) for _ in range(self.ranks)]
+        errors = np.zeros((self.ranks, theta.size))
         position = t = since = 0
         eta = 0.0
 
         def average(steps: int) -> None:
             nonlocal theta, v
             mu, unit = whole * steps / options.tau, eta if options.unit == "learning-rate" else 1.0
-            delta = (np.mean([worker.x for worker in workers], axis=0) - (theta + ahead * v)) / unit
+            ends = [worker.x for worker in workers]
+            if options.top_k:
+                for number, end in enumerate(ends):
+                    errors[number] = options.error_decay * errors[number] + theta - end
+                    sent = self.largest(errors[number], 1.0)
+                    errors[number] -= sent
+                    ends[number] = theta - sent
+            delta = (np.mean(ends, axis=0) - (theta + ahead * v)) / unit
             v = mu * v + delta
             if options.look_ahead == "step":
                 theta = theta + options.rate * (delta + mu * v)
@@ -225,7 +234,30 @@ class Straight:
                 since = 0
         if since:
             average(since)
-        return {"theta": theta, "velocity": v}
+        return {} if self.tied else {"theta": theta, "velocity": v}
+
+    def largest(self, e: Array, rate: float) -> Array:
+        """What SparseLoCo takes out of e, an element after the other: of each chunk of a tensor the largest, as the
+        means of those that are of the same size, in `bits` − 1 bits. Of
+        some that are equally large anybody may choose any: then no comparison is possible (`tied`)."""
+        options, sent, unit = self.options, np.zeros_like(e), unit_quantum(rate)
+        for tensor in self.network.layout.slices.values():
+            chosen: list[int] = []
+            for begin in range(tensor.start, tensor.stop, options.chunk):
+                chunk = list(range(begin, min(begin + options.chunk, tensor.stop)))
+                most = options.top_k if len(chunk) == options.chunk else options.top_k * len(chunk) / options.chunk
+                chunk.sort(key=lambda i: -abs(e[i]))
+                largest, rest = chunk[: max(round(most), 1)], chunk[max(round(most), 1) :]
+                chosen += [i for i in largest if abs(e[i]) > unit / 2]
+                last = abs(e[largest[-1]])
+                self.tied |= bool(rest) and last > unit / 2 and last - abs(e[rest[0]]) <= 1e-6 * last
+            root, width, levels = np.sqrt(np.mean(e[chosen] ** 2)) if chosen else 0.0, 2 ** (options.bits - 1), {}
+            for i in chosen:
+                code = i if options.bits == 32 else min(max(np.ceil(abs(e[i]) * width / (3 * root)), 1), width)
+                levels.setdefault(code, []).append(i)
+            for alike in levels.values():
+                sent[alike] = np.sign(e[alike]) * max(round(np.mean(np.abs(e[alike])) / unit), 1) * unit
+        return sent
 
     # ---- a server
 
@@ -237,6 +269,11 @@ class Straight:
         now, options, workers = start or Start(), self.options, max(self.ranks - 1, 1)
         theta = now.vectors.get("theta", self.start).copy()
         v, z = (now.vectors.get(name, other).copy() for name, other in (("velocity", 0 * theta), ("average", theta)))
+        squares, own_v = now.vectors.get("squares", 0 * theta).copy(), [v / workers for _ in range(workers)]
+        highest = max(each.learning_rate for each in self.schedule.all)
+        moved, block = now.vectors.get("moved", 0 * theta).copy(), name_of(options) == "block-momentum"
+        speeds = [options.given_speeds[w % len(options.given_speeds)] for w in range(workers)] if block else []
+        each = [self.local(0 * theta) for _ in range(workers)]
         held: dict[int, tuple[Array, int, Piece, int, float]] = {}
         stock: dict[int, Piece] = {}
         gone: set[int] = set()
@@ -244,7 +281,8 @@ class Straight:
 
         def give(worker: int) -> None:
             settings = self.schedule.at(now.position)
-            most = settings.minibatch * options.most
+            steps = max(1, int(options.tau * speeds[worker] / max(speeds) + 1e-9)) if block else options.most
+            most = settings.minibatch * steps
             if options.samples_of_chunks:
                 given = stock.pop(worker, None) or self._hand_out(now, self._left_of_group(now), now.position)
                 if given is not None and given.count > most:
@@ -258,29 +296,71 @@ class Straight:
                 own = settings.learning_rate / common.divisor
                 held[worker] = theta.copy(), now.index, given, settings.minibatch, own
 
-        while True:
+        def enter(worker: int) -> None:
             active = self.schedule.at(now.position).workers or workers
-            for worker in range(min(active, workers)):
-                if worker not in held and worker not in gone and (now.again or now.position < self.schedule.total):
+            if worker in stock or worker < active or not (now.again or now.position < self.schedule.total):
+                give(worker)
+
+        while True:
+            for worker in range(workers):  # a stage may end while they enter
+                active = self.schedule.at(now.position).workers or workers
+                missing = worker < active and worker not in held and worker not in gone
+                if missing and (now.again or now.position < self.schedule.total):
                     give(worker)
             if not held:
-                return {"theta": theta, "velocity": v, "average": z}
+                return {"theta": theta, "velocity": v, "average": z, "squares": squares, "moved": moved}
             worker = next(w % workers for w in range(turn, turn + workers) if w % workers in held)
             turn = worker + 1
-            pulled, j, piece, minibatch, own = held.pop(worker)
-            total, summed, parts = np.zeros_like(theta), 0.0, self.minibatches(piece, minibatch)
+            seen, j, piece, minibatch, own = held.pop(worker)
+            pulled, total, summed, parts = seen.copy(), np.zeros_like(theta), 0.0, self.minibatches(piece, minibatch)
+            local = each[worker]
+            local.x[:] = seen
+            if block and options.buffers == "reset":
+                local.restart(seen)
+                local.t = 0
             for part in parts:
-                loss, g = self.gradient(pulled, part)
+                loss, g = self.gradient(local.at if block else pulled, part)
                 summed += loss * part.count
                 total += g
                 pulled -= own * g
+                if block:
+                    local.take(g, own, local.t)
+                    local.t += 1
             at = self.schedule.at(now.trained)
             eta, stale = at.learning_rate / common.divisor, now.index - j
+            if options.too_stale(stale):
+                now.again = sorted([*now.again, piece])
+                enter(worker)
+                continue
             common.observe(summed / piece.count * len(parts), len(parts))
             match name_of(options):
+                case "block-momentum":
+                    n = min(at.workers or workers, workers)
+                    share = piece.count / (options.tau * minibatch) if options.weights == "samples" else 1.0
+                    move = -options.rate / n * share * (seen - local.x)
+                    theta, moved = theta + move, moved + move
+                    if (now.index + 1) % n == 0:
+                        theta = theta + (v if options.look_ahead == "none" else 0)
+                        v = (1 - 1 / n if options.momentum is None else options.momentum) * (v + moved)
+                        theta = theta + (v if options.look_ahead != "none" else 0)
+                        moved = 0 * moved
+                case "asgd" if options.staleness == "dana":
+                    before = own_v[worker]
+                    own_v[worker] = options.momentum * before - eta * total
+                    model = theta - options.momentum * v + own_v[worker]
+                    v = v + own_v[worker] - before
+                    theta = model + options.momentum * v
                 case "asgd":
                     mu = options.momentum if at.momentum is None else at.momentum
-                    v = mu * v - options.gradient_decay**stale * eta * total
+                    weight = options.gradient_decay**stale if options.staleness == "decay" else 1.0
+                    if options.staleness == "inverse":
+                        weight = 1 / (1 + stale)
+                    if options.staleness == "gap-aware":
+                        squares = 0.999 * squares + 0.001 * total**2
+                        usual = highest * np.sqrt(squares / (1 - 0.999 ** (now.index + 1)))
+                        gap = np.abs(theta - seen)
+                        total = total * np.divide(usual, usual + gap, out=np.zeros_like(gap), where=usual > 0)
+                    v = mu * v - weight * eta * total
                     theta = theta + v
                 case "mdownpour":
                     v = options.delta * v - eta * total
@@ -289,9 +369,7 @@ class Straight:
                     z = z + (theta - z) * (1 / (now.index + 1) if name == "adownpour" else options.average_rate)
                     theta = theta - eta * total
             now.index, now.trained = now.index + 1, now.trained + piece.count
-            active = self.schedule.at(now.position).workers or workers
-            if worker in stock or worker < active or not (now.again or now.position < self.schedule.total):
-                give(worker)
+            enter(worker)
 
     def _hand_out(self, now: Start, most: int, position: int) -> Piece | None:
         """The samples at the queue's head: those that were handed out before come first."""
@@ -373,38 +451,56 @@ class Straight:
         members = self.ranks // (2 if team == "node" else int(team))
         counts = np.rint(self.start / UNIT).astype(np.int64)
         residuals, levels = np.zeros((members, size)), [options.threshold] * members
-        greatest = min(2 ** (options.bits - 1), 2**31 - 1)
+        velocities, summed = np.zeros((members, size)), self.config.training.rate_per == "sample"
         position = 0
         while position < self.schedule.total:
             weights, moves = counts * UNIT, np.zeros(size, np.int64)
-            for peer in range(self.schedule.at(position).workers or members):
-                piece = self.next(position)
-                if piece is None:
-                    break
-                settings = self.schedule.at(position)
-                rate = options.rate(self.config.training.rate_per, settings.learning_rate, settings.minibatch)
-                threshold, residual = round_threshold(levels[peer]), residuals[peer]
-                summed = self.config.training.rate_per == "sample"
-                residual += self.gradient(weights, piece)[1] * (1 if summed else piece.count)
-                size_of, sign = np.abs(residual), np.sign(residual)
-                sent = size_of > threshold
-                unit, step = threshold, 0
-                if options.bits == 32:
-                    unit, step = unit_quantum(rate), 1
-                else:
-                    step = integer_step(rate, threshold)
-                level = np.rint(size_of / unit) if options.bits == 32 else np.floor(size_of / unit)
-                level = np.clip(level, 1, greatest) * sent
-                residual -= sign * level * unit
-                if options.clip:
-                    np.clip(residual, -options.clip * threshold, options.clip * threshold, out=residual)
-                moves -= (sign * level).astype(np.int64) * step
-                if options.target_density:
-                    share, least = float(sent.sum()) / size, least_threshold(rate)
-                    levels[peer] = adapted(levels[peer], share, options.target_density, least=least)
+            workers, pieces = self.schedule.at(position).workers or members, list[tuple[Piece, float]]()
+            while len(pieces) < workers * options.tau and (piece := self.next(position)) is not None:
+                now = self.schedule.at(position)
+                rate = options.rate(self.config.training.rate_per, now.learning_rate, now.minibatch)
+                pieces.append((piece, rate))
                 position = piece.end
+            for peer in range(workers):
+                x, mine, residual = weights.copy(), pieces[peer::workers], residuals[peer]
+                if not mine:
+                    break
+                residual *= options.error_decay
+                for piece, rate in mine:
+                    u = self.gradient(x, piece)[1] * (1 if summed else piece.count)
+                    x -= rate * u
+                if options.tau > 1:
+                    u = (weights - x) / rate
+                elif options.momentum:
+                    u = velocities[peer] = options.momentum * velocities[peer] + u
+                residual += u
+                rate /= workers if options.combine == "mean" else 1
+                sent, units = self.entries(residual, levels, peer, rate)
+                residual -= sent
+                velocities[peer][sent != 0] = 0
+                if options.clip:
+                    limit = options.clip * round_threshold(levels[peer])
+                    np.clip(residual, -limit, limit, out=residual)
+                moves -= units
+                if options.target_density:
+                    share = float((sent != 0).sum()) / size
+                    epoch, start = divmod(mine[-1][0].begin, self.corpus.samples)
+                    target = options.density_at(epoch + start / self.corpus.samples)
+                    levels[peer] = adapted(levels[peer], share, target, rate)
             counts += moves
-        return {"theta": counts * UNIT}
+        return {} if self.tied else {"theta": counts * UNIT}
+
+    def entries(self, residual: Array, levels: list[float], peer: int, rate: float) -> tuple[Array, Array]:
+        """What leaves a residual, and by how many units it moves the weights."""
+        options, threshold = self.options, round_threshold(levels[peer])
+        if options.top_k:
+            sent = self.largest(residual, rate)
+            return sent, np.rint(sent / unit_quantum(rate)).astype(np.int64)
+        size_of, sign = np.abs(residual), np.sign(residual)
+        unit, step = (unit_quantum(rate), 1) if options.bits == 32 else (threshold, integer_step(rate, threshold))
+        level = np.rint(size_of / unit) if options.bits == 32 else np.floor(size_of / unit)
+        level = sign * np.clip(level, 1, min(2 ** (options.bits - 1), 2**31 - 1)) * (size_of > threshold)
+        return level * unit, level.astype(np.int64) * step
 
 
 class Local:
@@ -581,4 +677,6 @@ WAYS: dict[str, Callable[[Straight], Vectors]] = {
 def expected(keys: tuple[str, ...], ranks: int, start: Start | None = None) -> Vectors:
     """The vectors of the last checkpoint of a training with these keys; a server's, from this start on."""
     straight = Straight(keys, ranks)
+    if start is None and straight.options.protocol == "server" and name_of(straight.options) == "block-momentum":
+        return straight.server()
     return straight.server(start) if start is not None else WAYS[name_of(straight.options)](straight)

@@ -8,6 +8,8 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.api.clusters import find, names
+from mpitrain.models import presets
+from mpitrain.models.network import build, multiply_adds
 from mpitrain.simulation import cluster
 
 #: By name: nodes, and ranks on each.
@@ -26,21 +28,28 @@ def test_the_names() -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_one_rank_trains_for_as_long_as_the_file_says(tmp_path: Path, name: str) -> None:
-    """1438 samples of the digits in 6 minibatches; no other rank, no message."""
+    """1438 samples of the digits in 6 minibatches, by its network's multiply-adds; no other rank, no message."""
     described = cluster.read(find(name))
     assert (described.nodes, described.ranks_per_node) == PAPERS[name]
     gradient = described.gradient
     alone = _seconds(tmp_path, name, 1, "sgd")
-    assert alone == pytest.approx(6 * gradient.seconds + 1438 * gradient.seconds_per_sample)
+    assert alone == pytest.approx(6 * gradient.seconds + 1438 * _per_sample(described))
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_two_ranks_need_half_as_long_and_their_messages(tmp_path: Path, name: str) -> None:
     """Three minibatches each, of 1438 samples at most, and no time for messages that 1 MB would not explain."""
-    gradient = cluster.read(find(name)).gradient
-    half, slowest = 719 * gradient.seconds_per_sample, 3 * 256 * gradient.seconds_per_sample
+    each = _per_sample(cluster.read(find(name)))
+    half, slowest = 719 * each, 3 * 256 * each
     together = _seconds(tmp_path, name, 2, "allreduce")
     assert half < together < slowest + 0.01 + 1e6 / 1.25e8
+
+
+def _per_sample(described: cluster.Cluster) -> float:
+    """Seconds of a sample of the network of `_seconds`."""
+    assert described.measured is not None
+    work = multiply_adds(build("digits-cnn", (8, 8, 1), 10, width=0.1))
+    return described.gradient.seconds_per_sample * work / described.measured.multiply_adds
 
 
 def _seconds(folder: Path, name: str, ranks: int, algorithm: str) -> float:
@@ -59,6 +68,16 @@ def test_the_papers_own_figures() -> None:
     assert per_sample["krizhevsky2014"] * 90 * 1.2e6 / 3600 == pytest.approx(98.05, rel=2e-3)
     iterations = 4 * (195.1 - 61.1) / (87.3 - 61.1)
     assert per_sample["zhang2013"] * 10 * 3600 * 100 * iterations / 60 == pytest.approx(195.1, rel=2e-3)
+
+
+def test_each_names_the_network_of_its_gradients() -> None:
+    """The preset of that name, at its own inputs and classes."""
+    for name in PAPERS:
+        told = cluster.read(find(name)).measured
+        assert told is not None
+        known = presets.PRESETS[told.name]
+        network = build(told.name, known.inputs, known.classes)
+        assert (told.parameters, told.multiply_adds) == (network.layout.size, multiply_adds(network))
 
 
 def test_every_value_has_its_source() -> None:

@@ -187,3 +187,40 @@ def test_simulated_ranks_refuse_mpirun_and_a_gpu(launch: Callable[..., Any], tmp
     assert ended.status == 2 and ended.err.count("simulate runs without mpirun") == 1
     ended = launch(1, *command, "--set", "run.device=gpu")
     assert ended.status == 2 and ended.err.count("simulated ranks compute on the CPU") == 1
+
+
+NETWORK = 'network = {{ name = "half of it", parameters = {}, multiply_adds = {} }}\n'
+
+
+@pytest.mark.parametrize(
+    ("parameters", "operations", "scale"),
+    [
+        (38_282, 116_352, 1),  # the digits' own network
+        (38_282, 0, 1),  # the same, measured as a module
+        (20_000, 58_176, 2),  # one of half as many multiply-adds
+    ],
+)
+def test_a_sample_of_another_network_takes_as_much_longer_as_it_has_multiply_adds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], parameters: int, operations: int, scale: int
+) -> None:
+    """Also in an evaluation. What a gradient takes besides its samples stays as it is."""
+    (tmp_path / "cluster.toml").write_text(NETWORK.format(parameters, operations) + CLUSTER + UPDATES)
+    keys = ["--set", "algorithm.name=sgd", "--set", "training.minibatch=64", "--set", "training.epochs=1"]
+    command = ["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--ranks", "1", *keys]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["seconds"] == pytest.approx(23 * (0.5 + 4 * 38_282 * 1e-6) + scale * 1438 * 0.25)
+    assert told["time"][0]["evaluation"] == pytest.approx(scale * 359 * 1e-3)
+    line = (
+        "half of it (20,000 parameters), not of model.preset = 'digits-cnn' (38,282): a sample is taken to last 2 times"
+    )
+    assert capsys.readouterr().out.count(line) == (scale == 2)
+
+
+def test_a_network_that_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its multiply-adds are not known, and it has other parameters."""
+    (tmp_path / "cluster.toml").write_text(NETWORK.format(20_000, 0) + CLUSTER)
+    assert main(["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--out", str(tmp_path / "run")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "how they compare is not known: calibrate with it, or delete [network]" in err
+    assert not (tmp_path / "run").exists()

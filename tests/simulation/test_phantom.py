@@ -110,6 +110,13 @@ def test_the_density_is_that_of_the_configuration_unless_told(tmp_path: Path) ->
     assert told["threshold"] == other["threshold"] == 1.0
 
 
+def test_a_density_is_assumed_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where neither the command nor the configuration has one."""
+    told = simulated(tmp_path, "run", "--phantom", "algorithm.name=sparse-delta")
+    assert told["density"] == pytest.approx(0.002, rel=1e-3)
+    assert "phantom vectors (of each gradient 0.2% is sent, as --density is not given)" in capsys.readouterr().out
+
+
 class _Pace:
     """Notes the bytes of updates."""
 
@@ -160,10 +167,6 @@ def test_nothing_is_claimed_of_what_was_not_computed(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ["--set", "algorithm.name=sparse-delta"],
-            "--phantom: sparse-delta: what it sends depends on the gradients; --d",
-        ),
         (["--set", "algorithm.name=asgd", "--density", "0.1"], "--density: asgd sends whole vectors"),
         (["--density", "2"], "--density 2: above 0 and at most 1"),
         (["--set", "algorithm.name=hybrid"], "--phantom: hybrid: its layers are divided over the ranks"),

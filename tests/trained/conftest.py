@@ -15,13 +15,14 @@ from mpitrain.files import write_whole
 from mpitrain.sampling.queue import Queue
 from mpitrain.training import inputs
 from mpitrain.training.context import fresh
+from mpitrain.training.parts import data_path, form_of
 
 
 def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np.ndarray:
     """A run folder of a network that stands where it began, or as `seed` says; its θ."""
     config = configuration.load(None, list(settings))
-    told = origin.of_part(inputs.data_path(config))
-    network = inputs.network_of(config, inputs.seen_shape(config, told), told.classes)
+    told = origin.of_part(data_path(config))
+    network = inputs.network_of(config, form_of(config, told), told.classes)
     theta = network.initial(seed, np.dtype(config.training.dtype))
     state = fresh(config.algorithm, theta, Queue(sum(told.class_counts), 10**6))
     state.trained = samples

@@ -134,7 +134,7 @@ def test_every_layer_agrees(tmp_path: Path, name: str) -> None:
     there = load(tmp_path / "run")
     if not images:
         network = Network([layer.make() for layer in (*layers, FullyConnected(4))], (1, *shape), LOSSES["softmax"])
-    model = TrainedModel(there.run, there.config, there.origin, network, parameters, there.checkpoint, 0)
+    model = TrainedModel(there.run, there.config, there.origin, network, parameters, there.checkpoint, 0, {})
     x = rng.standard_normal((3, *shape) if images else (3, 1, *shape)).astype(np.float32)
     z = network.outputs(parameters, x.copy()).copy()
     found = onnx_says(serialise(model, GraphOptions("log-posteriors", image_type="float32" if images else None), {}), x)
@@ -170,7 +170,7 @@ class Unknown(Layer):
 def test_a_layer_without_a_translation_is_named(tmp_path: Path) -> None:
     model = run_of(tmp_path, "digits-cnn")
     network = Network([Unknown(None), FullyConnected(4).make()], (8, 8, 1), LOSSES["softmax"])
-    other = TrainedModel(model.run, model.config, model.origin, network, network.initial(1), model.checkpoint, 0)
+    other = TrainedModel(model.run, model.config, model.origin, network, network.initial(1), model.checkpoint, 0, {})
     with pytest.raises(BadInput, match="nothing for the layer unknown1"):
         serialise(other, GraphOptions(), {})
 

@@ -306,7 +306,7 @@ def test_who_reads_a_run_folder_executes_nothing(folder: Path, capfd: pytest.Cap
         main(["compare", str(configured), "--target-error", "0.5", "--out", "comparison", step])
     assert main(["describe", str(configured)]) == 2
     out, err = capfd.readouterr()
-    assert "EXECUTED" not in out + err and "has no list of layers" in err
+    assert "EXECUTED" not in out + err and "of a run, whose code is not executed" in err
 
 
 def test_ranks_refuse_together(launch: Callable[..., Any], folder: Path) -> None:

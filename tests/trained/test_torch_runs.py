@@ -377,7 +377,7 @@ def test_a_gpu_that_pytorch_cannot_use(
     assert main([*words, "--set", "run.device=gpu", "--out", "refused"]) == 2
     assert capfd.readouterr().err == f"mpitrain: run.device = 'gpu': {why}\n" and not (folder / "refused").exists()
     assert main([*words, "--out", "run"]) == 0
-    assert f"CPU ({why})" in capfd.readouterr().out.splitlines()[0]
+    assert f"CPU ({why})" in capfd.readouterr().out.splitlines()[1]
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main([*words, "--set", "run.device=gpu", "--out", "refused"]) == 2

@@ -126,7 +126,7 @@ def test_ranks_clip_the_gradient_of_all(simulated: Callable[..., Any], tmp_path:
         assert abs(found[-4] - found[-3]) > 1e-3
 
 
-@pytest.mark.parametrize("key", ["accumulate=2", "clip_norm=1.0"])
-def test_hybrid_has_no_whole_gradient(key: str) -> None:
-    with pytest.raises(BadInput, match=rf"training\.{key.partition('=')[0]}: not with hybrid"):
-        configuration.load(None, ["algorithm.name=hybrid", f"training.{key}"])
+@pytest.mark.parametrize("key, fc_batch", [("accumulate=2", "full"), ("accumulate=2", "sub"), ("clip_norm=1.0", "sub")])
+def test_hybrid_updates_before_the_gradient_is_whole(key: str, fc_batch: str) -> None:
+    with pytest.raises(BadInput, match=rf"training\.{key.partition('=')[0]}: not with hybrid, wh"):
+        configuration.load(None, ["algorithm.name=hybrid", f"algorithm.fc_batch={fc_batch}", f"training.{key}"])

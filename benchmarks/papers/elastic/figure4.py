@@ -15,10 +15,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from launch import simulate, table
+from launch import simulate, table, unscaled
 from recipes import CASES, RECIPES, corpus
 
-from mpitrain.api.clusters import find
 from mpitrain.report.comparison.table import time_to
 from mpitrain.report.runs import read_run
 
@@ -45,7 +44,7 @@ def curve(out: Path, method: str, rate: float, settings: dict[str, Any]) -> list
     given = settings | more | {"training.learning_rate": rate}
     given["run.evaluate_every"] = settings["training.epochs"] / points
     folder = out / f"{method}-{rate:g}"
-    told = simulate(folder, ranks, find(CASES[NAME].cluster), given, recipe)
+    told = simulate(folder, ranks, unscaled(CASES[NAME].cluster, out), given, recipe)
     return read_run(folder, folder.name).events("evaluate") if told else []
 
 

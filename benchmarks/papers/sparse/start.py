@@ -14,12 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mpitrain.api.clusters import find
 from mpitrain.data.corpus import Corpus
 from mpitrain.report.runs import read_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from launch import converged, table
+from launch import converged, table, unscaled
 
 RECIPE = Path(__file__).resolve().parents[3] / "jobs" / "configs" / "strom2015.toml"
 EVALUATIONS, SAMPLES = 10, 256  # after the first; of a minibatch
@@ -34,7 +33,7 @@ SHARED: dict[str, Any] = {
 
 def losses(out: Path, peers: int, minibatches: int, frames: int, settings: dict[str, Any]) -> list[float]:
     """After the pre-training and one minibatch of one peer, and after each tenth of the minibatches of every peer."""
-    cluster, epoch = find("strom2015"), SAMPLES / frames
+    cluster, epoch = unscaled("strom2015", out), SAMPLES / frames
     length = minibatches * peers * epoch
     first = {"training.epochs": epoch}
     long = {"training.epochs": length, "run.evaluate_every": length / EVALUATIONS}

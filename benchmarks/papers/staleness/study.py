@@ -4,6 +4,7 @@ python benchmarks/papers/staleness/study.py limits           the largest stable 
 python benchmarks/papers/staleness/study.py grid CORPUS OUT  accuracy by workers, momentum, minibatches a push, and rate
 python benchmarks/papers/staleness/study.py causes CORPUS OUT  one thing changed, at one worker's best rate (or --rate)
 python benchmarks/papers/staleness/study.py equal CORPUS OUT  five workers against one: which rates reach its accuracy?
+python benchmarks/papers/staleness/study.py cures CORPUS OUT  five workers with what later work does about staleness
 
 `digits` for CORPUS takes the embedded digits. Workers take turns (`order = "round-robin"`), on simulated ranks, so that
 every gradient of K workers is K − 1 pushes old, and every run is repeatable to the bit. Runs that are in OUT are not
@@ -42,12 +43,14 @@ class Point:
     decay: float = 1.0
     rate: float = 0.1
     seed: int = 1
+    cure: tuple[tuple[str, object], ...] = ()  # further keys
 
     @property
     def name(self) -> str:
         """Of the run's folder."""
         m, b = self.momentum, self.decay
-        return f"K{self.workers}-n{self.minibatches}-m{m:g}-b{b:g}-r{self.rate:g}-s{self.seed}"
+        more = "".join(f"-{value}" for _, value in self.cure)
+        return f"K{self.workers}-n{self.minibatches}-m{m:g}-b{b:g}-r{self.rate:g}-s{self.seed}{more}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -62,6 +65,7 @@ class Point:
             "training.learning_rate": float(f"{self.rate * (1 - self.momentum):.6g}"),
             "training.seed": self.seed,
             "model.seed": 1,
+            **dict(self.cure),
         }
 
 
@@ -171,6 +175,30 @@ def equal(study: Study) -> None:
         print(table(["workers", "μ", "best r", "accuracy, three seeds", "relative to one worker"], rows), flush=True)
 
 
+def cures(study: Study) -> None:
+    """One worker's best rate with momentum and its neighbours, n = 1: three seeds of each cure."""
+    best = study.rate or study.best(Point(1))[0]
+    rates = [rate for rate in study.rates if best / 4 <= rate <= best]
+    five = Point(5)
+    points = {
+        "one worker": Point(1),
+        "five, plain": five,
+        "five, β = 0.9": replace(five, decay=0.9),
+        "five, 1/(1 + staleness)": replace(five, cure=(("algorithm.staleness", "inverse"),)),
+        "five, gap-aware": replace(five, cure=(("algorithm.staleness", "gap-aware"),)),
+        "five, DANA": replace(five, cure=(("algorithm.staleness", "dana"),)),
+        "five, at most 2 updates old": replace(five, cure=(("algorithm.stale_limit", 3),)),
+        "five, a rate that falls to 0": replace(five, cure=(("training.schedule", "linear"),)),
+        "five, a warm-up of 10%": replace(five, cure=(("training.warmup", "10%"),)),
+        "five, DANA, both": replace(
+            five,
+            cure=(("algorithm.staleness", "dana"), ("training.schedule", "linear"), ("training.warmup", "10%")),
+        ),
+    }
+    rows = [[name, *(study.seeds(replace(each, rate=r))[0] for r in rates)] for name, each in points.items()]
+    print(table(["", *(f"r = {rate:g}" for rate in rates)], rows))
+
+
 def _cell(result: tuple[float, float]) -> str:
     return "diverged" if result[1] == float("inf") else f"{result[0]:.1%}"
 
@@ -178,7 +206,7 @@ def _cell(result: tuple[float, float]) -> str:
 def main() -> None:
     """One table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["limits", "grid", "causes", "equal"])
+    parser.add_argument("table", choices=["limits", "grid", "causes", "equal", "cures"])
     parser.add_argument("corpus", nargs="?", default="digits")
     parser.add_argument("out", nargs="?", type=Path)
     parser.add_argument("--rate", type=float, help="r of the table causes; default: one worker's best")
@@ -191,7 +219,7 @@ def main() -> None:
         parser.error("the folder OUT for the runs is missing")
     pairs = (word.split("=", 1) for word in words.set)
     study = Study(words.corpus, words.out, {key: json.loads(value) for key, value in pairs}, words.rate, words.rates)
-    {"grid": grid, "causes": causes, "equal": equal}[words.table](study)
+    {"grid": grid, "causes": causes, "equal": equal, "cures": cures}[words.table](study)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,20 @@ def classical(theta: Array, v: Array, g: Array, scratch: Array, *, eta: float, m
     np.add(theta, v, out=theta)
 
 
+def mdownpour(y: Array, v: Array, g: Array, scratch: Array, *, eta: float, delta: float) -> None:
+    """Momentum DOWNPOUR, τ = 1: `g` is a worker's gradient at y.
+
+    This is Nesterov's momentum in the variable y = x + δv. The model is x: `look_ahead(x, y, v, -delta)`.
+    """
+    # v ← δv − ηg
+    accelerate(v, g, scratch, eta=eta, mu=delta)
+    # y ← y − ηg + δv
+    np.multiply(g, eta, out=scratch)
+    np.subtract(y, scratch, out=y)
+    np.multiply(v, delta, out=scratch)
+    np.add(y, scratch, out=y)
+
+
 def krizhevsky(w: Array, inc: Array, g: Array, scratch: Array, *, eta: float, mu: float, decay: float) -> None:
     """Krizhevsky's rule with decay ω; `g` is the minibatch mean of ∂E/∂w, without l2.
 

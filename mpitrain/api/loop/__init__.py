@@ -1,5 +1,6 @@
 """A training loop of the user's own, on many ranks: `mpitrain.distribute`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from mpitrain.algorithms.interface import Algorithm
 from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.averages import Attracted, Averages
 from mpitrain.api.loop.gradients import Gradients
+from mpitrain.api.loop.increments import Increments
 from mpitrain.api.loop.method import Method, with_their_optimizer
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.ranks import Ranks
@@ -18,6 +20,14 @@ from mpitrain.errors import BadInput, nearest
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.start import DEADLINE
+
+#: What carries out, around a loop, the algorithms of each protocol.
+METHODS: dict[str, Callable[[Transport, FlatModule, Attendance, Algorithm], Method]] = {
+    "synchronous": Gradients,
+    "model-averaging": Averages,
+    "server": Attracted,
+    "peers": Increments,
+}
 
 
 def distribute(
@@ -37,9 +47,9 @@ def distribute(
                 optimizer.zero_grad(); loss(model(inputs), targets).backward(); optimizer.step()
 
     All ranks call this together, with the same arguments; without mpirun it is one rank. `algorithm` is "allreduce",
-    "block-momentum", "easgd" or "easgd-sync", and `options` are the keys of its table [algorithm]; the local step is
-    `optimizer`'s. `out` is the run folder, by default a new one under runs/; `seed` determines the order of samples;
-    `deadline`: seconds without a sign of life after which a rank is named, and the job ends.
+    "block-momentum", "easgd", "easgd-sync" or "sparse-delta", and `options` are the keys of its table [algorithm]; the
+    local step is `optimizer`'s. `out` is the run folder, by default a new one under runs/; `seed` determines the order
+    of samples; `deadline`: seconds without a sign of life after which a rank is named, and the job ends.
 
     Ranks start from rank 0's parameters and buffers, and all hold the same model after the block. Within it the
     parameters are views of one vector, which .to(), .half() and the like must not replace. An exception on one rank
@@ -52,7 +62,8 @@ def distribute(
         record = agreed(
             transport, lambda: RunRecord(transport, config, None if out is None else Path(out)), "the folder"
         )
-        return flat, method_of(config.algorithm, transport, flat, attendance), record
+        algorithm = with_their_optimizer(config.algorithm)
+        return flat, METHODS[algorithm.protocol](transport, flat, attendance, algorithm), record
 
     def prepared() -> tuple[FlatModule, Config]:
         config = resolved(algorithm, options)
@@ -71,15 +82,8 @@ def resolved(name: str, options: dict[str, object]) -> Config:
     kind = ALGORITHMS[name]
     if name not in fitting:
         raise BadInput(f"algorithm = {name!r}: not for a loop of one's own: {kind.loop_instead}")
-    config = resolve({"algorithm": {"name": name, **options}})
+    own = kind.loop_defaults
+    config = resolve({**own, "algorithm": {"name": name, **own.get("algorithm", {}), **options}})
     for key in options.keys() - set(kind.loop_keys):
         raise BadInput(f"algorithm.{key}: not in a loop of one's own, where {name} has {', '.join(kind.loop_keys)}")
     return config
-
-
-def method_of(algorithm: Algorithm, transport: Transport, flat: FlatModule, attendance: Attendance) -> Method:
-    """What carries the algorithm out. Collective."""
-    if algorithm.protocol == "synchronous":
-        return Gradients(transport, flat, attendance, algorithm.bucket_mb)
-    kind = Averages if algorithm.protocol == "model-averaging" else Attracted
-    return kind(transport, flat, attendance, with_their_optimizer(algorithm))

@@ -1,5 +1,6 @@
 """MPI while the user's code runs: a rank in it gives heartbeats, and lets what is under way advance."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from mpitrain.errors import BadInput
@@ -19,7 +20,8 @@ class Attendance:
         if transport.size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise BadInput("MPI: was started without MPI_THREAD_SERIALIZED, which the thread of the heartbeats needs")
         self._transport, self._depth = transport, 0
-        self.busy, self.progress = False, nothing
+        self.busy = False
+        self.progress: Callable[[], object] = nothing
         self._user: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:

@@ -1,7 +1,6 @@
 """Elastic averaging and block momentum around a user's own steps."""
 
-import sys
-
+import msgspec
 import numpy as np
 
 from mpitrain.algorithms.interface import Algorithm
@@ -10,11 +9,20 @@ from mpitrain.algorithms.roles import AveragingRule, WorkerRule
 from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.method import Handed, Method, Roll
 from mpitrain.api.loop.module import FlatModule
-from mpitrain.errors import TrainingFailed
+from mpitrain.api.loop.past import Apply, Past
+from mpitrain.checkpoint.state import Numbers, Vectors, checked
 from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.mpi import Transport
 from mpitrain.protocols.model_averaging import CommonCentre
 from mpitrain.protocols.server.windows import WindowCentre
+from mpitrain.sampling.queue import Natural
+
+
+class SincePast(msgspec.Struct, frozen=True):
+    """A rank's numbers in a save: the steps since the last average, and the learning rate of the last one."""
+
+    since: Natural
+    eta: float
 
 
 class Moving(Method):
@@ -53,11 +61,15 @@ class Averages(Moving):
         super().__init__(transport, flat, attendance)
         theta = flat.vector()
         self.vectors = {"theta": theta, **algorithm.beside(theta)}
-        self.rule = algorithm.averaging(theta, self.vectors, self.ranks, plain)
-        flat.bind(self.rule.local.x)
-        self._centre = CommonCentre(transport, self.rule, self.vectors, self.ranks)
-        self._roll, self._since = Roll(transport), 0
-        attendance.progress = self._centre.progress
+        self._algorithm, self._roll = algorithm, Roll(transport)
+        self._start_from_centre()
+
+    def _start_from_centre(self) -> None:
+        theta = self.vectors["theta"]
+        self.rule = self._algorithm.averaging(theta, self.vectors, self.ranks, plain)
+        self.flat.bind(self.rule.local.x)
+        self._centre, self._since = CommonCentre(self.transport, self.rule, self.vectors, self.ranks), 0
+        self.attendance.progress = self._centre.progress
 
     def before(self, batch: Handed) -> None:
         if self.rule.overlaps and self.rule.due(batch.t):
@@ -86,6 +98,26 @@ class Averages(Moving):
     def model(self) -> Array:
         return self.vectors["theta"]
 
+    def keep(self) -> tuple[Vectors, Numbers]:
+        return {**self.vectors, "x": self.flat.x}, {"since": self._since, "eta": self.eta}
+
+    def take_up(self, past: Past) -> Apply:
+        vectors = {name: past.vector(name, own) for name, own in self.vectors.items()}
+        x, numbers = past.vector("x", self.flat.x), checked(past.numbers.method, SincePast)
+
+        def apply() -> None:
+            for name, vector in vectors.items():
+                np.copyto(self.vectors[name], vector)
+            self.eta = numbers.eta
+            if not past.same:
+                self._start_from_centre()
+                return
+            np.copyto(self.flat.x, x)
+            self.rule.restored()
+            self._since = numbers.since
+
+        return apply
+
     def _start(self, t: int, eta: float) -> None:
         self._roll.start(unfit=not self.flat.finite)
         self._roll.end(t, "the other ranks' next average")
@@ -94,6 +126,8 @@ class Averages(Moving):
 
 class Attracted(Moving):
     """Asynchronous elastic averaging: the centre lies in shares in all ranks' windows, and nobody serves it."""
+
+    in_step = False
 
     def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, algorithm: Algorithm) -> None:
         super().__init__(transport, flat, attendance)
@@ -109,7 +143,7 @@ class Attracted(Moving):
     def before(self, batch: Handed) -> None:
         if batch.t % self._period:
             return
-        self._require_finite()
+        self.require_finite()
         self.rule.begin(self.flat.learning_rate, self.ranks)
         for piece in self._centre.pieces:
             centre = self._read[: piece.stop - piece.start]
@@ -122,13 +156,10 @@ class Attracted(Moving):
         self._centre.settle()
 
     def finish(self, t: int) -> None:
-        self._require_finite()
+        self.require_finite()
         self._centre.complete()
         self._roll.start(leaving=True, count=t)
-        counts = self._roll.end(t, "the end of the loop")
-        if self.transport.rank == 0 and min(counts) < max(counts):
-            took = ", ".join(map(str, counts))
-            print(f"mpitrain: warning: the ranks took {took} batches: one left the loop early", file=sys.stderr)
+        self.warn_of_early_ends(self._roll.end(t, "the end of the loop"))
         self._kept = self.model()
         self.attendance.busy = False
         self._centre.close()
@@ -140,6 +171,19 @@ class Attracted(Moving):
         self._centre.copy(model)
         return model
 
-    def _require_finite(self) -> None:
-        if not self.flat.finite:
-            raise TrainingFailed(f"rank {self.transport.rank}: the parameters are not finite")
+    def settle(self) -> None:
+        self._centre.complete()
+        self.transport.barrier("the other ranks' last moves of the centre")
+
+    def keep(self) -> tuple[Vectors, Numbers]:
+        return {"x": self.flat.x, "centre": self.model()}, {}
+
+    def take_up(self, past: Past) -> Apply:
+        x, centre = past.vector("x", self.flat.x), past.vector("centre", self.flat.x)
+
+        def apply() -> None:
+            np.copyto(self.flat.x, x if past.same else centre)
+            self.rule.restored()
+            self._centre.put(centre)
+
+        return apply

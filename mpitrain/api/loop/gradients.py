@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from mpitrain.algorithms.interface import Algorithm
 from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.method import Handed, Method, Roll
 from mpitrain.api.loop.module import FlatModule
@@ -21,7 +22,7 @@ class Gradients(Method):
     rank has used.
     """
 
-    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, bucket_mb: float) -> None:
+    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, algorithm: Algorithm) -> None:
         super().__init__(transport, flat, attendance)
         flat.bind(flat.vector())
         count = len(flat.parameters)
@@ -29,7 +30,7 @@ class Gradients(Method):
         self._used, gradient = self._sum[:count], torch.from_numpy(self._sum[count:])
         self._views = list(flat.layout.views(gradient).values())
         self._parts = [(slice(part.start + count, part.stop + count), inside) for part, inside in parts(flat.layout)]
-        size = elements(bucket_mb, self._sum)
+        size = elements(algorithm.bucket_mb, self._sum)
         sums = transport.duplicate()  # apart from all else: a rank may leave one out, which the roll finds
         self._buckets = Buckets(size, lambda part: sums.start_sum(self._sum[part]))
         self._roll = Roll(transport)
@@ -55,6 +56,10 @@ class Gradients(Method):
     def finish(self, t: int) -> None:
         self._roll.start(leaving=True, count=self._sums)
         self._require_alike(self._roll.end(t, "the end of the loop"))
+
+    def settle(self) -> None:
+        if self._held:
+            raise BadInput("ranks.save: gradients that were accumulated are in no step yet, and a save has none")
 
     def release(self) -> None:
         for hook in self._hooks:

@@ -1,6 +1,7 @@
 """A loader's batches, shared out: each sample of an epoch comes once over all ranks, and all have as many batches."""
 
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -26,8 +27,8 @@ class Dealt(NamedTuple):
     together: int
 
 
-def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int) -> Iterator[Dealt]:
-    """One epoch of `loader` as the rank number `part` of `parts` sees it.
+def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, handed: int = 0) -> Iterator[Dealt]:
+    """One epoch of `loader` as the rank number `part` of `parts` sees it, after the `handed` batches that it has had.
 
     The samples of a `DataLoader` over a map-style dataset are divided: its batch_size is that of each rank, and where
     it shuffles, the order is drawn from the seed and the epoch, as the trainer's is. Of other iterables, and where the
@@ -41,15 +42,22 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int) 
         or isinstance(loader.dataset, IterableDataset)
         or loader.batch_sampler is None  # it gives single samples
     ):
-        yield from _dealt(loader, part, parts)
+        rest = _dealt(loader, part, parts)
+        with undisturbed():  # what those batches draw, they drew before
+            for _ in islice(rest, handed):
+                pass
+        yield from rest
         return
     if type(loader.sampler) in (RandomSampler, SequentialSampler) and loader.batch_size is not None:
         rounds = list(_rounds(loader, parts, seed, epoch))
     else:
         rounds = list(_of_batches(loader, parts, seed, epoch))
     # A rank for which no sample is left reads the round's first one, which another rank trains on.
+    rounds = rounds[handed:]
     own = [ours[part] or next(filter(None, ours))[:1] for ours in rounds]
-    for ours, batch in zip(rounds, _made_anew(loader, own), strict=True):
+    with undisturbed() if handed else nullcontext():  # its start draws a seed, as it did before
+        batches = iter(_made_anew(loader, own))
+    for ours, batch in zip(rounds, batches, strict=True):
         yield Dealt(batch, len(ours[part]), sum(map(len, ours)))
 
 

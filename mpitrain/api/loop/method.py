@@ -1,5 +1,6 @@
 """What a method of training together does around a user's own steps."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,9 @@ from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers, Fast, Optimizer, OptimizerOptions
 from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.module import FlatModule
-from mpitrain.errors import BadInput, named
+from mpitrain.api.loop.past import Apply, Past
+from mpitrain.checkpoint.state import Numbers, Vectors
+from mpitrain.errors import BadInput, TrainingFailed, named
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
 
@@ -30,6 +33,9 @@ class Method:
 
     All but `before_step` are called with MPI in this rank's own hands. `t` counts batches.
     """
+
+    #: Whether all ranks are always at the same batch.
+    in_step: bool = True
 
     def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance) -> None:
         self.transport, self.flat, self.attendance = transport, flat, attendance
@@ -53,6 +59,31 @@ class Method:
     def model(self) -> Array:
         """The parameters that are evaluated and kept."""
         return self.flat.x
+
+    def require_finite(self) -> None:
+        """Raise TrainingFailed naming this rank, unless its parameters are finite."""
+        if not self.flat.finite:
+            raise TrainingFailed(f"rank {self.transport.rank}: the parameters are not finite")
+
+    def warn_of_early_ends(self, counts: Sequence[int]) -> None:
+        """Say how many batches each rank took, if they differ."""
+        if self.transport.rank == 0 and min(counts) < max(counts):
+            took = ", ".join(map(str, counts))
+            print(f"mpitrain: warning: the ranks took {took} batches: one left the loop early", file=sys.stderr)
+
+    # ---- saves, between two batches
+
+    def settle(self) -> None:
+        """Come to where nothing is under way, so that it can be kept. Collective. Raises BadInput everywhere."""
+
+    def keep(self) -> tuple[Vectors, Numbers]:
+        """This rank's vectors and numbers, until the next batch."""
+        return {"x": self.flat.x}, {}
+
+    def take_up(self, past: Past) -> Apply:
+        """Read them; what sets them, which is collective. Raises BadInput or ValueError naming what does not fit."""
+        x = past.vector("x", self.flat.x)
+        return lambda: np.copyto(self.flat.x, x)
 
 
 class Roll:
@@ -83,9 +114,7 @@ class Roll:
 
     def refuse(self, line: str, whom: Sequence[int]) -> None:
         """Raise BadInput, as every rank does; the first of these is to say it."""
-        error = BadInput(line)
-        error.agreed, error.spoken_here = True, self._transport.position == whom[0]
-        raise error
+        raise BadInput.known(line, spoken_here=self._transport.position == whom[0])
 
 
 class TheirStep(Optimizer):

@@ -47,6 +47,18 @@ class FlatModule:
         """Whether all groups of the optimizer have it."""
         return len({float(group["lr"]) for group in self.optimizer.param_groups}) == 1
 
+    @property
+    def others(self) -> dict[str, torch.Tensor]:
+        """The module's buffers, and the parameters that are not trained, by name."""
+        trained = {id(p) for p in self.parameters}
+        return {name: tensor for name, tensor in self._tensors() if id(tensor) not in trained}
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """The names of the parameters in each group of the optimizer."""
+        names = {id(p): name for name, p in self.module.named_parameters()}
+        return [[names[id(p)] for p in group["params"]] for group in self.optimizer.param_groups]
+
     def vector(self) -> Array:
         """A copy of the parameters as one vector."""
         return np.concatenate([torch_state.numbers(p).ravel() for p in self.parameters])
@@ -61,7 +73,8 @@ class FlatModule:
     @property
     def finite(self) -> bool:
         """Whether the parameters are."""
-        return bool(np.isfinite(np.dot(self.x, self.x)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(np.dot(self.x, self.x)))
 
     def release(self) -> None:
         """Copy each parameter out of the common vector, into memory of its own."""
@@ -74,9 +87,8 @@ class FlatModule:
         told = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self._tensors())
         texts = transport.gather_texts(told, "the models")
         if odd := next((rank for rank, text in enumerate(texts) if text != texts[0]), 0):
-            error = BadInput(f"model: rank {odd} has another one than rank 0: other names, shapes or types")
-            error.agreed, error.spoken_here = True, transport.rank == 0
-            raise error
+            line = f"model: rank {odd} has another one than rank 0: other names, shapes or types"
+            raise BadInput.known(line, spoken_here=transport.rank == 0)
         self.share_buffers(transport)
         vector = self.vector()
         transport.broadcast_array(vector, "rank 0's parameters")
@@ -85,13 +97,20 @@ class FlatModule:
 
     def share_buffers(self, transport: Transport) -> None:
         """Give all ranks rank 0's buffers, and its constants. Collective."""
-        trained = {id(p) for p in self.parameters}
-        for name, tensor in self._tensors():
-            if tensor.numel() and id(tensor) not in trained:
+        for name, tensor in self.others.items():
+            if tensor.numel():
                 array = np.array(torch_state.numbers(tensor), order="C")
                 content = transport.broadcast(array.tobytes(), f"rank 0's {name}")
                 with torch.no_grad():
                     tensor.copy_(torch.from_numpy(np.frombuffer(bytearray(content), array.dtype).reshape(array.shape)))
+
+    def average_statistics(self, transport: Transport) -> None:
+        """Give all ranks the means of their running means and variances, as of batch normalisation. Collective."""
+        for name, tensor in self.others.items():
+            if name.endswith(("running_mean", "running_var")):
+                sums = np.array(torch_state.numbers(tensor), order="C")
+                transport.sum(sums, f"the ranks' {name}")
+                tensor.copy_(torch.from_numpy(sums / transport.size))
 
     def require_bound(self) -> None:
         """Raise BadInput naming a parameter that has got other memory, or needs no gradient any more."""

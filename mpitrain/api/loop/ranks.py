@@ -1,9 +1,10 @@
 """The ranks of a training whose loop is the user's own."""
 
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import astuple, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -16,9 +17,19 @@ from mpitrain.api.loop.loader import shared
 from mpitrain.api.loop.method import Handed, Method
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.record import RunRecord
+from mpitrain.api.loop.saves import Clock, Saves
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
-from mpitrain.mpi import Transport, abort, abort_on_exception, refuse_in_one_line
+from mpitrain.mpi import Transport, abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
 from mpitrain.mpi.agreement import agreed, ending_together
+
+
+@dataclass
+class EpochInHand:
+    """An epoch in hand, and its batches that were handed out."""
+
+    epoch: int
+    handed: int
+
 
 Start = Callable[[Transport, Attendance], tuple[FlatModule, Method, RunRecord]]
 
@@ -37,7 +48,9 @@ class Ranks:
     def __init__(self, start: Start, seed: int, deadline: float) -> None:
         self._start, self._seed, self._deadline = start, seed, deadline
         self.weight = 1
-        self._t = self._epoch = 0
+        self._t = self._epoch = self._had = 0
+        self._share: EpochInHand | None = None
+        self._shows = False
         self._current: Handed | None = None
         self._undo = ExitStack()  # what the block does to the module, the optimizer and the run folder
 
@@ -63,6 +76,7 @@ class Ranks:
             self._undo.enter_context(self._record)
             self._undo.callback(self._flat.optimizer.register_step_pre_hook(self._before_step).remove)
             self._calls = self._transport.duplicate()  # apart: one rank may call what the others do not
+            self._saves = Saves(self._transport, self._record.algorithm, self._flat, self._method)
         except BaseException as error:
             self._fail(error)
             raise
@@ -78,17 +92,59 @@ class Ranks:
         batch_size is that of each rank, and a shuffled order is drawn from the seed and the epoch. Of any other
         iterable, the ranks take one batch each in turn.
         """
-        epoch, self._epoch = self._epoch, self._epoch + 1  # at once: the loop may be left early
-        for batch, samples, together in shared(loader, self.rank, self.size, self._seed, epoch):
+        share = self._share = EpochInHand(self._epoch, self._had)
+        self._epoch, self._had = self._epoch + 1, 0  # at once: the loop may be left early
+        try:
+            for batch, samples, together in shared(loader, self.rank, self.size, self._seed, *astuple(share)):
+                with self._attendance:
+                    self._done()
+                    self._flat.require_bound()
+                    self._current = Handed(self._t, samples, together)
+                    self._method.before(self._current)
+                self.weight, share.handed = int(samples > 0), share.handed + 1
+                yield batch
             with self._attendance:
                 self._done()
-                self._flat.require_bound()
-                self._current = Handed(self._t, samples, together)
-                self._method.before(self._current)
-            self.weight = int(samples > 0)
-            yield batch
+        finally:
+            if self._share is share:
+                self._share = None
+
+    @property
+    def epoch(self) -> int:
+        """The number of epochs that `share` has handed out, or of that which it is in, counting from 0: where
+        `for epoch in range(ranks.epoch, epochs)` begins after a `load`."""
+        return self._epoch if self._share is None else self._share.epoch
+
+    def save(self, path: str | Path) -> None:
+        """Write all that this training needs to go on into the folder `path`, in place of an earlier save; it has its
+        name once it is whole. All ranks call it together: between epochs, or after a batch's `optimizer.step()`.
+
+        It holds each rank's parameters, buffers, optimizer.state_dict() and random states (PyTorch's, NumPy's,
+        Python's), the algorithm's state, and the place in the order of samples. A scheduler and a GradScaler are the
+        user's to keep. Raises BadInput naming what cannot be saved or written.
+        """
         with self._attendance:
+            self._require_own_parameters("ranks.save")
             self._done()
+            share = self._share or EpochInHand(self._epoch, self._had)
+            self._saves.save(Path(path), Clock(self._t, share.epoch, share.handed, self._record.samples))
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a save, with an equal module, optimizer and algorithm. All ranks call it together, outside of an
+        epoch; the next `share` hands out what is left of the epoch in which the save was made.
+
+        On as many ranks, training comes to the same bits as if it had not been interrupted, unless worker processes of
+        the loader draw random numbers within that epoch. On another number, which takes a save between two epochs, all
+        ranks start from the algorithm's model, each with the optimizer's state of the rank of its number modulo theirs.
+        Raises BadInput naming the file and what of it does not fit; then all is as before.
+        """
+        with self._attendance:
+            self._require_own_parameters("ranks.load")
+            if self._share is not None:
+                raise BadInput("ranks.load: within an epoch; load before its first batch")
+            self._done()
+            self._t, self._epoch, self._had, samples = self._saves.load(Path(path))
+            self._record.resume(samples)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -112,9 +168,11 @@ class Ranks:
         x = self._flat.x
         own = x.copy()
         np.copyto(x, model)
+        self._shows = True
         try:
             yield self._flat.module
         finally:
+            self._shows = False
             np.copyto(x, own)
 
     def mean(self, value: float | torch.Tensor) -> float:
@@ -140,6 +198,10 @@ class Ranks:
                     p.grad.zero_()
         self._method.before_step()
 
+    def _require_own_parameters(self, call: str) -> None:
+        if self._shows:
+            raise BadInput(f"{call}: within ranks.model(), where the module has other parameters than this rank's")
+
     def _done(self) -> None:
         """The user is done with the batch in hand."""
         if self._current is not None:
@@ -154,8 +216,8 @@ class Ranks:
     ) -> Literal[False]:
         try:
             self._attendance.close()
-        except Overdue as overdue:
-            error = overdue
+        except (Overdue, TrainingFailed, WireError) as met:  # by the thread that called MPI for the user's code
+            error = met
         if error is not None:
             self._fail(error)
             return False
@@ -170,6 +232,7 @@ class Ranks:
         self._done()
         self._method.finish(self._t)
         np.copyto(self._flat.x, self._method.model())
+        self._flat.average_statistics(self._transport)
         self._flat.share_buffers(self._transport)
         reason = "finished" if self._flat.finite else "diverged"
         agreed(self._transport, lambda: self._record.end(self._flat.x, self._epoch, reason), "the summary")
@@ -190,7 +253,7 @@ class Ranks:
 
             raise SystemExit(ending_together(self._transport, again)) from None
         if self.size > 1:
-            sys.stderr.write(f"rank {self.rank}:\n{''.join(traceback.format_exception(error))}")
+            sys.stderr.write(traceback_of_rank(error))
             abort(1)
 
 

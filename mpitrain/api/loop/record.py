@@ -21,10 +21,12 @@ class RunRecord(ExitStack):
 
     def __init__(self, transport: Transport, config: Config, out: Path | None) -> None:
         super().__init__()
-        self._transport, self._began, self.samples = transport, time.monotonic(), 0
+        self._transport, self._began = transport, time.monotonic()
+        self.samples = self._before = 0
         self._results: Record = {}
+        self.algorithm = name_of(config.algorithm)
         self._told: Record = {
-            "algorithm": name_of(config.algorithm),
+            "algorithm": self.algorithm,
             "ranks": transport.size,
             "workers": transport.size,
         }
@@ -43,6 +45,10 @@ class RunRecord(ExitStack):
         """So many more samples were trained on by all ranks."""
         self.samples += samples
 
+    def resume(self, samples: int) -> None:
+        """So many samples were trained on before."""
+        self.samples = self._before = samples
+
     def write(self, values: Record, step: int, epoch: int) -> None:
         """Record what the user tells."""
         self._results |= values
@@ -57,7 +63,7 @@ class RunRecord(ExitStack):
             told: Record = {
                 **self._told,
                 **place,
-                "samples_per_second": self.samples / max(time.monotonic() - self._began, 1e-9),
+                "samples_per_second": (self.samples - self._before) / max(time.monotonic() - self._began, 1e-9),
                 **self._results,
                 "bytes_sent": traffic.bytes_sent,
                 "bytes_received": traffic.bytes_received,

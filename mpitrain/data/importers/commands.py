@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mpitrain.data.importers import arrays, cifar, kaldi, mnist, picture_folders, text, wav
+from mpitrain.data.importers import arrays, cifar, glyphs, kaldi, mnist, picture_folders, text, wav
 from mpitrain.start import Subparsers
 
 
@@ -14,7 +14,7 @@ def add_parsers(commands: Subparsers) -> None:
     digits.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
     digits.set_defaults(run="mpitrain.data.importers.preparing:digits")
     _add_speech(sources)
-    for importer in (kaldi, wav, cifar, mnist, picture_folders, arrays, text):
+    for importer in (kaldi, wav, cifar, mnist, picture_folders, arrays, text, glyphs):
         importer.add_parser(sources)
     check = commands.add_parser("check", help="verify every shard of a folder")
     check.add_argument("folder", type=Path, metavar="DIR", help="a shard folder")

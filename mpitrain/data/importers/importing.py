@@ -20,8 +20,8 @@ import numpy as np
 from rich.progress import Progress
 
 from mpitrain.console import PLAIN_EVERY, open_console
-from mpitrain.data.check import Figures, figures, row, table_of_parts
-from mpitrain.data.importers.plan import CorpusPlan, Task, digest_extents, portions, require_least
+from mpitrain.data.check import Figures, figures, lines_of_classes, row, table_of_parts
+from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, Task, digest_extents, portions, require_least
 from mpitrain.data.importers.processes import processes, unbroken
 from mpitrain.data.normalising import MOMENTS, STATISTICS, statistics
 from mpitrain.data.reader import ShardFile
@@ -90,7 +90,8 @@ class Importing:
                         f"going on: {len(tasks) - len(missing)} of {len(tasks)} shards are there already"
                     )
                 self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", executor)
-            common, found = self._agreed(lambda: _surveyed(plan, tasks), "the statistics")
+            common, found, broken = self._agreed(lambda: _surveyed(plan, tasks), "the statistics")
+            self._agreed(lambda: self._tell_broken(plan, broken), "the broken files")
             unnamed = [task for task in tasks if not task.final.exists()]
             changes = {**dict.fromkeys(MOMENTS), **common}
             finishing = [partial(set_attributes, task.provisional, changes) for task in unnamed]
@@ -101,9 +102,19 @@ class Importing:
         for part, shards in found.items():
             table.add_row(part, str(len(shards)), *row(shards))
         self.console.print(table)
-        for line in (*plan.notes, f"{plan.attributes['source']}, {time.monotonic() - began:.1f} s"):
+        lines = [line for part, shards in found.items() for line in lines_of_classes(part, shards)]
+        for line in (*lines, *plan.notes, f"{plan.attributes['source']}, {time.monotonic() - began:.1f} s"):
             self.console.print(line, soft_wrap=True, markup=False)
         return 0
+
+    def _tell_broken(self, plan: CorpusPlan, broken: list[str]) -> None:
+        """Print which files cannot be read. Raises BadInput unless they may be left out."""
+        for line in broken if plan.skip_broken or len(broken) > 1 else ():
+            said = "left out" if plan.skip_broken else "broken"
+            self.console.print(f"{said}: {line}", soft_wrap=True, markup=False)
+        if broken and not plan.skip_broken:
+            more = f" (and {len(broken) - 1} more, named above)" if len(broken) > 1 else ""
+            raise BadInput(f"{broken[0]}{more}; --skip-broken leaves such files out")
 
     def _digests(self, files: dict[Path, Version], executor: Executor) -> list[str]:
         """The digests of all portions of the files, each computed by one process of one rank."""
@@ -178,8 +189,9 @@ class Importing:
         return agreed(self.transport, action, what)
 
 
-def _surveyed(plan: CorpusPlan, tasks: list[Task]) -> tuple[dict[str, Value], dict[str, list[Figures]]]:
-    """The attributes that depend on the whole corpus, from those of its shards; and the shards' figures by part."""
+def _surveyed(plan: CorpusPlan, tasks: list[Task]) -> tuple[dict[str, Value], dict[str, list[Figures]], list[str]]:
+    """The attributes that depend on the whole corpus, from those of its shards; the shards' figures by part; and a line
+    for every file of the source that they leave out."""
     source, found = plan.attributes["source"], list[tuple[str, Figures, Attributes]]()
     for task in tasks:
         with ShardFile(task.final if task.final.exists() else task.provisional) as file:
@@ -201,7 +213,7 @@ def _surveyed(plan: CorpusPlan, tasks: list[Task]) -> tuple[dict[str, Value], di
             if known
             else statistics(attributes for part, _, attributes in found if part == "train")
         )
-    return common, by_part
+    return common, by_part, [line for *_, each in found for line in str(each.get(LEFT_OUT, "")).splitlines()]
 
 
 def _submitted(executor: Executor, action: Callable[[], Result]) -> "Future[Result]":

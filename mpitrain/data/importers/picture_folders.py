@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -9,15 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.pictures import load_picture, suffixes
-from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least, shard_lengths
+from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, add_common, require_least, shard_lengths
 from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
-from mpitrain.errors import BadInput, printable
+from mpitrain.errors import BadInput, printable, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers
 
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
+
+NAMED = 5  # files that a note names
+MOST_SAID = 60_000  # bytes, of what a shard keeps of the files that it leaves out
 
 
 class Look(NamedTuple):
@@ -62,15 +66,17 @@ def add_parser(sources: Subparsers) -> None:
     )
     parser.add_argument("--test", type=float, default=0.0, metavar="SHARE", help="the same for test; default: 0")
     parser.add_argument("--seed", type=int, default=1, help="seed of the split and the order; default: 1")
+    parser.add_argument("--skip-broken", action="store_true", help="leave out files that cannot be read, and name them")
     add_common(parser, _planned)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
     require_least(options, size=0, seed=0)
-    return plan(options.source, Look(options.size, options.grey), Split(options.dev, options.test, options.seed))
+    look, split = Look(options.size, options.grey), Split(options.dev, options.test, options.seed)
+    return plan(options.source, look, split, options.skip_broken)
 
 
-def plan(folder: Path, look: Look, split: Split) -> CorpusPlan:
+def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False) -> CorpusPlan:
     """The plan for a folder. Raises BadInput naming an unsuitable file or folder in it."""
     parts, left = _parts(folder)
     names = sorted(parts["train"])
@@ -78,27 +84,44 @@ def plan(folder: Path, look: Look, split: Split) -> CorpusPlan:
         if unknown := sorted(set(classes) - set(names)):
             raise BadInput(f"{folder}: class {unknown[0]} of {part} is not among those of train")
     _hold_out(parts, names, split)
-    shape = load_picture(next(iter(parts["train"][names[0]])), *look).shape
+    shape = _shape(folder, look, [path for name in names for path in parts["train"][name]])
     chunks = {
         part: list(_chunks(folder, classes, names, int(np.prod(shape)), split.seed if part == "train" else None))
         for part, classes in parts.items()
     }
+    kept = [printable("_".join(name.split())) for name in names]
     attributes: dict[str, Value] = {
         "source": f"pictures of {folder.resolve().name}",
         "classes": len(names),
-        NAMES: " ".join(printable("_".join(name.split())) for name in names),
+        NAMES: " ".join(kept),
     }
-    files = "1 file" if left == 1 else f"{left:,} files"
-    notes = (f"left out {files} without the name of a picture, such as .png or .jpg",) if left else ()
+    notes = [f"class {name!r} is called {its}" for name, its in zip(names, kept, strict=True) if name != its]
+    if len(set(kept)) < len(kept):
+        raise BadInput(f"{folder}: two classes would have one name: {notes[0]}, where blanks are not allowed")
+    if left:
+        named = ", ".join(str(path.relative_to(folder)) for path in left[:NAMED])
+        more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
+        notes.append(f"left out {some(len(left), 'file')} without the name of a picture (.png, .jpg, …): {named}{more}")
     make = partial(_shard, folder, look, shape)
-    return CorpusPlan("images", attributes, chunks, partial(_files, folder), make, (look, shape), notes)
+    files = partial(_files, folder)
+    return CorpusPlan("images", attributes, chunks, files, make, (look, shape), tuple(notes), skip_broken=skip_broken)
 
 
-def _parts(folder: Path) -> tuple[dict[str, Classes], int]:
-    """Image files by part and class, and the number of other files."""
+def _shape(folder: Path, look: Look, paths: list[Path]) -> tuple[int, ...]:
+    """Shape of all images: the first that can be read has it, unless they are resized."""
+    if look.size:
+        return look.size, look.size, 1 if look.grey else 3
+    for path in paths:
+        with suppress(BadInput):
+            return tuple(load_picture(path, *look).shape)
+    raise BadInput(f"{folder}: none of its {len(paths):,} training pictures can be read")
+
+
+def _parts(folder: Path) -> tuple[dict[str, Classes], list[Path]]:
+    """Image files by part and class, and the other files."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
-    endings, left = suffixes(), 0
+    endings, left = suffixes(), list[Path]()
     parts: dict[str, Classes] = {}
     if not (folder / "train").is_dir():
         parts["train"], left = _classes(folder, endings)
@@ -115,16 +138,16 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _classes(folder: Path, endings: set[str]) -> tuple[Classes, int]:
-    """The image files of each class, sorted by name, and the number of other files."""
-    classes, left = dict[str, list[Path]](), 0
+def _classes(folder: Path, endings: set[str]) -> tuple[Classes, list[Path]]:
+    """The image files of each class, sorted by name, and the other files."""
+    classes, left = dict[str, list[Path]](), list[Path]()
     for path in folder.iterdir():
         if path.is_file() and path.suffix.lower() in endings:
             raise BadInput(f"{path}: lies outside the folders of the classes")
     for path in _folders(folder):
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
         classes[path.name] = [file for file in files if file.suffix.lower() in endings]
-        left += len(files) - len(classes[path.name])
+        left += [file for file in files if file.suffix.lower() not in endings]
         if not classes[path.name]:
             raise BadInput(f"{path}: holds no pictures")
     if not classes:
@@ -177,13 +200,22 @@ def _files(folder: Path, chunk: PictureChunk) -> Iterator[Path]:
 
 
 def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: PictureChunk) -> dict[str, Array]:
-    images = np.empty((len(chunk.paths), *shape), np.uint8)
-    for image, name in zip(images, chunk.paths, strict=True):
-        pixels = load_picture(folder / name, *look)
+    images, targets, broken = np.empty((len(chunk.paths), *shape), np.uint8), list[int](), list[str]()
+    for name, target in zip(*chunk, strict=True):
+        try:
+            pixels = load_picture(folder / name, *look)
+        except BadInput as error:
+            broken.append(str(error))
+            continue
         if pixels.shape != shape:
-            found, wanted = (f"{width} x {height}" for height, width, _ in (pixels.shape, shape))
+            its, wanted = (f"{width} x {height}" for height, width, _ in (pixels.shape, shape))
             raise BadInput(
-                f"{folder / name}: {found} pixels, but the first picture has {wanted}; --size makes them alike"
+                f"{folder / name}: {its} pixels, but the first picture has {wanted}; --size makes them alike"
             )
-        image[:] = pixels
-    return {"images": images, "targets": np.array(chunk.targets, np.int32)}
+        images[len(targets)] = pixels
+        targets.append(target)
+    if not targets:
+        raise BadInput(f"{broken[0]}; nor can any other picture of a shard be read, of {len(broken)}")
+    left = "\n".join(broken).encode()[:MOST_SAID].decode(errors="ignore")
+    found = {"images": images[: len(targets)], "targets": np.array(targets, np.int32)}
+    return {**found, LEFT_OUT: left} if broken else found

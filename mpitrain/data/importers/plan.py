@@ -27,6 +27,7 @@ from mpitrain.flat import Array
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards per part, unless they would become too small or too large
 PORTION = 1 << 26  # bytes that a process digests at a time
+LEFT_OUT = "left_out"  # attribute of a shard: the files that it lacks because they cannot be read, and why, in lines
 
 Source = TypeVar("Source")  #: the source of a shard
 
@@ -40,7 +41,8 @@ class CorpusPlan(Generic[Source]):
     the reprs of `chunks` and `options`, which are all else that `make` depends on, distinguish a corpus from those of
     other imports. `attributes` holds `source`, and `classes` if known; mean and standard deviation of the training part
     are computed if they are missing. `preparation` describes the features, see `shards`. `notes` are messages for the
-    user.
+    user. `make` may leave out broken files, which it then names under LEFT_OUT; without `skip_broken` they end the
+    import, once all are known.
     """
 
     kind: str
@@ -51,6 +53,7 @@ class CorpusPlan(Generic[Source]):
     options: object = None
     notes: tuple[str, ...] = ()
     preparation: Record = field(default_factory=dict)
+    skip_broken: bool = False
 
     def versions(self) -> dict[Path, Version]:
         """All files of the source, in order, with their versions. Raises BadInput naming one that cannot be read."""
@@ -106,9 +109,9 @@ class Task(Generic[Source]):
         for path, version in self.files.items():
             if versions([path])[path] != version:
                 raise BadInput(f"{path}: has changed while it was being imported; the same command starts over")
-        own: dict[str, Value] = {}
+        own: dict[str, Value] = {name: arrays.pop(name) for name in (LEFT_OUT,) if name in arrays}
         if self.kind != "tokens":
-            own = moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
+            own |= moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
             own["classes"] = int(arrays["targets"].max(initial=0)) + 1
         write_shard(self.provisional, self.kind, arrays, {**own, **self.attributes})
 

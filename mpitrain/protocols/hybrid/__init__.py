@@ -23,6 +23,7 @@ from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import stream
 from mpitrain.training.context import Session
+from mpitrain.training.gradients import clip, square
 from mpitrain.training.loop import Together
 
 
@@ -67,7 +68,8 @@ class HybridStepper(Together):
             options, partition, self.exchange, self.transfers, self.views, self.gradients, self._update
         )
         network.workspace.progress = self._progress
-        self._small = np.zeros(3)
+        self._small = np.zeros(4)
+        self._shared, self._waiting = slice(0, partition.shared), list[str]()  # for the gradient to be clipped
         self.wanted = False
 
     def attend(self) -> None:
@@ -93,13 +95,20 @@ class HybridStepper(Together):
         self.connected.draw(rng, work.count, self.gradient.dtype)
         self.transfers.wait(transfer)
         loss, dy = self.connected.run(activations, targets)
-        self._small[:] = loss, session.stop.flag, wanted
+        clipping = session.learner.clip_norm
+        own = square(self.gradient[self._shared.stop :]) if clipping else 0.0
+        self._small[:] = loss, session.stop.flag, wanted, own
         transfer = self.transfers.start(OTHER, self.transport.start_sum, self._small) if self.parts > 1 else None
         self._batch = work.count
         self._backward(dy)
         session.learner.loader.stage()  # a GPU is still computing
         self.sync.finish(self._update_layer)
         self.transfers.wait(transfer)
+        if clipping:
+            whole = square(self.gradient[self._shared]) + float(self._small[3])
+            clip(self.gradient, clipping, of_whole=whole)
+            self.update(self._waiting, self.learning_rate, work.count, self.settings.bias_scale)
+            self._waiting.clear()
         self.stopping, self.wanted = bool(self._small[1]), bool(self._small[2])
         session.state.index += 1
         return float(self._small[0]) / work.count
@@ -142,4 +151,7 @@ class HybridStepper(Together):
         self._update(self.shared.names[part.start], self._batch)
 
     def _update(self, names: list[str], batch: int) -> None:
-        self.update(names, self.learning_rate, batch, self.settings.bias_scale)
+        if self.session.learner.clip_norm:
+            self._waiting += names
+        else:
+            self.update(names, self.learning_rate, batch, self.settings.bias_scale)

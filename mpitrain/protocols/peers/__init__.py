@@ -1,8 +1,10 @@
 """Peers without a master that exchange single gradient elements (Strom, Interspeech 2015, §2.6).
 
 Per minibatch every rank: applies the messages that have come; computes a gradient; adds it to its residual; takes out
-what exceeds the threshold, sends it to all peers and applies it to its own replica. `synchronous` ranks wait for each
-other's message of every round; since integer steps commute, that alone makes the order of application irrelevant.
+what exceeds the threshold, sends it to all peers and applies it to its own replica. With τ > 1 it is the change of so
+many local steps that goes into the residual; what else a turn may put there stands in `turns`. `synchronous` ranks
+wait for each other's message of every round; since integer steps commute, that alone makes the order of application
+irrelevant.
 
 The first member keeps the records, evaluates, and says when a stage with more ranks begins. All of them come together
 only in a `meeting`: to stop, to save a checkpoint, and at the end.
@@ -13,10 +15,13 @@ other ranks compute their shares of it, and come to the meetings, which are coll
 
 import json
 
+import numpy as np
+
 from mpitrain.algorithms import SparseDelta
 from mpitrain.compression.compressor import warm
 from mpitrain.compression.thresholds import UNIT
 from mpitrain.errors import WireError
+from mpitrain.mpi import Transport
 from mpitrain.protocols.peers.leftovers import take_up
 from mpitrain.protocols.peers.meeting import attend
 from mpitrain.protocols.peers.orders import Asynchronous, Synchronous
@@ -36,7 +41,7 @@ def run(session: Session) -> None:
     if len(session.members) > 1:
         session.counters.unnumbered()
     require_same_network(session)
-    _compile(session)
+    compile_loops(session.transport, SparseDelta.of(session.config.algorithm), session.state.theta.dtype)
     take_up(session)
     session.state.to_device(session.device.to_device)
     if session.follows:
@@ -58,11 +63,10 @@ def require_same_network(session: Session) -> None:
         raise WireError(f"started with another network, unit, codec or bits than the other ranks: {sizes}")
 
 
-def _compile(session: Session) -> None:
+def compile_loops(transport: Transport, options: SparseDelta, dtype: np.dtype) -> None:
     """One rank of each node fills the cache of compiled loops, then the others read it."""
-    transport, options = session.transport, SparseDelta.of(session.config.algorithm)
     for leaders in (True, False):
         if transport.leader is leaders:
             with transport.working():
-                warm(options.codec, options.bits, session.state.theta.dtype)
+                warm(options.codec, options.bits, dtype)
         transport.local_barrier("the compilation")

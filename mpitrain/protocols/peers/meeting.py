@@ -97,12 +97,9 @@ class Meetings:
         exchange = self._exchange
         exchange.tell(exchange.peers, Meeting(exchange.meeting, reason))
         coming = "the end of its minibatch"
-        exchange.until(lambda: exchange.told() and not exchange.outbox.on_their_way(), coming, self._missing)
+        exchange.await_taken(coming, self._missing)
         order_meeting(self._session)
-        barrier = self._peer.transport.start_barrier()
-        exchange.until(lambda: bool(barrier.Test()), coming)
-        exchange.receive()
-        exchange.until(lambda: not exchange.inbox.held, "the last messages to arrive")
+        exchange.settle(coming)
         exchange.meeting += 1
 
     def _missing(self) -> list[int]:

@@ -14,12 +14,12 @@ class Asynchronous(Loop[Turn]):
         self.peer, self.meetings, self.turn = peer, Meetings(peer), peer.rounds.turn(peer.number, 0)
 
     def next_work(self) -> Turn | None:
-        """This rank's next minibatch, once its stage has come; until then, meetings."""
+        """This rank's next turn, once its stage has come; until then, meetings."""
         peer = self.peer
         while not self.stopping:
             peer.exchange.receive()
             reason = self.meetings.reason(done=self.turn is None)
-            if reason is not None:  # nobody waits for more than the minibatch that this rank was in when it was called
+            if reason is not None:  # nobody waits for more than the turn that this rank was in when it was called
                 self.stopping = self.meetings.meet(reason, END if self.turn is None else self.turn.place)
                 if self.stopping:  # nobody takes a report any more
                     return None
@@ -78,38 +78,22 @@ def _await_stage(peer: Peer, meetings: Meetings, turn: Turn) -> None:
 
 
 def _train(peer: Peer, turn: Turn, following: Turn | None) -> None:
-    """A minibatch. With a full window it only adds to the residual, as long as patience lasts."""
+    """A turn. With a full window it only adds to the residual, as long as patience lasts."""
     peer.enter_stage(turn)
-    peer.session.learner.expect([turn.work] if following is None else [turn.work, following.work])
-    outbox = peer.exchange.outbox
-    if outbox.awaited() and peer.patience == 0:
-        await_window(peer)
-    emit = not outbox.awaited()
-    peer.patience = peer.options.patience if emit else peer.patience - 1
-    entries = peer.compute(turn.work, turn.settings, emit)
+    peer.session.learner.expect([work for each in (turn, following) if each is not None for work, _ in each.steps])
+    emit = peer.exchange.may_send()
+    entries = peer.compute(turn.steps, turn.workers, emit)
     if emit:
         peer.send(entries)
 
 
 def _round(peer: Peer, meetings: Meetings, now: PeerRound) -> bool:
-    """A minibatch of every rank that has one; the others send nothing. Whether somebody called for a meeting."""
-    exchange, entries, has_work = peer.exchange, peer.compressor.nothing, peer.number < len(now.works)
-    if has_work:
-        entries = peer.compute(now.works[peer.number], now.settings[peer.number], emit=True)
+    """A turn of every rank that has one; the others send nothing. Whether somebody called for a meeting."""
+    exchange, entries, steps = peer.exchange, peer.compressor.nothing, now.of(peer.number)
+    if steps:
+        entries = peer.compute(steps, now.workers, emit=True)
     exchange.round_requests = meetings.reason() is not None
-    await_window(peer)
-    peer.send(entries, exchange.round_requests, has_work)
-    for member in exchange.peers:
-        exchange.until(
-            lambda: exchange.take_from(member),  # noqa: B023
-            "its message of this round",
-            lambda: [member],  # noqa: B023
-            any_sign=False,
-        )
+    exchange.await_window()
+    peer.send(entries, exchange.round_requests, of_work=bool(steps))
+    exchange.take_round()
     return exchange.round_requests
-
-
-def await_window(peer: Peer) -> None:
-    """Receive until the next message may be sent. Raises Overdue naming the peers that do not take theirs."""
-    outbox = peer.exchange.outbox
-    peer.exchange.until(lambda: not outbox.awaited(), "it to take messages", outbox.awaited, any_sign=False)

@@ -4,16 +4,17 @@ import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
-from mpitrain.compression.compressor import Thresholds
+from mpitrain.compression.compressor import Compressor, Thresholds
 from mpitrain.compression.residual import Entries
 from mpitrain.compression.thresholds import COARSE
 from mpitrain.flat import Array
 from mpitrain.models.model import Consumer, Ready
+from mpitrain.protocols.compressed import largest
 from mpitrain.protocols.messages import Given, Reached, Totals
 from mpitrain.protocols.peers.exchange import DeltaExchange
-from mpitrain.protocols.peers.rounds import Rounds, Turn
+from mpitrain.protocols.peers.rounds import Rounds, Steps, Turn
+from mpitrain.protocols.peers.turns import Turns
 from mpitrain.sampling.queue import Work
-from mpitrain.sampling.stages import Settings
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Trainer, require_finite
 
@@ -32,35 +33,31 @@ class Peer(Trainer):
         self.number = self.members.index(self.transport.rank)
         session.learner.per_sample = False  # the residual takes the mean gradient times the samples, in one pass
         self._gradient = np.empty_like(self.state.theta)
-        self._on_ready: Ready = self._layer_done
-        if session.device.emits_parts:
-            self._on_ready = Consumer(self._gradient, self._part_done)
-        self.rounds = Rounds(self.state.queue, session.schedule, len(self.members))
-        numbers = self.state.local_numbers
-        numbers.setdefault("threshold", options.threshold)
-        device, target = session.device, 0.0 if session.device.phantom else options.target_density
-        self.compressor = Thresholds(
-            *(self.state.local["residual"], numbers, options.bits, options.codec, target, options.clip),
-            *(device.emit, device.host_words),
+        self.rounds = Rounds(self.state.queue, session.schedule, len(self.members), options.tau)
+        self.compressor = _compressor(session, options)
+        on_ready = Consumer(self._gradient, self._part_done) if session.device.emits_parts else self._layer_done
+        self._turns = Turns(
+            *(session, self.compressor, self._gradient, self._gradient_at, on_ready),
+            self._layer_done,
         )
         self.exchange = DeltaExchange(session, self.compressor.wire, at_once=not self.in_step)
         self.save_wanted = False  # at the next meeting, which this rank then calls
         self.report = Totals()
-        self.patience = options.patience  # minibatches that may yet be trained on with a full window
         self._index, self._workers = self.state.index, 0
         self._reported = self._checked = session.clock()
         self._began = self._measured = self._reported
         if self.number == 0:
             self._warn_of_coarse_steps()
 
-    def compute(self, work: Work, settings: Settings, emit: bool) -> Entries:
-        """A minibatch's gradient into the residual; the entries to send, none unless `emit`."""
-        self.compressor.begin(work.count, self._rate(settings), emit)
-        loss = self.session.learner.gradient(self.state.theta, self._gradient, work, self._on_ready)
+    def compute(self, steps: Steps, workers: int, emit: bool) -> Entries:
+        """A turn's minibatches into the residual, in a round of so many workers; the entries to send, none unless
+        `emit`."""
+        return self._turns.entries(steps, workers, emit)
+
+    def _gradient_at(self, x: Array, work: Work, on_ready: Ready) -> None:
+        loss = self.session.learner.gradient(x, self._gradient, work, on_ready)
         require_finite(loss, f"at its minibatch {self.report.minibatches}", self.transport.rank)
-        entries = self.compressor.end(self._gradient)
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
-        return entries
 
     def send(self, entries: Entries, calls: bool = False, of_work: bool = True) -> None:
         """Send the entries of the last minibatch to all; those of a rank without `of_work` are none."""
@@ -124,13 +121,22 @@ class Peer(Trainer):
         sums = {name: getattr(report, name) + n for name, n in more.items()}
         self.report = msgspec.structs.replace(report, threshold=self.compressor.threshold, **sums)
 
-    def _rate(self, settings: Settings) -> float:
-        """The learning rate of sums."""
-        return self.options.rate(self.session.config.training.rate_per, settings.learning_rate, settings.minibatch)
-
     def _warn_of_coarse_steps(self) -> None:
+        if not isinstance(self.compressor, Thresholds):
+            return
         for number, settings in enumerate(self.session.schedule.all):
-            step = self.compressor.step_at(self._rate(settings))
+            step = self.compressor.step_at(self._turns.rate_of_entries(settings, len(self.members)))
             if step < COARSE:
                 line = f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps"
                 self.session.monitor.warn(line)
+
+
+def _compressor(session: Session, options: SparseDelta) -> Compressor:
+    """The largest entries of chunks, or what exceeds a threshold."""
+    residual, numbers, device = session.state.local["residual"], session.state.local_numbers, session.device
+    numbers.setdefault("threshold", options.threshold)
+    if options.top_k:
+        return largest(session, residual, options.top_k, options.chunk, options.bits, options.codec)
+    target = 0.0 if device.phantom else options.target_density
+    how = (options.bits, options.codec, target, options.clip, device.emit, device.host_words)
+    return Thresholds(residual, numbers, *how)

@@ -9,7 +9,6 @@ from typing import Any
 
 from xxhash import xxh3_64
 
-from mpitrain.checkpoint.state import State
 from mpitrain.compression import digest
 from mpitrain.compression.message import CorruptMessage, WireForm
 from mpitrain.compression.residual import Entries
@@ -23,10 +22,12 @@ MODULUS = 1 << 64
 
 
 class Replica:
-    """Counts and weights of `state`, to which messages of `members` are applied; `rank` is this rank."""
+    """Weights and their counts, to which messages of `members` are applied; `rank` is this rank."""
 
-    def __init__(self, state: State, members: list[int], rank: int, wire: WireForm, device: Cpu = CPU) -> None:
-        self._wire, self.rank, self.counts, self.weights = wire, rank, state.beside["counts"], state.theta
+    def __init__(
+        self, weights: Array, counts: Array, members: list[int], rank: int, wire: WireForm, device: Cpu = CPU
+    ) -> None:
+        self.wire, self.rank, self.counts, self.weights = wire, rank, counts, weights
         self.sums, self.sequences = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
         self.applied = 0
         self._apply_words = device.apply_words
@@ -38,7 +39,7 @@ class Replica:
     def write(self, entries: Entries, step: int, threshold: float, calls: bool, out: Array) -> Array:
         """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the entries first."""
         number = self.sequences[self.rank] - 1
-        message = self._wire.encode(entries, self.rank, number, step, threshold, out)
+        message = self.wire.encode(entries, self.rank, number, step, threshold, out)
         TRAILER.pack_into(out, message.size, self.sums[self.rank], calls)
         return out[: message.size + TRAILER.size]
 
@@ -53,7 +54,7 @@ class Replica:
         """
         body = message[: -TRAILER.size] if message.size >= TRAILER.size else message[:0]
         try:
-            header, entries = self._wire.decode(body, sender)
+            header, entries = self.wire.decode(body, sender)
         except CorruptMessage as error:
             raise WireError(f"rank {self.rank}: {error}") from error
         if header.sequence != self.sequences[sender]:

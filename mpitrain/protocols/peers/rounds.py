@@ -10,59 +10,63 @@ from mpitrain.sampling.stages import Schedule, Settings
 
 #: The place of one who has no work left: after every other.
 END = 1 << 62
+#: Minibatches of one rank, with the settings of their stages.
+Steps = list[tuple[Work, Settings]]
 
 
 @dataclass(frozen=True)
 class PeerRound:
-    """One minibatch for each rank that trains at `place`, but for the last round's last ranks; `after` is the next."""
+    """As many minibatches for each rank that trains at `place`, but for the last round; `after` is the next round."""
 
     place: int
     after: int
-    works: list[Work]
-    settings: list[Settings]
+    steps: Steps
     workers: int
+
+    def of(self, number: int) -> Steps:
+        """Those of the rank with this number."""
+        return self.steps[number :: self.workers] if number < self.workers else []
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A rank's minibatch of the round at `place`; it trains in all rounds from `since` to this one."""
+    """A rank's minibatches of the round at `place`; it trains in all rounds from `since` to this one."""
 
     place: int
     after: int
-    work: Work
-    settings: Settings
+    steps: Steps
     workers: int
     since: int
 
 
 class Rounds:
-    """The rounds of a training by `ranks` ranks, from `queue` on, which stays as it is."""
+    """The rounds of `tau` minibatches a rank of a training by `ranks` ranks, from `queue` on, which stays as it is."""
 
-    def __init__(self, queue: Queue, schedule: Schedule, ranks: int) -> None:
-        self._queue, self._schedule, self._ranks = queue, schedule, ranks
+    def __init__(self, queue: Queue, schedule: Schedule, ranks: int, tau: int = 1) -> None:
+        self._queue, self._schedule, self._ranks, self._tau = queue, schedule, ranks, tau
 
     def at(self, place: int) -> PeerRound | None:
         """The round at a place; None after the last."""
         if place >= self._queue.end:
             return None
         workers = self._settings(place).workers or self._ranks
-        works, after = self._queue.take(self._schedule, place, workers)
-        settings, at = [], place
+        works, after = self._queue.take(self._schedule, place, workers * self._tau)
+        steps, at = [], place
         for work in works:
-            settings.append(self._settings(at))
+            steps.append((work, self._settings(at)))
             at += work.count
-        return PeerRound(place, after, works, settings, workers)
+        return PeerRound(place, after, steps, workers)
 
     def turn(self, number: int, place: int, since: int = 0) -> Turn | None:
-        """The next minibatch of the rank with this number, from the round at `place` on; None when there is none.
+        """The next minibatches of the rank with this number, from the round at `place` on; None when there is none.
 
         `since` is that of its turn before.
         """
         while (now := self.at(place)) is not None:
             if number >= now.workers:
                 since = now.after
-            elif number < len(now.works):
-                return Turn(place, now.after, now.works[number], now.settings[number], now.workers, since)
+            elif steps := now.of(number):
+                return Turn(place, now.after, steps, now.workers, since)
             place = now.after
         return None
 
@@ -71,7 +75,8 @@ class Rounds:
         furthest = min(max(places), self._queue.end)
         left, place = self._queue.after(furthest), min(places)
         while place < furthest and (now := self.at(place)) is not None:
-            left.returned += [work for work, reached in zip(now.works, places, strict=False) if reached <= place]
+            behind = [number for number, reached in enumerate(places) if reached <= place]
+            left.returned += [work for number in behind for work, _ in now.of(number)]
             place = now.after
         left.returned.sort(key=lambda work: (work.epoch, work.start))
         return left

@@ -66,7 +66,7 @@ def choose(transport: Transport, wanted: str, direct: bool, shared: int = 0) -> 
 
 
 def _way(session: Session) -> str:
-    """Where nobody computes at the centre, shared memory and one-sided access are the same thing on one node."""
+    """The way to exchange vectors that these ranks and this algorithm allow. Collective."""
     options, transport, nbytes = session.config.algorithm, session.transport, session.state.theta.nbytes
     direct = session.device.direct and not options.sharded
     each = 1 if options.additive else transport.local_size  # Θ, and every worker's gradient
@@ -76,7 +76,7 @@ def _way(session: Session) -> str:
             "algorithm.centre = 'sharded': needs one-sided access, which this MPI does not serve across these nodes, "
             "or more room in /dev/shm"
         )
-    return "one-sided" if how == "shared" and options.additive else how
+    return how
 
 
 def _add(session: Session, how: str) -> Centre:
@@ -89,7 +89,7 @@ def _add(session: Session, how: str) -> Centre:
     queue, first = take_up(session, worker)
     source = Source(queue, session.schedule, options.period, options.samples_of_chunks)
     centre: Centre
-    if how == "one-sided":
+    if how != "messages":  # where nobody computes at the centre, one-sided access on one node is shared memory
         ranks = session.members if options.sharded else [master]
         centre = WindowCentre(transport, ranks, theta.size, theta.dtype, source, number)
         centre.put(theta)

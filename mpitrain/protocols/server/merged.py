@@ -178,6 +178,7 @@ class OwnMerged(Centre):
         period = self._updates.options.period
         self._given = None if self._session.stop.flag else queue.next(settings.minibatch, period, left)
         learning_rate = self._session.state.rate(settings.learning_rate)
+        self._updates.begins(self._session.members[0])
         return Claimed([self._given] if self._given else [], False, learning_rate)
 
     def read(self, piece: slice, out: Array) -> int:
@@ -187,8 +188,8 @@ class OwnMerged(Centre):
     def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
         assert told is not None and self._given is not None
         trained = 0
-        if self._updates.accepts(d, told, 0):
-            self._updates.apply(d, told, 0)
+        if self._updates.accepts(d, told, self._session.members[0]):
+            self._updates.apply(d, told, self._session.members[0])
             trained = told.work.count
             self._session.counters.trained(trained, told.loss)
         self._session.state.queue.give_back(self._given.rest(trained))

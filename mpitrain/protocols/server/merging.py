@@ -1,4 +1,5 @@
-"""A worker of a centre that merges whole gradients: pull Θ_j; take n minibatches, stepping its own θ; push their sum.
+"""A worker of a centre that a master merges into: pull Θ_j; take n minibatches, stepping its own θ; push their sum, or
+what else the algorithm's rule makes of them.
 
 When it computes `until_free`, it says after n minibatches that it is ready, and computes on until the master grants.
 """
@@ -8,7 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from mpitrain.algorithms.optimizers import Descent
 from mpitrain.device.cpu import InPlace
 from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.protocols.messages import Gradient
@@ -25,14 +25,14 @@ class MergingWorker(Loop[Claimed]):
         super().__init__(session)
         self.centre, self.transport = centre, session.transport
         self.options, device = session.config.algorithm, session.device
-        self.theta = np.empty_like(device.to_device(session.state.theta))
+        self.theta = np.zeros_like(device.to_device(session.state.theta))
         self.gradient = np.empty_like(self.theta)
         # Θ and the sum of gradients cross between this worker's memory and the centre's, where those are two.
         apart = type(self.theta) is not type(centre.gradient)
         self._read = device.host_like(self.theta) if apart else self.theta
         self._total = np.empty_like(self.theta) if apart else centre.gradient
         self._outgoing = device.outgoing(self._total, centre.gradient) if apart else InPlace()
-        self._local = Descent(self.options.optimizer(device.fast), self.theta)
+        self.rule = self.options.rounds(self.theta, self._total, device.fast)
 
     def next_work(self) -> Claimed | None:
         """Samples from the master, once Θ includes the last gradient."""
@@ -55,32 +55,28 @@ class MergingWorker(Loop[Claimed]):
     def round(self, claimed: Claimed) -> Gradient:
         """One round of gradients from Θ_j; what their sum, which lies in `centre.gradient`, is over."""
         index, (work,) = self.pull(), claimed.works
-        total, learning_rate, samples, loss = self._total, claimed.learning_rate, 0, 0.0
+        rule, samples, loss = self.rule, 0, 0.0
+        rule.begin()
         minibatches = list(work.minibatches())
         self.session.learner.expect(minibatches)
         for number, minibatch in enumerate(minibatches, start=1):
             last = number == len(minibatches)
-            target = total if number == 1 else self.gradient
-            step, known = partial(self._step, target, total, None if last else learning_rate), last
-            loss += self.session.learner.gradient(self.theta, target, minibatch, step) * minibatch.count
+            target = rule.target(self.gradient, number == 1)
+            step, known = partial(self._step, target, claimed.learning_rate, number == 1, last), last
+            loss += self.session.learner.gradient(rule.local.at, target, minibatch, step) * minibatch.count
+            rule.stepped()
             samples += minibatch.count
             self.transport.heartbeat()
             if last or self.session.stop.flag or self.centre.asked_for(ready=number == self.options.period):
                 break
         if not known:  # the last minibatch was not known to be it
-            self._outgoing.start(slice(0, total.size))
+            rule.end()
+            self._outgoing.start(slice(0, self._total.size))
         return Gradient(index, replace(work, count=samples), number, loss)
 
-    def _step(self, g: Array, total: Array, learning_rate: float | None, part: slice) -> None:
-        """s ← s + g and θ ← θ − ηg on a part whose gradient has just been computed, while it is in cache.
-
-        No own step (without a rate) on the last minibatch before Θ replaces θ.
-        """
-        for b in block_slices(part, block_of(total)) if learning_rate is not None or g is not total else ():
-            if g is not total:
-                s = total[b]
-                np.add(s, g[b], out=s)  # the same object: else CuPy makes a copy first
-            if learning_rate is not None:
-                self._local.step(b, g[b], learning_rate, 0)
-        if learning_rate is None:
+    def _step(self, g: Array, learning_rate: float, first: bool, last: bool, part: slice) -> None:
+        """Take a step on a part whose gradient has just been computed, while it is in cache."""
+        for b in block_slices(part, block_of(g)):
+            self.rule.step(b, g[b], learning_rate, first, last)
+        if last:
             self._outgoing.start(part)

@@ -10,6 +10,7 @@ from mpitrain.errors import WireError
 from mpitrain.protocols.messages import Assignment, Claim, FromWorker, Gradient, Grant, Pulled, Ready
 from mpitrain.protocols.server.master import Master
 from mpitrain.protocols.server.merged import MergingCentre
+from mpitrain.protocols.server.speeds import Speeds
 from mpitrain.protocols.server.updates import Updates
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
@@ -31,6 +32,7 @@ class MergingMaster(Master):
         self.gradients: dict[int, Gradient] = {}  # arrived, not yet merged
         self.claims: set[int] = set()  # workers who want samples
         self.pulling: int | None = None  # in round-robin order: who must have Θ before the next update
+        self.speeds = Speeds(self.options.given_speeds, session.clock, workers)
         self._next = 0  # in round-robin order: whose gradient comes next
 
     def save(self) -> None:
@@ -52,9 +54,10 @@ class MergingMaster(Master):
                 self.ready.append(sender)
             case Gradient() as told:
                 given, work = self.assigned.get(sender), told.work
-                if given is None or (work.epoch, work.start) != (given.epoch, given.start) or work.count > given.count:
+                if given is None or replace(work, count=given.count) != given or not 0 < work.count <= given.count:
                     raise WireError(f"rank {sender} sent a gradient over samples it was not given")
                 self.gradients[sender] = told
+                self.speeds.ended(sender, told.work.count)
             case Pulled():
                 self.pulling = None if self.pulling == sender else self.pulling
             case _:
@@ -121,12 +124,14 @@ class MergingMaster(Master):
             self.finished.add(worker)
             return
         self.assigned[worker] = work
+        self.updates.begins(worker)
+        self.speeds.began(worker)
         if self.in_order:
             self.pulling = worker
 
     def _next_work(self, worker: int, minibatch: int, left: int) -> Work | None:
         """The next samples for a worker: from the queue, of which it has whole chunks to itself if there are any."""
-        queue, most = self.state.queue, self.options.most
+        queue, most = self.state.queue, self.options.steps_of(*self.speeds.of(worker))
         if not self.options.samples_of_chunks:
             return queue.next(minibatch, most, left)
         stock = self.stocks.pop(worker, None) or queue.next_of_group(self.options.samples_of_chunks, left)

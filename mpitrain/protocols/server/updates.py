@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 
+from mpitrain.algorithms.optimizers import Buffers
 from mpitrain.algorithms.roles import Merge
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, block_of, blocks, scratch_for
@@ -23,12 +24,30 @@ class Updates:
         self._previous = np.empty_like(self.state.theta) if session.config.run.gradient_statistics else None
         self._previous_from = -1
         self._scratch = scratch_for(self.state.theta)
+        self._highest = max(each.learning_rate for each in self.schedule.all)
+        self._workers = session.members[session.has_master :]
+        self._of_worker: dict[int, Buffers] = {}  # what the algorithm keeps for each
+
+    def begins(self, worker: int) -> None:
+        """A worker gets samples, to compute a gradient of them at the present Θ."""
+        if (seen := self._kept_for(worker).get("seen")) is not None:
+            np.copyto(seen, self.state.theta)
+
+    def _kept_for(self, worker: int) -> Buffers:
+        if not self._of_worker:  # vectors are now restored, and on the device
+            vectors = self.state.vectors()
+            self._of_worker = {each: self.options.of_worker(vectors, len(self._workers)) for each in self._workers}
+        return self._of_worker.get(worker, {})
 
     def accepts(self, gradient: Array, told: Gradient, worker: int) -> bool:
-        """Whether the gradient is finite. If not, its samples have not been trained on, and go back to the queue.
+        """Whether the gradient is applied. If not, its samples have not been trained on, and go back to the queue.
 
-        Counts and names a worker whose gradient is not; raises TrainingFailed when that persists for one worker.
+        Drops one that is too old. Counts and names a worker whose gradient is not finite; raises TrainingFailed when
+        that persists for one worker.
         """
+        if self.options.too_stale(self.state.index - told.index):
+            self.counters.dropped(told.work.count)
+            return False
         with np.errstate(over="ignore", invalid="ignore"):
             square = float(np.dot(gradient, gradient))  # one pass at memory speed; overflow alone is no verdict
         if np.isfinite(square) or np.isfinite(gradient).all():
@@ -54,8 +73,11 @@ class Updates:
         MOMENTUM(i)): of the stage that the samples merged so far have reached.
         """
         state, now = self.state, self.schedule.at(self.counters.trained_all)
-        stale, vectors = state.index - told.index, state.vectors()
-        at = Merge(state.rate(now.learning_rate), stale, state.index, now.momentum)
+        stale, vectors = state.index - told.index, state.vectors() | self._kept_for(worker)
+        rate = state.rate(now.learning_rate)
+        workers = min(now.workers or len(self._workers), len(self._workers))
+        share = told.work.count / (self.options.period * told.work.minibatch)
+        at = Merge(rate, stale, state.index, now.momentum, self._highest, state.began, workers, share)
         for b in blocks(state.theta.size, block_of(state.theta)):
             parts = {name: vector[b] for name, vector in vectors.items()}
             scratch = self._scratch[: b.stop - b.start]

@@ -11,10 +11,12 @@ from typing import TypeVar
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
-from mpitrain.report.comparison import launching
+from mpitrain.monitoring.records import merits, shown
+from mpitrain.report.benchmarks.known import NAMES, TARGETS, base_of, require_data
+from mpitrain.report.comparison import differences, launching
 from mpitrain.report.comparison import table as tables
-from mpitrain.report.comparison.matrix import Element, matrix
-from mpitrain.report.html import duration, table
+from mpitrain.report.comparison.matrix import Element, by_chance, matrix
+from mpitrain.report.html import duration, join, table
 from mpitrain.report.page import page, section
 from mpitrain.signals import STOPPED
 
@@ -30,7 +32,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("configs", nargs="+", metavar="CONFIG", help="a TOML file, or the name of an algorithm")
     parser.add_argument(
-        "--target-error", required=True, metavar="X,...", help="errors to reach, as fractions: 0.05,0.02"
+        "--target-error",
+        default="",
+        metavar="X,...",
+        help="errors to reach, as fractions: 0.05,0.02; of text bits a byte, otherwise the figure of merit",
+    )
+    parser.add_argument("--on", choices=NAMES, help="a benchmark: its configuration and data; docs/benchmarks.md")
+    parser.add_argument(
+        "--paired", action="store_true", help="also resample differences on the same test samples; --on does"
     )
     parser.add_argument("--workers", default="1", metavar="N,...", help="numbers of workers; default: 1")
     parser.add_argument("--seeds", default="", metavar="N,...", help="seeds; default: that of the configuration")
@@ -71,12 +80,16 @@ def run(options: argparse.Namespace) -> int:
     """
     if int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1) > 1:
         raise BadInput("compare starts the runs itself: start it without mpirun")
-    targets = _numbers("--target-error", options.target_error, float, lambda x: 0 <= x < 1)
     if not 0 < options.deadline < math.inf:
         raise BadInput(f"--deadline: must be positive, not {options.deadline}")
     workers = _numbers("--workers", options.workers, int, lambda n: n >= 1)
     seeds = _numbers("--seeds", options.seeds, int, lambda n: n >= 0) if options.seeds else []
-    elements = matrix(options.configs, workers, seeds, options.set, options.out)
+    if not (options.target_error or options.on):
+        raise BadInput("--target-error: which error is to be reached? Only --on has one of its own")
+    base = base_of(options.on, options.set) if options.on else None
+    elements = matrix(options.configs, workers, seeds, options.set, options.out, base)
+    most = 1.0 if all(element.by_error for element in elements) else math.inf
+    targets = _numbers("--target-error", options.target_error or TARGETS[options.on], float, lambda x: 0 <= x < most)
     if options.baseline and all(element.configuration != options.baseline for element in elements):
         raise BadInput(f"--baseline: {options.baseline} is none of the configurations")
     if options.list:
@@ -87,6 +100,11 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
     launching.require_same(options.out, options.simulate)
     chosen = dict(enumerate(elements)) if options.element is None else {options.element: elements[options.element]}
+    if base and not options.table:
+        for name, config in {each.configuration: each.config for each in elements}.items() if base.optimizer else ():
+            step, rate = config.get("algorithm.optimizer.name", "its own step"), config["training.learning_rate"]
+            print(f"{printable(name)}: trained with {step} at a learning rate of {rate:g}", flush=True)
+        require_data(options.on, options.set)
     if not options.table and _run_all(chosen, len(elements), _starter(options, elements), options.deadline):
         print("mpitrain: stopped by a signal; the same command continues", file=sys.stderr)
         return STOPPED
@@ -116,6 +134,8 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
     relay = launching.Relay()
     # Refuse a folder of another configuration before starting any run.
     states = {number: element.state() for number, element in elements.items()}
+    for line in by_chance([*elements.values()]):
+        print(f"mpitrain: warning: {line}", file=sys.stderr)
     with relay.listening():
         for number, element in elements.items():
             place = f"run {number} of 0 to {count - 1}  {element.shown}"
@@ -137,16 +157,19 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
 def _outcome(element: Element) -> str:
     run = element.read()
     results = run.results if run else {}
-    error, seconds = results.get("test_error"), results.get("seconds")
+    seconds = results.get("seconds")
     took = duration(seconds if isinstance(seconds, float) else 0.0)
     virtual = " (virtual)" if results.get("simulated") else ""
-    return took + virtual + ("" if error is None else f", test error {error:.2%}")
+    test = next((f", {name} {value}" for name, value in merits(results) if name.startswith("test")), "")
+    return took + virtual + test
 
 
 def _write_table(elements: list[Element], targets: list[float], options: argparse.Namespace) -> None:
     found = tables.rows(elements, targets, options.test_set, options.baseline)
     states = {element.shown: element.state() for element in elements}
-    text, note = tables.markdown(found), _note(states, options)
+    text, note = tables.markdown(*tables.cells(found)), _note(states, options, found[0].merit)
+    note += "".join(f" {line}." for line in by_chance(elements))
+    pairs = _pairs(found, options)
     title = "Comparison of " + ", ".join(dict.fromkeys(element.configuration for element in elements))
     runs = [run for element in elements if (run := element.read())]
     told = {
@@ -156,12 +179,19 @@ def _write_table(elements: list[Element], targets: list[float], options: argpars
         "baseline": options.baseline,
         "runs": states,
         "rows": tables.values(found),
+        "differences": differences.values(pairs),
     }
+    body = section("Comparison", table(note, *tables.cells(found), "results"))
+    if pairs:
+        about = differences.note(found, options.test_set)
+        text += f"\n{note}\n\n{tables.markdown(*differences.cells(pairs))}"
+        body = join([body, section("Differences", table(about, *differences.cells(pairs), "results"))])
+        note = about
     written = {
         "compare.md": f"{text}\n{note}\n",
         "compare.csv": tables.comma_separated(found),
         "compare.json": json.dumps(told, indent=2) + "\n",
-        "report.html": page(runs, title, section("Comparison", table(note, *tables.cells(found), "results"))),
+        "report.html": page(runs, title, body),
     }
     for name, content in written.items():
         write_whole(options.out / name, content)
@@ -169,10 +199,18 @@ def _write_table(elements: list[Element], targets: list[float], options: argpars
     print(*(printable(str(options.out / name)) for name in written), sep="\n")
 
 
-def _note(states: dict[str, str], options: argparse.Namespace) -> str:
+def _pairs(found: list[tables.Row], options: argparse.Namespace) -> list[differences.Pair]:
+    """The differences of the rows, if they are asked for."""
+    if not (options.paired or options.on):
+        return []
+    differences.evaluate([run.folder for row in found for run in row.runs], options.deadline)
+    return differences.differences(found, options.test_set, options.baseline)
+
+
+def _note(states: dict[str, str], options: argparse.Namespace, merit: str) -> str:
     """A note on the meaning of the table's numbers, and on missing runs."""
     base = f"{options.baseline} with its fewest workers" if options.baseline else "the configuration's fewest workers"
-    note = f"Time: of training, until the {options.test_set} error was first that low. Speed-up: over {base}; "
+    note = f"Time: of training, until the {options.test_set} {shown(merit)} was first that low. Speed-up: over {base}; "
     note += "efficiency: that by the ratio of workers. Mean ± standard deviation over the seeds."
     note += f" All times are virtual: simulated on {printable(options.simulate)}." if options.simulate else ""
     left = [f"{name} ({state})" for name, state in states.items() if state != "finished"]

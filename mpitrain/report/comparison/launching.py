@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from mpitrain.api.clusters import find
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, last_words, naming
 from mpitrain.report.comparison.matrix import Element
 from mpitrain.signals import NUMBERS
 
@@ -67,7 +67,7 @@ def require_room(elements: list[Element], cluster: str) -> None:
     except subprocess.TimeoutExpired:
         raise BadInput(f"--simulate {cluster}: not read within {DEADLINE:.0f} s") from None
     if told.returncode:
-        raise BadInput(f"--simulate: {_last_words(told.stderr) or f'exit status {told.returncode}'}")
+        raise BadInput(f"--simulate: {last_words(told.stderr) or f'exit status {told.returncode}'}")
 
 
 def require_same(out: Path, cluster: str) -> None:
@@ -106,7 +106,7 @@ def run(element: Element, words: list[str], deadline: float, relay: "Relay") -> 
     if status is None:
         return f"no end within {deadline:.0f} s"
     if status:
-        return _last_words(element.log.read_bytes()[began:]) or f"exit status {status}"
+        return last_words(element.log.read_bytes()[began:]) or f"exit status {status}"
     left = element.read()
     ranks = left.results.get("ranks") if left else None
     if ranks != element.ranks:
@@ -162,13 +162,6 @@ class Relay:
     def _pass_on(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGUSR1)
-
-
-def _last_words(output: bytes) -> str:
-    """The program's message on why it ended, or else the last line of its output."""
-    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
-    own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
-    return (own or lines or [""])[-1][:300]
 
 
 def _open_mpi(program: str) -> bool:

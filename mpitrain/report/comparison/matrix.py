@@ -1,17 +1,21 @@
 """The runs of a comparison: every configuration with every number of workers and every seed."""
 
+import json
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.algorithms import ALGORITHMS
-from mpitrain.config import Config, load, to_toml
+from mpitrain.algorithms import ALGORITHMS, maker_of
+from mpitrain.config import Config, load, read_toml, set_key, to_toml
 from mpitrain.errors import BadInput, nearest, printable
 from mpitrain.files import Record
+from mpitrain.report.benchmarks.known import Base
 from mpitrain.report.runs import StoredRun, flat, read_run
 
 #: Some ranks wait for an evaluation, others do not, and on few cores it slows down what the others do.
 EVALUATION = "run.evaluate_late=true"
+FAIR = ("training.minibatch", "training.learning_rate")  # in which rows are to differ only if somebody wants it
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,17 @@ class Element:
     words: tuple[str, ...]
     config: Record  # the resolved configuration, "training.epochs" → value
     out: Path
+    left: tuple[str, ...] = ()  # of the keys in FAIR, those that nobody set: they are the algorithm's defaults
 
     @property
     def name(self) -> str:
         """The name of the run folder."""
         return f"{self.configuration}-w{self.workers}-s{self.seed}"
+
+    @property
+    def by_error(self) -> bool:
+        """Whether its figure of merit is sure to be the share of wrong classes."""
+        return not any(self.config.get(key) for key in ("data.window", "data.import", "model.metric"))
 
     @property
     def shown(self) -> str:
@@ -67,17 +77,24 @@ class Element:
         return "finished" if run.finished and run.results.get("ranks") == self.ranks else "unfinished"
 
 
-def matrix(names: list[str], workers: list[int], seeds: list[int], settings: list[str], out: Path) -> list[Element]:
+def matrix(
+    names: list[str],
+    workers: list[int],
+    seeds: list[int],
+    settings: list[str],
+    out: Path,
+    base: Base | None = None,
+) -> list[Element]:
     """All elements in the order of `names`, workers, seeds. Raises BadInput naming what cannot be run.
 
-    A name is a TOML file or an algorithm. An algorithm for a single rank appears once, with one worker. Without
-    `seeds`, the seed of each configuration is used.
+    A name is a TOML file or an algorithm, changing the configuration `base` of a benchmark if there is one. An
+    algorithm for a single rank appears once, with one worker. Without `seeds`, the seed of each configuration is used.
     """
     found: list[Element] = []
     for name in names:
-        label, path, own = _source(name)
+        label, path, own = _source(name) if base is None else _changing(base, name, settings)
         overrides = [EVALUATION, *own, *settings]
-        config = load(path, overrides)
+        config, left = load(path, overrides), _left(path, overrides)
         if any(element.configuration == label for element in found):
             raise BadInput(f"{name}: a second configuration named {label}")
         for count, ranks in _sizes(config, workers):
@@ -85,8 +102,30 @@ def matrix(names: list[str], workers: list[int], seeds: list[int], settings: lis
                 seeded = [*overrides, f"training.seed={seed}"]
                 words = [*([str(path)] if path else []), *(word for one in seeded for word in ("--set", one))]
                 resolved = _resolved(load(path, seeded))
-                found.append(Element(label, count, ranks, seed, tuple(words), resolved, out))
+                found.append(Element(label, count, ranks, seed, tuple(words), resolved, out, left))
     return found
+
+
+def _left(path: Path | None, overrides: list[str]) -> tuple[str, ...]:
+    """The keys in FAIR that neither the file nor an override sets, nor a preset of the algorithm that they choose."""
+    table = read_toml(path) if path else {}
+    for override in overrides:
+        set_key(table, override)
+    said = flat(table)
+    recipe = ALGORITHMS[str(said.get("algorithm.name", "asgd"))].recipes.get(str(said.get("algorithm.preset")), {})
+    return tuple(key for key in FAIR if key not in {**said, **flat({**recipe})})
+
+
+def by_chance(elements: list[Element]) -> Iterator[str]:
+    """Say in which of the keys in FAIR configurations differ though nobody set it for some of them."""
+    for key in FAIR:
+        left = dict.fromkeys(each.configuration for each in elements if key in each.left)
+        if left and len({each.config[key] for each in elements}) > 1:
+            told = ", ".join(
+                {each.configuration: f"{each.configuration} {each.config[key]}" for each in elements}.values()
+            )
+            why = f"nobody set it for {printable(', '.join(left))}"
+            yield f"{key} differs between rows, and {why}: {printable(told)}; --set {key}=… sets it for all"
 
 
 def _source(name: str) -> tuple[str, Path | None, list[str]]:
@@ -97,6 +136,27 @@ def _source(name: str) -> tuple[str, Path | None, list[str]]:
     if name in ALGORITHMS:
         return name, None, [f"algorithm.name={name}"]
     raise BadInput(f"{name}: neither a TOML file nor an algorithm{nearest(name, list(ALGORITHMS))}")
+
+
+def _changing(base: Base, name: str, settings: list[str]) -> tuple[str, Path, list[str]]:
+    """The same of a benchmark's configuration as the name changes it. The benchmark's optimizer comes with it where
+    the algorithm takes one, and no other is named."""
+    label, path, own = _source(name)
+    changes = [] if path is None else [f"{key}={_as_toml(value)}" for key, value in flat(read_toml(path)).items()]
+    own = [*base.settings, *own, *changes]
+    algorithm = load(base.path, [*own, *settings]).algorithm
+    if algorithm.any_optimizer and maker_of(algorithm).partition(" ")[2] in ("", base.optimizer) and base.optimizer:
+        own = [f"algorithm.optimizer.name={base.optimizer}", f"training.learning_rate={base.rate}", *own]
+    return label, base.path, own
+
+
+def _as_toml(value: object) -> str:
+    """A value in one line of TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_as_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_as_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _sizes(config: Config, workers: list[int]) -> list[tuple[int, int]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record
-from mpitrain.report.comparison.matrix import Element
+from mpitrain.monitoring.records import merit_of, shown
+from mpitrain.report.comparison.matrix import FAIR, Element
 from mpitrain.report.html import duration
 from mpitrain.report.records import finite
 from mpitrain.report.runs import StoredRun
@@ -67,6 +68,8 @@ class Row:
     runs: list[StoredRun]  # the finished ones
     error: Spread
     speed: Spread
+    merit: str
+    config: Record  # of its first seed
     reached: dict[float, TimesToTarget] = field(default_factory=dict)
 
     def mean_by_all(self, target: float) -> float | None:
@@ -78,7 +81,8 @@ class Row:
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
     """Rows in the order of the elements. Speed-ups are relative to the fewest workers of the baseline, or else of the
     row's own configuration. Raises BadInput naming a test set or baseline that does not exist."""
-    key = f"{test_set.replace('-', '_')}_error"
+    merit = _merit([run.results for element in elements if (run := element.read())])
+    key = f"{test_set.replace('-', '_')}_{merit}"
     found = []
     for configuration, workers in dict.fromkeys((element.configuration, element.workers) for element in elements):
         own = [element for element in elements if (element.configuration, element.workers) == (configuration, workers)]
@@ -87,7 +91,17 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
             if key not in run.results:
                 raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
         error, speed = (Spread([finite(run.results, each) for run in runs]) for each in (key, "samples_per_second"))
-        row = Row(configuration, workers, own[0].ranks, [element.seed for element in own], runs, error, speed)
+        row = Row(
+            configuration,
+            workers,
+            own[0].ranks,
+            [element.seed for element in own],
+            runs,
+            error,
+            speed,
+            merit,
+            own[0].config,
+        )
         for target in targets:
             seconds = [time_to(run.events("evaluate"), key, target) for run in runs]
             row.reached[target] = TimesToTarget(seconds, Spread(seconds))
@@ -102,25 +116,39 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
     return found
 
 
+def _merit(results: list[Record]) -> str:
+    """The figure of merit of all runs. Raises BadInput if they have several."""
+    merits = sorted({merit_of(each) for each in results}) or ["error"]
+    if len(merits) > 1:
+        raise BadInput(f"compare: the runs are measured by different figures of merit: {', '.join(merits)}")
+    return merits[0]
+
+
+def _figure(merit: str, value: float) -> str:
+    return f"{value:.2%}" if merit == "error" else f"{value:.4f}"
+
+
 def cells(found: list[Row]) -> tuple[list[str], list[list[str]]]:
     """The header and the lines of the table as text."""
-    header = ["configuration", "workers", "ranks", "runs"]
+    header = ["configuration", "workers", "ranks", "minibatch", "rate", "runs"]
     for target in found[0].reached:
-        header += [f"time to {100 * target:.4g}%", "speed-up (efficiency)"]
-    return [*header, "samples/s", "final error"], [_line(row) for row in found]
+        reached = f"{100 * target:.4g}%" if found[0].merit == "error" else f"{target:.4g}"
+        header += [f"time to {reached}", "speed-up (efficiency)"]
+    return [*header, "samples/s", f"final {shown(found[0].merit)}"], [_line(row) for row in found]
 
 
 def _line(row: Row) -> list[str]:
     runs = f"{len(row.runs)}" if len(row.runs) == len(row.seeds) else f"{len(row.runs)} of {len(row.seeds)}"
-    line = [printable(row.configuration), str(row.workers), str(row.ranks), runs]
+    settings = [f"{row.config.get(key, '–')}" for key in FAIR]
+    line = [printable(row.configuration), str(row.workers), str(row.ranks), *settings, runs]
     for reached in row.reached.values():
         line.append(_time(reached, len(row.seeds)))
         faster, share = reached.speed_up, reached.efficiency
         line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
     speed, error = row.speed.mean, row.error
     line.append("–" if speed is None else f"{speed:,.0f}")
-    spread = f" ± {error.std:.2%}" if len(error.values) > 1 else ""
-    line.append("–" if error.mean is None else f"{error.mean:.2%}{spread}")
+    spread = f" ± {_figure(row.merit, error.std)}" if len(error.values) > 1 else ""
+    line.append("–" if error.mean is None else f"{_figure(row.merit, error.mean)}{spread}")
     return line
 
 
@@ -132,9 +160,8 @@ def _time(reached: TimesToTarget, seeds: int) -> str:
     return text if len(times.values) == seeds else f"{text}, {len(times.values)} of {seeds}"
 
 
-def markdown(found: list[Row]) -> str:
-    """The table in Markdown, with aligned columns."""
-    header, lines = cells(found)
+def markdown(header: list[str], lines: list[list[str]]) -> str:
+    """A table in Markdown, with aligned columns."""
     lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     every = [header, ["-" * width for width in widths], *lines]
@@ -165,6 +192,8 @@ def _numbers(row: Row) -> Record:
         "ranks": row.ranks,
         "seeds": row.seeds,
         "finished": len(row.runs),
+        "merit": row.merit,
+        **{key.partition(".")[2]: row.config.get(key) for key in FAIR},
         "final_errors": row.error.values,
         "final_error_mean": row.error.mean,
         "final_error_deviation": row.error.std,

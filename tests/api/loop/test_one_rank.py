@@ -17,7 +17,7 @@ import mpitrain  # noqa: E402
 from mpitrain.__main__ import main  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
 
-ALGORITHMS = ["allreduce", "block-momentum", "easgd", "easgd-sync"]
+ALGORITHMS = ["allreduce", "block-momentum", "easgd", "easgd-sync", "sparse-delta"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,8 @@ def sgd(model: nn.Module, **options: float) -> torch.optim.SGD:
         ("easgd", {"tua": 3}, "unknown key algorithm.tua; the nearest known is algorithm.tau"),
         ("easgd", {"alpha": 0.1, "rho": 1.0}, "algorithm.alpha, algorithm.beta, algorithm.rho: give one of them"),
         ("easgd", {"order": "round-robin"}, "algorithm.order: not in a loop of one's own"),
+        ("sparse-delta", {"preset": "strom2015"}, "algorithm.preset: not in a loop of one's own"),
+        ("sparse-delta", {"threshold": 1e-9}, r"algorithm.threshold: .* is 0\.0669 units"),
         ("allreduce", {"momentum": 0.5}, "algorithm.momentum: not in a loop of one's own"),
         ("block-momentum", {"buffers": "averaged"}, "algorithm.buffers = 'averaged': the optimizer is yours"),
     ],
@@ -202,7 +204,7 @@ def test_a_skipped_step_keeps_the_clock(algorithm: str) -> None:
     """A GradScaler that finds an infinite gradient leaves out the step; the exchange takes effect all the same."""
     model = nn.Linear(4, 2)
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=4.0)
-    keys = {} if algorithm == "allreduce" else {"tau": 2}
+    keys = {} if algorithm in ("allreduce", "sparse-delta") else {"tau": 2}
     with mpitrain.distribute(model, optimizer, algorithm, **keys) as ranks:
         for t, inputs in enumerate(ranks.share([torch.randn(3, 4) for _ in range(6)])):
             optimizer.zero_grad()

@@ -17,14 +17,26 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("break", "block-momentum", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
         ("more batches", "allreduce", "mpitrain: rank 0 left the loop after 6 batches, and rank 1 did not"),
         ("no backward", "allreduce", "mpitrain: rank 1 called backward less often than the others"),
+        ("break", "sparse-delta", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
+        ("nan", "sparse-delta", "mpitrain: rank 1: the parameters are not finite"),
+        ("stopped", "sparse-delta", r"mpitrain: rank \d: waited 2 s for rank 1"),
+        ("exception", "sparse-delta", "rank 1: KeyError: 'mine'"),
         ("nan", "easgd-sync", r"mpitrain: rank 1: the parameters are not finite after \d+ batches"),
         ("nan", "allreduce", r"mpitrain: the parameters are not finite after \d+ batches"),
         ("another model", "allreduce", "mpitrain: model: rank 1 has another one than rank 0"),
-        ("exception", "easgd", "KeyError: 'mine'"),
-        ("exit", "block-momentum", "SystemExit: 3"),
+        ("exception", "easgd", "rank 1: KeyError: 'mine'"),
+        ("exit", "block-momentum", "rank 1: SystemExit: 3"),
         ("moved", "easgd", "mpitrain: model: 0.weight has got other memory within the block"),
         ("stopped", "allreduce", r"mpitrain: rank \d: waited 2 s for rank 1"),
         ("mean", "easgd-sync", "mpitrain: rank 1: waited 4 s for ranks.mean"),
+        ("save", "easgd", r"mpitrain: rank \d: waited 4 s for (ranks\.save, which all ranks call|the end of the loop)"),
+        ("save", "allreduce", r"mpitrain: rank \d: waited 4 s for (ranks\.save, which|the other ranks' gradients)"),
+        ("save apart", "easgd", r"mpitrain: rank 1 called ranks.save\('rank-1'\), rank 0 ranks.save\('rank-0'\)"),
+        (
+            "load",
+            "allreduce",
+            r"mpitrain: rank 1 called ranks.load\('together'\), rank 0 ranks.save\('together'\) after",
+        ),
     ],
 )
 def test_a_fault_on_one_rank(launch: Callable[..., Any], case: str, algorithm: str, line: str) -> None:
@@ -35,7 +47,7 @@ def test_a_fault_on_one_rank(launch: Callable[..., Any], case: str, algorithm: s
 
 def test_minutes_of_silence_are_none(launch: Callable[..., Any]) -> None:
     """A rank that computes for longer than the deadline gives heartbeats; all hold one model at the end."""
-    algorithms = ["allreduce", "block-momentum", "easgd", "easgd-sync"]
+    algorithms = ["allreduce", "block-momentum", "easgd", "easgd-sync", "sparse-delta"]
     ended = launch(3, "silence", *algorithms, program=(PROGRAM,), deadline=120)
     assert ended.status == 0, ended.err
     told = dict(line.split(": ") for line in ended.out.splitlines() if ", rank" in line)

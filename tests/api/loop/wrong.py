@@ -50,13 +50,22 @@ def meet(k: int, ranks: Any) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         case "mean":
             ranks.mean(1.0)
+        case "save":
+            ranks.save("alone")
 
 
-deadline = 2.0 if case in ("silence", "stopped", "mean") else 60.0
+deadline = 2.0 if case in ("silence", "stopped", "mean", "save") else 60.0
 for algorithm in algorithms:
-    keys = {} if algorithm == "allreduce" else {"tau": 3}
+    keys = {"allreduce": {}, "sparse-delta": {"synchronous": case == "break"}}.get(algorithm, {"tau": 3})
     with mpitrain.distribute(model, optimizer, algorithm, deadline=deadline, **keys) as ranks:
         data = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
+        match case:
+            case "load" if here:
+                ranks.load("together")
+            case "save apart":
+                ranks.save(f"rank-{ranks.rank}")
+            case "load":
+                ranks.save("together")
         for _ in range(2):
             for k, (x, y) in enumerate(ranks.share(generated() if case == "more batches" else data)):
                 meet(k, ranks)

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from mpitrain.algorithms import SparseDelta
 from mpitrain.compression.thresholds import UNIT, round_threshold
-from mpitrain.errors import TrainingFailed
+from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.protocols.peers import peer
+from mpitrain.protocols.peers.rounds import Rounds
 
 
 def trained(session_of, *settings: str):
@@ -99,3 +102,87 @@ def test_coarse_steps_are_warned_of_once_a_stage(session_of) -> None:
     session.monitor.progress.line = lines.append
     PROTOCOLS["peers"](session)
     assert len(lines) == 1 and "stage 1" in lines[0] and "2^-26" in lines[0]
+
+
+STEPS = ("training.minibatch=4", "training.epochs=3", "training.learning_rate=0.0625", "algorithm.threshold=0.5")
+
+
+def targets_of(session) -> np.ndarray:
+    """What each minibatch of 4 pulls the weights to."""
+    return np.array(session.learner.corpus.gathered).reshape(-1, 4).mean(axis=1) / 100
+
+
+def test_three_local_steps(session_of) -> None:
+    """x from w by SGD; r ← βr + (w − x)/η, what exceeds τ leaves it; w ∓ ητ. η = 2⁻⁶ of sums, 48 minibatches."""
+    session = trained(session_of, *STEPS, "algorithm.tau=3", "algorithm.error_decay=0.75")
+    weights, residual, tau, eta = np.ones(5), np.zeros(5), 0.5, 0.0625 / 4
+    for three in targets_of(session).reshape(-1, 3):
+        x = weights.copy()
+        for target in three:
+            x -= eta * 4 * (x - target)
+        residual = 0.75 * residual + (weights - x) / eta
+        message = np.sign(residual) * (np.abs(residual) > tau)
+        residual -= tau * message
+        weights -= eta * tau * message
+    np.testing.assert_allclose(session.state.theta, weights, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(session.state.local["residual"], residual, rtol=0, atol=1e-10)
+    assert np.abs(1 - weights).min() > 0.1
+
+
+def test_one_local_step_is_a_gradient(session_of, monkeypatch) -> None:
+    """τ = 1 by way of local steps: (w − x)/η is the sum of gradients, to rounding."""
+    plain = trained(session_of, *STEPS)
+    monkeypatch.setattr(peer, "Rounds", lambda queue, schedule, ranks, tau: Rounds(queue, schedule, ranks))
+    stepped = trained(session_of, *STEPS, "algorithm.tau=2")
+    np.testing.assert_allclose(stepped.state.theta, plain.state.theta, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(stepped.state.local["residual"], plain.state.local["residual"], rtol=0, atol=1e-9)
+
+
+def test_momentum_of_what_is_not_sent(session_of) -> None:
+    """u ← μu + g; r ← r + u; where r exceeds τ it is sent, and u is 0 (Lin et al. 2018). Exact in float64."""
+    session = trained(session_of, *STEPS, "algorithm.momentum=0.5")
+    weights, residual, u, tau, eta = np.ones(5), np.zeros(5), np.zeros(5), 0.5, 0.0625 / 4
+    for target in targets_of(session):
+        u = 0.5 * u + 4 * (weights - target)
+        residual += u
+        message = np.sign(residual) * (np.abs(residual) > tau)
+        residual -= tau * message
+        u[message != 0] = 0
+        weights -= eta * tau * message
+    assert np.array_equal(session.state.theta, weights)
+    assert np.array_equal(session.state.local["residual"], residual)
+    assert np.array_equal(session.state.local["velocity"], u)
+
+
+def test_the_largest_of_a_chunk(session_of) -> None:
+    """One of the five elements a turn, unquantised: what is sent and what remains is everything."""
+    session = trained(session_of, *STEPS, "algorithm.top_k=1", "algorithm.chunk=5", "algorithm.bits=32")
+    weights, residual, eta = np.ones(5), np.zeros(5), 0.0625 / 4
+    for target in targets_of(session):
+        residual += 4 * (weights - target)
+        place = np.argpartition(np.abs(residual), -1)[-1]
+        sent = np.rint(eta * residual[place] / UNIT) * UNIT / eta
+        residual[place] -= sent
+        weights[place] -= eta * sent
+    np.testing.assert_allclose(session.state.theta, weights, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(session.state.local["residual"], residual, rtol=0, atol=1e-9)
+
+
+def test_the_density_falls_to_its_target(session_of) -> None:
+    """From a quarter, geometrically: half-way it is √(0.25 · 0.01) = 0.05."""
+    options = SparseDelta(target_density=0.01, density_warmup=4.0)
+    assert [options.density_at(epoch) for epoch in (0, 2, 4, 9)] == pytest.approx([0.25, 0.05, 0.01, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("key", "others"),
+    [
+        ("momentum", {"tau": 2, "momentum": 0.5}),
+        ("target_density", {"top_k": 1, "target_density": 0.1}),
+        ("clip", {"top_k": 1, "clip": 2.0}),
+        ("density_warmup", {"density_warmup": 1.0}),
+    ],
+)
+def test_keys_that_do_not_go_together(key: str, others: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match=f"algorithm.{key}: "):
+        SparseDelta(**others).check()

@@ -82,10 +82,13 @@ CHANGES = "stages=[{at=0.5, learning_rate=0.004}, {at=1, minibatch=5, rate_facto
     ("codec", "bits", "synchronous"),
     [*(("packed", 1, m) for m in MODES), *(("auto", b, m) for b in (1, 4) for m in MODES), ("packed", 32, "false")],
 )
-def test_replicas_are_identical_to_the_bit(session_of, transport, synchronous: str, codec: str, bits: int) -> None:
+@pytest.mark.parametrize("turn", ["tau=1", "tau=3", "momentum=0.5"])
+def test_replicas_are_identical_to_the_bit(
+    session_of, transport, turn: str, synchronous: str, codec: str, bits: int
+) -> None:
     """Across changes of η and of each rank's own threshold; and each sample is trained on once an epoch."""
     settings = (f"algorithm.synchronous={synchronous}", f"algorithm.codec={codec}", "algorithm.target_density=0.05")
-    settings = (*settings, f"algorithm.bits={bits}")
+    settings = (*settings, f"algorithm.bits={bits}", f"algorithm.{turn}")
     session = peers(session_of, transport, *settings, CHANGES, "algorithm.clip=3", "algorithm.check_every=0.01")
     PROTOCOLS["peers"](session)
     assert alike(transport, session.state.theta.tobytes().hex())
@@ -99,10 +102,12 @@ def test_replicas_are_identical_to_the_bit(session_of, transport, synchronous: s
 
 
 @pytest.mark.parametrize(("synchronous", "bits"), [*((m, 1) for m in MODES), ("true", 2), ("false", 4), ("false", 32)])
-def test_no_gradient_is_lost(session_of, transport, synchronous: str, bits: int) -> None:
-    """Σ of all ranks' gradients is what the weights moved by, over η, and what all residuals hold."""
-    threshold, rate = (4.0 if bits in (1, 32) else 1.0), 0.01 / 2
+@pytest.mark.parametrize(("tau", "combine"), [(1, "sum"), (1, "mean"), (3, "sum"), (3, "mean")])
+def test_no_gradient_is_lost(session_of, transport, tau: int, combine: str, synchronous: str, bits: int) -> None:
+    """Σ of all ranks' gradients is what the weights moved by, over η or over η/p, and what all residuals hold."""
+    threshold, rate = (4.0 if bits in (1, 32) else 1.0), 0.01 / 2 / (transport.size if combine == "mean" else 1)
     settings = (f"algorithm.synchronous={synchronous}", f"algorithm.threshold={threshold}", "algorithm.patience=3")
+    settings = (*settings, f"algorithm.tau={tau}", f"algorithm.combine={combine}")
     session = peers(session_of, transport, *settings, "algorithm.window=1", f"algorithm.bits={bits}")
     PROTOCOLS["peers"](session)
     held, total = session.state.local["residual"].copy(), session.network.total.copy()

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from mpitrain.checkpoint.state import State
 from mpitrain.compression import digest
 from mpitrain.compression import message as wire_form
 from mpitrain.compression.residual import Entries
 from mpitrain.compression.thresholds import round_weights
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.protocols.peers.replica import TRAILER, Replica, odd_ones
-from mpitrain.sampling.queue import Queue
 
 LENGTH = 1000
 
@@ -18,9 +16,9 @@ LENGTH = 1000
 def replica(rank: int, length: int = LENGTH, bits: int = 1) -> Replica:
     """A replica of the same weights on every rank."""
     theta = np.random.default_rng(1).standard_normal(length).astype(np.float32)
-    state = State(theta, Queue(1, 1), beside={"counts": np.empty(length, np.int32)})
-    round_weights(theta, state.beside["counts"])
-    return Replica(state, [0, 1, 2], rank, wire_form.WireForm(length, bits, "auto"))
+    counts = np.empty(length, np.int32)
+    round_weights(theta, counts)
+    return Replica(theta, counts, [0, 1, 2], rank, wire_form.WireForm(length, bits, "auto"))
 
 
 def words(*elements: int) -> np.ndarray:

@@ -12,11 +12,11 @@ from mpitrain.sampling.queue import Queue, Work
 SAMPLES = 101
 
 
-def rounds(ranks: int, *settings: str, position: int = 0, returned: Iterable[Work] = ()) -> Rounds:
+def rounds(ranks: int, *settings: str, position: int = 0, returned: Iterable[Work] = (), tau: int = 1) -> Rounds:
     """Two epochs in minibatches of 7 unless `settings` say otherwise."""
     base = ["algorithm.name=sparse-delta", "training.minibatch=7", "training.epochs=2"]
     schedule = configuration.load(None, [*base, *settings]).schedule(SAMPLES)
-    return Rounds(Queue(SAMPLES, schedule.total, position, list(returned)), schedule, ranks)
+    return Rounds(Queue(SAMPLES, schedule.total, position, list(returned)), schedule, ranks, tau)
 
 
 def turns(r: Rounds, number: int):
@@ -35,15 +35,16 @@ def samples(works: Iterable[Work]) -> Counter:
 EVERYTHING = Counter({(epoch, place): 1 for epoch in range(2) for place in range(SAMPLES)})
 
 
+@pytest.mark.parametrize("tau", [1, 4])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_every_sample_once_an_epoch_whoever_trains(ranks: int) -> None:
+def test_every_sample_once_an_epoch_whoever_trains(ranks: int, tau: int) -> None:
     """With a minibatch that divides nothing and stages that change it and the number of ranks."""
     stages = (
         f"stages=[{{at=0.3, minibatch=10, workers={max(ranks // 2, 1)}}}, {{at=1.2, minibatch=3, workers={ranks}}}]"
     )
-    each = [list(turns(rounds(ranks, stages), number)) for number in range(ranks)]
-    assert samples(turn.work for mine in each for turn in mine) == EVERYTHING
-    counts = [len(list(turns(rounds(ranks), number))) for number in range(ranks)]
+    each = [list(turns(rounds(ranks, stages, tau=tau), number)) for number in range(ranks)]
+    assert samples(work for mine in each for turn in mine for work, _ in turn.steps) == EVERYTHING
+    counts = [len(list(turns(rounds(ranks, tau=tau), number))) for number in range(ranks)]
     assert max(counts) - min(counts) <= 1
 
 
@@ -57,11 +58,12 @@ def test_a_rank_trains_since_its_stage() -> None:
 
 
 @pytest.mark.parametrize("places", [[0, 0, 0], [50, 21, END], [END, END, END], [63, 21, 42]])
-def test_what_is_left_is_what_nobody_trained(places: list[int]) -> None:
+@pytest.mark.parametrize("tau", [1, 2])
+def test_what_is_left_is_what_nobody_trained(places: list[int], tau: int) -> None:
     """Done and left together are everything, once; and the rest can be taken up by another number of ranks."""
-    r = rounds(3)
+    r = rounds(3, tau=tau)
     places = [min((t.place for t in turns(r, i) if t.place >= place), default=END) for i, place in enumerate(places)]
-    done = [t.work for i, place in enumerate(places) for t in turns(r, i) if t.place < place]
+    done = [work for i, place in enumerate(places) for t in turns(r, i) if t.place < place for work, _ in t.steps]
     left = r.remaining(places)
-    again = rounds(2, position=left.position, returned=left.returned)
-    assert samples([*done, *(t.work for i in range(2) for t in turns(again, i))]) == EVERYTHING
+    again = rounds(2, position=left.position, returned=left.returned, tau=tau)
+    assert samples([*done, *(work for i in range(2) for t in turns(again, i) for work, _ in t.steps)]) == EVERYTHING

@@ -1,6 +1,7 @@
 """Finished runs of a comparison's elements, without training."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from mpitrain.config import load, to_toml
@@ -12,7 +13,8 @@ def finish(element: Element, errors: list[tuple[float, float]], ranks: int | Non
     ranks = element.ranks if ranks is None else ranks
     element.folder.mkdir(parents=True)
     overrides = [word for word in element.words if "=" in word]
-    (element.folder / "config.toml").write_text(to_toml(load(None, overrides)))
+    path = None if element.words[0] == "--set" else Path(element.words[0])
+    (element.folder / "config.toml").write_text(to_toml(load(path, overrides)))
     records: list[dict[str, Any]] = [
         {"event": "start", "ranks": ranks, "workers": element.workers, "samples": 0, "seconds": 0.0}
     ]

@@ -1,12 +1,13 @@
 """The table's numbers, by hand."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpitrain.errors import BadInput
-from mpitrain.report.comparison.matrix import Element, matrix
+from mpitrain.report.comparison.matrix import Element, by_chance, matrix
 from mpitrain.report.comparison.table import Spread, cells, comma_separated, markdown, rows, speed_up, time_to, values
 
 from .runs import finish
@@ -63,12 +64,34 @@ def test_a_table_by_hand(elements: list[Element]) -> None:
     assert one.error.mean == pytest.approx(0.2) and one.error.std == pytest.approx(0.2 / 2**0.5)
     assert (alone.configuration, alone.workers, alone.ranks) == ("msgd", 1, 1)
     header, lines = cells([one, two, alone])
-    assert header[4:6] == ["time to 30%", "speed-up (efficiency)"]
-    assert lines[0][4:] == ["17.5 s ± 3.54 s", "1.00 (100%)", "17.5 s, 1 of 2", "–", "100", "20.00% ± 14.14%"]
-    assert lines[1][5] == "3.11 (156%)"
-    text = markdown([one, two, alone])
+    assert header[3:8] == ["minibatch", "rate", "runs", "time to 30%", "speed-up (efficiency)"]
+    assert lines[0][6:] == ["17.5 s ± 3.54 s", "1.00 (100%)", "17.5 s, 1 of 2", "–", "100", "20.00% ± 14.14%"]
+    assert lines[0][3:5] == ["32", "0.1"]
+    assert lines[1][7] == "3.11 (156%)"
+    text = markdown(*cells([one, two, alone]))
     assert len({len(line) for line in text.splitlines()}) == 1 and text.count("\n") == 5
     assert comma_separated([one, two, alone]).count("\n") == 7 and values([one])[0]["targets"][1]["seconds"][1] is None
+
+
+def test_what_differs_because_nobody_set_it(tmp_path: Path) -> None:
+    """The algorithms' own rates and minibatches; not where all have one, a file has its own, or a preset is chosen."""
+    assert [line.partition(" differs")[0] for line in said("easgd", "allreduce", to=tmp_path)] == [
+        "training.minibatch",
+        "training.learning_rate",
+    ]
+    (tmp_path / "own.toml").write_text("[training]\nlearning_rate = 0.7\n[algorithm]\nname = 'msgd'\n")
+    rate = "training.learning_rate=0.3"
+    assert [line.partition(" differs")[0] for line in said("easgd", "allreduce", to=tmp_path, settings=[rate])] == [
+        "training.minibatch"
+    ]
+    own = str(tmp_path / "own.toml")
+    (line,) = said("easgd", own, to=tmp_path, settings=["training.minibatch=32"])
+    assert "nobody set it for easgd: easgd 0.1, own 0.7; --set training.learning_rate=" in line
+    assert said(own, to=tmp_path) == []
+
+
+def said(*names: str, to: Path, settings: Sequence[str] = ()) -> list[str]:
+    return list(by_chance(matrix(list(names), [2], [1], list(settings), to)))
 
 
 def test_a_baseline_of_another_configuration(elements: list[Element]) -> None:
@@ -84,9 +107,9 @@ def test_what_is_missing_is_said(elements: list[Element]) -> None:
     finish(elements[0], [(10, 0.5), (20, 0.1)])
     finish(elements[2], [(10, 0.5), (20, 0.1)], ranks=1)
     _, lines = cells(rows(elements, [0.3], "test", ""))
-    assert lines[0][3] == "1 of 2" and lines[1][3] == "0 of 2" and lines[1][4:] == ["–"] * 4
+    assert lines[0][5] == "1 of 2" and lines[1][5] == "0 of 2" and lines[1][6:] == ["–"] * 4
     assert elements[2].state() == "unfinished" and elements[3].state() == "missing"
-    assert lines[0][4].endswith(", 1 of 2") and lines[0][5] == "–"  # no speed-up of the seeds that happen to be there
+    assert lines[0][6].endswith(", 1 of 2") and lines[0][7] == "–"  # no speed-up of the seeds that happen to be there
 
 
 def test_a_test_set_that_was_not_evaluated_is_named(elements: list[Element]) -> None:

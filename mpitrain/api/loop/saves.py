@@ -1,0 +1,165 @@
+"""`ranks.save` and `ranks.load`: a folder that is whole whenever it has its name.
+
+Its `manifest.json` has the sizes and checksums of the other files; `state.h5` is rank 0's part, a `rank-00001.h5` each
+other rank's, without the arrays that equal rank 0's.
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from mpitrain import checkpoint
+from mpitrain.api.loop import users
+from mpitrain.api.loop.method import Method
+from mpitrain.api.loop.module import FlatModule
+from mpitrain.api.loop.past import Apply, LoopNumbers, Past, part_of
+from mpitrain.checkpoint import Draft, FileContent
+from mpitrain.checkpoint.files import MANIFEST
+from mpitrain.checkpoint.state import checked
+from mpitrain.errors import BadInput, naming
+from mpitrain.files import checksum, hdf5, writing
+from mpitrain.flat import Array
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import agreed
+
+
+class Clock(NamedTuple):
+    """Batches that were trained on, the epoch, how many of its batches, and the samples of all ranks so far."""
+
+    t: int
+    epoch: int
+    handed: int
+    samples: int
+
+
+class Saves:
+    """Writes and reads what a training goes on from. Collective, with nothing under way but the method's own."""
+
+    def __init__(self, transport: Transport, algorithm: str, flat: FlatModule, method: Method) -> None:
+        self._transport = transport.duplicate()  # apart: one rank may call what the others do not
+        self._algorithm, self._flat, self._method = algorithm, flat, method
+        self._first = transport.position == 0
+
+    def save(self, path: Path, clock: Clock) -> None:
+        """Raises BadInput everywhere, naming the folder or what cannot be saved; there is then no new save."""
+        what = self._called("ranks.save", path, clock.t if self._method.in_step else None)
+        self._method.settle()
+        piece = agreed(self._transport, lambda: self._piece(path, clock), what)
+        piece = self._without_common(piece, what)
+        draft = Draft(path.parent, path.name)
+        try:
+            agreed(self._transport, lambda: self._begin(draft, piece), what)
+            agreed(
+                self._transport, lambda: draft.write(part_of(self._transport.position), piece, self._flat.layout), what
+            )
+            agreed(self._transport, lambda: draft.commit() if self._first else None, what)
+        except BadInput:
+            if self._first:
+                draft.abandon()
+            raise
+
+    def load(self, path: Path) -> Clock:
+        """Raises BadInput everywhere, naming the file and what of it does not fit; all is then as before."""
+        transport, what = self._transport, self._called("ranks.load", path)
+        found = agreed(transport, lambda: os.fsencode(_whole(path)) if self._first else b"", what)
+        folder = Path(os.fsdecode(transport.broadcast(found, what)))
+        past, steps = agreed(transport, lambda: self._read(folder), what)
+        for step in steps:
+            step()
+        if self._first and not past.same:
+            line = f"saved by {past.ranks} ranks, loaded by {transport.size}: all start from the algorithm's model, "
+            line += f"rank r with the optimizer's state and the buffers of rank r modulo {past.ranks}"
+            print(f"mpitrain: {folder}: {line}", file=sys.stderr, flush=True)
+        return Clock(past.clock.t, past.clock.epoch, past.clock.handed, past.clock.samples)
+
+    # ---- out
+
+    def _called(self, call: str, path: Path, t: int | None = None) -> str:
+        """Wait until all ranks have called this; the name of the wait. Raises BadInput where some called another."""
+        what = f"{call}, which all ranks call together"
+        texts = self._transport.gather_texts(json.dumps([call, os.fsencode(path).hex(), t]), what)
+        if odd := next((rank for rank, text in enumerate(texts) if text != texts[0]), 0):
+            told = [json.loads(text) for text in (texts[odd], texts[0])]
+            theirs, ours = (
+                f"{name}({os.fsdecode(bytes.fromhex(path))!r})" + ("" if t is None else f" after {t} batches")
+                for name, path, t in told
+            )
+            raise BadInput.known(f"rank {odd} called {theirs}, rank 0 {ours}", spoken_here=self._first)
+        return what
+
+    def _piece(self, path: Path, clock: Clock) -> FileContent:
+        """This rank's part."""
+        if path.name in ("", ".."):
+            raise BadInput(f"ranks.save: {str(path)!r} names no folder to be made")
+        if self._first:
+            _require_replaceable(path)
+        arrays: dict[str, Array] = {}
+        with naming("ranks.save", TypeError, RuntimeError):
+            user = users.kept(self._flat, arrays)
+        vectors, numbers = self._method.keep()
+        for name, vector in vectors.items():
+            if not np.isfinite(vector).all():
+                raise BadInput(f"ranks.save: rank {self._transport.rank}: {name} is not finite")
+        told = LoopNumbers(
+            algorithm=self._algorithm, ranks=self._transport.size, method=numbers, user=user, **clock._asdict()
+        )
+        return FileContent(vectors, msgspec.structs.asdict(told), kept=arrays)
+
+    def _without_common(self, piece: FileContent, what: str) -> FileContent:
+        """This rank's part without the arrays that rank 0 writes, too."""
+        if self._transport.size == 1:
+            return piece
+        with self._transport.working():
+            own = {name: _digest(array) for name, array in (*piece.vectors.items(), *piece.kept.items())}
+        first = json.loads(self._transport.broadcast(json.dumps(own).encode(), what))
+        if self._first:
+            return piece
+        vectors, kept = (
+            {name: array for name, array in arrays.items() if first.get(name) != own[name]}
+            for arrays in (piece.vectors, piece.kept)
+        )
+        return replace(piece, vectors=vectors, kept=kept)
+
+    def _begin(self, draft: Draft, piece: FileContent) -> None:
+        if self._first:
+            with writing(draft.final):
+                draft.final.parent.mkdir(parents=True, exist_ok=True)
+            draft.begin(piece.nbytes)
+
+    # ---- in
+
+    def _read(self, folder: Path) -> tuple[Past, list[Apply]]:
+        """Read everything; what takes it up."""
+        past = Past(folder, self._algorithm, self._flat.layout, self._transport.position, self._transport.size)
+        draws = past.same or past.rank < past.ranks
+        with naming(past.file, *hdf5.ERRORS):
+            told = checked(past.numbers.user, users.UserNumbers)
+            user = users.taken_up(self._flat, told, past.array, draws)
+            return past, [self._method.take_up(past), user]
+
+
+def _digest(array: Array) -> str:
+    return checksum(np.ascontiguousarray(array).view(np.uint8).data) if array.size else ""
+
+
+def _require_replaceable(path: Path) -> None:
+    """Raise BadInput naming what is there already, unless it is a save."""
+    with naming(path):
+        if path.exists() and not (path / MANIFEST).is_file():
+            raise BadInput(f"{path}: is there already, and no save")
+        others = {each.name for each in path.glob("*") if each.suffix != ".h5"} - {MANIFEST}
+        if others:
+            raise BadInput(f"{path}: holds {min(others)} beside a save, which would be lost")
+
+
+def _whole(path: Path) -> Path:
+    """The folder of the save, which is whole; that which it was to replace if the last save was cut short."""
+    if path.name in ("", ".."):
+        raise BadInput(f"ranks.load: {str(path)!r} names no save")
+    return checkpoint.find(path.parent, path.name)[0]

@@ -1,0 +1,98 @@
+"""The largest elements of every chunk, quantised by tensor (SparseLoCo: Sarfi et al. 2025, arXiv 2508.15706).
+
+The quantiser follows a public implementation (CCLoco): a tensor's levels are equal ranges of up to three
+standard deviations, and each stands for the mean of the elements in it. Here a level counts both signs, chunks are
+neighbours in the flat vector, and a chunk cut short at the end of a tensor sends as large a share as a whole one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mpitrain.compression.compressor import Compressor
+from mpitrain.compression.message import WireForm
+from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries
+from mpitrain.compression.thresholds import COUNT_MAX, UNQUANTISED, greatest_level, unit_quantum
+from mpitrain.errors import TrainingFailed
+from mpitrain.flat import Array, fill, on_host
+
+#: What the levels of a tensor divide, in root mean squares of its elements sent.
+RANGE = 3.0
+
+
+class LargestOfChunks(Compressor):
+    """The `top_k` largest of every `chunk` neighbours in each of the `tensors`, which together are the vector.
+
+    `bits` of an element are its sign and a code of its tensor's levels; of 32 bits it is unquantised. Levels count
+    what moves a weight by one unit, so that replicas can be integers.
+    """
+
+    def __init__(
+        self, residual: Array, tensors: Sequence[slice], top_k: int, chunk: int, bits: int = 2, codec: str = "auto"
+    ) -> None:
+        super().__init__(residual, bits, codec)
+        self._tensors, self._top_k, self._chunk = tensors, min(top_k, chunk), chunk
+        if bits < UNQUANTISED:
+            starts = np.array([tensor.start for tensor in tensors])
+            self.wire = WireForm(residual.size, bits, codec, starts)
+
+    def begin(self, scale: float, rate: float, emit: bool) -> None:
+        self._scale, self._emits = scale, emit
+        self.threshold = unit_quantum(rate)
+
+    def end(self, values: Array) -> Entries:
+        np.add(self.residual, np.multiply(values, self._scale, dtype=self.residual.dtype), out=self.residual)
+        residual = on_host(self.residual)
+        sizes = np.abs(residual)
+        if not np.isfinite(sizes.sum()):
+            raise TrainingFailed("an element of the residual is not finite: training has diverged")
+        chosen = self._largest(sizes) if self._emits else np.empty(0, np.int64)
+        signs = np.where(residual[chosen] < 0, SIGN, np.uint32(0))
+        entries = self._quantised(chosen.astype(np.uint32) | signs, chosen, sizes[chosen].astype(np.float64))
+        residual[chosen] -= self.amounts(entries).astype(residual.dtype)
+        if residual is not self.residual:
+            fill(self.residual, residual)
+        return entries
+
+    @property
+    def nothing(self) -> Entries:
+        return self._quantised(np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0))
+
+    def _quantised(self, words: Array, chosen: Array, sizes: Array) -> Entries:
+        if self.bits == UNQUANTISED:
+            return Entries(words, _whole(sizes / self.threshold))
+        # The codes, from the size in root mean squares of the tensor's.
+        codes, width = NO_LEVELS, greatest_level(self.bits)
+        tensor = self.wire.places(chosen, codes) // width
+        number = np.maximum(np.bincount(tensor, minlength=len(self._tensors)), 1)
+        square = np.bincount(tensor, sizes**2, len(self._tensors)) / number
+        if width > 1:
+            codes = np.clip(np.ceil(sizes * width / (RANGE * np.sqrt(square)[tensor])), 1, width).astype(np.uint32)
+        # Each level is the mean of the elements that have its code.
+        places, most = self.wire.places(chosen, codes), len(self._tensors) * width
+        means = np.bincount(places, sizes, most) / np.maximum(np.bincount(places, minlength=most), 1)
+        tables = _whole(means / self.threshold)
+        return Entries(words, tables[places], codes, tables)
+
+    def _largest(self, sizes: Array) -> Array:
+        """Their places, ascending; none of what is nearer to zero than to a unit."""
+        found = []
+        for tensor in self._tensors:
+            rest = tensor.stop - (tensor.stop - tensor.start) % self._chunk
+            rows = sizes[tensor.start : rest].reshape(-1, self._chunk)
+            starts = np.arange(tensor.start, rest, self._chunk)
+            found.append((_most(rows, self._top_k) + starts[:, None]).ravel())
+            if rest < tensor.stop:
+                share = max(round(self._top_k * (tensor.stop - rest) / self._chunk), 1)
+                found.append(_most(sizes[rest : tensor.stop], share) + rest)
+        places = np.sort(np.concatenate(found))
+        return places[sizes[places] > self.threshold / 2]
+
+
+def _most(rows: Array, count: int) -> Array:
+    """The places of the largest elements of each row."""
+    return np.argpartition(rows, -count, axis=-1)[..., -count:]
+
+
+def _whole(levels: Array) -> Array:
+    return np.clip(np.rint(levels), 1, COUNT_MAX).astype(np.uint32)

@@ -1,0 +1,150 @@
+"""`prepare glyphs`: letters and digits drawn from fonts, with whole folders of fonts held out.
+
+A folder below SOURCE holds the fonts of one maker, such as those of one Debian package, so that no family of the test
+part was trained on. The classes are the 47 of EMNIST's balanced set (Cohen et al. 2017, arXiv:1702.05373), without
+small letters that look like their capitals. Each image has a size, slant, place, contrast and noise of its own.
+"""
+
+import argparse
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least, shard_lengths
+from mpitrain.data.shards import NAMES
+from mpitrain.data.validation import Value
+from mpitrain.errors import BadInput, library, naming, some
+from mpitrain.flat import Array
+from mpitrain.sampling.rng import stream
+from mpitrain.start import Subparsers
+
+CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
+ABSENT = "\U0010ffff"  # in no font: drawn as each font draws what it does not have
+PARTS = ("train", "dev", "test")
+SHARES = {"dev": 0.1, "test": 0.2}  # of the folders; and of images, dev has half as many as test
+SIDE, EM, PAPER = 24, 26, 52  # pixels of an image, of a letter's em, and of what it is drawn on
+SCALES, SLANT, SHIFT = (0.6, 1.0), 0.3, 2.0  # of the em; tangent at most; pixels at most
+CONTRAST, NOISE = (80, 255), 24.0  # grey levels, and their standard deviation
+
+Families = list[tuple[str, ...]]  #: the font files of each family
+Font = Any  #: Pillow's FreeTypeFont
+
+
+class GlyphChunk(NamedTuple):
+    """Images `start` to `stop` of `samples` in a part."""
+
+    part: str
+    start: int
+    stop: int
+    samples: int
+
+
+def add_parser(sources: Subparsers) -> None:
+    """Add `prepare glyphs`."""
+    parser = sources.add_parser("glyphs", help="letters and digits drawn from fonts")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="a folder with a folder of fonts for each maker")
+    parser.add_argument("--train", type=int, default=100_000, metavar="N", help="images; default: 100000")
+    parser.add_argument("--test", type=int, default=20_000, metavar="N", help="test images; default: 20000")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the split and of all drawing; default: 1")
+    add_common(parser, _planned)
+
+
+def _planned(options: argparse.Namespace) -> CorpusPlan:
+    require_least(options, train=1, test=2, seed=0)
+    return plan(options.source, {"train": options.train, "dev": options.test // 2, "test": options.test}, options.seed)
+
+
+def plan(folder: Path, samples: dict[str, int], seed: int = 1) -> CorpusPlan:
+    """The plan for a folder of folders of fonts, `samples` by part. Raises BadInput naming the folder, or too few."""
+    library("PIL", "prepare glyphs needs Pillow", "images")
+    with naming(folder):
+        makers = [found for path in sorted(folder.iterdir()) if path.is_dir() and (found := _families(path))]
+    held_out = {part: max(1, round(share * len(makers))) for part, share in SHARES.items()}
+    if len(makers) <= sum(held_out.values()):
+        raise BadInput(f"{folder}: {some(len(makers), 'folder')} with fonts of all {len(CHARACTERS)}; 3 at least")
+    order = [makers[place] for place in stream(seed, "order of fonts").permutation(len(makers))]
+    families: dict[str, Families] = {}
+    for part in reversed(PARTS):
+        count = held_out.get(part, len(order))
+        families[part], order = [family for maker in order[:count] for family in maker], order[count:]
+    chunks = {part: list(_chunks(part, samples[part])) for part in PARTS}
+    attributes: dict[str, Value] = {
+        "source": f"glyphs of {some(sum(map(len, families.values())), 'typeface')}",
+        "classes": len(CHARACTERS),
+        NAMES: " ".join(CHARACTERS),
+    }
+    make = partial(_shard, folder, families, seed)
+    notes = (", ".join(f"{part}: {some(len(found), 'typeface')}" for part, found in families.items()),)
+    return CorpusPlan("images", attributes, chunks, partial(_files, folder, families), make, seed, notes)
+
+
+def _families(maker: Path) -> Families:
+    """The fonts of a folder that have all characters, by family, as paths relative to the folder above."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(maker.rglob("*")):
+        if path.suffix.lower() in (".ttf", ".otf") and path.is_file() and not path.is_symlink():
+            font = _font(path)
+            if _complete(font):
+                found.setdefault(str(font.getname()[0]), []).append(str(path.relative_to(maker.parent)))
+    return [tuple(paths) for _, paths in sorted(found.items())]
+
+
+def _complete(font: Font) -> bool:
+    """Whether a font has each character, of which it draws something."""
+    absent, *drawn = ((mask.size, bytes(mask)) for mask in map(font.getmask, (ABSENT, *CHARACTERS)))
+    return all(any(mask) for _, mask in drawn) and absent not in drawn
+
+
+@lru_cache(maxsize=1024)
+def _font(path: Path) -> Font:
+    from PIL import ImageFont
+
+    with naming(f"{path}: no font", Exception):  # FreeType's own errors are OSError, Pillow's of several kinds
+        return ImageFont.truetype(str(path), EM, layout_engine=ImageFont.Layout.BASIC)
+
+
+def _chunks(part: str, samples: int) -> Iterator[GlyphChunk]:
+    start = 0
+    for length in shard_lengths(samples, SIDE * SIDE):
+        yield GlyphChunk(part, start, start + length, samples)
+        start += length
+
+
+def _files(folder: Path, families: dict[str, Families], chunk: GlyphChunk) -> list[Path]:
+    return [folder / path for family in families[chunk.part] for path in family]
+
+
+def _shard(folder: Path, families: dict[str, Families], seed: int, chunk: GlyphChunk) -> dict[str, Array]:
+    """Held-out images stand family by family, those to train on in no order."""
+    rng = stream(seed, "glyphs", PARTS.index(chunk.part), chunk.start)
+    count, own = chunk.stop - chunk.start, families[chunk.part]
+    targets = rng.integers(len(CHARACTERS), size=count).astype(np.int32)
+    chosen = rng.integers(len(own), size=count)
+    if chunk.part != "train":
+        chosen = np.arange(chunk.start, chunk.stop) * len(own) // chunk.samples
+    images = np.empty((count, SIDE, SIDE), np.float32)
+    for image, target, number in zip(images, targets, chosen, strict=True):
+        path = folder / own[number][rng.integers(len(own[number]))]
+        image[:] = _drawn(_font(path), CHARACTERS[target], rng)
+    paper = rng.uniform(0, 255 - CONTRAST[0], (count, 1, 1))
+    images *= rng.uniform(CONTRAST[0], 255 - paper) / 255
+    images += paper + rng.normal(0, NOISE, images.shape)
+    return {"images": np.clip(np.rint(images), 0, 255).astype(np.uint8)[..., None], "targets": targets}
+
+
+def _drawn(font: Font, character: str, rng: np.random.Generator) -> Array:
+    """A character in white on black, float32 [SIDE, SIDE], of a size, slant and place of its own."""
+    from PIL import Image, ImageDraw
+
+    page = Image.new("L", (PAPER, PAPER))
+    ImageDraw.Draw(page).text((PAPER / 2, PAPER / 2), character, fill=255, font=font, anchor="mm")
+    scale, slant = 1 / rng.uniform(*SCALES), rng.uniform(-SLANT, SLANT)
+    x, y = rng.uniform(-SHIFT, SHIFT, 2)
+    middle = SIDE / 2
+    across = (scale, slant * scale, PAPER / 2 - scale * (middle + x) - slant * scale * (middle + y))
+    down = (0.0, scale, PAPER / 2 - scale * (middle + y))
+    moved = page.transform((SIDE, SIDE), Image.Transform.AFFINE, (*across, *down), Image.Resampling.BILINEAR)
+    return np.asarray(moved, np.float32)

@@ -1,0 +1,94 @@
+"""The table of `compare --paired`: each row's figure of merit against that of a base, on the same test samples."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain.errors import BadInput, last_words, naming, printable
+from mpitrain.files import Record, read_text
+from mpitrain.monitoring.records import shown
+from mpitrain.report.comparison.launching import PROGRAM
+from mpitrain.report.comparison.paired import COVERED, BlockSums, Difference, difference
+from mpitrain.report.comparison.table import Row
+
+KEPT = "blocks.json"  # in a run's folder
+
+Pair = tuple[Row, Row, Difference]  #: a row, the base that it is compared with, and their difference
+
+
+def evaluate(folders: Sequence[Path], deadline: float) -> None:
+    """Let `mpitrain evaluate` write the blocks of runs that have none yet. Raises BadInput naming the run."""
+    for folder in folders:
+        if not (folder / KEPT).exists():
+            words = [*PROGRAM, "evaluate", str(folder), "--blocks", str(folder / KEPT)]
+            try:
+                ended = subprocess.run(words, capture_output=True, timeout=deadline, check=False)
+            except subprocess.TimeoutExpired:
+                raise BadInput(f"{folder}: not evaluated within {deadline:.0f} s") from None
+            if ended.returncode:
+                said = last_words(ended.stderr) or f"exit status {ended.returncode}"
+                raise BadInput(f"{folder}: cannot be evaluated: {said}")
+
+
+def differences(rows: Sequence[Row], test_set: str, baseline: str) -> list[Pair]:
+    """Each row with finished runs, the base, and their difference. The base is the first such row of the baseline, or
+    else of all. Raises BadInput naming a run that was tested on other samples."""
+    rows = [row for row in rows if row.runs]
+    base = next((row for row in rows if row.configuration == (baseline or row.configuration)), None)
+    if base is None:
+        return []
+    found = {id(row): [_read(run.folder / KEPT, test_set, row.merit) for run in row.runs] for row in rows}
+    told = found[id(base)][0].samples
+    for row in rows:
+        for run, blocks in zip(row.runs, found[id(row)], strict=True):
+            if not np.array_equal(blocks.samples, told):
+                raise BadInput(f"{run.folder}: was tested on other samples than {base.runs[0].folder}")
+    return [(row, base, difference(found[id(base)], found[id(row)])) for row in rows if row is not base]
+
+
+def _read(path: Path, test_set: str, merit: str) -> BlockSums:
+    with naming(path), naming(f"{path}: not the blocks of an evaluation", ValueError, KeyError, TypeError):
+        parts = json.loads(read_text(path))
+        key = test_set if test_set in parts else next((part for part in parts if part.startswith(test_set)), test_set)
+        return BlockSums(*(np.array(parts[key][name], np.float64) for name in (merit, "samples")))
+
+
+def cells(found: Sequence[Pair]) -> tuple[list[str], list[list[str]]]:
+    """The header and the lines of the table as text."""
+    header = ["configuration", "workers", "against", f"difference ({COVERED:.0f}% of draws)", "relative"]
+    lines = []
+    for row, base, told in found:
+        form = "+.2%" if row.merit == "error" else "+.4f"
+        spans = [_span(form, told.mean, told.low, told.high), _span("+.2%", *told.relative) if told.base else "–"]
+        against = f"{printable(base.configuration)}, {base.workers}"
+        lines.append([printable(row.configuration), str(row.workers), against, *spans])
+    return header, lines
+
+
+def _span(form: str, mean: float, low: float, high: float) -> str:
+    return f"{mean:{form}} ({low:{form}} to {high:{form}})"
+
+
+def note(rows: Sequence[Row], test_set: str) -> str:
+    """What the table's numbers mean."""
+    return (
+        f"Differences of the {test_set} {shown(rows[0].merit)}, less is better: blocks of the same test samples, and "
+        "each side's seeds, drawn anew 10,000 times. relative: as a share of the base's."
+    )
+
+
+def values(found: Sequence[Pair]) -> list[Record]:
+    """Every number, for compare.json."""
+    return [
+        {
+            "configuration": printable(row.configuration),
+            "workers": row.workers,
+            "against": [printable(base.configuration), base.workers],
+            "base": told.base,
+            "difference": [told.mean, told.low, told.high],
+        }
+        for row, base, told in found
+    ]

@@ -1,0 +1,238 @@
+"""Which data a configuration names: the parts of a shard folder, or of data sets of the user's own."""
+
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from mpitrain.config import Config
+from mpitrain.data import origin as origins
+from mpitrain.data.augmentation import Augmentation
+from mpitrain.data.corpus import Corpus
+from mpitrain.data.corpus import parts as parts_of
+from mpitrain.data.digits import embedded
+from mpitrain.data.origin import Origin
+from mpitrain.data.own import DATASET, OwnPart, classes_of
+from mpitrain.data.shards import part_order, require_part
+from mpitrain.errors import BadInput, blaming
+from mpitrain.sampling.batch import SampleForm, Samples
+from mpitrain.training.run_code import DATA, DataRecord, sums, texts
+from mpitrain.training.user_code import Code
+
+
+class Part(Samples, Protocol):
+    """A part that has been opened; `identity` is a checksum by which ranks compare their copies."""
+
+    kind: str
+    held_bytes: int
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def identity(self) -> str: ...
+
+
+class DataSource(Protocol):
+    """Where samples come from. `documents` are what a run folder keeps of it, texts by file name. All raise BadInput
+    naming folder, shard, key or sample."""
+
+    @property
+    def documents(self) -> Mapping[str, str]: ...
+
+    def parts(self) -> list[str]:
+        """The names of its parts."""
+
+    def origin(self, part: str = "train") -> Origin:
+        """What is known of a part."""
+
+    def training(self, **changes: Any) -> Part:
+        """The part to train on."""
+
+    def opened(self, part: str, known: Origin, **changes: Any) -> Part:
+        """A part as the network saw its training part, which is `known`."""
+
+
+class Shards:
+    """A folder of shards, by default the configuration's, read as the configuration says; `changes` replace arguments
+    of `Corpus`."""
+
+    documents: Mapping[str, str] = MappingProxyType({})  # the configuration is all there is
+
+    def __init__(self, config: Config, path: Path | None = None) -> None:
+        self._config, self.path = config, path or data_path(config)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def parts(self) -> list[str]:
+        """See DataSource."""
+        return parts_of(self.path)
+
+    def origin(self, part: str = "train") -> Origin:
+        """See DataSource."""
+        return origins.of_part(self.path, part)
+
+    def training(self, **changes: Any) -> Corpus:
+        """See DataSource."""
+        return Corpus(self.path, "train", **reading(self._config) | changes)
+
+    def opened(self, part: str, known: Origin, **changes: Any) -> Corpus:
+        """With its window, centre crop, the training part's own mean and deviation."""
+        known.require(self.origin(part), str(self), part)
+        centre = {"augmentation": Augmentation(self._config.data.crop), "statistics": known.statistics}
+        return Corpus(self.path, part, **reading(self._config) | centre | changes)
+
+
+class OwnData:
+    """What the function of `data.import` returns: data sets by the names of parts."""
+
+    def __init__(self, config: Config, code: Mapping[str, Code]) -> None:
+        data, own = config.data, {key: each for key, each in code.items() if key == "data.import"}
+        self._config, self._name = config, f"data.import = {data.import_!r}"
+        options = data.options or {}
+        build = own["data.import"].function()
+        with blaming(self._name, "cannot be called"):
+            given = build(**copy.deepcopy(options))
+        if not isinstance(given, Mapping) or "train" not in given:
+            told = f"a table of {', '.join(map(str, given))}" if isinstance(given, Mapping) else type(given).__name__
+            raise BadInput(f"{self._name}: returned {told}, not a table of data sets with one called 'train'")
+        for part in given:
+            require_part(part, self._name)
+        self._given = {part: given[part] for part in sorted(given, key=part_order)}
+        self._classes = data.classes or classes_of(self._given["train"], self._name)
+        record = DataRecord(data.import_ or "", options, sums(own))
+        self.documents = {DATA: json.dumps(msgspec.to_builtins(record), indent=1) + "\n", **texts(own)}
+        self._opened: dict[str, OwnPart] = {}
+
+    def __str__(self) -> str:
+        return self._name
+
+    def parts(self) -> list[str]:
+        """See DataSource."""
+        return list(self._given)
+
+    def origin(self, part: str = "train") -> Origin:
+        """See DataSource."""
+        opened = self._part(part)
+        form = opened.form
+        kinds = ["float" if kind is None else "int32" for kind in (form.dtype, form.target_dtype)]
+        shape, targets = list(form.shape), list(form.targets)
+        return Origin(DATASET, shape, opened.classes, [], samples=opened.samples, targets=targets, dtypes=kinds)
+
+    def training(self, **changes: Any) -> OwnPart:
+        """See DataSource."""
+        return self._part("train")
+
+    def opened(self, part: str, known: Origin, **changes: Any) -> OwnPart:
+        """See DataSource."""
+        known.require(self.origin(part), self._name, part)
+        return self._part(part)
+
+    def _part(self, part: str) -> OwnPart:
+        if part not in self._given:
+            raise BadInput(f"{self._name}: has no part {part}, only {', '.join(self._given)}")
+        if part not in self._opened:
+            dtype = self._config.training.dtype
+            self._opened[part] = OwnPart(self._name, part, self._given[part], self._classes, dtype)
+        return self._opened[part]
+
+
+def source_of(config: Config, code: Mapping[str, Code], path: Path | None = None) -> DataSource:
+    """Where the configuration's samples come from, or those of the shard folder `path` read in the same way. The code
+    of `data.import` is executed. Raises BadInput naming key or folder."""
+    return OwnData(config, code) if config.data.import_ and path is None else Shards(config, path)
+
+
+def held_out(parts: Iterable[str]) -> list[str]:
+    """The parts that are not trained on, in the order in which they are evaluated: tests first."""
+    return sorted((part for part in parts if part != "train"), key=lambda part: (part[:4] != "test", part))
+
+
+def data_path(config: Config) -> Path:
+    """The shard folder."""
+    return Path(config.data.path) if config.data.path else embedded()
+
+
+def path_of_run(config: Config, run: Path) -> Path:
+    """The shard folder of a run: a relative data.path is one from where the run began, or else from here.
+
+    Raises BadInput naming both places when it is in neither.
+    """
+    path = data_path(config)
+    told = None if path.is_absolute() else origins.read(run)
+    if told is None or told.folder is None or told.folder == str(path.absolute()):
+        return path
+    began = Path(told.folder)
+    if began.is_dir():
+        return began
+    if not path.is_dir():
+        raise BadInput(f"data.path = {path}: neither {began}, where the run began, nor {path.absolute()} is a folder")
+    return path
+
+
+def at_home(config: Config, run: Path) -> Config:
+    """The configuration of a run that is resumed here: `data.path` leads where it led when the run began."""
+    if config.data.import_:
+        return config
+    path = path_of_run(config, run)
+    if path == data_path(config):
+        return config
+    return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, path=str(path)))
+
+
+def reading(config: Config) -> dict[str, Any]:
+    """How `Corpus` reads the training part."""
+    data, training = config.data, config.training
+    return {
+        "context": data.context,
+        "dtype": training.dtype,
+        "memory_limit": int(data.memory_limit_gb * 1e9),
+        "augmentation": Augmentation(data.crop, data.flip, data.colour_shift, training.seed),
+        "normalise": data.normalise,
+        "window": data.window,
+    }
+
+
+def trained_on(config: Config, source: DataSource, earlier: Origin | None) -> Origin:
+    """The training part, and how the run reads it; `earlier`: what a resumed run has been trained on so far.
+
+    Raises BadInput naming the folder that does not fit that, or the key of [data] that reads it in another way.
+    """
+    context, found = config.data.context, source.origin()
+    how: dict[str, Any] = {} if found.kind == DATASET else {"data.normalise": config.data.normalise}
+    if found.kind == "frames":
+        how["data.context"] = [context[0], context[-1]] if context else [0, 0]
+    if found.kind == "tokens":
+        how["data.window"] = config.data.window
+    found = msgspec.structs.replace(found, preparation={**found.preparation, **how})
+    if earlier is None:
+        return found
+    earlier.require(found, str(source), "train")
+    return earlier.continued(found)
+
+
+def form_of(config: Config, known: Origin) -> SampleForm:
+    """What a sample is as the network sees it: [window, dims], [h, w, c] after the crop, [window], or as it is."""
+    shape = tuple(known.shape)
+    if known.kind == DATASET:
+        of_inputs, of_targets = (None if kind == "float" else np.int32 for kind in known.dtypes)
+        return SampleForm(shape, tuple(known.targets), of_inputs, target_dtype=of_targets)
+    if known.kind == "tokens":
+        window = (config.data.window,)
+        return SampleForm(window, window, np.int32)
+    if known.kind == "frames":
+        context = config.data.context
+        return SampleForm((sum((context[0], context[-1])) + 1 if context else 1, *shape))
+    return SampleForm(Augmentation(config.data.crop).shape(shape), pixels=True)
+
+
+def epoch_of(config: Config, known: Origin) -> int:
+    """The samples of an epoch of the training part."""
+    if known.kind == "tokens":
+        return (known.tokens - 1) // config.data.window
+    return known.samples or sum(known.class_counts)

@@ -1,0 +1,49 @@
+"""Trainings on ½‖x − s‖² with `sparse-delta`; samples s and steps such that nothing is rounded.
+
+Argument: the algorithm's keys as JSON. Saves at the end to "kept"; `moved-RANK.npy` is what this rank's steps changed.
+"""
+
+import json
+import sys
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import mpitrain
+
+#: Multiples of 2⁻⁶, of which minibatches have eight.
+SAMPLES = torch.from_numpy(np.random.default_rng(3).integers(-64, 64, (240, 3000)) / 64)
+EPOCHS, MINIBATCH, RATE = 3, 8, 1 / 16
+
+
+class Point(nn.Module):
+    """The vector x, at first all one half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.full((SAMPLES.shape[1],), 0.5, dtype=torch.float64))
+
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        return 0.5 * (self.x - samples).square().sum(1).mean()
+
+
+def main() -> None:
+    model = Point()
+    optimizer, moved = torch.optim.SGD(model.parameters(), RATE), np.zeros(SAMPLES.shape[1])
+    with mpitrain.distribute(model, optimizer, "sparse-delta", out="run", **json.loads(sys.argv[1])) as ranks:
+        for _ in range(EPOCHS):
+            for samples in ranks.share(DataLoader(SAMPLES, batch_size=MINIBATCH)):
+                before = model.x.detach().clone()
+                optimizer.zero_grad()
+                model(samples).backward()
+                optimizer.step()
+                moved += (model.x.detach() - before).numpy()
+        ranks.save("kept")
+        np.save(f"moved-{ranks.rank}.npy", moved)
+    np.save(f"end-{ranks.rank}.npy", model.x.detach().numpy())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""`ranks.save` and `ranks.load`: the bits of an uninterrupted training, other numbers of ranks, and what is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+import mpitrain  # noqa: E402
+from mpitrain.checkpoint.files import MANIFEST, write_manifest  # noqa: E402
+from mpitrain.errors import BadInput  # noqa: E402
+
+PROGRAM = str(Path(__file__).with_name("saved.py"))
+IN_STEP = ["allreduce", "block-momentum", "easgd-sync"]
+ALL = [*IN_STEP, "easgd", "sparse-delta"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Run folders and saves go to a temporary folder."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(1)
+    yield
+
+
+def told(ended: Any) -> dict[str, dict[tuple[str, int], list[str]]]:
+    """By when, then by training and rank: the hashes of the model and of the optimizer's state."""
+    assert ended.status == 0, ended.err
+    found: dict[str, dict[tuple[str, int], list[str]]] = {"save": {}, "end": {}}
+    for line in ended.out.splitlines():
+        when, name, rank, *hashes = json.loads(line)
+        found[when][name, rank] = hashes
+    return found
+
+
+@pytest.mark.parametrize("place", ["0", "1.3"])
+@pytest.mark.parametrize(
+    ("ranks", "algorithms"), [(2, [*IN_STEP, "sparse-delta in step"]), (1, ["easgd", "sparse-delta"])]
+)
+def test_the_bits_of_a_training_without_a_break(
+    launch: Callable[..., Any], ranks: int, algorithms: list[str], place: str
+) -> None:
+    """After an epoch, and within one: on from a save in a new process, with Adam and with momentum."""
+    straight, first, then = (
+        told(launch(ranks, mode, place, *algorithms, program=(PROGRAM,))) for mode in ("straight", "first", "then")
+    )
+    assert then["end"] == straight["end"] and len(straight["end"]) == 2 * ranks * len(algorithms)
+    assert then["save"] == first["save"]
+    assert all(first["end"][each] != straight["end"][each] for each in straight["end"])
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_another_number_of_ranks(launch: Callable[..., Any], ranks: int) -> None:
+    """Has the algorithm's model, and rank r the optimizer's state of rank r modulo 2."""
+    first = told(launch(2, "first", "0", *ALL, program=(PROGRAM,)))["save"]
+    ended = launch(ranks, "then", "0", *ALL, program=(PROGRAM,))
+    for (name, rank), hashes in told(ended)["save"].items():
+        assert hashes == first[name, rank % 2]
+    assert ended.err.count(f"saved by 2 ranks, loaded by {ranks}") == 2 * len(ALL)
+
+
+def test_not_within_an_epoch(launch: Callable[..., Any]) -> None:
+    assert launch(2, "first", "0.2", "allreduce", program=(PROGRAM,)).status == 0
+    ended = launch(1, "then", "0.2", "allreduce", program=(PROGRAM,))
+    assert ended.status != 0 and "saved within epoch 0 by 2 ranks, whose batches are not those of 1;" in ended.err
+
+
+# ---- one rank
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Any) -> None:
+    for batch in ranks.share(DataLoader(torch.randn(20, 2), batch_size=4)):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), 0.1)
+
+
+def saved(name: str = "kept", algorithm: str = "block-momentum", model: nn.Module | None = None) -> Path:
+    model = model or network()
+    optimizer = adam(model)
+    with mpitrain.distribute(model, optimizer, algorithm) as ranks:
+        trained(model, optimizer, ranks)
+        ranks.save(name)
+    return Path(name)
+
+
+def refused(model: nn.Module, optimizer: torch.optim.Optimizer, line: str, algorithm: str = "block-momentum") -> None:
+    """A load ends with the line, and changes nothing."""
+    with mpitrain.distribute(model, optimizer, algorithm) as ranks:
+        before = [p.clone() for p in (*model.parameters(), *model.buffers())]
+        drawn = torch.get_rng_state()
+        with pytest.raises(BadInput, match=line):
+            ranks.load("kept")
+        assert all(bool((a == b).all()) for a, b in zip(before, (*model.parameters(), *model.buffers()), strict=True))
+        assert not optimizer.state and bool((torch.get_rng_state() == drawn).all()) and ranks.epoch == 0
+
+
+def test_another_module_algorithm_or_optimizer() -> None:
+    saved()
+    model = network()
+    other = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4))
+    refused(other, adam(other), r"state\.h5: saved of another module: it has 0\.weight \[3, 2\], this one .* \[4, 2\]")
+    refused(model, adam(model), r"state\.h5: algorithm is block-momentum, not allreduce", "allreduce")
+    refused(model, torch.optim.SGD(model.parameters(), 0.1), r"state\.h5: optimizer: saved of Adam on .* is SGD on")
+    turned = torch.optim.Adam(list(model.parameters())[::-1], 0.1)
+    refused(model, turned, r"optimizer: saved of Adam on 0\.weight, .*, this one is Adam on 1\.bias,")
+    model.register_buffer("more", torch.zeros(2))
+    refused(model, adam(model), r"state\.h5: module: saved of another one, as more tells")
+
+
+@pytest.mark.parametrize("file", ["state.h5", MANIFEST])
+@pytest.mark.parametrize("fault", ["cut", "changed", "gone"])
+def test_a_damaged_save(file: str, fault: str) -> None:
+    path = saved() / file
+    content = path.read_bytes()
+    match fault:
+        case "cut":
+            path.write_bytes(content[: len(content) // 2])
+        case "changed":
+            path.write_bytes(content[:90] + bytes([content[90] ^ 1]) + content[91:])
+        case "gone":
+            path.unlink()
+    model = network()
+    refused(model, adam(model), "kept: (state.h5 does not match its checksum|torn)")
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("theta", "theta is not finite"),
+        ("kept/optimizer/state/0/exp_avg", "optimizer/state/0/exp_avg is not finite"),
+    ],
+)
+def test_numbers_that_are_not_finite(key: str, line: str) -> None:
+    """In a whole file."""
+    folder = saved()
+    with h5py.File(folder / "state.h5", "r+") as file:
+        file[key][0] = float("nan")
+    write_manifest(folder)
+    model = network()
+    refused(model, adam(model), rf"kept/state\.h5: {line}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ('"epoch": 1', '"epoch": -1', "Expected `int` >= 0"),
+        ('"shape": [3, 2]', '"shape": [3, 3]', r"has 6 elements, expected \[3, 3\]"),
+        ('"kind": "tuple"', '"kind": "set"', "a state that is none"),
+        ('"name": "random/torch"', '"name": "random/gone"', "random/gone"),
+        ('"MT19937"', '"other"', "kept/state.h5: "),
+    ],
+)
+def test_other_numbers(old: str, new: str, line: str) -> None:
+    folder = saved()
+    with h5py.File(folder / "state.h5", "r+") as file:
+        assert old in file.attrs["numbers"]
+        file.attrs["numbers"] = file.attrs["numbers"].replace(old, new)
+    write_manifest(folder)
+    model = network()
+    refused(model, adam(model), line)
+
+
+def test_what_cannot_be_saved() -> None:
+    model = network()
+    optimizer = adam(model)
+    with mpitrain.distribute(model, optimizer, "block-momentum") as ranks:
+        Path("mine").mkdir()
+        Path("mine/thesis").write_text("dear")
+        for path, line in (("mine", "mine: is there already, and no save"), (".", "names no folder")):
+            with pytest.raises(BadInput, match=line):
+                ranks.save(path)
+        with ranks.model(), pytest.raises(BadInput, match=r"ranks\.save: within ranks\.model\(\)"):
+            ranks.save("kept")
+        optimizer.param_groups[0]["mine"] = {1, 2}
+        with pytest.raises(BadInput, match="optimizer/param_groups/0/mine: a save cannot hold this set"):
+            ranks.save("kept")
+        del optimizer.param_groups[0]["mine"]
+        for _ in ranks.share([torch.zeros(1)] * 2):
+            with pytest.raises(BadInput, match="within an epoch"):
+                ranks.load("kept")
+        with pytest.raises(BadInput, match="kept: no such checkpoint"):
+            ranks.load("kept")
+        ranks.save("kept")
+        Path("kept/thesis").write_text("dear")
+        with pytest.raises(BadInput, match="kept: holds thesis beside a save"):
+            ranks.save("kept")
+        with torch.no_grad():
+            model[0].weight[0, 0] = float("inf")
+        with pytest.raises(BadInput, match=r"ranks\.save: rank 0: x is not finite"):
+            ranks.save("another")
+        with torch.no_grad():
+            model[0].weight[0, 0] = 0.0
+    assert not Path("another").exists() and not list(Path().glob(".writing-*"))
+
+
+class Extra(nn.Linear):
+    """With a state of its own, and a buffer that is in no state_dict."""
+
+    told = 0
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"told": self.told, "table": torch.arange(3)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        assert state["table"].tolist() == [0, 1, 2]
+        self.told = state["told"]
+
+
+def test_what_modules_keep() -> None:
+    model = Extra()
+    model.told = 7
+    model.seen += 5
+    saved(model=model)
+    again = Extra()
+    with mpitrain.distribute(again, adam(again), "block-momentum") as ranks:
+        ranks.load("kept")
+        assert ranks.epoch == 1 and (again.told, again.seen.item()) == (7, 5)
+
+
+def test_gradients_that_are_accumulated() -> None:
+    model = network()
+    optimizer = adam(model)
+    with mpitrain.distribute(model, optimizer, "allreduce") as ranks:
+        for batch in ranks.share(DataLoader(torch.randn(8, 2), batch_size=4)):
+            with ranks.accumulate():
+                model(batch).square().mean().backward()
+            with pytest.raises(BadInput, match="gradients that were accumulated"):
+                ranks.save("kept")
+            break
+
+
+def test_records_go_on() -> None:
+    saved()
+    model = network()
+    with mpitrain.distribute(model, adam(model), "block-momentum", out="run") as ranks:
+        ranks.load("kept")
+        ranks.log(test_error=0.5)
+    records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [(each["samples"], each.get("epoch")) for each in records] == [(0, None), (20, 1), (20, 1)]
+
+
+#: Saves without end; the arguments are its own.
+SAVING = """
+import torch, mpitrain
+model = torch.nn.Linear(300, 300)
+with mpitrain.distribute(model, torch.optim.SGD(model.parameters(), 0.1), "allreduce") as ranks:
+    while True:
+        ranks.save("kept")
+        print("saved", flush=True)
+"""
+
+
+def test_a_save_that_is_cut_short_is_none() -> None:
+    """Whenever its process is killed, the last whole one can be loaded."""
+    for patience in (0.0, 0.003, 0.011, 0.017):
+        process = subprocess.Popen([sys.executable, "-c", SAVING], stdout=subprocess.PIPE, start_new_session=True)
+        assert process.stdout is not None and process.stdout.readline() == b"saved\n"
+        time.sleep(patience)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        model = nn.Linear(300, 300)
+        with mpitrain.distribute(model, torch.optim.SGD(model.parameters(), 0.1), "allreduce") as ranks:
+            ranks.load("kept")
+            ranks.save("kept")  # clears what was left
+        assert not list(Path().glob(".writing-*")) and not list(Path().glob("*~"))

@@ -1,0 +1,16 @@
+"""Running statistics after a loop of one's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+
+
+def test_all_ranks_have_the_mean_of_theirs(launch: Callable[..., Any]) -> None:
+    """Half of the start's 0 and 1, half of the batch's: means 1/2 and 6, variances 1.5 and 4.5."""
+    ended = launch(2, program=(str(Path(__file__).with_name("normalised.py")),))
+    assert ended.status == 0, ended.err
+    assert [line for line in ended.out.splitlines() if line] == ["statistics: 3.25 3.0 1"] * 2

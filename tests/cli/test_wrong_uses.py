@@ -1,0 +1,92 @@
+"""Wrong uses as a newcomer types them: one line that says what is wrong, and status 2; more stand in test_main.py."""
+
+from pathlib import Path
+
+import pytest
+
+from mpitrain import config as configuration
+from mpitrain.__main__ import main
+from mpitrain.errors import BadInput
+
+SETTINGS = {
+    "lr=1": "unknown key lr; here it is training.learning_rate",
+    "training.lr=1": "unknown key training.lr; here it is training.learning_rate",
+    "training.batch_size=1": "here it is training.minibatch",
+    "adamw=true": "here it is algorithm.optimizer.name",
+    "algorithm.adam=1": "here it is algorithm.optimizer.name",
+    "schedule=cosine": "here it is training.schedule",
+    "gpus=2": "here it is run.device",
+    "training.learning_rate": "expected key=value",
+    "training.learning_rate=fast": "training.learning_rate: Expected `float`",
+    "training.learning_rate=-1": "training.learning_rate: Expected `float` > 0.0",
+    "training.epochs=0": "training.epochs: Expected `float` > 0.0",
+    "training.minibatch=2.5": "training.minibatch: Expected `int`",
+    "training.schedule=cosin": "training.schedule: 'cosin': must be constant or cosine or linear",
+    "algorithm.order=fre": "algorithm.order: 'fre': must be free or round-robin",
+    "training.warmup=200%": "training.warmup = '200%': as long as the whole training",
+    "training.warmup=30": "training.warmup = 30.0: as long as the whole training",
+    "algorithm.name=adamw": "an optimizer is algorithm.optimizer.name, with sgd, allreduce",
+    "algorithm.name=adam": "an optimizer is algorithm.optimizer.name, with sgd, allreduce",
+    "algorithm.name=easdg": "the nearest known is easgd",
+    "algorithm.optimizer=adamw": "algorithm.optimizer: asgd has its own optimizer",
+    "algorithm.optimizer.name=adam": "algorithm.optimizer: asgd has its own optimizer",
+    "algorithm.tau=5": "unknown key algorithm.tau of asgd; it is one of ",
+    "model.width=0": "model.width: Expected `float` > 0.0",
+    "model.options.width=3": "model.options: belongs to model.import, which is not given",
+    "model.loss=losses.py:own": "model.loss: belongs to model.import, which is not given",
+    "data.options.path=x": "data.options: belongs to data.import, which is not given",
+    "run.device=cuda": "run.device: 'cuda': must be auto or cpu or gpu",
+    "run.threads=-1": "run.threads: Expected `int` >= 0",
+    "run.team=3": "run.team = 3: workers of this algorithm are single ranks",
+    "run.exchange=tcp": "run.exchange: 'tcp': must be ",
+}
+
+COMMANDS = {
+    "evaluate nowhere": "nowhere: no such run folder",
+    "evaluate": "the following arguments are required: RUN",
+    "export run": "the following arguments are required: --format",
+    "predict run": "the following arguments are required: DATA, OUT",
+    "report": "the following arguments are required: RUN",
+    "report nowhere": "nowhere: no such folder",
+    "report run --format gif": "invalid choice: 'gif'",
+    "compare": "the following arguments are required: CONFIG",
+    "compare asgd": "--target-error: which error is to be reached?",
+    "compare nosuch --target-error 0.1": "nosuch: neither a TOML file nor an algorithm",
+    "simulate": "one of the arguments --cluster --replay is required",
+    "describe --input 8*8": "--input 8*8: expected numbers",
+    "describe none.toml": "none.toml: No such file",
+    "describe --set model.import=net.py": "expected 'FILE.py:function'",
+    "describe --set model.import=none.py:build": "none.py: No such file",
+    "describe --set model.preset=resnet18": "model.preset: unknown 'resnet18'",
+    "describe --set data.path=nowhere": "nowhere: no such folder; `mpitrain prepare` makes such folders",
+    "check nowhere": "nowhere: no such folder",
+    "prepare": "the following arguments are required: SOURCE",
+    "prepare wav": "the following arguments are required: SOURCE, DIR",
+    "calibrate": "the following arguments are required: FILE",
+    "jobs .": "jobs: exists already",
+    "train --epochs 3": "here it is --set training.epochs=VALUE",
+    "train --batch-size 3": "here it is --set training.minibatch=VALUE",
+    "train --gpus 2": "here it is --set run.device=VALUE",
+    "train -x": "unrecognized arguments: -x",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_wrong_key_or_value(setting: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        configuration.load(None, [setting])
+    assert SETTINGS[setting] in str(caught.value)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_command(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("jobs").mkdir()
+    try:
+        status = main(command.split())
+    except SystemExit as end:  # argparse's
+        status = int(str(end.code))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mpitrain")]
+    assert status == 2 and len(lines) == 1 and COMMANDS[command] in lines[0], lines
