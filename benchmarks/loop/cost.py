@@ -28,7 +28,7 @@ import mpitrain
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples" / "transformer"), str(ROOT / "examples" / "resnet")]
-from launch import free_port  # noqa: E402
+from launch import free_port, require_ranks  # noqa: E402
 from resnet import build as resnet  # noqa: E402
 from transformer import build as transformer  # noqa: E402
 
@@ -42,7 +42,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def task(name: str, samples: int) -> tuple[nn.Module, TensorDataset]:
-    """The network of an example, and so many random samples."""
+    """One of the examples' networks, and random samples for it."""
     draw = torch.Generator().manual_seed(1)
     torch.manual_seed(1)
     if name == "resnet":
@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=40)
     words = parser.parse_args()
+    require_ranks(1, or_more=True)
     torch.set_num_threads(1)
     comm, size = MPI.COMM_WORLD, 16 if words.network == "transformer" else 32
     ranks, own = comm.size, (WARM + words.batches) * size
