@@ -92,7 +92,8 @@ clear_shared_memory() {
 # Every launcher starts something; the right one makes two processes one MPI job, or all of a heterogeneous job's, which
 # mpirun does not start with what each component has.
 find_launcher() {
-    local size=$((SLURM_NTASKS > 1 ? 2 : 1)) number launchers=("srun --mpi=pmix" "srun --mpi=pmi2" mpirun) ask='from mpi4py import MPI; print(MPI.COMM_WORLD.size)'
+    local size=$((SLURM_NTASKS > 1 ? 2 : 1)) number launchers=("srun --mpi=pmix" "srun --mpi=pmi2" mpirun)
+    local ask='from mpi4py import MPI; print(MPI.COMM_WORLD.size)' found errors failed=""
     [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || clear_shared_memory
     [ -z "$LAUNCHER" ] || return 0
     if [ -n "${SLURM_HET_SIZE:-}" ]; then
@@ -102,11 +103,16 @@ find_launcher() {
             size=$((size + ${!tasks:-1}))
         done
     fi
+    errors=$(mktemp)
     for LAUNCHER in "${launchers[@]}" "${launchers[@]}"; do  # twice: on a node that is just being freed one may fail
-        [ "$(timeout 60 $LAUNCHER $(as_many $size) $CONTAINER python -c "$ask" 2>/dev/null </dev/null | sort -u)" = "$size" ] && return
+        found=$(timeout 60 $LAUNCHER $(as_many $size) $CONTAINER python -c "$ask" 2>"$errors" </dev/null | sort -u | xargs)
+        [ "$found" = "$size" ] && rm -f "$errors" && return
+        failed+="  $LAUNCHER: jobs of ${found:-no} ranks; $(tail -n 1 "$errors")"$'\n'
     done
     echo "jobs/launch.sh: neither srun --mpi=pmix, srun --mpi=pmi2 nor mpirun makes $size processes one MPI job;" \
         "set LAUNCHER in jobs/site.sh" >&2
+    printf %s "$failed" >&2
+    rm -f "$errors"
     exit 2
 }
 

@@ -190,8 +190,8 @@ class Config(Section, frozen=True, kw_only=True):
         return self.training.seed if self.model.seed is None else self.model.seed
 
     def schedule(self, samples: int, ranks: int = 1) -> Schedule:
-        """What the learning rate, the minibatch and the number of workers are in the course of a training on so many
-        samples by so many ranks. Raises BadInput naming a stage or the warm-up."""
+        """What the learning rate, the minibatch and the number of workers are in the course of a training on this many
+        samples by this many ranks. Raises BadInput naming a stage or the warm-up."""
         step = self.algorithm.samples_of_step(self.training.minibatch, ranks)
         return Schedule(self.training, self.stages, samples, step)
 

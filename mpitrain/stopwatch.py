@@ -13,7 +13,7 @@ KINDS = ("computing", "data", "communication", "waiting", "evaluation", "rest")
 
 @dataclass(frozen=True, eq=False)
 class Activity:
-    """What some time went to: for a wait, the ranks `whom` (None: all) and so many `more`, and how many bytes of
+    """What some time went to: for a wait, the ranks `whom` (None: all) and this many `more`, and how many bytes of
     theirs. What is done in turns with something else, for at most `pause` seconds each, such as sleeping and looking,
     is one."""
 

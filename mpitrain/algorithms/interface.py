@@ -211,7 +211,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return {}
 
     def of_worker(self, vectors: Buffers, workers: int) -> Buffers:
-        """The vectors that a master keeps for each of so many workers, by name.
+        """The vectors that a master keeps for each of this many workers, by name.
 
         Checkpoints do not hold them: at the start and after a resume they are made from θ and the vectors beside it.
         """
@@ -266,8 +266,8 @@ class Slowing(Algorithm, frozen=True):
     """One learning rate for all ranks, which can fall when the training stagnates, as the loss of all shows."""
 
     plateau: Number = 0
-    """Above 0, η is divided by 5, then by 2, for all ranks, when their common loss over windows of so many minibatches
-    stagnates."""
+    """Above 0, η is divided by 5, then by 2, for all ranks, when their common loss over windows of this many
+    minibatches stagnates."""
 
     def common_rate(self) -> CommonRate:
         return CommonRate(self.plateau)

@@ -102,7 +102,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
         return min(self.top_k / self.chunk, 1.0) if self.top_k else self.target_density
 
     def density_at(self, epoch: float) -> float:
-        """The target so many epochs after the start (Lin et al. 2018, §3.3, which has steps of an epoch)."""
+        """The target this many epochs after the start (Lin et al. 2018, §3.3, which has steps of an epoch)."""
         done = min(epoch / self.density_warmup, 1.0) if self.density_warmup else 1.0
         return float(FIRST_DENSITY * (self.target_density / FIRST_DENSITY) ** done)
 

@@ -47,7 +47,7 @@ class CopyWriter:
         self._writing.append(self._thread.submit(self._write, Draft(run / NAME, moment.samples), piece))
 
     def settle(self, most: int = 0) -> None:
-        """Wait until at most so many copies are not on the disk. Raises BadInput for one that could not be written."""
+        """Wait until at most this many copies are not on disk. Raises BadInput for one that could not be written."""
         while len(self._writing) > most:
             self._writing.pop(0).result()
 
@@ -82,7 +82,7 @@ def delete(copy: Path) -> None:
 
 
 def forget(run: Path, samples: int) -> None:
-    """Delete the copies after more than so many samples, from where a training goes on again."""
+    """Delete the copies after more than this many samples, from where a training goes on again."""
     for copy in waiting(run):
         if int(copy.name.rstrip("~")) > samples:
             delete(copy)

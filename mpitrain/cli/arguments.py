@@ -90,8 +90,8 @@ def add_simulated(commands: Subparsers) -> None:
     calibrate = commands.add_parser("calibrate", help="measure this machine's file for simulate, under mpirun")
     calibrate.add_argument("cluster", type=Path, metavar="FILE", help="the file to write, such as cluster.toml")
     _add_config(calibrate)
-    calibrate.add_argument("--nodes", type=int, metavar="N", help="write so many nodes; default: those there are")
-    rate = "write so much between nodes, such as 1Gbit or 12.5GB (a second); default: what is measured"
+    calibrate.add_argument("--nodes", type=int, metavar="N", help="number of nodes to write; default: those measured")
+    rate = "bandwidth between nodes to write, a second: 1Gbit, 12.5GB; default: as measured"
     calibrate.add_argument("--bandwidth", metavar="RATE", help=rate)
     calibrate.set_defaults(run="mpitrain.simulation.calibrate:calibrate")
 

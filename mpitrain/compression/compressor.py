@@ -18,7 +18,7 @@ from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries, accumulate
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 
-#: Makes memory for so many words.
+#: Makes memory for this many words.
 Memory = Callable[[int], Array]
 
 

@@ -28,7 +28,7 @@ from mpitrain.files import Version, version_of
 from mpitrain.files.hdf5 import ERRORS, attribute, data_set, has, opened
 from mpitrain.flat import Array
 
-SHARE = 8  # one in so many of the files that a process may open
+SHARE = 8  # one in this many of the files that a process may open
 LEAST, MOST = 4, 4096  # bounds on the number of open shards
 
 

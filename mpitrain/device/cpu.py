@@ -25,7 +25,7 @@ from mpitrain.mpi.team import Team
 from mpitrain.sampling.batch import Samples
 from mpitrain.start import DEADLINE
 
-#: Makes the context of an "update", a "delta" or a "check" of a vector of so many bytes.
+#: Makes the context of an "update", a "delta" or a "check" of a vector of this many bytes.
 Around = Callable[[str, int], AbstractContextManager[object]]
 UNOBSERVED = nullcontext()
 

@@ -31,7 +31,7 @@ def without_cuda(key: str) -> str:
 
 
 def limit_threads(count: int) -> None:
-    """Let PyTorch compute with so many threads, if it is loaded: it heeds no limit set before that."""
+    """Let PyTorch compute with this many threads, if it is loaded: it heeds no limit set before that."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(count)
 

@@ -14,7 +14,7 @@ class Counters:
     """The counts since this start of the program; on the master, those of the whole run."""
 
     listener: Listener | None = None
-    rate_at: Callable[[int], float] | None = None  #: the common learning rate after so many samples
+    rate_at: Callable[[int], float] | None = None  #: the common learning rate after this many samples
 
     def __init__(self, state: State, figures: RankFigures) -> None:
         self.figures = figures
@@ -58,7 +58,7 @@ class Counters:
         self.refusals += 1
 
     def dropped(self, samples: int) -> None:
-        """Add a gradient over so many samples that was too stale."""
+        """Add a gradient over this many samples that was too stale."""
         self.samples_dropped += samples
 
     def exchanged(self, worker: int, nbytes: float) -> None:
@@ -87,7 +87,7 @@ class Counters:
         return {"updates": self.updates, **self.rate(self.trained_all), **self._staleness(), **self.figures.recent()}
 
     def rate(self, samples: int) -> Record:
-        """The learning rate after so many samples, for a record."""
+        """The learning rate after this many samples, for a record."""
         return {} if self.rate_at is None else {"learning_rate": self.rate_at(samples)}
 
     def summary(self) -> Record:

@@ -119,7 +119,7 @@ class Evaluation:
         self._size = min(32, self._most) if slices else self._most
         self._left: list[str] = []
         self._measuring = measuring
-        #: Lets the time pass that a simulated rank takes for so many samples.
+        #: Lets the time pass that a simulated rank takes for this many samples.
         self.pace: Callable[[int], None] = lambda samples: None
 
     @property

@@ -66,7 +66,7 @@ class Instant:
 
 
 class TimeRecorder:
-    """The `Listener` of one rank, which keeps at most so many stretches of time and as many instants.
+    """The `Listener` of one rank, which keeps at most this many stretches of time and as many instants.
 
     A wait sleeps and looks in turns; from its first sleep to its last it is one stretch. So are the parts of an update,
     block by block.

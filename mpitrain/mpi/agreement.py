@@ -80,7 +80,7 @@ def others_see(transport: Transport, error: Overdue) -> int:
 
 def _end(transport: Transport, line: str, status: int, later: float) -> None:
     """Say why and end the job. Where several ranks see the same fault, the first is given the time to say it alone;
-    this one comes so many seconds `later`."""
+    this one comes this many seconds `later`."""
     transport.sleep(later)
     print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
     if transport.size > 1:

@@ -191,6 +191,6 @@ class Collectives(CountedCollectives, Member):
 
 @lru_cache(maxsize=1)  # all simulated ranks get the same
 def _texts(everything: bytes, counts: bytes) -> tuple[str, ...]:
-    """The texts that follow one another, of so many bytes each (int64)."""
+    """The texts that follow one another, of this many bytes each (int64)."""
     sizes = np.frombuffer(counts, np.int64).tolist()
     return tuple(everything[end - size : end].decode() for size, end in zip(sizes, accumulate(sizes), strict=True))

@@ -112,19 +112,19 @@ class Pace:
     scale, said = 1.0, ""
 
     def gradient(self, samples: int) -> None:
-        """Of a gradient on so many samples."""
+        """Of a gradient on this many samples."""
 
     def evaluation(self, samples: int) -> None:
-        """Of the evaluation of so many samples."""
+        """Of the evaluation of this many samples."""
 
     def update(self, nbytes: int) -> None:
-        """Of a rule's update of so many bytes of parameters."""
+        """Of a rule's update of this many bytes of parameters."""
 
     def copy(self, nbytes: int) -> None:
-        """Of a pass that copies or checks so many bytes."""
+        """Of a pass that copies or checks this many bytes."""
 
     def around(self, what: str, nbytes: int) -> AbstractContextManager[object]:
-        """Context of an "update", a "delta" or a "check" of so many bytes of a vector."""
+        """Context of an "update", a "delta" or a "check" of this many bytes of a vector."""
         return nullcontext()
 
 
@@ -177,7 +177,7 @@ class Runtime(Protocol):
         other ranks themselves."""
 
     def blocking(self, call: str, deadline: float) -> AbstractContextManager[object]:
-        """Context around a call that blocks: the job ends when it takes longer than so many seconds."""
+        """Context around a call that blocks: the job ends when it takes longer than this many seconds."""
 
     def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
         """Context of work in which this rank calls no MPI, while a process calls `beat` every `step` seconds."""

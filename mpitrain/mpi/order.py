@@ -33,7 +33,7 @@ TAGS = 1 << 12  # a message's event is its source times this, plus its tag
 class EventKind(IntEnum):
     """What a rank has met with."""
 
-    NOTHING = 0  # so many looks in a row, for messages and for the ends of requests, have found nothing
+    NOTHING = 0  # this many looks in a row, for messages and for the ends of requests, have found nothing
     HAPPENED = 1  # what it has looked at has happened
     MESSAGE = 2  # a look has taken a message
     CONTENT = 3  # the checksum of what has come

@@ -52,7 +52,7 @@ class Transport(Messages, Collectives):
         self.wait(self._local.Ibarrier(), what)
 
     def has_shared_memory(self, nbytes: int) -> bool:
-        """Whether every node has room for so many bytes of shared memory; containers are often given 64 MB. An MPI that
+        """Whether every node has room for this many bytes of shared memory; containers often have 64 MB. An MPI that
         finds none may end without a word. Collective."""
         lacking = np.array([nbytes > self.runtime.shared_memory_left()], dtype=np.int64)
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, lacking, MPI.MAX), "the room in shared memory")

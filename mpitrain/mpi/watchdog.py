@@ -45,7 +45,7 @@ class Blocking:
         self._dog.task = None
 
     def look(self, seconds: float) -> str:
-        """What is to be said before the end, now that the call has lasted so many seconds; "" while it may last."""
+        """What is to be said before the end, now that the call has lasted this many seconds; "" while it may last."""
         if seconds <= self.deadline:
             return ""
         if stopped := stopped_ranks():

@@ -34,7 +34,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 
 class Claim(Message, frozen=True):
-    """Give me samples; I have so many minibatches of chunks of my own. With samples comes a copy of the centre."""
+    """Give me samples; I have this many minibatches of chunks of my own. With samples comes a copy of the centre."""
 
     has: Count = 0
 
@@ -161,7 +161,7 @@ class Added(Message, frozen=True):
 
 
 class Token(Message, frozen=True):
-    """From worker to worker: it is your turn, and so many workers have finished."""
+    """From worker to worker: it is your turn, and this many workers have finished."""
 
     finished: Count
 

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _watch(folders: list[Path], runs: list[StoredRun], out: Path, title: str, seconds: int) -> list[StoredRun]:
-    """Write the page every so many seconds until all runs have ended, or until Ctrl-C; the runs as last read."""
+    """Write the page every this many seconds until all runs have ended, or until Ctrl-C; the runs as last read."""
     print(f"{printable(str(out))}: written every {seconds} s; Ctrl-C ends this", flush=True)
     try:
         while any(run.summary is None and not run.failed for run in runs):

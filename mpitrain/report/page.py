@@ -23,7 +23,7 @@ PLACES = ("seconds", "samples")  # of what is drawn
 
 
 def page(runs: list[StoredRun], title: str, before: Html | None = None, watch: int = 0) -> str:
-    """The complete page, with `before` at its top. With `watch`, it loads itself anew after so many seconds."""
+    """The complete page, with `before` at its top. With `watch`, it loads itself anew after this many seconds."""
     shown = plots(runs)
     parts = {
         "title": safe(title),

@@ -32,7 +32,7 @@ class SampleForm(NamedTuple):
     pixels: bool = False
 
     def room(self, count: int, dtype: DTypeLike, empty: Callable[..., Any] = np.empty) -> Batch:
-        """The memory of a minibatch of so many samples in a run of this dtype, allocated by `empty`."""
+        """The memory of a minibatch of this many samples in a run of this dtype, allocated by `empty`."""
         inputs = empty((count, *self.shape), np.dtype(self.dtype or dtype))
         return Batch(inputs, empty((count, *self.targets), np.dtype(self.target_dtype or dtype)))
 

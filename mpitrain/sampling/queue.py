@@ -53,7 +53,7 @@ def to_rows(works: Iterable[Work]) -> list[Row]:
 
 
 def of_rows(rows: Iterable[Row], samples: int) -> list[Work]:
-    """The ranges that a checkpoint holds. Raises ValueError for one beyond an epoch of so many samples."""
+    """The ranges that a checkpoint holds. Raises ValueError for one beyond an epoch of this many samples."""
     works = [Work(*row) for row in rows]
     if any(work.start + work.count > samples for work in works):
         raise ValueError(f"a range of samples goes beyond the {samples} samples of an epoch")
@@ -114,7 +114,7 @@ class Queue:
         """Minibatches from a place on, each of one epoch and one stage, and the place after them.
 
         There are fewer than `minibatches` at the end, and none for a worker whose number is beyond the stage's workers.
-        With `group` there are more, up to the end of a group of so many samples that an epoch's order has together.
+        With `group` there are more, up to the end of a group of this many samples that an epoch's order has together.
         """
         taken: list[Work] = []
         active = schedule.at(self.position_at(place)).workers
@@ -146,7 +146,7 @@ class Queue:
         return work
 
     def next_of_group(self, group: int, limit: int | None = None) -> Work | None:
-        """Hand out what is left of the group of so many samples at the head, as one range, at most `limit` long."""
+        """Hand out what is left of the group of this many samples at the head, as one range, at most `limit` long."""
         head = self.at(0, 1)
         return None if head is None else self.next(self.left_of_group(head, group), limit=limit)
 

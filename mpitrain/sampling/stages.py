@@ -91,7 +91,7 @@ class Schedule:
         return settings if factor == 1.0 else replace(settings, learning_rate=factor * settings.learning_rate)
 
     def factor(self, served: int) -> float:
-        """What the stages' learning rate is multiplied by once so many samples have been served: in the warm-up 1/w,
+        """What the stages' learning rate is multiplied by once this many samples have been served: in the warm-up 1/w,
         2/w, … for its w updates, then what `training.schedule` says; above 0 until the end."""
         if served + self._step < self._warm:
             return (served + self._step) / self._warm

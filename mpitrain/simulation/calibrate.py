@@ -183,7 +183,7 @@ def _work(config: Config, corpus: Part, network: Model) -> tuple[float, float, f
 
 
 def _timed(actions: Sequence[Callable[[], object]], limit: float) -> list[list[float]]:
-    """Seconds of actions in turns, for so many seconds in all; the first turn, which compiles, is not counted."""
+    """Seconds of actions in turns, for this many seconds in all; the first turn, which compiles, is not counted."""
     found: list[list[float]] = []
     began = time.perf_counter()
     while len(found) <= MOST and (len(found) <= LEAST or time.perf_counter() - began <= limit):

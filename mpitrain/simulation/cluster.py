@@ -77,7 +77,7 @@ class Slow(Section, frozen=True):
 
 
 class Fault(Section, frozen=True):
-    """A rank that stands still `at` so many seconds after the start, for so long; by default for good: it dies."""
+    """A rank that stands still `at` this many seconds after the start, for so long; by default for good: it dies."""
 
     rank: Number
     at: Seconds

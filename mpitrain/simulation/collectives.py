@@ -26,7 +26,7 @@ KEPT = 32  # collectives whose steps are remembered: of a thousand ranks, some m
 
 
 class MessageStep(NamedTuple):
-    """What a rank does in a round: send so many bytes to a place, and take a message, or only one of both."""
+    """What a rank does in a round: send this many bytes to a place, and take a message, or only one of both."""
 
     number: int
     to: int
@@ -146,14 +146,14 @@ def combine(parts: list[CollectivePart], operation: MPI.Op) -> None:
 
 
 def scatter(parts: list[CollectivePart], counts: Sequence[int]) -> None:
-    """The sum of the terms, to each rank its piece, of so many elements."""
+    """The sum of the terms, to each rank its piece, of this many elements."""
     result = reduced([part.give for part in parts], MPI.SUM)
     for part, piece in zip(parts, np.split(result, np.cumsum(counts)[:-1]), strict=True):
         np.copyto(part.take[0], piece)
 
 
 def gather(parts: list[CollectivePart], counts: Sequence[int]) -> None:
-    """Each rank's piece, of so many elements, to all; one that gives None has its own in place."""
+    """Each rank's piece, of this many elements, to all; one that gives None has its own in place."""
     pieces = zip(parts, np.cumsum(counts), counts, strict=True)
     given = [part.take[0][end - count : end] if part.give is None else part.give for part, end, count in pieces]
     whole = np.concatenate(given)

@@ -32,7 +32,7 @@ class Fabric:
         self.groups: list[Group] = []
 
     def send(self, nbytes: int, source: int, target: int, action: Callable[[], None], not_before: float = 0.0) -> float:
-        """Have `action` happen when so many bytes of one rank are with the other; when that is."""
+        """Have `action` happen when this many bytes of one rank are with the other; when that is."""
         _, arrival = self.wires.passage(self.scheduler.now, nbytes, source, target)
         time = max(arrival + self.wires.jitter(), not_before)
         self.scheduler.at(time, action)
@@ -191,8 +191,8 @@ class SimulatedCommunicator:
         return self.group.memories(next(self._numbers))
 
     def later(self, nbytes: int, rank: int, effect: Callable[[], object], fetches: bool = False) -> SimulatedRequest:
-        """A request that completes with its effect when so many bytes are with another rank, or, if this one `fetches`
-        them, have come from there."""
+        """A request that completes with its effect when this many bytes are with another rank, or, if this one
+        `fetches` them, have come from there."""
         request, members = SimulatedRequest(self._box.wake), self.group.members
         source, target = (rank, self.rank) if fetches else (self.rank, rank)
 

@@ -34,7 +34,7 @@ class Aborted(RuntimeError):
 class Job(Generic[T]):
     """`ranks` ranks that run a program. `nodes`: the node of each, by default one for all. `seconds(rank, samples)`:
     what a rank with a core of its own takes to compute a gradient, by default no time; `work(rank, kind, amount)`: what
-    an "update" or a "copy" of so many bytes takes it, or an "evaluation" of so many samples; `cores`: of each node,
+    an "update" or a "copy" of this many bytes takes it, or an "evaluation" of this many samples; `cores`: of each node,
     which its ranks share, by default one for each. `stops`: by rank, from when until when it stands still."""
 
     def __init__(

@@ -37,7 +37,7 @@ class Wires:
         self._sends, self._takes = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)  # until then
 
     def passage(self, now: float, nbytes: int, source: int, target: int) -> tuple[float, float]:
-        """When so many bytes, sent at a time by one rank, have left it, and when they are with the other."""
+        """When this many bytes, sent at a time by one rank, have left it, and when they are with the other."""
         here, there = self._nodes[source], self._nodes[target]
         link = self._network.link(here == there)
         takes, late = nbytes / link.bandwidth, link.latency + self._network.message

@@ -92,7 +92,7 @@ def reduce(root: int, nodes: Sequence[int], nbytes: int) -> Iterator[Round]:
 
 
 def gather(counts: Sequence[int], nodes: Sequence[int], nbytes: int) -> Iterator[Round]:
-    """To all, pieces of so many elements: by recursive doubling, by Bruck's algorithm (1997), or in a ring."""
+    """To all, pieces of this many elements: by recursive doubling, by Bruck's algorithm (1997), or in a ring."""
     blocks, ranks = Blocks.shares(counts, nbytes), len(nodes)
     if blocks.total and _is_power(ranks) and blocks.total < LONG_GATHER:
         yield from _doubling(range(ranks), blocks)
@@ -147,7 +147,7 @@ def _collect(ranks: Sequence[int], nbytes: int) -> Iterator[Round]:
 
 
 def _tree(ranks: Sequence[int], size: Callable[[int, int], int]) -> Iterator[Round]:
-    """Down a binomial tree, to each what is for the places that it answers for, of so many bytes."""
+    """Down a binomial tree, to each what is for the places that it answers for, of this many bytes."""
     count = len(ranks)
     for step in reversed([*_powers(count)]):
         begins = range(step, count, 2 * step)

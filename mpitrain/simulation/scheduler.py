@@ -212,7 +212,7 @@ class Cores:
         self._since, self._plans = 0.0, 0
 
     def compute(self, rank: int, seconds: float) -> None:
-        """The running rank computes what takes so many seconds on a core of its own."""
+        """The running rank computes what takes this many seconds on a core of its own."""
         self._advance()
         self._left[rank] = seconds
         self._plan()

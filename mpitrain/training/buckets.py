@@ -39,5 +39,5 @@ class Buckets:
 
 
 def elements(megabytes: float, vector: Array) -> int:
-    """The elements of a vector in a bucket of so many megabytes."""
+    """The elements of a vector in a bucket of this many megabytes."""
     return int(megabytes * 1e6) // vector.itemsize

@@ -136,7 +136,7 @@ class Session:
 
 
 def divide(size: int | Literal["node"], node_leaders: Sequence[int]) -> list[list[int]]:
-    """The ranks of each team, its leader first: so many neighbours, or those of each node.
+    """The ranks of each team, its leader first: this many neighbours, or those of each node.
 
     `node_leaders` are, for each rank, the first rank of its node. Raises BadInput naming `run.team` for a number that
     does not divide the number of ranks.

@@ -77,10 +77,10 @@ class Learner:
 
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
     drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order; `chunked`:
-    that order shuffles so many chunks of so many neighbours together (EASGD's prefetch). A corpus on
+    that order shuffles this many chunks of this many neighbours together (EASGD's prefetch). A corpus on
     disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
-    gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for so many
-    samples. `figures` of the gradients are given if it is there. The gradient of a minibatch is computed in so many
+    gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for this many
+    samples. `figures` of the gradients are given if it is there. The gradient of a minibatch is computed in this many
     `parts`; above 0, `clip_norm` is the largest norm of its mean.
     """
 

@@ -19,7 +19,7 @@ def require_finite(loss: float, when: str, rank: int | None = None, keys: str = 
 
 
 def warn(session: Session, workers: int) -> None:
-    """Say what may not converge with so many workers."""
+    """Say what may not converge with this many workers."""
     if session.transport.rank != session.members[0]:
         return
     settings = session.schedule.at(0)

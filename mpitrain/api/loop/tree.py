@@ -76,7 +76,7 @@ def _keyed(item: object) -> bool:
 
 
 def _sizes(name: str, shape: list[object], elements: int) -> list[int]:
-    """The shape, which has so many elements."""
+    """The shape, which has this many elements."""
     sizes = [size for size in shape if isinstance(size, int) and size >= 0]
     if len(sizes) < len(shape) or prod(sizes) != elements:
         raise ValueError(f"{name} has {elements} elements, expected {shape}")

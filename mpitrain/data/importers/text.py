@@ -20,7 +20,7 @@ from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers
 
 LINE = 1 << 16  # bytes in which a line is expected to end
-FEW = 1 << 16  # so many different tokens are uint16
+FEW = 1 << 16  # this many different tokens are uint16
 
 
 class TextPiece(NamedTuple):

@@ -109,5 +109,5 @@ class FullyConnected(Weighted):
 
 
 def column_blocks(inputs: int, units: int, columns: int) -> Blocks:
-    """The columns that so many inputs and units are divided into evenly."""
+    """The columns that this many inputs and units are divided into evenly."""
     return [(share(inputs, c, columns), share(units, c, columns)) for c in range(columns)]

@@ -50,7 +50,7 @@ class Peer(Trainer):
             self._warn_of_coarse_steps()
 
     def compute(self, steps: Steps, workers: int, emit: bool) -> Entries:
-        """A turn's minibatches into the residual, in a round of so many workers; the entries to send, none unless
+        """A turn's minibatches into the residual, in a round of this many workers; the entries to send, none unless
         `emit`."""
         return self._turns.entries(steps, workers, emit)
 

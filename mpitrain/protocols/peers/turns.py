@@ -44,7 +44,7 @@ class Turns:
         self._accelerate, self._scratch = fast(accelerate), scratch_for(gradient)
 
     def entries(self, steps: Steps, workers: int, emit: bool) -> Entries:
-        """Take a turn in a round of so many workers; the entries to send, none unless `emit`."""
+        """Take a turn in a round of this many workers; the entries to send, none unless `emit`."""
         options, (work, settings) = self._options, steps[-1]
         of_entries = self.rate_of_entries(settings, workers)
         if emit and options.error_decay < 1:

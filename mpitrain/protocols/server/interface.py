@@ -17,7 +17,7 @@ class Claimed(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A queue that workers claim from without a dispenser, so many minibatches at a time: they share a place in it.
+    """A queue that workers claim from without a dispenser, this many minibatches at a time: they share a place in it.
 
     Where an epoch's order has a `group` of samples together, they claim whole groups, and need not claim while they
     have minibatches of one.
@@ -29,7 +29,7 @@ class Source(NamedTuple):
     group: int = 0
 
     def claim(self, place: int, worker: int, has: int = 0) -> tuple[Claimed, int]:
-        """What the worker of this number, which `has` so many minibatches, claims at a place, and the place after
+        """What the worker of this number, which `has` this many minibatches, claims at a place, and the place after
         it."""
         works, after = self.queue.take(self.schedule, place, self.minibatches - has, worker, self.group)
         return Claimed(works, more=after < self.queue.end), after

@@ -19,7 +19,7 @@ class Speeds:
         self._began[worker] = self._clock()
 
     def ended(self, worker: int, samples: int) -> None:
-        """A worker has trained on so many samples since then."""
+        """A worker has trained on this many samples since then."""
         if (seconds := self._clock() - self._began[worker]) > 0:
             self._rounds[worker].append(samples / seconds)
 
