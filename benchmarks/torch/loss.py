@@ -4,7 +4,7 @@
 
 The plain loop has torch.optim's optimizer, and otherwise the same: the initial weights, the minibatches, the rate of
 each step, clipping. Its networks of layers are written with torch.nn; that of the bytes is the example's module. The
-data are below runs/benchmarks, where `compare --on` makes them, unless --set has a data.path.
+data are below runs/benchmarks, where they are made unless they are there, or where --set has a data.path.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.data.sampler import epoch_indices
 from mpitrain.models.model import Model
 from mpitrain.models.torch_module import standalone
-from mpitrain.report.benchmarks.known import NAMES, base_of
+from mpitrain.report.benchmarks.known import NAMES, base_of, require_data
 from mpitrain.training.inputs import network_of
 from mpitrain.training.parts import Shards, held_out, trained_on
 
@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
     torch.set_num_threads(1)
+    require_data(options.name, options.set)
     base = base_of(options.name, options.set)
     for optimizer in [options.only] if options.only else ["sgd", "adamw"]:
         found = []

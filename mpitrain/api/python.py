@@ -67,7 +67,12 @@ def train(
         new_code=new_code,
         build=None if model is None else _function(model),
     )
-    transport = Transport(deadline=first_deadline(overrides))
+    summary = _trained_by(Transport(deadline=first_deadline(overrides)), options)
+    return dict(json.loads(summary))
+
+
+def _trained_by(transport: Transport, options: TrainOptions) -> str:
+    """The summary of a training by all ranks, as JSON. Collective."""
     if transport.size > 1:
         abort_on_exception()
     refuse_in_one_line()
@@ -94,8 +99,7 @@ def train(
         raise refused[0]
     if not found:
         raise TrainingFailed(f"the training failed with status {status}")
-    summary: dict[str, Any] = json.loads(found[0])
-    return summary
+    return found[0]
 
 
 def _summary(folders: list[Path]) -> bytes:

@@ -207,17 +207,8 @@ def open_run_folder(
         origin.NAME: origin.text(told),
         **session.documents,
     }
-    kept = buffered(session.network)
     if not session.device.phantom:
-        session.saver = Saver(
-            folder / "checkpoints",
-            session.network.layout,
-            config.run.checkpoints_kept,
-            config.run.deadline,
-            transport,
-            documents,
-            **({} if kept is None else {"kept": kept.kept}),
-        )
+        session.saver = _saver(session, folder, documents)
     before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
     # nothing is written until all user input has been read
     if not resumed:
@@ -248,17 +239,18 @@ def open_run_folder(
     )
     _say_start(session, resumed is not None)
     of_data = [] if session.device.phantom else warnings.of_data(session.schedule, told.class_counts, corpora)
-    for line in (
-        *warnings.of_keys(session),
-        *of_data,
-        *warnings.of_resume(session, before),
-        *warnings.of_room(session, folder),
-    ):
+    of_resume, of_room = warnings.of_resume(session, before), warnings.of_room(session, folder)
+    for line in (*warnings.of_keys(session), *of_data, *of_resume, *of_room):
         monitor.warn(line)
-    if config.run.record_order and resumed is not None:
-        only = "only from its start a training can be replayed: no more of this one is recorded"
-        monitor.warn(f"run.record_order: {only}")
     return monitor
+
+
+def _saver(session: Session, folder: Path, documents: dict[str, str]) -> Saver:
+    """What writes checkpoints into a run folder, with these documents beside them."""
+    run, kept = session.config.run, buffered(session.network)
+    beside = {} if kept is None else {"kept": kept.kept}
+    where, layout = folder / "checkpoints", session.network.layout
+    return Saver(where, layout, run.checkpoints_kept, run.deadline, session.transport, documents, **beside)
 
 
 def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:

@@ -65,5 +65,7 @@ def of_keys(session: Session) -> Iterator[str]:
     if said := session.transport.runtime.pace.said:
         yield said
     run = session.config.run
+    if run.record_order and session.resumed is not None:
+        yield "run.record_order: only from its start a training can be replayed: no more of this one is recorded"
     if run.matmul != "float32" and session.device.name == "cpu" and not session.config.by_torch:
         yield f"run.matmul = {run.matmul!r}: has no effect, NumPy multiplies in the dtype of the parameters on the CPU"
