@@ -1,0 +1,131 @@
+"""How much sooner than one rank do two workers come to the same error? On the benchmarks of `compare --on`.
+
+    python benchmarks/sooner/sooner.py speech|glyphs OUT [--simulated] [--workers N] [--rates F ...] [--seeds N]
+        [--only METHOD ...] [--set KEY=VALUE]
+
+The target is the test error that one rank of `msgd` has after 60 % of its time, at the best rate on seed 1 and as
+the median over the seeds. Every method then takes the rate that comes to the target first on seed 1; printed are the
+median time over the seeds and how much sooner that is. Evaluations take no time: they are made at the end, of copies.
+With `--simulated` the time is virtual, on the ranks of benchmarks/cluster.toml. Runs that are there are not repeated.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from launch import CLUSTER, attempt, simulate, table
+
+from mpitrain import config as configuration
+from mpitrain.report.benchmarks.known import base_of, require_data
+
+MOMENTUM = {"algorithm.momentum": 0.9}
+ONE = {"algorithm.name": "msgd", **MOMENTUM}
+#: Keys, and whether a rank serves.
+METHODS: dict[str, tuple[dict[str, Any], bool]] = {
+    "allreduce": ({"algorithm.name": "allreduce", **MOMENTUM}, False),
+    "block-momentum": ({"algorithm.name": "block-momentum", "algorithm.preset": "bmuf", "algorithm.tau": 10}, False),
+    "sparse-delta": ({"algorithm.name": "sparse-delta", "algorithm.target_density": 0.02}, False),
+    "easgd": ({"algorithm.name": "easgd", "algorithm.tau": 10}, True),
+    "eamsgd": ({"algorithm.name": "eamsgd", "algorithm.tau": 10, **MOMENTUM}, True),
+    "asgd, DANA": ({"algorithm.name": "asgd", "algorithm.staleness": "dana", **MOMENTUM}, True),
+}
+
+
+class Study:
+    """The trainings of one benchmark below a folder."""
+
+    def __init__(self, words: argparse.Namespace) -> None:
+        require_data(words.name, words.set)
+        self._words, self._base = words, base_of(words.name, words.set)
+        given = [*self._base.settings, *words.set]
+        self._rate = configuration.load(self._base.path, given).training.learning_rate
+        self._keys: dict[str, Any] = dict(each.split("=", 1) for each in given)
+
+    def curve(self, ranks: int, method: dict[str, Any], factor: float, seed: int) -> tuple[list[float], list[float]]:
+        """Seconds and test errors of a training; empty where it diverged."""
+        own = factor * self._rate * (1.0 - float(method.get("algorithm.momentum", 0.0)))
+        keys = method | {"training.learning_rate": round(own, 8), "training.seed": seed, "model.seed": seed}
+        quiet = {"run.progress": "none", "run.evaluate_every": self._words.every, "run.evaluate_late": True}
+        title = "-".join([str(method["algorithm.name"]), f"{ranks}", f"r{factor:g}", f"s{seed}"])
+        settings = {**self._keys, **quiet, "run.checkpoint_every": 0, **keys}
+        run = self._words.out / f"{title}{'-simulated' * self._words.simulated}"
+        told = (
+            simulate(run, ranks, CLUSTER, settings, self._base.path)
+            if self._words.simulated
+            else attempt(run, ranks, settings, self._base.path)
+        )
+        records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines() if told else [])
+        found = sorted((each["seconds"], each["test_error"]) for each in records if each["event"] == "evaluate")
+        return [seconds for seconds, _ in found], [error for _, error in found]
+
+    def curves(self, ranks: int, method: dict[str, Any], factor: float) -> list[tuple[list[float], list[float]]]:
+        """Of all seeds."""
+        return [self.curve(ranks, method, factor, seed) for seed in range(1, self._words.seeds + 1)]
+
+
+def reached(curve: tuple[list[float], list[float]], target: float) -> float:
+    """Seconds to an error, linearly between evaluations; infinity where it is not reached."""
+    seconds, errors = curve
+    for number, error in enumerate(errors):
+        if error <= target:
+            if number == 0:
+                return seconds[0]
+            share = (errors[number - 1] - target) / (errors[number - 1] - error)
+            return seconds[number - 1] + share * (seconds[number] - seconds[number - 1])
+    return math.inf
+
+
+def at_share(curve: tuple[list[float], list[float]], share: float) -> float:
+    """The error after a share of the time."""
+    seconds, errors = curve
+    return float(np.interp(share * seconds[-1], seconds, errors)) if seconds else math.inf
+
+
+def main() -> None:
+    """One table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=("speech", "glyphs"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[0.5, 1.0, 2.0, 4.0], help="times the benchmark's own"
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--every", type=float, default=0.1, help="epochs from one evaluation to the next")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--set", action="append", default=[])
+    words = parser.parse_args()
+    study = Study(words)
+
+    best = min(words.rates, key=lambda factor: at_share(study.curve(1, ONE, factor, 1), 0.6))
+    alone = study.curves(1, ONE, best)
+    target = statistics.median(at_share(curve, 0.6) for curve in alone)
+    base = statistics.median(reached(curve, target) for curve in alone)
+    rows = [["`msgd`, one rank", f"{best:g}", f"{base:.2f}", "1", _ends(alone)]]
+    for name in words.only:
+        method, serves = METHODS[name]
+        ranks = words.workers + serves
+        rate = min(words.rates, key=lambda factor: reached(study.curve(ranks, method, factor, 1), target))
+        curves = study.curves(ranks, method, rate)
+        times = [reached(curve, target) for curve in curves]
+        middle = statistics.median(times)
+        each = ", ".join(f"{seconds:.2f}" for seconds in times)
+        rows.append([f"`{name}`", f"{rate:g}", f"{middle:.2f} ({each})", f"{base / middle:.2f}", _ends(curves)])
+    unit = "virtual s" if words.simulated else "s"
+    print(table([f"{words.workers} workers", "rate", f"{unit} to {target:.1%}", "sooner", "error at the end"], rows))
+
+
+def _ends(curves: list[tuple[list[float], list[float]]]) -> str:
+    return f"{statistics.median(errors[-1] if errors else math.inf for _, errors in curves):.1%}"
+
+
+if __name__ == "__main__":
+    main()
