@@ -46,7 +46,7 @@ class Study:
         self._words, self._base = words, base_of(words.name, words.set)
         given = [*self._base.settings, *words.set]
         self._rate = configuration.load(self._base.path, given).training.learning_rate
-        self._keys: dict[str, Any] = dict(each.split("=", 1) for each in given)
+        self._keys = {key: _value(text) for key, text in (each.split("=", 1) for each in given)}
 
     def curve(self, ranks: int, method: dict[str, Any], factor: float, seed: int) -> tuple[list[float], list[float]]:
         """Seconds and test errors of a training; empty where it diverged."""
@@ -117,10 +117,22 @@ def main() -> None:
         curves = study.curves(ranks, method, rate)
         times = [reached(curve, target) for curve in curves]
         middle = statistics.median(times)
-        each = ", ".join(f"{seconds:.2f}" for seconds in times)
-        rows.append([f"`{name}`", f"{rate:g}", f"{middle:.2f} ({each})", f"{base / middle:.2f}", _ends(curves)])
+        each = f"{_figure(middle)} ({', '.join(map(_figure, times))})"
+        rows.append([f"`{name}`", f"{rate:g}", each, f"{base / middle:.2f}", _ends(curves)])
     unit = "virtual s" if words.simulated else "s"
     print(table([f"{words.workers} workers", "rate", f"{unit} to {target:.1%}", "sooner", "error at the end"], rows))
+
+
+def _figure(seconds: float) -> str:
+    return f"{seconds:.2f}" if math.isfinite(seconds) else "never"
+
+
+def _value(text: str) -> Any:
+    """A number or a list, or else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _ends(curves: list[tuple[list[float], list[float]]]) -> str:

@@ -89,6 +89,7 @@ TRIALS = {
     "text/models.py": Trial("{text}"),
     "torch/accuracy.py": Trial("tdnn {frames} 1 1", wants=("torch",)),
     "torch/allreduce.py": Trial("resnet 1", 2, wants=("torch",)),
+    "sooner/sooner.py": Trial("speech {out} --simulated --rates 1 --seeds 1 --every 0.25 --set data.path={frames}"),
     "torch/loss.py": Trial("speech --seeds 1 --set data.path={frames} --set training.epochs=0.05", wants=("torch",)),
     "torch/presets.py": Trial("1 digits-cnn", wants=("torch",)),
     "torch/step.py": Trial("mlp float32 1", wants=("torch",)),
