@@ -33,7 +33,7 @@ METHODS: dict[str, tuple[dict[str, Any], bool]] = {
     "block-momentum": ({"algorithm.name": "block-momentum", "algorithm.preset": "bmuf", "algorithm.tau": 10}, False),
     "sparse-delta": ({"algorithm.name": "sparse-delta", "algorithm.target_density": 0.02}, False),
     "easgd": ({"algorithm.name": "easgd", "algorithm.tau": 10}, True),
-    "eamsgd": ({"algorithm.name": "eamsgd", "algorithm.tau": 10, **MOMENTUM}, True),
+    "eamsgd": ({"algorithm.name": "eamsgd", "algorithm.tau": 10, "algorithm.delta": 0.9}, True),
     "asgd, DANA": ({"algorithm.name": "asgd", "algorithm.staleness": "dana", **MOMENTUM}, True),
 }
 
@@ -50,7 +50,7 @@ class Study:
 
     def curve(self, ranks: int, method: dict[str, Any], factor: float, seed: int) -> tuple[list[float], list[float]]:
         """Seconds and test errors of a training; empty where it diverged."""
-        own = factor * self._rate * (1.0 - float(method.get("algorithm.momentum", 0.0)))
+        own = factor * self._rate * (1.0 - float(method.get("algorithm.momentum", method.get("algorithm.delta", 0.0))))
         keys = method | {"training.learning_rate": round(own, 8), "training.seed": seed, "model.seed": seed}
         quiet = {"run.progress": "none", "run.evaluate_every": self._words.every, "run.evaluate_late": True}
         title = "-".join([str(method["algorithm.name"]), f"{ranks}", f"r{factor:g}", f"s{seed}"])
