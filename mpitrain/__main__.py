@@ -19,6 +19,7 @@ prepare_environment()  # before anything loads NumPy
 #: runs is named in its parser, and loaded when it runs.
 ADDED = {
     ("train",): "mpitrain.cli.arguments:add_train",
+    ("launch",): "mpitrain.cli.arguments:add_launch",
     ("evaluate", "predict", "export"): "mpitrain.cli.arguments:add_trained",
     ("prepare", "check"): "mpitrain.data.importers.commands:add_parsers",
     ("compare",): "mpitrain.report.comparison.command:add_parser",

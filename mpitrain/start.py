@@ -37,6 +37,11 @@ def local_rank_of(environment: Mapping[str, str], otherwise: int) -> int:
     return _number(environment, LOCAL_RANK, otherwise)
 
 
+def ranks_of(environment: Mapping[str, str]) -> int:
+    """How many ranks the launcher has started; 1 if no launcher says it."""
+    return _number(environment, SIZE, 1)
+
+
 def _number(environment: Mapping[str, str], names: Sequence[str], otherwise: int) -> int:
     return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), otherwise)
 
@@ -48,7 +53,7 @@ def announce(version: str, overrides: Sequence[str]) -> None:
     """
     if rank_of(os.environ, 0) or "run.progress=none" in overrides:
         return
-    ranks = _number(os.environ, SIZE, 1)
+    ranks = ranks_of(os.environ)
     given = os.environ.get("NUMBA_CACHE_DIR")
     caches = [Path(given)] if given else [Path(__file__).parent, _users_cache()]
     warm = any(next(each.rglob("*.nbi"), None) for each in caches)

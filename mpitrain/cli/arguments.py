@@ -24,6 +24,16 @@ def add_train(commands: Subparsers) -> None:
     train.set_defaults(run="mpitrain.cli.train:train")
 
 
+def add_launch(commands: Subparsers) -> None:
+    """Add `launch`."""
+    launch = commands.add_parser("launch", help="train on several ranks, and start them again when one is lost")
+    launch.add_argument("-n", type=int, required=True, dest="ranks", metavar="N", help="number of ranks")
+    words = 'launcher, such as "mpirun -n {ranks}"; default: the first one found'
+    launch.add_argument("--launch", default="", metavar="WORDS", help=words)
+    _add_training(launch)
+    launch.set_defaults(run="mpitrain.cli.launch:run")
+
+
 def add_trained(commands: Subparsers) -> None:
     """Add `evaluate`, `predict` and `export`."""
     evaluate = commands.add_parser("evaluate", help="loss and error of a trained network on held-out data")

@@ -3,12 +3,12 @@
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from mpitrain.api.launching import Relay, launcher, require_no_ranks
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
 from mpitrain.monitoring.records import merits, shown
@@ -78,8 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises BadInput naming the option.
     """
-    if int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1) > 1:
-        raise BadInput("compare starts the runs itself: start it without mpirun")
+    require_no_ranks("compare")
     if not 0 < options.deadline < math.inf:
         raise BadInput(f"--deadline: must be positive, not {options.deadline}")
     workers = _numbers("--workers", options.workers, int, lambda n: n >= 1)
@@ -116,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
 def _starter(options: argparse.Namespace, elements: list[Element]) -> Starter:
     """How runs are started. Raises BadInput naming an option."""
     if not options.simulate:
-        launch = launching.launcher(options.launch)
+        launch = launcher(options.launch)
         return lambda element: launching.launched(element, launch)
     if options.launch:
         raise BadInput("--launch: simulated runs are started without a launcher")
@@ -131,7 +130,7 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
 
     Elements are reported by their numbers among `count`, as used by --list and --run.
     """
-    relay = launching.Relay()
+    relay = Relay()
     # Refuse a folder of another configuration before starting any run.
     states = {number: element.state() for number, element in elements.items()}
     for line in by_chance([*elements.values()]):

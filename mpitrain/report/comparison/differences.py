@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mpitrain.api.launching import PROGRAM
 from mpitrain.errors import BadInput, last_words, naming, printable
 from mpitrain.files import Record, read_text
 from mpitrain.monitoring.records import shown
-from mpitrain.report.comparison.launching import PROGRAM
 from mpitrain.report.comparison.paired import COVERED, BlockSums, Difference, difference
 from mpitrain.report.comparison.table import Row
 
