@@ -2,6 +2,7 @@
 lost: when it died, or was silent for `run.deadline`."""
 
 import argparse
+import json
 import sys
 import time
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 from mpitrain.api.launching import Relay, launcher, require_no_ranks, start, training
 from mpitrain.checkpoint import newest
+from mpitrain.checkpoint.files import order
 from mpitrain.errors import BadInput
 from mpitrain.monitoring.records import last_record
 from mpitrain.signals import STOPPED
@@ -19,11 +21,16 @@ PAUSE = 1.0  # seconds before the next start, in which the last one's processes 
 
 
 class Left(NamedTuple):
-    """What a run folder holds: when the summary was written, which a lost rank leaves as it was, and the samples that
-    the newest whole checkpoint has been trained on."""
+    """What a run folder holds: the text of the summary, which a lost rank leaves as it was, and the samples that the
+    newest whole checkpoint has been trained on."""
 
-    summary: int
+    summary: str
     samples: int
+
+    @property
+    def status(self) -> int:
+        """The exit status of a training that wrote this summary; a rank that is lost after that changes nothing."""
+        return 0 if json.loads(self.summary).get("exit_reason") == "finished" else 1
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,8 +53,10 @@ def run(options: argparse.Namespace) -> int:
             before = _left(folder)
             status = relay.wait(start(training(launch, options.ranks, [*words, how, str(folder)])))
             after = _left(folder)
-            if relay.asked or status in (0, 2, STOPPED) or after.summary != before.summary:
+            if relay.asked or status in (0, 2, STOPPED):
                 return int(status or 0)
+            if after.summary != before.summary:
+                return after.status
             in_vain = in_vain + 1 if after.samples <= before.samples else 0
             if in_vain == TRIES:
                 print(f"mpitrain: {TRIES} starts in a row left no new checkpoint; see what they said", file=sys.stderr)
@@ -59,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _left(folder: Path) -> Left:
     summary, (found, _) = folder / "summary.json", newest(folder / "checkpoints")
-    return Left(summary.stat().st_mtime_ns if summary.exists() else 0, int(found.name) if found else 0)
+    return Left(summary.read_text(encoding="utf-8") if summary.exists() else "", int(order(found)[0]) if found else 0)
 
 
 def _say(folder: Path, samples: int, status: int | None) -> None:

@@ -44,7 +44,12 @@ def test_an_end_of_its_own_is_the_end(starts: Callable[..., list[str]], status: 
 
 def test_a_run_that_diverged_is_not_started_again(starts: Callable[..., list[str]]) -> None:
     """Nor one that ended in another way that its summary tells."""
-    assert len(starts("mkdir run; touch run/summary.json; exit 1", status=1)) == 1
+    assert len(starts('mkdir run; echo \'{"exit_reason": "diverged"}\' > run/summary.json; exit 1', status=1)) == 1
+
+
+def test_a_rank_that_is_lost_after_the_end_changes_nothing(starts: Callable[..., list[str]]) -> None:
+    """The training has finished, whatever the launcher says."""
+    assert len(starts('mkdir run; echo \'{"exit_reason": "finished"}\' > run/summary.json; exit 9', status=0)) == 1
 
 
 def test_an_older_summary_says_nothing(starts: Callable[..., list[str]]) -> None:
@@ -62,7 +67,9 @@ def test_starts_without_progress_come_to_an_end(
     lines = starts("exit 137", status=1)
     assert [line.split()[-2:] for line in lines] == [["--out", "run"], ["--continue", "run"], ["--continue", "run"]]
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == "mpitrain: a rank was lost (exit status 137); the training begins anew: there is no checkpoint yet"
+    assert (
+        told[0] == "mpitrain: a rank was lost (exit status 137); the training begins anew: there is no checkpoint yet"
+    )
     assert told[-1] == "mpitrain: 3 starts in a row left no new checkpoint; see what they said" and len(told) == 3
 
 
