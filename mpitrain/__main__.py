@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         words = ["train", *words]
     options = parser(words[0]).parse_args(words)
     if words[0] == "train" and not options.print_config:
-        announce(__version__, options.set)
+        announce(__version__, options.set, (options.config, options.resume, options.continued))
     try:
         run = resolve_name(options.run) if isinstance(options.run, str) else options.run
         return int(run(options) or 0)

@@ -4,7 +4,8 @@ environment variables that NumPy's BLAS and Numba read when they load."""
 import argparse
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -46,12 +47,12 @@ def _number(environment: Mapping[str, str], names: Sequence[str], otherwise: int
     return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), otherwise)
 
 
-def announce(version: str, overrides: Sequence[str]) -> None:
+def announce(version: str, overrides: Sequence[str], places: Sequence[Path | None] = ()) -> None:
     """Let the first rank say that a training starts, before it loads MPI and NumPy and compiles, which may take long.
 
-    Whether the loops are compiled is told by the files of Numba's cache.
+    Numba's cache tells whether its loops are compiled, configuration files or run folders (`places`) what is printed.
     """
-    if rank_of(os.environ, 0) or "run.progress=none" in overrides:
+    if rank_of(os.environ, 0) or _is_quiet(overrides, filter(None, places)):
         return
     ranks = ranks_of(os.environ)
     given = os.environ.get("NUMBA_CACHE_DIR")
@@ -60,6 +61,16 @@ def announce(version: str, overrides: Sequence[str]) -> None:
     cold = "" if warm else ", and compiles its loops, which takes up to a minute, once"
     with suppress(OSError):  # nobody reads it
         print(f"mpitrain {version} starts on {ranks} rank{'s' * (ranks > 1)}{cold}", flush=True)
+
+
+def _is_quiet(overrides: Sequence[str], places: Iterable[Path]) -> bool:
+    told: list[object] = []
+    for file in filter(Path.is_file, (each / "config.toml" if each.is_dir() else each for each in places)):
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):  # said when it is read in earnest
+            told.append(tomllib.loads(file.read_text(encoding="utf-8"))["run"]["progress"])
+    words = (word.partition("=") for word in overrides)
+    told += [value.strip(" '\"") for key, _, value in words if key.strip() == "run.progress"]
+    return told[-1:] == ["none"]
 
 
 def first_deadline(words: Sequence[str]) -> float:

@@ -55,6 +55,28 @@ def test_a_start_is_said_at_once(
 
 
 @pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ('[run]\nprogress = "none"\n', [], False),
+        ('[run]\nprogress = "none"\n', ["run.progress=plain"], True),
+        ('[run]\nprogress = "none"\n', ["training.epochs=1"], False),
+        ('[run]\nprogress = "plain"\n', ["run.progress = 'none'"], False),
+        ("[run]\nthreads = 1\n", [], True),
+        ("run = 3\n", [], True),
+        ("[run\n", [], True),
+    ],
+)
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_start_is_not_said_where_a_file_wants_nothing_printed(
+    text: str, words: list[str], said: bool, folder: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A configuration or that of a resumed run; what is wrong with a file is reported when it is read in earnest."""
+    (tmp_path / "config.toml").write_text(text)
+    announce("9", words, [None, tmp_path if folder else tmp_path / "config.toml", tmp_path / "missing.toml"])
+    assert bool(capsys.readouterr().out) == said
+
+
+@pytest.mark.parametrize(
     ("words", "deadline"),
     [
         ([], DEADLINE),
