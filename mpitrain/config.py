@@ -155,7 +155,7 @@ class RunOptions(Section, frozen=True):
     gradient_statistics: bool = False
     """Record figures of the gradients: the norm of that of a minibatch and its fraction of exact zeros, and the cosine
     between the sums that workers send (Chan & Lane §3.4); costs a pass over each gradient."""
-    progress: Literal["auto", "plain", "none"] = "auto"  # auto: a live line on a terminal
+    progress: Literal["auto", "plain", "none"] = "auto"  # auto: a live line on a terminal; none: nothing but errors
     tensorboard: bool = False  # also write event files for TensorBoard
     callback: Text = ""
     """`FILE.py:function` or `package.module:function` that rank 0 calls with each record, as a dict
@@ -225,6 +225,8 @@ def _name(table: Record) -> object:
 
 def read_toml(path: Path) -> Record:
     """The content of a TOML file. Raises BadInput naming the file."""
+    if path.is_dir():
+        raise BadInput(f"{path}: a folder, not a configuration file; --resume {path} continues a run")
     with naming(path), naming(f"{path}: not TOML", ValueError):
         return parse_toml(path, path.read_text(encoding="utf-8"))
 
@@ -462,5 +464,6 @@ def readable(error: msgspec.ValidationError, algorithm: type[Algorithm] = Algori
     key = where.rstrip("`").lstrip(".") or "configuration"
     kind, at = (algorithm, "algorithm") if key.startswith("algorithm.") else (Config, "")
     if allowed := sorted({value for name, value in values_of(inspect.type_info(kind), at) if name == key and value}):
+        allowed = ["a number", *allowed] if len(allowed) == 1 else allowed
         message = f"{message.removeprefix('Invalid enum value ')}: must be {' or '.join(allowed)}"
     return f"{key}: {message}"

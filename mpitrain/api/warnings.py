@@ -15,14 +15,16 @@ from mpitrain.training.context import Session
 
 
 def of_data(schedule: Schedule, class_counts: Sequence[int], measured: Collection[str]) -> Iterator[str]:
-    """Warn of a minibatch larger than an epoch, of samples that all belong to one class, and of data without a part
-    that errors are measured on; `measured` names these parts."""
+    """Warn of a minibatch larger than an epoch, of stages after the end, of samples that all belong to one class, and
+    of data without a part that errors are measured on; `measured` names these parts."""
     most = max(settings.minibatch for settings in schedule.all)
     if most > schedule.samples:
         key = "training.minibatch" if schedule.all[0].minibatch == most else "stages: minibatch"
         yield (
             f"{key} = {most:,}: an epoch has {schedule.samples:,} samples, which are then one minibatch and one update"
         )
+    for at in schedule.late:
+        yield f"stages: at = {at!r}: the training has ended by then, and this stage never begins"
     if sum(count > 0 for count in class_counts) == 1:
         yield "data.path: all samples are of one class; there is nothing to learn"
     if not measured:

@@ -83,6 +83,7 @@ class Schedule:
                 now.momentum if stage.momentum is None else stage.momentum,
             )
             self._begins.append((position, now))
+        self.late = [stage.at for position, stage in placed if position >= self.total > 0]  # of stages that never begin
 
     def at(self, served: int) -> Settings:
         """The settings once `served` samples have been served."""

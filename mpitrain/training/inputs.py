@@ -77,7 +77,7 @@ def network_of(
     if config.data.window:
         raise BadInput("data.window: networks of tokens are modules of PyTorch's, which model.import names")
     if not (classes or config.data.import_):
-        raise BadInput("0 classes: a network of layers needs at least one")
+        raise BadInput("0 classes (--classes): a network of layers needs at least one")
     if form.dtype or form.targets or not classes:
         raise BadInput(
             f"data.import = {config.data.import_!r}: a network of layers classifies samples of numbers; others are for "

@@ -39,6 +39,13 @@ SETTINGS = {
     "run.threads=-1": "run.threads: Expected `int` >= 0",
     "run.team=3": "run.team = 3: workers of this algorithm are single ranks",
     "run.exchange=tcp": "run.exchange: 'tcp': must be ",
+    "run.checkpoint_every=often": "run.checkpoint_every: 'often': must be a number or auto",
+    "run.checkpoint_every=-1": "run.checkpoint_every: Expected",
+    "run.progress=quiet": "run.progress: 'quiet': must be auto or none or plain",
+    "training.epochs=inf": "training.epochs: Expected `float` <= ",
+    "training.clip_norm=-1": "training.clip_norm: Expected `float` >= 0.0",
+    "training.learning_rate=0,1": "training.learning_rate: Expected `float`, got `str`",
+    "training.seed=-1": "training.seed: Expected `int` >= 0",
 }
 
 COMMANDS = {
@@ -68,6 +75,27 @@ COMMANDS = {
     "train --batch-size 3": "here it is --set training.minibatch=VALUE",
     "train --gpus 2": "here it is --set run.device=VALUE",
     "train -x": "unrecognized arguments: -x",
+    "train jobs": "jobs: a folder, not a configuration file; --resume jobs continues a run",
+    "describe jobs": "jobs: a folder, not a configuration file; --resume jobs continues a run",
+    "train jobs --config net.toml": "unrecognized arguments: --config",
+    "Train": "Train: neither a command nor a configuration file; the nearest known is train",
+    "help": "help: neither a command nor a configuration file; known: train, evaluate",
+    "describe --classes 0 --input 8x8": "0 classes (--classes): a network of layers needs at least one",
+    "compare easgd --target-error 5": "--target-error 5: expected numbers like 0.05,0.02, each once",
+    "compare easgd --target-error 5%": "--target-error 5%: expected numbers like 0.05,0.02, each once",
+    "compare easgd --target-error 0.05 --workers 0": "--workers 0: expected numbers like 1,2,4, each once",
+    "compare easgd --target-error 0.05 --workers 1,x": "--workers 1,x: expected numbers like 1,2,4, each once",
+    "compare easgd --target-error 0.05 --baseline msgd": "--baseline: msgd is none of the configurations",
+    "prepare text --ending .rs jobs shards": "jobs: no file of text ends in .rs",
+    "prepare images nowhere shards": "nowhere: no such folder",
+    "prepare images jobs shards": "jobs: holds no folders of classes",
+    "prepare text jobs shards --dev 10": "--dev 10: expected a share of the bytes below 1",
+    "export run --format pt": "--format pt: unknown; known: safetensors, onnx, npz",
+    "simulate --cluster strom2016": "--cluster strom2016: neither a file nor one of chan2014",
+    "calibrate new.toml --nodes 0": "--nodes 0: at least 1",
+    "calibrate new.toml --bandwidth 1Mbps": "--bandwidth 1Mbps: expected a number and its unit, such as 1Gbit",
+    "report run --watch 0": "--watch 0: expected 1 to 3600 seconds",
+    "check jobs": "jobs: holds no shards such as train-00000-of-00008.h5",
 }
 
 

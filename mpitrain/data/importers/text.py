@@ -56,6 +56,8 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
         if not 0 <= share < 1 or sum(shares.values()) >= 1:
             raise BadInput(f"--{part} {share:g}: expected a share of the bytes below 1")
     files = list(_files(options.source, options.ending))
+    if not files:
+        raise BadInput(f"{', '.join(map(str, options.source))}: no file of text ends in {options.ending}")
     return plan(files, shares, options.tokenizer, options.seed)
 
 

@@ -223,5 +223,5 @@ def _numbers(option: str, text: str, kind: Callable[[str], Kind], allowed: Calla
     except ValueError:
         found = []
     if not found or not all(map(allowed, found)) or len(set(found)) < len(found):
-        raise BadInput(f"{option}: expected different numbers in range, with commas between, not {text}")
+        raise BadInput(f"{option} {text}: expected numbers like {'1,2,4' if kind is int else '0.05,0.02'}, each once")
     return found
