@@ -138,7 +138,7 @@ def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, sai
         session.transport.alive_while(lambda: write_below(monitor.folder, "summary.json", text))
     else:
         epochs = session.config.training.epochs
-        monitor.progress.line(f"nothing left to train (training.epochs = {epochs:g}): the run folder is unchanged")
+        monitor.progress.line(f"nothing left to train (training.epochs = {epochs:g}): model and results are unchanged")
     monitor.progress.close()
     if session.saver is not None:
         with suppress(BadInput):

@@ -26,7 +26,7 @@ def columns(runs: list[StoredRun]) -> list[Column]:
         ("training.minibatch", "Minibatch", "count", None),
         ("training.learning_rate", "Learning rate", "number", None),
         ("staleness_mean", "Staleness", "number", None),
-        ("staleness_max", "at most", "count", None),
+        ("staleness_max", "Staleness, at most", "count", None),
         ("bytes_sent", "Sent", "bytes", None),
     ]
 
@@ -43,7 +43,8 @@ def results(runs: list[StoredRun]) -> Html:
         for row, told, value, source in zip(rows, values, of_finished, sources, strict=True):
             rivals = [each for each, of in zip(of_finished, sources, strict=True) if of == source and each is not None]
             best = choose is not None and len(rivals) > 1 and value == choose(rivals)
-            row.append((BestCell if best else str)(show(told.get(key), form)))
+            shown = (told.get(key) or None) if key.startswith("staleness") else told.get(key)
+            row.append((BestCell if best else str)(show(shown, form)))
             marked = marked or best
     among = " on the same data" * (len(set(sources)) > 1)
     caption = "Results at the end, or so far" + (f"; the best of the finished runs{among} are marked" if marked else "")

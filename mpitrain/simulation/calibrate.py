@@ -70,7 +70,7 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     content = described(hosts, together, samples, seconds, inside, told, work)
     own = MeasuredNetwork(network.name, network.layout.size, multiply_adds(network))
     content |= {"nodes": given.nodes or content["nodes"], "network": msgspec.to_builtins(own)}
-    notes = [f"Gradients in {config.training.dtype}, {config.run.matmul}, {some(number, 'thread')} a rank."]
+    notes = [f"Gradients in {config.training.dtype}, products in {config.run.matmul}, {some(number, 'thread')} a rank."]
     for lacks, line in (
         (given.nodes, "As many nodes as --nodes says, not as there were."),
         (bandwidth, f"Between nodes the bandwidth of --bandwidth, the latency {'measured' if between else 'assumed'}."),

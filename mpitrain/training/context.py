@@ -90,7 +90,7 @@ class Session:
         """What continues the run in this folder on as many ranks."""
         ranks, folder = self.transport.size, shlex.quote(str(run))
         if self.transport.runtime.simulated:
-            return f"--resume {folder}"
+            return f"mpitrain simulate --cluster … --resume {folder}"
         if self.config.model.import_ == GIVEN:
             return f"mpitrain.train(model=..., resume={str(run)!r})"
         return f"{f'mpirun -n {ranks} ' if ranks > 1 else ''}python -m mpitrain --resume {folder}"

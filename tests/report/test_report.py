@@ -205,6 +205,17 @@ def test_the_best_is_that_of_one_data_set(tmp_path: Path) -> None:
     assert tables.results(read_runs([folders[0], folders[2]])).count('class="best"') == 0
 
 
+def test_no_staleness_is_no_zero(tmp_path: Path) -> None:
+    """Beside a run of a server, `easgd` and the like have a dash."""
+    ages = {"asgd": {"staleness_mean": 1.5, "staleness_max": 4}, "easgd": {"staleness_mean": 0.0, "staleness_max": 0}}
+    folders = [
+        write_run(tmp_path / name, name, curve(3), ended(curve(3), algorithm=name, **told))
+        for name, told in ages.items()
+    ]
+    html = tables.results(read_runs(folders))
+    assert "<td>1.5</td><td>4</td>" in html and "<td>–</td><td>–</td>" in html and "Staleness, at most" in html
+
+
 def test_a_stopped_run_has_its_last_evaluation(tmp_path: Path) -> None:
     """Its summary has no error, since its last parameters were not evaluated."""
     summary = ended(curve(4), exit_reason="stopped", test_clean_error=None, test_clean_loss=None)
