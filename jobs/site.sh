@@ -15,6 +15,7 @@
 # as well; where it does not know --gpus-per-task, `export GRES=gpu:4` asks for four a node by --gres.
 : "${DEVICE:=auto}"
 if [ "$DEVICE" = gpu ] && [ -z "${SLURM_JOB_ID:-}" ]; then
+    unset SBATCH_GPUS_PER_TASK   # of an earlier try in this shell
     if [ -n "${GRES:-}" ]; then export SBATCH_GRES=$GRES; else export SBATCH_GPUS_PER_TASK=1; fi
     # export SBATCH_PARTITION=...
 fi

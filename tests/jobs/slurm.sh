@@ -14,6 +14,7 @@ export PATH=$PATH:/usr/sbin
 start() {
     local dir=$1 cpus=$2 host user
     host=$(hostname -s) user=$(id -un)
+    [ ! -e "$dir/slurm.conf" ] || { echo "$dir: holds a cluster already" >&2; exit 2; }
     mkdir -p "$dir"/{munge,state,spool}
     chmod 755 "$dir" "$dir"/*
     head -c 1024 /dev/urandom >"$dir/munge/key"

@@ -21,6 +21,16 @@ def test_the_device_that_was_exported_reaches_the_job(device: str, asked: str) -
     assert done.stdout == f"{asked}\n"
 
 
+def test_a_second_try_asks_for_gpus_in_one_way() -> None:
+    """Where --gpus-per-task was refused, GRES takes its place in the same shell."""
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "DEVICE", "GRES"))
+    }
+    words = f'export DEVICE=gpu; . "{SITE}"; export GRES=gpu:4; . "{SITE}"; env | grep ^SBATCH_'
+    done = subprocess.run(["bash", "-c", words], env=kept, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "SBATCH_GRES=gpu:4\n"
+
+
 @pytest.mark.parametrize(
     ("before", "python"),
     [("unset VENV; ", "venv/bin/python"), ("VENV=; ", "python"), ("VENV=mine; ", "mine/bin/python")],
