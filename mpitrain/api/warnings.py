@@ -23,8 +23,8 @@ def of_data(schedule: Schedule, class_counts: Sequence[int], measured: Collectio
         yield (
             f"{key} = {most:,}: an epoch has {schedule.samples:,} samples, which are then one minibatch and one update"
         )
-    for at in schedule.late:
-        yield f"stages: at = {at!r}: the training has ended by then, and this stage never begins"
+    if schedule.late:
+        yield f"stages: at = {', '.join(map(repr, schedule.late))}: the training has ended by then"
     if sum(count > 0 for count in class_counts) == 1:
         yield "data.path: all samples are of one class; there is nothing to learn"
     if not measured:
