@@ -104,7 +104,8 @@ find_launcher() {
         done
     fi
     errors=$(mktemp)
-    for LAUNCHER in "${launchers[@]}" "${launchers[@]}"; do  # twice: on a node that is just being freed one may fail
+    for LAUNCHER in "${launchers[@]}" "" "${launchers[@]}"; do  # twice: a node that is just being freed may start nothing
+        [ -n "$LAUNCHER" ] || { sleep 10; continue; }
         found=$(timeout 60 $LAUNCHER $(as_many $size) $CONTAINER python -c "$ask" 2>"$errors" </dev/null | sort -u | xargs)
         [ "$found" = "$size" ] && rm -f "$errors" && return
         failed+="  $LAUNCHER: jobs of ${found:-no} ranks; $(tail -n 1 "$errors")"$'\n'
