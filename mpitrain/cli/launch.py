@@ -64,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
             how = "--continue"
             _say(folder, after.samples, status)
             time.sleep(PAUSE)
+            if relay.asked:
+                return STOPPED
 
 
 def _left(folder: Path) -> Left:
