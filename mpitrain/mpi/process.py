@@ -131,10 +131,10 @@ def abort_on_exception() -> None:
     """Make an uncaught exception end the whole job with its traceback; without it the other ranks would hang."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, Overdue):  # at the start, before there is anything to end together
-            sys.stderr.write(f"mpitrain: {error}\n")
-        else:
-            sys.stderr.write(traceback_of_rank(error))
+        overdue = isinstance(error, Overdue)  # at the start, before there is anything to end together
+        told = f"mpitrain: {error}\n" if overdue else traceback_of_rank(error)
+        # torch.distributed collects what a hook before its own writes to sys.stderr, and prints it when that returns
+        print(told, end="", file=sys.__stderr__, flush=True)
         abort(1)
 
     sys.excepthook = hook

@@ -86,7 +86,9 @@ def test_the_last_checkpoint_goes_where_there_is_room(
     ended = simulated(3, *keys(*told), "--out", "full")
     assert ended.status == 2 and ended.err.count("\n") == 1, ended
     assert f"mpitrain: full/checkpoints/{EPOCH:012d}: cannot be written: it needs 1.1 MB" in ended.err, ended.err
-    assert ended.err.endswith(f"; the last checkpoint is in {spare}; to resume: --resume {spare}\n")
+    assert ended.err.endswith(
+        f"; the last checkpoint is in {spare}; to resume: mpitrain simulate --cluster … --resume {spare}\n"
+    )
     assert newest(spare) == EPOCH and not list((tmp_path / "full" / "checkpoints").glob("0*"))
     assert summary(spare)["exit_reason"] == "finished" and not (tmp_path / "full" / "summary.json").exists()
     events = [json.loads(line)["event"] for line in (spare / "metrics.jsonl").read_text().splitlines()]
@@ -207,7 +209,7 @@ def test_a_run_whose_folder_goes_ends_with_a_whole_checkpoint(
     run = tmp_path / "spare" / "mpitrain-run" if how == "deleted" else tmp_path / "elsewhere"
     assert ended.status == 1 and ended.err.count("\n") == 1, ended
     where = f"was deleted meanwhile; the last checkpoint is in {run}" if how == "deleted" else f"was moved to {run}"
-    assert f"mpitrain: run: {where}" in ended.err and f"to resume: --resume {run}\n" in ended.err, ended.err
+    assert f"mpitrain: run: {where}" in ended.err and f"--cluster … --resume {run}\n" in ended.err, ended.err
     assert 1000 < newest(run) < 20 * EPOCH
     assert summary(run)["exit_reason"] == ("deleted" if how == "deleted" else "moved")
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["event"] == "end"

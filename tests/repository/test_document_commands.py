@@ -27,7 +27,8 @@ from mpitrain.files import Record
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/**/README.md"))]
 NOT_RUN = (
-    r"^(pip|python3 -m venv|\. venv|curl|sphinx-build|tensorboard|python3 tests|ali-to-pdf|srun|export|\. jobs|sbatch)"
+    r"^(pip|python3 -m venv|\. venv|curl|sphinx-build|tensorboard|python3 tests|ali-to-pdf|srun|export|\. jobs|sbatch"
+    r"|python -m mpitrain launch)"  # which starts ranks of its own: tests/cli/test_launch.py
 )
 
 
