@@ -104,11 +104,10 @@ find_launcher() {
         done
     fi
     errors=$(mktemp)
-    for LAUNCHER in "${launchers[@]}" "" "${launchers[@]}"; do  # twice: a node that is just being freed may start nothing
-        [ -n "$LAUNCHER" ] || { sleep 10; continue; }
+    for LAUNCHER in "${launchers[@]}"; do
         found=$(timeout 60 $LAUNCHER $(as_many $size) $CONTAINER python -c "$ask" 2>"$errors" </dev/null | sort -u | xargs)
         [ "$found" = "$size" ] && rm -f "$errors" && return
-        failed+="  $LAUNCHER: jobs of ${found:-no} ranks; $(tail -n 1 "$errors")"$'\n'
+        failed+="  $LAUNCHER: jobs of ${found:-no} ranks; $(sed '/^srun: error: .*Exited with/d' "$errors" | tail -n 1)"$'\n'
     done
     echo "jobs/launch.sh: neither srun --mpi=pmix, srun --mpi=pmi2 nor mpirun makes $size processes one MPI job;" \
         "set LAUNCHER in jobs/site.sh" >&2

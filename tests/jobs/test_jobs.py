@@ -1,6 +1,7 @@
 """jobs/*.sbatch, submitted as they are on a real Slurm of one node: finished, warned, cut, cancelled, preempted."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -93,12 +94,14 @@ def test_a_preempted_job_comes_back(cluster: Cluster) -> None:
 
 
 def test_a_configuration_of_ones_own_takes_the_place_of_the_scripts(cluster: Cluster) -> None:
-    """And its options come after it. A container's words start the ranks."""
+    """And its options come after it. A container's words start the ranks, with the Python that is in it: the job does
+    not activate the environment beside it."""
     (cluster.folder / "net.toml").write_text("[training]\nminibatch = 7\n[algorithm]\nname = 'allreduce'\n")
     words = ("net.toml", "--set", "training.epochs=1")
-    job = cluster.submit("easgd", *words, options=("--ntasks=2",), CONTAINER="env INSIDE=yes").ended()
+    container = f"env PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
+    job = cluster.submit("easgd", *words, options=("--ntasks=2",), CONTAINER=container).ended()
     assert job.summary["algorithm"] == "allreduce" and "minibatch = 7\n" in (job.run / "config.toml").read_text()
-    assert "-n 2 env INSIDE=yes python -m mpitrain train net.toml --set training.epochs=1 --continue" in job.log
+    assert f"-n 2 {container} python -m mpitrain train net.toml --set training.epochs=1 --continue" in job.log
 
 
 def test_a_server_without_a_gpu_is_preempted_and_comes_back(cluster: Cluster) -> None:
