@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 class Transformer(nn.Module):
     """Tokens [n, window] in, outputs [n, window, classes]; the embedding is the output layer, too. With `near` above 0
-    a convolution of so many tokens, this one and those before it, comes first."""
+    a convolution comes first, which sees `near` tokens: this one and those before it."""
 
     def __init__(self, window: int, classes: int, width: int, depth: int, heads: int, near: int, std: float) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.signals import NUMBERS
 from mpitrain.start import ranks_of
 
@@ -34,8 +34,10 @@ def launcher(given: str) -> str:
     if given:
         if "{ranks}" not in given:
             raise BadInput(f'--launch: {given!r} has no {{ranks}}, as in "mpirun -n {{ranks}}"')
-        if shutil.which(shlex.split(given)[0]) is None:
-            raise BadInput(f"--launch: {shlex.split(given)[0]}: no such program")
+        with naming(f"--launch {given}", ValueError):
+            program = shlex.split(given)[0]
+        if shutil.which(program) is None:
+            raise BadInput(f"--launch: {program}: no such program")
         return given
     beside = str(Path(sys.executable).parent)
     for name, path in (("mpirun", beside), ("mpirun", None), ("mpiexec", None), ("srun", None)):
@@ -57,7 +59,7 @@ def start(words: list[str], output: IO[str] | None = None) -> "subprocess.Popen[
     """Start a command line, whose output goes to a file, or where this process's goes.
 
     Slurm sends SIGTERM to every process of a job, and an mpirun that receives it kills the ranks, which need seconds to
-    write a checkpoint: it starts with SIGTERM blocked, in a session of its own.
+    write a checkpoint. So the process does not receive it: SIGTERM is blocked, and it belongs to a new session.
     """
     errors = None if output is None else subprocess.STDOUT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

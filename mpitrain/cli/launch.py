@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mpitrain.api.launching import Relay, launcher, require_no_ranks, start, training
 from mpitrain.checkpoint import newest
 from mpitrain.checkpoint.files import order
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.monitoring.records import last_record
 from mpitrain.signals import STOPPED
 
@@ -70,7 +70,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _left(folder: Path) -> Left:
     summary, (found, _) = folder / "summary.json", newest(folder / "checkpoints")
-    return Left(summary.read_text(encoding="utf-8") if summary.exists() else "", int(order(found)[0]) if found else 0)
+    with naming(summary):
+        text = summary.read_text(encoding="utf-8") if summary.exists() else ""
+    return Left(text, int(order(found)[0]) if found else 0)
 
 
 def _say(folder: Path, samples: int, status: int | None) -> None:

@@ -5,7 +5,7 @@
     bitmap       see `bitmap`
 
 In every form, elements of more than one bit are followed by their levels, of bits − 1 bits each (see `levels`). Where
-each tensor has levels of its own, these bits are the number of a level, and the tensors' tables follow as uint32.
+the tensors' levels differ, these bits are the number of a level, and a table for each tensor follows, in uint32.
 
 All values are little-endian. The header ends with the xxh3 of its other fields and the payload, so that a corrupt
 message raises an error and never changes a weight. Encoder and decoder write into memory of the caller.

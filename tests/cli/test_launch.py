@@ -73,7 +73,12 @@ def test_starts_without_progress_come_to_an_end(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(("-n", "0"), "-n: at least 1 rank, not 0"), (("-n", "2", "--launch", "mpirun"), "{ranks}")]
+    ("words", "said"),
+    [
+        (("-n", "0"), "-n: at least 1 rank, not 0"),
+        (("-n", "2", "--launch", "mpirun"), "{ranks}"),
+        (("-n", "2", "--launch", "'mpirun -n {ranks}"), "--launch 'mpirun -n {ranks}: No closing quotation"),
+    ],
 )
 def test_wrong_words(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is started."""

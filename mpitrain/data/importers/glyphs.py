@@ -2,7 +2,7 @@
 
 A folder below SOURCE holds the fonts of one maker, such as those of one Debian package, so that no family of the test
 part was trained on. The classes are the 47 of EMNIST's balanced set (Cohen et al. 2017, arXiv:1702.05373), without
-small letters that look like their capitals. Each image has a size, slant, place, contrast and noise of its own.
+small letters that look like their capitals. Size, slant, place, contrast and noise are drawn for each image.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def _shard(folder: Path, families: dict[str, Families], seed: int, chunk: GlyphC
 
 
 def _drawn(font: Font, character: str, rng: np.random.Generator) -> Array:
-    """A character in white on black, float32 [SIDE, SIDE], of a size, slant and place of its own."""
+    """A character in white on black, float32 [SIDE, SIDE], of a size, slant and place that are drawn for it."""
     from PIL import Image, ImageDraw
 
     page = Image.new("L", (PAPER, PAPER))
