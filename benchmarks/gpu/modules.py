@@ -24,8 +24,8 @@ from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, block_pairs
-from mpitrain.models import torch_start
 from mpitrain.models.model import Consumer
+from mpitrain.models.torch import start as torch_start
 from mpitrain.sampling.batch import Batch
 
 RATE, MINIBATCH = 1e-3, 512
@@ -64,7 +64,7 @@ def difference(device: Any, model: Any, batch: Batch, side: int, waiting: Array 
 def order(device: Any, make: Any, shape: tuple[int, ...], batch: Batch, side: int) -> dict[str, float]:
     """The relative differences in our order and without it."""
     from mpitrain.device.gpu_place import GpuPlace
-    from mpitrain.models.torch_module import TorchModel
+    from mpitrain.models.torch.module import TorchModel
 
     class Unordered(GpuPlace):
         def computing(self) -> AbstractContextManager[None]:  # type: ignore[override]
@@ -80,7 +80,7 @@ def order(device: Any, make: Any, shape: tuple[int, ...], batch: Batch, side: in
 
 def our_step(device: Any, make: Any, shape: tuple[int, ...], batch: Batch, bf16: bool) -> Step:
     """A step through flat vectors."""
-    from mpitrain.models.torch_module import TorchModel
+    from mpitrain.models.torch.module import TorchModel
 
     model = TorchModel(lambda seed: make(), shape, 10, bf16=bf16, place=device.place())
     descent = Descent(Sgd(device.fast), device.to_device(model.initial(1)), {})

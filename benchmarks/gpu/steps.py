@@ -21,8 +21,8 @@ import numpy as np
 from mpitrain.algorithms.optimizers.sgd import classical
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
-from mpitrain.models import torch_start
 from mpitrain.models.network import build
+from mpitrain.models.torch import start as torch_start
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.rng import stream
 

@@ -28,7 +28,7 @@ from mpitrain.config import Config
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.sampler import epoch_indices
 from mpitrain.models.model import Model
-from mpitrain.models.torch_module import standalone
+from mpitrain.models.torch.module import standalone
 from mpitrain.report.benchmarks.known import NAMES, base_of, require_data
 from mpitrain.training.inputs import network_of
 from mpitrain.training.parts import Shards, held_out, trained_on

@@ -19,7 +19,7 @@ from mpitrain.flat import Array, block_pairs
 from mpitrain.models.model import Consumer, Model
 from mpitrain.models.network import build
 from mpitrain.models.presets import PRESETS
-from mpitrain.models.torch_layers import TorchNetwork
+from mpitrain.models.torch.layers import TorchNetwork
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.rng import stream
 

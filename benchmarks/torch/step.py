@@ -20,7 +20,7 @@ from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
 from mpitrain.models.model import Consumer
-from mpitrain.models.torch_module import TorchModel
+from mpitrain.models.torch.module import TorchModel
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.rng import stream
 

@@ -8,7 +8,7 @@ from modules import CLASSES, MODULES, SHAPE
 
 from mpitrain import config as configuration
 from mpitrain.flat import Array
-from mpitrain.models.torch_module import TorchModel
+from mpitrain.models.torch.module import TorchModel
 from mpitrain.mpi import Transport
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue

@@ -190,7 +190,7 @@ class Trained:
 
         Raises BadInput if the network is not made of PyTorch.
         """
-        from mpitrain.models.torch_module import standalone
+        from mpitrain.models.torch.module import standalone
 
         return standalone(self.run.network, self.run.parameters)
 

@@ -25,11 +25,11 @@ from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput, some
 from mpitrain.files import Record, write_below
 from mpitrain.flat import Array
-from mpitrain.models import torch_start
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import stages
 from mpitrain.models.phantom import PhantomModel
+from mpitrain.models.torch import start as torch_start
 from mpitrain.monitoring import tensorboard, trace
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.evaluation import Evaluation, Measuring, random_subset

@@ -32,7 +32,7 @@ UNOBSERVED = nullcontext()
 Ranks = TypeVar("Ranks", Transport, Team)
 
 if TYPE_CHECKING:
-    from mpitrain.models.torch_place import CpuPlace
+    from mpitrain.models.torch.place import CpuPlace
 
 
 class Cpu:
@@ -69,7 +69,7 @@ class Cpu:
 
     def place(self) -> "CpuPlace":
         """Where a module of PyTorch's computes."""
-        from mpitrain.models.torch_place import HOST
+        from mpitrain.models.torch.place import HOST
 
         return HOST
 

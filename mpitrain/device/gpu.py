@@ -20,7 +20,7 @@ from mpitrain.models.workspace import Patches, Product, Workspace
 from mpitrain.start import DEADLINE
 
 if TYPE_CHECKING:
-    from mpitrain.models.torch_place import CpuPlace
+    from mpitrain.models.torch.place import CpuPlace
 
 
 class Gpu(GpuMemory, Cpu):

@@ -13,7 +13,7 @@ import torch
 
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.flat import Array
-from mpitrain.models.torch_place import CpuPlace, Hook
+from mpitrain.models.torch.place import CpuPlace, Hook
 
 
 class GpuPlace(CpuPlace):

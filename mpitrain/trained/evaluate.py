@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
-from mpitrain.models import torch_start
+from mpitrain.models.torch import start as torch_start
 from mpitrain.monitoring.evaluation import Evaluation, Results, share_of
 from mpitrain.monitoring.records import merit_of, shown
 from mpitrain.mpi import Transport, abort_on_exception

@@ -71,8 +71,8 @@ def named(model: TrainedModel) -> tuple[dict[str, Array], str]:
         return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4")), ""
     import torch
 
-    from mpitrain.models import torch_state
-    from mpitrain.models.torch_module import standalone
+    from mpitrain.models.torch import state as torch_state
+    from mpitrain.models.torch.module import standalone
 
     state = torch_state.cast(standalone(model.network, model.parameters), torch.float32).state_dict()
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}

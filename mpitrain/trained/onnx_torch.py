@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from mpitrain.errors import BadInput, first_line, library
-from mpitrain.models import torch_state
-from mpitrain.models.torch_module import standalone
+from mpitrain.models.torch import state as torch_state
+from mpitrain.models.torch.module import standalone
 from mpitrain.trained.model import TrainedModel
 from mpitrain.trained.onnx_graph import GraphOptions, given
 

@@ -16,7 +16,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import class_names
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
-from mpitrain.models import torch_start
+from mpitrain.models.torch import start as torch_start
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together

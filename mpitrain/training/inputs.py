@@ -12,15 +12,16 @@ from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, printable
 from mpitrain.models import network as networks
-from mpitrain.models import presets, torch_start
+from mpitrain.models import presets
 from mpitrain.models.design import Design
 from mpitrain.models.model import Model
+from mpitrain.models.torch import start as torch_start
 from mpitrain.sampling.batch import SampleForm
 from mpitrain.training.run_code import NAME, ModelRecord, RunFolder, choose, sums, texts
 from mpitrain.training.user_code import Code
 
 if TYPE_CHECKING:
-    from mpitrain.models.torch_module import Loss, TorchModel
+    from mpitrain.models.torch.module import Loss, TorchModel
 
 
 def say(line: str) -> None:
@@ -87,7 +88,7 @@ def network_of(
     if not config.by_torch:
         return network
     torch_start.require("model.backend = 'torch'")
-    from mpitrain.models.torch_layers import TorchNetwork
+    from mpitrain.models.torch.layers import TorchNetwork
 
     return TorchNetwork(network, config.run.matmul == "bf16", device.place())
 
@@ -104,7 +105,7 @@ def _imported(
     torch_start.require("model.import")
     import torch
 
-    from mpitrain.models.torch_module import TorchModel
+    from mpitrain.models.torch.module import TorchModel
 
     options, keywords = config.model, config.model.options or {}
     own = {key: each for key, each in code.items() if key.startswith("model.")}

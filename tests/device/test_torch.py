@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[t
 
 from torch import nn  # noqa: E402
 
-from mpitrain.models.torch_module import TorchModel  # noqa: E402
+from mpitrain.models.torch.module import TorchModel  # noqa: E402
 
 
 class Net(nn.Module):

@@ -19,7 +19,7 @@ from .torch_modules import WHY
 
 torch = pytest.importorskip("torch", reason=WHY)
 
-from mpitrain.models.torch_layers import TorchNetwork  # noqa: E402
+from mpitrain.models.torch.layers import TorchNetwork  # noqa: E402
 
 SHAPES = {
     "digits-cnn": (8, 8, 1),

@@ -23,8 +23,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from mpitrain.flat import Layout, Parameter  # noqa: E402
 from mpitrain.models.model import Consumer  # noqa: E402
-from mpitrain.models.torch_binding import parts, pieces  # noqa: E402
-from mpitrain.models.torch_module import TorchModel  # noqa: E402
+from mpitrain.models.torch.binding import parts, pieces  # noqa: E402
+from mpitrain.models.torch.module import TorchModel  # noqa: E402
 
 from .torch_modules import Residual, Tied  # noqa: E402
 

@@ -13,7 +13,7 @@ if find_spec("torch"):
     from torch import nn
     from torch.nn import functional
 
-    from mpitrain.models.torch_module import TorchModel
+    from mpitrain.models.torch.module import TorchModel
 
     torch.set_num_threads(1)
 

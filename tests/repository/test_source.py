@@ -90,7 +90,7 @@ MODULES = {
 }
 #: What a function may import: packages that need not be installed, modules that need one, and what a training loads.
 OPTIONAL = {"PIL", "cudnn", "cupy", "kaldiio", "matplotlib", "tensorboardX", "torch"}
-OPTIONAL |= {f"mpitrain.models.torch_{name}" for name in ("layers", "module", "place", "state")}
+OPTIONAL |= {f"mpitrain.models.torch{name}" for name in (".layers", ".module", ".place", ".state")}
 OPTIONAL |= {"mpitrain.device.gpu", "mpitrain.device.gpu_place", "mpitrain.trained.onnx_torch", "mpitrain.api.train"}
 
 

@@ -10,7 +10,7 @@ from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.method import Handed, Method, Roll
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.errors import BadInput, named
-from mpitrain.models.torch_binding import parts
+from mpitrain.models.torch.binding import parts
 from mpitrain.mpi import Transport
 from mpitrain.training.buckets import Buckets, elements
 

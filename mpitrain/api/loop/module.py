@@ -7,8 +7,8 @@ import torch
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout, Parameter
-from mpitrain.models import torch_examination as examination
-from mpitrain.models import torch_state
+from mpitrain.models.torch import examination
+from mpitrain.models.torch import state as torch_state
 from mpitrain.mpi import Transport
 
 

@@ -8,7 +8,7 @@ import torch
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.models import torch_state
+from mpitrain.models.torch import state as torch_state
 
 #: What JSON holds: plain values as they are, all else as an object with its "kind".
 Json = object

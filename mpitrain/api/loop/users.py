@@ -12,7 +12,7 @@ from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Apply
 from mpitrain.api.loop.tree import Json, flattened, rebuilt
 from mpitrain.flat import Array
-from mpitrain.models import torch_state
+from mpitrain.models.torch import state as torch_state
 
 
 class UserNumbers(msgspec.Struct, frozen=True):

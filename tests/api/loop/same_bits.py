@@ -18,7 +18,7 @@ from mpitrain.data.digits import embedded
 from mpitrain.data.shards import document_arrays
 from mpitrain.data.writer import write_shard
 from mpitrain.flat import parameters_sha256
-from mpitrain.models.torch_module import TorchModel
+from mpitrain.models.torch.module import TorchModel
 
 
 class Descent(torch.optim.Optimizer):

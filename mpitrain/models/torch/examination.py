@@ -13,11 +13,11 @@ from torch.nn.parameter import is_lazy
 
 from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
-from mpitrain.models import torch_state
 from mpitrain.models.model import Model
-from mpitrain.models.torch_binding import Named
-from mpitrain.models.torch_place import HOST, CpuPlace
-from mpitrain.models.torch_statistics import Statistics
+from mpitrain.models.torch import state as torch_state
+from mpitrain.models.torch.binding import Named
+from mpitrain.models.torch.place import HOST, CpuPlace
+from mpitrain.models.torch.statistics import Statistics
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream, undisturbed
 

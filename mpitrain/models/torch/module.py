@@ -13,14 +13,14 @@ from torch.nn import functional
 
 from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
-from mpitrain.models import torch_examination as examination
-from mpitrain.models import torch_state
 from mpitrain.models.model import Capability, Model, Ready
-from mpitrain.models.torch_binding import Binding
-from mpitrain.models.torch_examination import Loss as Loss
-from mpitrain.models.torch_place import HOST, CpuPlace
-from mpitrain.models.torch_start import keep_memory
-from mpitrain.models.torch_statistics import Statistics
+from mpitrain.models.torch import examination
+from mpitrain.models.torch import state as torch_state
+from mpitrain.models.torch.binding import Binding
+from mpitrain.models.torch.examination import Loss as Loss
+from mpitrain.models.torch.place import HOST, CpuPlace
+from mpitrain.models.torch.start import keep_memory
+from mpitrain.models.torch.statistics import Statistics
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 

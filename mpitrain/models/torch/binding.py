@@ -12,7 +12,7 @@ import torch
 
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.models.model import Consumer, Ready
-from mpitrain.models.torch_place import HOST, CpuPlace
+from mpitrain.models.torch.place import HOST, CpuPlace
 
 #: Least elements of a part that is reported, so that biases and scales are not messages of their own, and of a
 #: parameter whose gradient is looked after at once: a hook costs more than the copy of a small one.

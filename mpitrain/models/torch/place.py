@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mpitrain.flat import Array
-from mpitrain.models import torch_state
+from mpitrain.models.torch import state as torch_state
 
 Hook = Callable[[], None]
 

@@ -10,8 +10,8 @@ from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
-from mpitrain.models.torch_module import TorchModel
-from mpitrain.models.torch_place import HOST, CpuPlace
+from mpitrain.models.torch.module import TorchModel
+from mpitrain.models.torch.place import HOST, CpuPlace
 
 
 class TorchNetwork(TorchModel):
