@@ -21,7 +21,7 @@ from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text, seconds_text
 from mpitrain.monitoring.recorder import TimeRecorder
-from mpitrain.monitoring.records import merits, summary_text
+from mpitrain.monitoring.records import merits, records_of, summary_text
 from mpitrain.mpi import Traffic
 from mpitrain.sampling.means import Losses
 from mpitrain.signals import STOPPED
@@ -217,7 +217,7 @@ def _summary(
     session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str
 ) -> dict[str, Any]:
     state, counters, ranks = session.state, session.counters, session.transport.size
-    before = monitor.cadence.seconds_before
+    before, restarts = monitor.cadence.seconds_before, [*records_of(monitor.folder / "metrics.jsonl", "restart")][::-1]
     return {
         "algorithm": name_of(session.config.algorithm),
         "ranks": ranks,
@@ -239,6 +239,9 @@ def _summary(
         "parameters_sha256": sha256(session),
         "resumed_samples": counters.trained_before,
         "resumed_seconds": before,
+        "restarts": len(restarts),
+        "lost_ranks": [pair for each in restarts if isinstance(told := each.get("lost_ranks"), list) for pair in told],
+        "samples_repeated": sum(count for each in restarts if isinstance(count := each.get("repeated"), int)),
         "exit_reason": reason,
     }
 
@@ -266,6 +269,8 @@ def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, An
         rows.append(("refused", f"{some(counters.refusals, 'gradient')} with elements that are not finite"))
     if counters.samples_dropped:
         rows.append(("dropped", f"gradients of {counters.samples_dropped:,} samples, too stale; trained on again"))
+    if fields["restarts"]:
+        rows.append(("restarts", f"{fields['restarts']}; {fields['samples_repeated']:,} samples were trained on again"))
     if monitor.last_loss is not None:
         rows.append(("train loss", loss_text(monitor.last_loss)))
     return rows + merits(fields)

@@ -12,6 +12,7 @@ from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.config import Config
 from mpitrain.errors import BadInput
 from mpitrain.monitoring import trace
+from mpitrain.monitoring.records import Metrics, records_of
 from mpitrain.mpi import Transport, order
 
 
@@ -79,11 +80,17 @@ def _default(config: Config) -> Path:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files of an earlier start that wrote no checkpoint."""
+    """Remove the files of an earlier start that wrote no checkpoint; that it was started again stays on record."""
+    metrics = folder / "metrics.jsonl"
+    restarts = [*records_of(metrics, "restart")][::-1]
     try:
         events = folder.glob("events.out.tfevents.*")
         orders = (folder / order.FOLDER).glob("*")
-        for left in (folder / "metrics.jsonl", folder / trace.NAME, *events, *orders):
+        for left in (metrics, folder / trace.NAME, *events, *orders):
             left.unlink(missing_ok=True)
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from error
+    if restarts:
+        records = Metrics(metrics)
+        for each in restarts:
+            records.write(**each)  # type: ignore[arg-type]  # an event and its fields

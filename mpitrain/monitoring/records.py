@@ -6,7 +6,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,19 +132,23 @@ def _line(event: str, fields: Mapping[str, object]) -> bytes:
     return json.dumps({"event": event, **fields}).encode() + b"\n"
 
 
-def last_record(path: Path, event: str) -> Record | None:
-    """The last record of this kind in a metrics.jsonl; None if there is none."""
+def records_of(path: Path, *events: str) -> Iterator[Record]:
+    """The records of these kinds in a metrics.jsonl, the last one first."""
     try:
         lines = read_whole(path).splitlines()
     except OSError:
-        return None
+        return
     for line in reversed(lines):
-        if event.encode() in line:
+        if any(event.encode() in line for event in events):
             with suppress(ValueError, RecursionError):
                 found = json.loads(line)
-                if isinstance(found, dict) and found.get("event") == event:
-                    return found
-    return None
+                if isinstance(found, dict) and found.get("event") in events:
+                    yield found
+
+
+def last_record(path: Path, event: str) -> Record | None:
+    """The last record of this kind in a metrics.jsonl; None if there is none."""
+    return next(records_of(path, event), None)
 
 
 def _drop_cut_line(file: io.FileIO) -> None:

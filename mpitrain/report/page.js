@@ -155,8 +155,10 @@
       const group = element("g", { class: `s${run % 18}`, "data-run": run }, svg);
       const at = points.map(([x, y]) => [this.x.place(x).toFixed(1), this.y.place(y).toFixed(1)]);
       const by = across(this.plot), told = data.runs[run];
-      for (const at of by === "staleness" ? [] : told.resumed)
-        element("path", { class: "resumed", d: `M${this.x.place(at[by])} ${edge.top}V${height - edge.bottom}` }, group);
+      for (const at of by === "staleness" ? [] : told.resumed) {
+        const d = `M${this.x.place(at[by])} ${edge.top}V${height - edge.bottom}`;
+        element("title", {}, element("path", { class: at.lost ? "lost" : "resumed", d }, group), at.lost || "resumed");
+      }
       element("path", { class: "line", d: "M" + at.map((p) => p.join(" ")).join("L") }, group);
       if (within(points, this.x).length <= 40) for (const [x, y] of at) element("circle", { class: "dot", cx: x, cy: y, r: 2.2 }, group);
       if (!told.whole && by !== "staleness") {

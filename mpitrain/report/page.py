@@ -13,6 +13,7 @@ from string import Template
 
 from mpitrain import __version__
 from mpitrain.errors import printable
+from mpitrain.files import Record
 from mpitrain.report import tables
 from mpitrain.report.html import Html, join, run_name, safe, show, table
 from mpitrain.report.runs import StoredRun
@@ -94,11 +95,7 @@ def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
                 "name": run.name,
                 "whole": run.finished or run.running,
                 "epoch": run.samples_of_epoch,
-                "resumed": [
-                    at
-                    for start in run.events("start")
-                    if start.get("resumed") and None not in (at := {key: start.get(key) for key in PLACES}).values()
-                ],
+                "resumed": _resumes(run),
             }
             for run in runs
         ],
@@ -114,6 +111,18 @@ def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)  # in ASCII: U+2028 and others are escaped
     return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
+
+
+def _resumes(run: StoredRun) -> list[Record]:
+    """Where the run was resumed, or started again after the loss of a rank, and then what was `lost`."""
+    found, lost = list[Record](), ""
+    for record in run.events("restart", "start"):
+        if record["event"] == "restart":
+            lost = printable(str(record.get("text")))
+        elif (lost or record.get("resumed")) and None not in (at := {key: record.get(key) for key in PLACES}).values():
+            found.append(at | {"lost": lost})
+            lost = ""
+    return found
 
 
 def _columns(curve: list[Point]) -> dict[str, list[float]]:

@@ -24,7 +24,7 @@ NUMBER = (Number, "a number")
 TYPES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("ranks", "workers", "epoch", "seconds", "samples", "samples_per_second", "updates"), NUMBER),
     **dict.fromkeys(("staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "bytes_exchanged"), NUMBER),
-    **dict.fromkeys(("messages_sent", "server_busy_seconds", "resumed_samples", "resumed_seconds"), NUMBER),
+    **dict.fromkeys(("messages_sent", "server_busy_seconds", "resumed_samples", "resumed_seconds", "restarts"), NUMBER),
     **dict.fromkeys(("communication_hidden", *FIGURES), NUMBER),
     **dict.fromkeys(("algorithm", "exit_reason"), (str, "a text")),
     "merit": (Name, "a name"),
@@ -32,6 +32,7 @@ TYPES: dict[str, tuple[Any, str]] = {
     "bytes_by_kind": (dict[str, Count], "a table of kinds and counts"),
     "time": (list[RankSeconds], "each rank's seconds by kind"),  # type: ignore[valid-type]  # made above
     "silent": (list[Number], "a list of ranks"),
+    "lost_ranks": (list[tuple[Number, Number]], "a list of ranks and samples"),
 }
 PREFIXES, SUFFIXES = ("dev_", "test_", "train_"), ("_loss", "_error")
 

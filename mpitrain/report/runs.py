@@ -25,7 +25,7 @@ class RunSession:
     ended: float
     seconds: float
     end: str
-    silent: tuple[int, ...] = ()  # the ranks that were named as silent
+    silent: tuple[int, ...] = ()  # the ranks that were named as silent or dead
     repeated: float = 0.0
 
 
@@ -159,13 +159,16 @@ def sessions(records: list[Record]) -> list[RunSession]:
 
 def _session(records: list[Record], later: list[Record]) -> RunSession:
     start = records[0]
-    last = next((each for each in records if each["event"] in ("end", "failed")), start)
+    last = next((each for each in records if each["event"] in ("end", "failed", "restart")), start)
     end, reason, silent = KILLED if later else ALIVE, str(last.get("exit_reason")), tuple[int, ...]()
     if last["event"] == "end":
         end = ENDS.get(reason, reason)
     elif last["event"] == "failed":
         end = str(last.get("text"))
         silent = tuple(last.get("silent") or ())  # type: ignore[arg-type]  # was checked
+    elif last["event"] == "restart":
+        end = str(last.get("text"))
+        silent = tuple(rank for rank, _ in last.get("lost_ranks") or ())  # type: ignore[attr-defined]  # was checked
     began, since = finite(start, "samples") or 0.0, finite(start, "seconds") or 0.0
     samples, seconds = (max(finite(each, key) or 0.0 for each in records) for key in ("samples", "seconds"))
     again = finite(later[0], "samples") if later else None

@@ -154,7 +154,7 @@ def sessions(runs: list[StoredRun]) -> Html:
             cells = [show(each.ranks, "count"), f"{show(began)} to {show(ended)}", show(each.seconds, "seconds")]
             lost = ", ".join(map(str, each.silent)) or "–"
             rows.append([run_name(number, name), *cells, show(repeated) if repeated else "–", lost, each.end])
-    header = ["Session", "Ranks", "Epochs", "Time", "Epochs trained again", "Silent ranks", "How it ended"]
+    header = ["Session", "Ranks", "Epochs", "Time", "Epochs trained again", "Lost ranks", "How it ended"]
     return table("Starts of the runs that were resumed or did not finish", header, rows, "sessions")
 
 

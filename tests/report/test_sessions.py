@@ -1,5 +1,6 @@
 """The sessions of a run: how each ended, which ranks were silent, what the next one trained again."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,27 @@ def test_each_session_and_its_end() -> None:
         RunSession(3, 6500, 6500, 0.0, ALIVE),
     ]
     assert sessions([]) == []
+
+
+LOST = {"event": "restart", "text": "rank 2 was lost", "samples": 2000, "repeated": 900, "lost_ranks": [[2, 2900]]}
+
+
+def test_a_restart_says_how_the_session_before_it_ended() -> None:
+    """One that left no record itself."""
+    told = sessions([start(ranks=4), train(2900, 30.0), LOST, *DEAD])
+    assert told[0] == RunSession(4, 0, 2900, 30.0, "rank 2 was lost", (2,), repeated=900)
+
+
+def test_the_curves_have_a_mark_where_a_rank_was_lost(tmp_path: Path) -> None:
+    """With what was lost; not where a run was only resumed."""
+    resumed = start(resumed=True, samples=5000, seconds=50.0)
+    records = [start(ranks=4), train(2900, 30.0), LOST, *DEAD, resumed, train(6000, 60.0)]
+    text = page(read_runs([write_run(tmp_path / "run", records=records)]), "title")
+    found = json.loads(text.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])
+    assert found["runs"][0]["resumed"] == [
+        {"seconds": 20.0, "samples": 2000, "lost": "rank 2 was lost"},
+        {"seconds": 50.0, "samples": 5000, "lost": ""},
+    ]
 
 
 def test_a_session_without_records_but_its_start() -> None:
