@@ -1,11 +1,12 @@
 # Start the program in a Slurm job, however MPI programs start here, and requeue the job when it was cut short.
 # Sourced by the job scripts in the folder that holds jobs/:
 #
-#     train CONFIG ARGUMENTS...  python -m mpitrain train on all ranks; the run lies in $OUT. If the arguments begin with a
-#                                configuration, as in `sbatch jobs/easgd.sbatch net.toml`, it takes the place of CONFIG
+#     train CONFIG ARGUMENTS...  python -m mpitrain launch on all ranks; the run lies in $OUT. If the arguments begin with
+#                                a configuration, as in `sbatch jobs/easgd.sbatch net.toml`, it takes CONFIG's place
 #     on_ranks N COMMAND...      any MPI program on N ranks
 #     watched COMMAND...         any program, warned and requeued as they are
 #
+# When a rank is lost, `launch` starts them again, on the nodes that still answer; #SBATCH --no-kill keeps the job there.
 # Slurm warns the job by SIGUSR1 (#SBATCH --signal=B:USR1@...), or ends it by SIGTERM: the ranks finish their minibatch,
 # write a checkpoint and leave with status 75. The job then requeues itself, and its next start goes on from there.
 # A cancelled job writes its checkpoint, too, but stays away: `OUT=runs/easgd-123 sbatch jobs/easgd.sbatch` takes it up.
@@ -31,7 +32,11 @@ train() {
     # Of a heterogeneous job, the server's component need not have a GPU.
     [ "$DEVICE" = auto ] || [ -n "${SLURM_HET_SIZE:-}" ] || device=(--set "run.device=$DEVICE")
     : "${OUT:=runs/$SLURM_JOB_NAME-$job}"
-    on_ranks "$SLURM_NTASKS" $CONTAINER python -m mpitrain train "$@" "${device[@]}" --continue "$OUT"
+    set -- "$@" "${device[@]}" --continue "$OUT"
+    # In a container there is no srun for `launch` to call, and outside of it perhaps no mpitrain.
+    [ -z "$CONTAINER" ] || on_ranks "$SLURM_NTASKS" $CONTAINER python -m mpitrain train "$@"
+    find_launcher
+    watched python -m mpitrain launch -n "$SLURM_NTASKS" --launch "$LAUNCHER $(as_many "{ranks}")" "$@"
 }
 
 on_ranks() {

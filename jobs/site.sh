@@ -27,5 +27,6 @@ fi
 # The words that start a command in a container, such as "apptainer exec --nv mpitrain.sif": each rank is started by
 # them, instead of in VENV. compare.sbatch, whose program starts others, wants VENV.
 : "${CONTAINER:=}"
+[ -z "$CONTAINER" ] || export SBATCH_NO_KILL=off   # nothing goes on when a node fails: Slurm requeues the job
 
 export VENV DEVICE LAUNCHER CONTAINER

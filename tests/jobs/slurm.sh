@@ -4,8 +4,8 @@
 # Everything lies in DIR, which must be new and short (socket names end at 108 characters); ports are free ones. After
 # `start`, SLURM_CONF=DIR/slurm.conf is all that sbatch and the others need. Wants Debian's slurm-wlm and munge, and
 # root; libpmix-dev besides makes `srun --mpi=pmix` work, for Debian's plugin looks for a library by its unversioned name.
-# Node `plain`, in the partition of that name, has no GPU, the other one has four: files that Slurm only counts. Components
-# of a heterogeneous job go to different nodes, want sched/backfill and each a time limit.
+# Node `plain`, in the partition of that name, has no GPU, the other one has four: files that Slurm only counts. Both are
+# in partition `both`. Components of a heterogeneous job go to different nodes, want sched/backfill and each a time limit.
 # `config_overrides` lets the node have more CPUs than the machine; jobs are not bound to any. Partition `urgent` preempts
 # `main`; a requeued job waits for cred_expire seconds.
 set -euo pipefail
@@ -60,6 +60,7 @@ NodeName=plain NodeHostname=$host NodeAddr=127.0.0.1 Port=$plain CPUs=4 State=UN
 PartitionName=main Nodes=$host Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=30
 PartitionName=urgent Nodes=$host MaxTime=INFINITE PriorityTier=2 PreemptMode=off
 PartitionName=plain Nodes=plain MaxTime=INFINITE PriorityTier=1 GraceTime=30
+PartitionName=both Nodes=$host,plain MaxTime=INFINITE PriorityTier=1 GraceTime=30
 END
     for device in null zero full random; do echo "NodeName=$host Name=gpu File=/dev/$device"; done >"$dir/gres.conf"
     export SLURM_CONF=$dir/slurm.conf

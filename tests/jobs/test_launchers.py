@@ -26,7 +26,8 @@ def test_a_job_is_warned_requeued_and_cancelled(cluster: Cluster, launcher: str)
     job = cluster.submit("allreduce", *LONG, options=("--ntasks=2",), LAUNCHER=launcher)
     job.started(1).signal("--batch", "--signal=USR1")
     job.requeued(1).started(2)
-    assert "-n 2 python -m mpitrain train" in job.log and (not launcher or f": {launcher} -n" in job.log)
+    assert "python -m mpitrain launch -n 2 --launch" in job.log
+    assert not launcher or f"--launch {launcher} -n {{ranks}}" in job.log
     before = job.summary
     assert before["exit_reason"] == "stopped" and before["ranks"] == 2
 
