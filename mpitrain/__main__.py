@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from mpitrain import __version__
 from mpitrain.errors import ALIASES, BadInput, nearest, printable
-from mpitrain.start import announce, prepare_environment, rank_of
+from mpitrain.start import announce, prepare_environment, rank_of, ranks_of
 
 prepare_environment()  # before anything loads NumPy
 
@@ -31,6 +31,7 @@ ADDED = {
     ("info",): "mpitrain.cli.arguments:add_info",
 }
 COMMANDS = tuple(chain(*ADDED))
+STARTING = ("compare", "launch")  # commands that start ranks
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser(words[0]).parse_args(words)
     if words[0] == "train" and not options.print_config:
         announce(__version__, options.set, (options.config, options.resume, options.continued))
+    if words[0] in STARTING and ranks_of(os.environ) > 1:
+        return _refuse(f"{words[0]} starts the ranks itself: start it without mpirun")
     try:
         run = resolve_name(options.run) if isinstance(options.run, str) else options.run
         return int(run(options) or 0)

@@ -150,6 +150,9 @@ class RunOptions(Section, frozen=True):
     system's folder for temporary files."""
     deadline: Amount = DEADLINE
     """Seconds to wait for a rank that sends no heartbeat; it is then named, and the job ends."""
+    least_ranks: Count = 1
+    """With fewer ranks, because nodes no longer answer, `mpitrain launch` ends with status 75 and does not train on
+    ([guide](faults.md))."""
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"  # how vectors travel; auto: as measured
     nonfinite_limit: Count = 10  # how many gradients of one worker in a row may not be finite; then a server's run ends
     gradient_statistics: bool = False

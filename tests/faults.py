@@ -26,7 +26,9 @@ class Fault(NamedTuple):
     "sleep S [S]": so many seconds, or a random number between two. "touch FILE". "await FILE [S]": until it exists, or
     for so long. "exit STATUS": the process, at once. "lose SIGNAL": this process sends itself a signal, after it has
     written the time to the file `lost`. "pid FILE": writes the process's number. "stop": a stop request. "call METHOD":
-    of the function's first argument. "return VALUE": instead of what the function returns. "{rank}" is this rank.
+    of the function's first argument. "return VALUE": instead of what the function returns. "note FILE": appends the
+    time and the samples of its second argument. "from SAMPLE": nothing more unless these begin there or later, counted
+    over all epochs. "{rank}" is this rank.
     """
 
     point: str
@@ -42,8 +44,8 @@ def program(*faults: Fault) -> tuple[str, ...]:
     return (__file__, json.dumps(faults))
 
 
-def act(actions: list[str], first: Any = None) -> list[Any]:
-    """Carry out the actions at a function with this first argument; the value to return, if there is one."""
+def act(actions: list[str], first: Any = None, second: Any = None) -> list[Any]:
+    """Carry out the actions at a function with these first arguments; the value to return, if there is one."""
     for action in actions:
         what, *words = action.split()
         if what == "sleep":
@@ -64,6 +66,12 @@ def act(actions: list[str], first: Any = None) -> list[Any]:
             first.stop.flag = True
         elif what == "call":
             getattr(first, words[0])()
+        elif what == "note":
+            with Path(words[0]).open("a") as file:
+                file.write(f"{time.time()} {second.epoch} {second.start} {second.count}\n")
+        elif what == "from":
+            if second.epoch * 1438 + second.start < int(words[0]):  # the embedded digits
+                return []
         elif what == "return":
             return [json.loads(words[0])]
         else:
@@ -114,7 +122,7 @@ def install(fault: Fault) -> None:
         calls[0] += 1
         if fault.after:
             value = plain(*arguments, **names)
-        given = act(fault.actions, *arguments[:1]) if due else []
+        given = act(fault.actions, *arguments[:2]) if due else []
         return given[0] if given else value if fault.after else plain(*arguments, **names)
 
     setattr(owner, name, instead)

@@ -1,6 +1,7 @@
 """Start ranks by the site's launcher from a process that is none of them, and pass on signals that stop them."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -17,22 +18,22 @@ from typing import IO
 
 from mpitrain.errors import BadInput, naming
 from mpitrain.signals import NUMBERS
-from mpitrain.start import ranks_of
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
+ENDING = 60.0  # seconds that a launcher has to end after its ranks, one of whose nodes may not answer
+KEPT = 1 << 16  # bytes of what a launcher has said last
+#: Ranks that were lost: as the others name those that were silent, Open MPI's launcher one that died, and Slurm's.
+LOST = re.compile(
+    rb"waited \S+ s for ranks? ([\d, ]+) \(|process rank (\d+) with PID|: error: \S+: task (\d+): (?!Exited)"
+)
+Until = Callable[[], bool]
 PROGRAM = [sys.executable, "-m", "mpitrain"]
-
-
-def require_no_ranks(command: str) -> None:
-    """Raise BadInput if mpirun has started several of this process."""
-    if ranks_of(os.environ) > 1:
-        raise BadInput(f"{command} starts the ranks itself: start it without mpirun")
 
 
 def launcher(given: str) -> str:
     """The command that starts `{ranks}` ranks. Raises BadInput if there is no such program."""
     if given:
-        if "{ranks}" not in given:
+        if "{ranks}" not in given and "--het-group" not in given:
             raise BadInput(f'--launch: {given!r} has no {{ranks}}, as in "mpirun -n {{ranks}}"')
         with naming(f"--launch {given}", ValueError):
             program = shlex.split(given)[0]
@@ -49,24 +50,50 @@ def launcher(given: str) -> str:
 
 def training(launch: str, ranks: int, words: list[str]) -> list[str]:
     """The whole command line of a training, with these words after `train`."""
+    return on_ranks(launch, ranks, [*PROGRAM, "train", *words])
+
+
+def on_ranks(launch: str, ranks: int, words: list[str]) -> list[str]:
+    """The whole command line of a program that so many ranks run."""
     started = shlex.split(launch.replace("{ranks}", str(ranks)))
-    if "--oversubscribe" not in started and ranks > (os.cpu_count() or 1) and _open_mpi(started[0]):
+    if "--oversubscribe" not in started and ranks > (os.cpu_count() or 1) and is_open_mpi(started[0]):
         started.append("--oversubscribe")
-    return [*started, *PROGRAM, "train", *words]
+    return [*started, *words]
 
 
-def start(words: list[str], output: IO[str] | None = None) -> "subprocess.Popen[bytes]":
-    """Start a command line, whose output goes to a file, or where this process's goes.
+def start(words: list[str], output: IO[str] | None = None, errors: int | None = None) -> "subprocess.Popen[bytes]":
+    """Start a command line, whose output goes to a file, or where this process's goes; `errors` as Popen's `stderr`.
 
     Slurm sends SIGTERM to every process of a job, and an mpirun that receives it kills the ranks, which need seconds to
     write a checkpoint. So the process does not receive it: SIGTERM is blocked, and it belongs to a new session.
     """
-    errors = None if output is None else subprocess.STDOUT
+    errors = errors if output is None else subprocess.STDOUT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         return subprocess.Popen(words, stdout=output, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Heard(threading.Thread):
+    """Passes on what a launcher says on standard error, whose end may name the ranks that were lost."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        super().__init__(daemon=True)
+        self._source, self._said = process.stderr, b""
+        self.start()
+
+    def run(self) -> None:
+        while part := os.read(self._source.fileno(), KEPT) if self._source else b"":
+            sys.stderr.buffer.write(part)
+            sys.stderr.flush()
+            self._said = (self._said + part)[-KEPT:]
+
+    def lost(self) -> list[int]:
+        """The ranks that the others, or the launcher, which has ended, have named as lost; MPICH's names none."""
+        self.join(1.0)  # what it has started may hold the pipe
+        found = LOST.search(b" ".join(self._said.split()))
+        return [int(rank) for rank in next(filter(None, found.groups())).split(b",")] if found else []
 
 
 class Relay:
@@ -90,23 +117,32 @@ class Relay:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def wait(self, process: "subprocess.Popen[bytes]", deadline: float = inf) -> int | None:
-        """The exit status, or None if the process had to be ended after `deadline` seconds."""
-        self._process, self._late, end = process, False, time.monotonic() + deadline
+    def wait(self, process: "subprocess.Popen[bytes]", deadline: float = inf, over: Until = bool) -> int | None:
+        """The exit status, or None if the process had to be ended after `deadline` seconds.
+
+        After a signal, one with a deadline has GRACE, and any one ENDING once all that it has started is `over`.
+        """
+        self._process, self._late = process, False
         if self.asked:  # a signal came while the process was being started
             self._pass_on()
-        while not self.asked and (left := end - time.monotonic()) > 0:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(min(left, 0.5))
-        self._late = not self.asked and process.poll() is None
+        status = _ended(process, deadline, lambda: self.asked or over())
+        self._late = status is None and not self.asked and not over()
         if self._late:
             self._pass_on()
-        try:
-            status = process.wait(GRACE)
-        except subprocess.TimeoutExpired:
+        if status is None:
+            status = _ended(process, GRACE if deadline < inf else inf, over)
+        if status is None and over():
+            status = _ended(process, ENDING, bool)
+        if status is None:
             os.killpg(process.pid, signal.SIGKILL)
             status = process.wait()
         return None if self._late and status else status
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, or until a signal comes."""
+        end = time.monotonic() + seconds
+        while not self.asked and time.monotonic() < end:
+            time.sleep(min(seconds, 0.2))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         known = self._late and not self.asked  # a second signal would end it before it has written the checkpoint
@@ -119,7 +155,16 @@ class Relay:
             self._process.send_signal(signal.SIGUSR1)
 
 
-def _open_mpi(program: str) -> bool:
+def _ended(process: "subprocess.Popen[bytes]", seconds: float, enough: Until) -> int | None:
+    """The exit status, or None if there is none within so many seconds, or before there was `enough` of waiting."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not enough():
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(min(left, 0.5))
+    return process.poll()
+
+
+def is_open_mpi(program: str) -> bool:
     try:
         told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,23 +1,28 @@
 """`python -m mpitrain launch`: start the ranks of a training, and again from its newest checkpoint when one of them is
-lost: when it died, or was silent for `run.deadline`."""
+lost: when it died, was silent for `run.deadline`, or was on a node that no longer answers."""
 
 import argparse
 import json
+import subprocess
 import sys
-import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from mpitrain.api.launching import Relay, launcher, require_no_ranks, start, training
-from mpitrain.checkpoint import newest
-from mpitrain.checkpoint.files import order
-from mpitrain.errors import BadInput, naming
-from mpitrain.monitoring.records import last_record
+from mpitrain import config as configuration
+from mpitrain.api.launching import PROGRAM, Heard, Relay, launcher, on_ranks, start
+from mpitrain.api.nodes import Nodes, answering, nodes_of, on_nodes
+from mpitrain.checkpoint import CONFIG, newest
+from mpitrain.checkpoint.files import MANIFEST, order
+from mpitrain.errors import BadInput, named, naming, some
+from mpitrain.monitoring.records import Metrics, last_record, records_of
 from mpitrain.signals import STOPPED
 
 TRIES = 3  # starts, one after the other, that leave no new checkpoint
-PAUSE = 1.0  # seconds before the next start, in which the last one's processes end
+PAUSE = 1.0  # seconds before the next start, in which the last one's processes end; after one in vain, five times it
+TAIL = 1 << 13  # bytes of the records that are looked at while the training runs
 
 
 class Left(NamedTuple):
@@ -33,55 +38,136 @@ class Left(NamedTuple):
         return 0 if json.loads(self.summary).get("exit_reason") == "finished" else 1
 
 
+class Launched:
+    """What is started on the ranks, and its run folder; of a program of the user's own, the folder of `ranks.save`."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Raises BadInput for words that belong to the other kind."""
+        self._options, self._size, self._failed = options, 0, False
+        self._own = options.config is not None and options.config.suffix == ".py"
+        if (options.words and not self._own) or (self._own and (options.set or not options.continued)):
+            raise BadInput("launch: a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py WORDS")
+        given = {"--out": options.out, "--resume": options.resume, "--continue": options.continued}
+        how, folder = next(((name, path) for name, path in given.items() if path), ("--out", _default()))
+        self._how, self.folder = str(how), Path(folder)
+        self._metrics = self.folder / "metrics.jsonl"
+
+    def words(self) -> list[str]:
+        """The command line of the next start."""
+        options, how, self._how = self._options, self._how, "--continue"
+        self._size, self._failed = self._recorded(), False
+        if self._own:
+            return [sys.executable, str(options.config), *options.words]
+        words = [str(options.config)] if options.config else []
+        words += [word for each in options.set for word in ("--set", each)]
+        flags = {"--trust": options.trust, "--new-code": options.new_code, "--print-config": options.print_config}
+        words += [name for name, wanted in flags.items() if wanted]
+        return [*PROGRAM, "train", *words, how, str(self.folder)]
+
+    def left(self) -> Left:
+        """What its run folder holds now; of a save the time when it was written, in place of samples."""
+        if self._own:
+            saved = self.folder / MANIFEST
+            return Left("", saved.stat().st_mtime_ns if saved.exists() else 0)
+        summary, (found, _) = self.folder / "summary.json", newest(self.folder / "checkpoints")
+        with naming(summary):
+            text = summary.read_text(encoding="utf-8") if summary.exists() else ""
+        return Left(text, int(order(found)[0]) if found else 0)
+
+    def least(self) -> int:
+        """run.least_ranks. Raises BadInput for what the configuration says wrongly."""
+        if self._own:
+            return 1
+        found, _ = newest(self.folder / "checkpoints")
+        path = found / CONFIG if found else self._options.config
+        return configuration.load(path, list(self._options.set), found is not None).run.least_ranks
+
+    def failed(self) -> bool:
+        """Whether a rank has recorded since this start that the training failed: then all ranks only have to end."""
+        size = self._recorded()
+        if not self._failed and size != self._size:
+            with suppress(OSError), self._metrics.open("rb") as file:
+                file.seek(max(size - TAIL, 0))
+                last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+                self._failed = last.startswith(b'{"event": "failed"')
+        return self._failed
+
+    def restart(self, status: int | None, lost: list[int], samples: int) -> None:
+        """Say and record that the training is started again after so many samples, and how many are trained anew."""
+        if self._own:
+            print(f"mpitrain: {named(lost) if lost else 'a rank'} was lost (exit status {status})", file=sys.stderr)
+            return
+        failed = (last_record(self._metrics, "failed") or {}) if self.failed() else {}
+        told, last = failed.get("silent"), next(records_of(self._metrics, "train", "start", "restart"), {})
+        lost = told if isinstance(told, list) and told else lost
+        reached = max(count if isinstance(count := last.get("samples"), int) else 0, samples)
+        who = f"{named(lost)} {'were' if len(lost) > 1 else 'was'} lost" if lost else "a rank was lost"
+        again = f"; at least {reached - samples:,} samples are trained again" if reached > samples else ""
+        where = f"goes on after {samples:,} samples" if samples else "begins anew: there is no checkpoint yet"
+        text = f"{who} (exit status {status}); the training {where}{again}"
+        print(f"mpitrain: {text}", file=sys.stderr, flush=True)
+        pairs = [[rank, reached] for rank in lost]
+        with suppress(BadInput, OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            record = Metrics(self._metrics).write
+            record("restart", text=text, samples=samples, repeated=reached - samples, lost_ranks=pairs)
+
+    def _recorded(self) -> int:
+        """The size of its records."""
+        try:
+            return self._metrics.stat().st_size
+        except OSError:
+            return 0
+
+
 def run(options: argparse.Namespace) -> int:
-    """Train until the training ends by itself, or is stopped; its exit status, or 1 after starts without progress.
+    """Train until the training ends by itself, or is stopped; its exit status, or 1 after starts without progress, or
+    75 where too few ranks are left.
 
     Raises BadInput naming an option.
     """
-    require_no_ranks("launch")
     if options.ranks < 1:
         raise BadInput(f"-n: at least 1 rank, not {options.ranks}")
-    given = {"--out": options.out, "--resume": options.resume, "--continue": options.continued}
-    how, folder = next(((name, path) for name, path in given.items() if path), ("--out", _default()))
-    words = [str(options.config)] if options.config else []
-    words += [word for each in options.set for word in ("--set", each)]
-    flags = {"--trust": options.trust, "--new-code": options.new_code, "--print-config": options.print_config}
-    words += [name for name, wanted in flags.items() if wanted]
-    launch, relay, in_vain = launcher(options.launch), Relay(), 0
+    work, launch, nodes = Launched(options), launcher(options.launch), nodes_of(options.hosts)
+    relay, in_vain = Relay(), 0
     with relay.listening():
         while True:
-            before = _left(folder)
-            status = relay.wait(start(training(launch, options.ranks, [*words, how, str(folder)])))
-            after = _left(folder)
+            there = answering(launch, nodes)
+            ranks = _ranks(options.ranks, nodes, there, work.least)
+            if relay.asked or not ranks:
+                return STOPPED
+            where = on_nodes(launch, there) if options.hosts or there != nodes else launch
+            before = work.left()
+            process = start(on_ranks(where, ranks, work.words()), errors=subprocess.PIPE)
+            heard = Heard(process)
+            status = relay.wait(process, over=work.failed)
+            after, lost = work.left(), heard.lost()
+            if status == 2 and ranks < options.ranks:  # such as too few for a stage
+                print(f"mpitrain: it does not train on {some(ranks, 'rank')}", file=sys.stderr)
+                return STOPPED
             if relay.asked or status in (0, 2, STOPPED):
                 return int(status or 0)
             if after.summary != before.summary:
                 return after.status
             in_vain = in_vain + 1 if after.samples <= before.samples else 0
             if in_vain == TRIES:
-                print(f"mpitrain: {TRIES} starts in a row left no new checkpoint; see what they said", file=sys.stderr)
+                why = f"the last one ended with {status}; see what they said"
+                print(f"mpitrain: {TRIES} starts in a row left no new checkpoint; {why}", file=sys.stderr)
                 return 1
-            how = "--continue"
-            _say(folder, after.samples, status)
-            time.sleep(PAUSE)
-            if relay.asked:
-                return STOPPED
+            work.restart(status, lost, after.samples)
+            relay.pause(PAUSE * 5**in_vain)
 
 
-def _left(folder: Path) -> Left:
-    summary, (found, _) = folder / "summary.json", newest(folder / "checkpoints")
-    with naming(summary):
-        text = summary.read_text(encoding="utf-8") if summary.exists() else ""
-    return Left(text, int(order(found)[0]) if found else 0)
-
-
-def _say(folder: Path, samples: int, status: int | None) -> None:
-    """Say that the training is started again, and how much of it is trained anew."""
-    reached = (last_record(folder / "metrics.jsonl", "train") or {}).get("samples")
-    lost = reached - samples if isinstance(reached, int) and reached > samples else 0
-    again = f"; at least {lost:,} samples are trained again" if lost else ""
-    where = (f"goes on after {samples:,} samples" if samples else "begins anew: there is no checkpoint yet") + again
-    print(f"mpitrain: a rank was lost (exit status {status}); the training {where}", file=sys.stderr, flush=True)
+def _ranks(wanted: int, nodes: Nodes, there: Nodes, least: Callable[[], int]) -> int:
+    """How many ranks are started where these of the nodes answer, 0 if that is less than run.least_ranks; says why."""
+    if there == nodes:
+        return wanted
+    ranks, gone = min(wanted, sum(there.values())), ", ".join(name for name in nodes if name not in there)
+    line = f"no answer from {gone}: left out; {ranks} of {some(wanted, 'rank')} can be started"
+    if few := ranks < min(wanted, needed := least()):
+        line += f"; run.least_ranks is {needed}; the next launch goes on"
+    print(f"mpitrain: {line}", file=sys.stderr, flush=True)
+    return 0 if few else ranks
 
 
 def _default() -> Path:

@@ -1,7 +1,6 @@
 """`mpitrain launch`: ranks that are started again when one is lost, and only then."""
 
 import json
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any
 import pytest
 
 from mpitrain.__main__ import main
-
-from ..faults import Fault, program
+from mpitrain.api.nodes import nodes_of, on_nodes
 
 #: A launcher that notes each start, and then does what a test wants: $1 is the number of ranks.
 NOTED = """#!/bin/sh
@@ -27,7 +25,7 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
 
     def launched(lines: str, *words: str, status: int) -> list[str]:
         Path("launcher").write_text(NOTED + lines)
-        given = ("--out", "run") if "--resume" not in words else ()
+        given = () if {"--resume", "--continue"} & set(words) else ("--out", "run")
         assert main(["launch", "-n", "2", "--launch", "sh launcher {ranks}", *given, *words]) == status
         return Path("starts").read_text().splitlines()
 
@@ -69,7 +67,8 @@ def test_starts_without_progress_come_to_an_end(
     assert (
         told[0] == "mpitrain: a rank was lost (exit status 137); the training begins anew: there is no checkpoint yet"
     )
-    assert told[-1] == "mpitrain: 3 starts in a row left no new checkpoint; see what they said" and len(told) == 3
+    why = "3 starts in a row left no new checkpoint; the last one ended with 137; see what they said"
+    assert told[-1] == f"mpitrain: {why}" and len(told) == 3
 
 
 @pytest.mark.parametrize(
@@ -85,27 +84,147 @@ def test_wrong_words(words: tuple[str, ...], said: str, capsys: pytest.CaptureFi
     assert main(["launch", *words]) == 2 and said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_rank_costs_what_came_after_the_checkpoint(
-    run_command: Callable[..., Any], tmp_path: Path, number: int
+def records(event: str) -> list[dict[str, object]]:
+    """What metrics.jsonl has of this kind."""
+    lines = map(json.loads, Path("run/metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["event"] == event]
+
+
+def test_each_restart_is_recorded(starts: Callable[..., list[str]]) -> None:
+    """Where the launcher names the rank that died, that one, and how far it was; in a run folder that was not there."""
+    died = "prterun noticed that process rank 3 with PID 7 on node a exited on\nsignal 9 (Killed)."
+    assert len(starts(f'[ -e run ] && exit 0; echo "{died}" >&2; exit 137', status=0)) == 2
+    (record,) = records("restart")
+    assert record["lost_ranks"] == [[3, 0]] and record["samples"] == record["repeated"] == 0
+    assert record["text"] == "rank 3 was lost (exit status 137); the training begins anew: there is no checkpoint yet"
+
+
+def test_what_an_earlier_start_had_trained_is_not_counted_twice(starts: Callable[..., list[str]]) -> None:
+    """The second of three starts trains nothing."""
+    train = '{"event": "train", "samples": 700}'
+    assert len(starts(f"[ -e run ] || {{ mkdir run; echo '{train}' > run/metrics.jsonl; }}; exit 9", status=1)) == 3
+    assert [record["repeated"] for record in records("restart")] == [700, 0]
+
+
+SILENT = """
+mkdir -p run
+[ -e run/metrics.jsonl ] && exit 0
+echo '{"event": "train", "samples": 700}' > run/metrics.jsonl
+echo '{"event": "failed", "text": "waited", "silent": [1, 2]}' >> run/metrics.jsonl
+sleep 1000
+"""
+
+
+def test_a_launcher_that_does_not_end_after_its_ranks_is_ended(
+    starts: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is killed, one that is frozen: once, in the second of three epochs."""
-    fault = Fault("mpitrain.training.gradients.Learner.load", [f"lose {number}"], rank=1, call=80)
-    mpirun = Path(sys.executable).with_name("mpirun")
-    if not mpirun.exists():
-        pytest.skip("this environment has no mpirun of its own")
-    again = f'shift 4; [ -e lost ] && exec {mpirun} -n 2 {sys.executable} -m mpitrain "$@"'
-    faulty = f"exec {mpirun} -n 2 {sys.executable} {program(fault)[0]} '{program(fault)[1]}' \"$@\""
-    (tmp_path / "launcher").write_text(f"{NOTED}{again}\n{faulty}\n")
-    keys = ["algorithm.name=allreduce", "training.epochs=3", "training.minibatch=16", "run.checkpoint_samples=512"]
-    words = [word for key in (*keys, "run.deadline=8", "run.evaluate_every=1") for word in ("--set", key)]
-    launch = [sys.executable, "-m", "mpitrain", "launch", "-n", "2", "--launch", "sh launcher {ranks}"]
-    ended = run_command([*launch, *words, "--out", "run"], 200)
-    assert ended.status == 0, ended.err
-    assert "a rank was lost (exit status" in ended.err and "the training goes on after" in ended.err
-    told = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert told["exit_reason"] == "finished" and told["samples"] == 3 * 1438
-    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    first, second = (each for each in records if each["event"] == "start")
-    assert first["samples"] == 0 < second["samples"] and second["resumed"]
-    assert len((tmp_path / "starts").read_text().splitlines()) == 2
+    """As one that waits for a node which no longer answers: the ranks have said that the training failed."""
+    monkeypatch.setattr("mpitrain.api.launching.ENDING", 0.1)
+    assert len(starts(SILENT, status=0)) == 2
+    (record,) = records("restart")
+    assert record["lost_ranks"] == [[1, 700], [2, 700]] and record["repeated"] == 700
+
+
+#: In place of MPICH's mpirun, `mpirun -hosts LIST -n N COMMAND`: node b answers until it is gone, node c only late.
+MPIRUN = """#!/bin/sh
+[ "$1" = --version ] && exit
+hosts=$2 ranks=$4
+shift 4
+case $hosts,$1 in
+b:*,true) [ ! -e gone ] ;;
+c:*,true) sleep 1000 ;;
+*,true) ;;
+*) echo "$hosts" "$ranks" >> starts; touch gone; [ "$(wc -l < starts)" != 1 ] ;;
+esac
+"""
+
+
+@pytest.fixture
+def hosts(starts: object) -> Callable[..., list[str]]:
+    """Launch four ranks on hosts, one after another of which is gone; hosts and ranks of each start."""
+
+    def launched(status: int, hosts: str, *words: str) -> list[str]:
+        Path("mpirun").write_text(MPIRUN)
+        Path("mpirun").chmod(0o755)
+        launch = ["launch", "-n", "4", "--launch", "./mpirun -n {ranks}", "--hosts", hosts, "--out", "run"]
+        assert main([*launch, *words]) == status
+        return Path("starts").read_text().splitlines()
+
+    return launched
+
+
+def test_a_node_that_no_longer_answers_is_left_out(
+    hosts: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its ranks are missing in the next start."""
+    assert hosts(0, "a:2,b:2") == ["a:2,b:2 4", "a:2 2"]
+    assert "no answer from b: left out; 2 of 4 ranks can be started" in capsys.readouterr().err
+
+
+def test_a_node_that_answers_too_late_is_left_out(
+    hosts: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first start on."""
+    monkeypatch.setattr("mpitrain.api.nodes.ANSWER", 1.0)
+    assert hosts(0, "a:3,c:1") == ["a:3 3", "a:3 3"]
+
+
+def test_too_few_ranks_end_the_launch(hosts: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    """With status 75, on which a job goes back into the queue."""
+    assert hosts(75, "a:2,b:2", "--set", "run.least_ranks=3") == ["a:2,b:2 4"]
+    told = "no answer from b: left out; 2 of 4 ranks can be started; run.least_ranks is 3; the next launch goes on"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["a:0", "a:x", ":3"])
+def test_hosts_that_cannot_be_read(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "-n", "1", "--launch", "sh {ranks}", "--hosts", given]) == 2
+    assert f"--hosts {given}: expected a:4,b:4" in capsys.readouterr().err
+
+
+def test_the_nodes_of_a_slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several nodes; what is known of one is nothing that could be left out."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\n[ $3 = n[1-4] ] && echo n1 n2 n3 n4 || echo n1\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-4]")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x3),1")
+    assert nodes_of("") == {"n1": 2, "n2": 2, "n3": 2, "n4": 1}
+    assert on_nodes("srun -n {ranks}", {"n1": 2, "n4": 1}) == "srun --overlap --nodes=2 --nodelist=n1,n4 -n '{ranks}'"
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "3")
+    assert nodes_of("") == {}
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+saved = Path("saved", "manifest.json")
+saved.parent.mkdir(exist_ok=True)
+count = int(saved.read_text()) + 1 if saved.exists() else 1
+if count < 6:
+    saved.write_text(str(count))
+    sys.exit(137)
+"""
+
+
+def test_a_program_of_ones_own_goes_on_from_what_it_has_saved(starts: Callable[..., list[str]]) -> None:
+    """As long as each start saves; more than three do."""
+    Path("train.py").write_text(PROGRAM)
+    lines = starts('shift; exec "$@"', "--continue", "saved", "--", "train.py", "--lr", "3", status=0)
+    assert lines == [f"2 {sys.executable} train.py --lr 3"] * 6
+
+
+@pytest.mark.parametrize("words", [("train.py",), ("--continue", "a", "--set", "b=1", "--", "train.py"), ("a", "b")])
+def test_words_that_are_the_other_kinds(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """A program's own words belong to no configuration, and keys not to a program."""
+    assert main(["launch", "-n", "1", *words]) == 2
+    assert "a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py" in capsys.readouterr().err
+
+
+def test_it_is_said_once_that_it_wants_no_mpirun(launch: Callable[..., Any]) -> None:
+    """On any number of ranks."""
+    ended = launch(2, "launch", "-n", "2")
+    assert ended.status == 2 and ended.err.count("launch starts the ranks itself: start it without mpirun") == 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from mpitrain.api.launching import Relay, launcher, require_no_ranks
+from mpitrain.api.launching import Relay, launcher
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
 from mpitrain.monitoring.records import merits, shown
@@ -78,7 +78,6 @@ def run(options: argparse.Namespace) -> int:
 
     Raises BadInput naming the option.
     """
-    require_no_ranks("compare")
     if not 0 < options.deadline < math.inf:
         raise BadInput(f"--deadline: must be positive, not {options.deadline}")
     workers = _numbers("--workers", options.workers, int, lambda n: n >= 1)

@@ -1,0 +1,77 @@
+"""The nodes that a training may start on, and which of them answer."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from mpitrain.api.launching import is_open_mpi, start
+from mpitrain.errors import BadInput
+
+ANSWER = 20.0  # seconds within which a node must have started a process
+
+Nodes = dict[str, int]  # how many ranks each has room for, by its name
+
+
+def nodes_of(hosts: str) -> Nodes:
+    """Those of `--hosts a:4,b:4`, else of the Slurm job of several nodes that this process is in; none where nothing is
+    known. Raises BadInput naming the option."""
+    if hosts:
+        pairs = (each.rpartition(":") if ":" in each else (each, "", "1") for each in hosts.split(","))
+        with suppress(ValueError):
+            found = {name.strip(): int(slots) for name, _, slots in pairs}
+            if all(found) and min(found.values()) > 0:
+                return found
+        raise BadInput(f"--hosts {hosts}: expected a:4,b:4")
+    listed, tasks = (os.environ.get(name, "") for name in ("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"))
+    if not listed or "SLURM_HET_SIZE" in os.environ:  # whose components differ in what they have
+        return {}
+    try:
+        told = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, timeout=ANSWER)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    # as in 4(x2),3
+    counts = [int(each) for each, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks) for _ in range(int(times or 1))]
+    names = told.stdout.split()
+    return dict(zip(names, counts, strict=True)) if len(names) == len(counts) > 1 else {}
+
+
+def answering(launch: str, nodes: Nodes) -> Nodes:
+    """The nodes on which the launcher starts a process in time. All are asked at once. Where none answers, or only one
+    is known, nothing is known: all are returned."""
+    if len(nodes) < 2 or on_nodes(launch, nodes) == launch:
+        return nodes
+    asked = {}
+    for name in nodes:
+        words = shlex.split(on_nodes(launch, {name: 1}).replace("{ranks}", "1"))
+        asked[name] = start([*words, "true"], errors=subprocess.DEVNULL)
+    end, found = time.monotonic() + ANSWER, {}
+    for name, process in asked.items():
+        try:
+            answers = process.wait(max(end - time.monotonic(), 0.1)) == 0
+        except subprocess.TimeoutExpired:
+            answers = False
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if answers:
+            found[name] = nodes[name]
+    return found or nodes
+
+
+def on_nodes(launch: str, nodes: Mapping[str, int]) -> str:
+    """The launcher with the options that start ranks on these nodes alone; as it is where its options are not known."""
+    program, *rest = shlex.split(launch)
+    places = ",".join(f"{name}:{slots}" for name, slots in nodes.items())
+    if Path(program).name == "srun":
+        # what is left of a step on a node that is gone does not keep the others from a new one
+        words = ["--overlap", f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+    elif Path(program).name in ("mpirun", "mpiexec"):
+        words = ["--host" if is_open_mpi(program) else "-hosts", places]
+    else:
+        return launch
+    return shlex.join([program, *words, *rest])
