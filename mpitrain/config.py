@@ -4,6 +4,7 @@ Every key is checked: unknown keys, for which the error names the nearest known 
 range are errors. `to_toml` writes the resolved configuration, which resolves to itself.
 """
 
+import re
 import tomllib
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -41,6 +42,8 @@ from mpitrain.sampling.stages import Stage as Stage
 from mpitrain.sampling.stages import Training as Training
 from mpitrain.start import DEADLINE
 
+#: Keys whose "auto" is replaced, when a run starts, by what is chosen for it.
+CHOSEN = ("model.backend", "run.matmul")
 MANY = 1 << 40  # samples, so that only a warm-up in epochs can be too long
 #: Of [training] where no file, data, network or algorithm is given: otherwise a newcomer's first curve would rise again
 #: in its first epochs on a busy machine, where gradients are old.
@@ -98,7 +101,9 @@ class ModelOptions(Section, frozen=True):
     import_: Text | None = msgspec.field(default=None, name="import")
     """Instead of a preset, a PyTorch module: `FILE.py:function` or `package.module:function` that builds it."""
     options: dict[str, object] | None = None  # the keyword arguments of the function of `import`
-    backend: Literal["numpy", "torch"] = "numpy"  # what computes the network; with `import`, always `"torch"`
+    backend: Literal["numpy", "torch", "auto"] = "numpy"
+    """What computes the network; with `import`, always `"torch"`. `"auto"`: whichever takes a step sooner, by some that
+    are timed before the training ([guide](pytorch.md#which-one))."""
     loss: Text | None = None
     """With `import`, a function of outputs and targets instead of the loss of `output`, named in the same way."""
     metric: Text | None = None
@@ -126,8 +131,9 @@ class RunOptions(Section, frozen=True):
 
     out: Text = "runs"  # folder that contains the run folders
     device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU if there is one
-    matmul: Literal["float32", "tf32", "bf16"] = "float32"
-    """Precision of products on a GPU, and of PyTorch's; weights and sums are float32."""
+    matmul: Literal["float32", "tf32", "bf16", "auto"] = "float32"
+    """Precision of products on a GPU, and of PyTorch's; weights and sums are float32. `"auto"`: `"bf16"` where PyTorch
+    takes a step sooner with it, by some that are timed before the training, and otherwise `"float32"`."""
     cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI accepts GPU memory; auto: ask MPI
     team: Annotated[int, msgspec.Meta(ge=1, le=1000)] | Literal["node"] = 1
     """Only with `sparse-delta`: how many neighbouring ranks form a team that acts as one worker, or `"node"` for one
@@ -202,7 +208,8 @@ class Config(Section, frozen=True, kw_only=True):
 def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Config:
     """The configuration of a TOML file with `key.path=value` overrides. Raises BadInput naming the file or the key.
 
-    A `resumed` run may continue with another algorithm, which has its own defaults instead of the former options.
+    A `resumed` run may continue with another algorithm, which has its own defaults instead of the former options. What
+    it has chosen for "auto" stays when that is said again, as where the command that started it continues it.
     """
     table = read_toml(path) if path else {}
     if resumed:
@@ -213,6 +220,8 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
             set_key(said, override)
         if _name(said) not in (None, _name(table)):
             del table["algorithm"]
+        again = {f"{key}=auto" for key in CHOSEN}
+        overrides = [override for override in overrides if re.sub(r"[\s\"']", "", override) not in again]
     for override in overrides:
         set_key(table, override)
     if path is None and not {"data", "model", "algorithm", "stages"} & set(table):

@@ -56,7 +56,7 @@ def announce(version: str, overrides: Sequence[str], places: Sequence[Path | Non
         return
     ranks = ranks_of(os.environ)
     given = os.environ.get("NUMBA_CACHE_DIR")
-    caches = [Path(given)] if given else [Path(__file__).parent, _users_cache()]
+    caches = [Path(given)] if given else [Path(__file__).parent, users_cache("numba")]
     warm = any(next(each.rglob("*.nbi"), None) for each in caches)
     cold = "" if warm else ", and compiles its loops, which takes up to a minute, once"
     with suppress(OSError):  # nobody reads it
@@ -107,13 +107,14 @@ def prepare_environment() -> None:
         # (benchmarks/compute).
         os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
     beside = Path(__file__).parent / "models" / "__pycache__"
-    if not _writable(beside) and not _writable(_users_cache()):
+    if not _writable(beside) and not _writable(users_cache("numba")):
         os.environ.setdefault("NUMBA_CACHE_DIR", _private_folder())
 
 
-def _users_cache() -> Path:
-    """Where Numba writes if it cannot write beside its modules."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
+def users_cache(name: str) -> Path:
+    """The folder of this name for what is kept of earlier starts; "numba" is where Numba writes if it cannot write
+    beside its modules."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), name)
 
 
 def _writable(folder: Path) -> bool:
@@ -133,12 +134,17 @@ def _private_folder() -> str:
     return str(folder)
 
 
-def _is_zen_4() -> bool:
-    """Whether this is AMD family 25 with AVX-512, which Zen 3 lacks."""
+def processor() -> dict[str, str]:
+    """What the system says of its first core, by name; nothing where it does not say it."""
     try:
         facts = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
     except OSError:
-        return False
+        return {}
     lines = dict(line.split(":", 1) for line in facts.splitlines() if ":" in line)
-    known = {key.strip(): value.strip() for key, value in lines.items()}
+    return {key.strip(): value.strip() for key, value in lines.items()}
+
+
+def _is_zen_4() -> bool:
+    """Whether this is AMD family 25 with AVX-512, which Zen 3 lacks."""
+    known = processor()
     return known.get("vendor_id") == "AuthenticAMD" and known.get("cpu family") == "25" and "avx512f" in known["flags"]

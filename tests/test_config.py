@@ -16,6 +16,17 @@ from mpitrain.algorithms.optimizers import OPTIMIZERS
 from mpitrain.errors import BadInput
 
 
+@pytest.mark.parametrize("said", ["auto", "'auto'", ' "auto"'])
+def test_a_resumed_run_keeps_what_it_has_chosen(tmp_path: Path, said: str) -> None:
+    """Where the command that started it continues it; another value changes it."""
+    ran = configuration.load(None, ["model.backend=torch", "run.matmul=bf16"])
+    (tmp_path / "config.toml").write_text(configuration.to_toml(ran))
+    again = configuration.load(tmp_path / "config.toml", [f"model.backend={said}", f"run.matmul ={said}"], resumed=True)
+    assert again == ran
+    assert configuration.load(tmp_path / "config.toml", ["model.backend=auto"]).model.backend == "auto"
+    assert configuration.load(tmp_path / "config.toml", ["run.matmul=float32"], resumed=True).run.matmul == "float32"
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_resolved_configuration_reads_back_as_itself(name: str) -> None:
     """to_toml loses nothing, for every algorithm's defaults."""

@@ -3,7 +3,8 @@
     OPENBLAS_NUM_THREADS=1 python benchmarks/torch/presets.py [ROUNDS] [PRESET ...]
 
 The presets have the inputs, classes and minibatches that are printed; the two largest are narrowed. PyTorch computes
-images in channels-last memory. Prints medians of processor time in milliseconds.
+images in channels-last memory. Prints medians of processor time in milliseconds, what `"auto"` of `model.backend` and
+`run.matmul` chose just before, what a step takes by that ÷ by the best of the three, and the seconds of the choice.
 """
 
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from mpitrain import config as configuration
 from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
@@ -20,8 +22,9 @@ from mpitrain.models.model import Consumer, Model
 from mpitrain.models.network import build
 from mpitrain.models.presets import PRESETS
 from mpitrain.models.torch.layers import TorchNetwork
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
+from mpitrain.training.step_times import Way, steps, timed, ways
 
 RATE = 1e-4
 #: Width and minibatch where they are not 1 and 64.
@@ -45,9 +48,21 @@ def step_of(model: Model, batch: Batch) -> Callable[[], None]:
     return step
 
 
+def chosen(name: str, width: float, minibatch: int) -> tuple[int, Way, float]:
+    """What "auto" chooses, and its number among the three; the seconds that the timing takes."""
+    settings = [f"model.preset={name}", f"model.width={width}", f"training.minibatch={minibatch}"]
+    config = configuration.load(None, [*settings, "model.backend=auto", "run.matmul=auto"])
+    preset, of = PRESETS[name], ways(config)
+    every = steps(config, of, SampleForm(preset.inputs), preset.classes, 1)
+    began = time.perf_counter()
+    number = timed("", every, minibatch).fastest
+    return number, of[number], time.perf_counter() - began
+
+
 def measure(name: str, rounds: int) -> str:
     """A row of the table."""
     preset, (width, minibatch) = PRESETS[name], SMALLER.get(name, (1.0, 64))
+    chosen_one, way, seconds = chosen(name, width, minibatch)
     networks = [build(name, preset.inputs, preset.classes, width=width) for _ in range(3)]
     rng = np.random.default_rng(1)
     inputs = rng.standard_normal((minibatch, *networks[0].input_shape), dtype=np.float32)
@@ -63,7 +78,8 @@ def measure(name: str, rounds: int) -> str:
     shape = " × ".join(map(str, preset.inputs))
     return (
         f"| `{name}`, {shape}, {preset.classes:,} classes | {width:g} | {minibatch} | {numpy:.1f} | "
-        f"{plain:.1f} ({plain / numpy:.2f}) | {bf16:.1f} ({bf16 / numpy:.2f}) |"
+        f"{plain:.1f} ({plain / numpy:.2f}) | {bf16:.1f} ({bf16 / numpy:.2f}) | "
+        f"{way} | {(numpy, plain, bf16)[chosen_one] / min(numpy, plain, bf16):.2f} | {seconds:.1f} |"
     )
 
 
@@ -71,7 +87,8 @@ def main(rounds: int = 9, *names: str) -> None:
     """Print the table."""
     torch.set_num_threads(1)
     CPU.compile_rules(np.dtype(np.float32))
-    print("| preset | width | minibatch | NumPy, ms | PyTorch | PyTorch, bf16 |\n|---|---|---|---|---|---|")
+    print('| preset | width | minibatch | NumPy, ms | PyTorch | PyTorch, bf16 | "auto" | ÷ best | s |')
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in names or PRESETS:
         print(measure(name, rounds), flush=True)
 

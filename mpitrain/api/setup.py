@@ -65,9 +65,11 @@ class Prepared(NamedTuple):
     network: Model
 
 
-def prepare(transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code]) -> Prepared:
+def prepare(
+    transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code], source: DataSource | None
+) -> Prepared:
     """Build everything that depends on the user's files and keys and needs no communication; network and data sets of
-    `code`."""
+    `code`, unless these are open, as `source`."""
     require_keys(transport, config, options)
     of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
 
@@ -82,7 +84,7 @@ def prepare(transport: Transport, config: Config, options: TrainOptions, code: M
         device = CPU.observed(transport.runtime.pace.around)
     else:
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
-    source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device))
+    source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device, source))
     torch_start.limit_threads(transport.threads(config.run.threads))
     network = network_of(config, corpus.form, corpus.classes, device, code, options.build)
     torch_start.limit_threads(transport.threads(config.run.threads))
@@ -108,9 +110,9 @@ def prepare(transport: Transport, config: Config, options: TrainOptions, code: M
     return Prepared(device, source, corpus, network)
 
 
-def _open(config: Config, code: Mapping[str, Code], device: Cpu) -> tuple[DataSource, Part]:
+def _open(config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None) -> tuple[DataSource, Part]:
     """The data and their training part, of which a phantom reads no sample."""
-    source = source_of(config, code)
+    source = source or source_of(config, code)
     return source, source.training(**{"memory_limit": 0, "normalise": "none"} if device.phantom else {})
 
 

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain import __version__
 from mpitrain import config as configuration
+from mpitrain.api.computing import chosen
 from mpitrain.api.failures import failures_recorded
 from mpitrain.api.finish import finish, sha256
 from mpitrain.api.folder import Reserved
@@ -88,7 +89,8 @@ def explained(config: Config) -> str:
 def _train(transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved) -> int:
     code = shared_code(transport, config, options)
     callback = callback_of(transport, config, options)
-    prepared = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
+    config, source = chosen(transport, config, options, code)
+    prepared = agreed(transport, lambda: prepare(transport, config, options, code, source), "the preparation")
     agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
     agreed(transport, lambda: folder.reserve_new(config, options), "the run folder")
     lease = folder.lease

@@ -121,6 +121,8 @@ def add_describe(commands: Subparsers) -> None:
         "--input", metavar="HxWxC", help="shape of an input, or WINDOWxFEATURES; default: the data's, or a preset's own"
     )
     parser.add_argument("--classes", type=int, metavar="N", help="default: as for --input")
+    timed = "also time a step by NumPy, by PyTorch and by PyTorch in bf16, as far as they are there"
+    parser.add_argument("--time", action="store_true", help=timed)
     parser.set_defaults(run="mpitrain.cli.describe:run")
 
 

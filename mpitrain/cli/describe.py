@@ -1,18 +1,22 @@
 """`python -m mpitrain describe [CONFIG]`: the network of a configuration, layer by layer, or a module's parameters."""
 
 import argparse
+import os
+import platform
 import re
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.config import Config
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, some
 from mpitrain.models import design as designs
 from mpitrain.models import presets
 from mpitrain.models.layer import Shape
@@ -21,8 +25,10 @@ from mpitrain.models.model import buffered
 from mpitrain.models.network import Network, network_of_layers
 from mpitrain.sampling.batch import SampleForm
 from mpitrain.sampling.rng import stream
+from mpitrain.start import processor
 from mpitrain.training.inputs import code_of, design_of, network_of
 from mpitrain.training.parts import form_of, source_of
+from mpitrain.training.step_times import Way, steps, timed, ways
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,11 +49,25 @@ def run(options: argparse.Namespace) -> int:
         table, lines = _module(model, config)
         Console(highlight=False).print(table)
         print("\n".join(lines))
-        return 0
+        return _print_times(config, form, classes) if options.time else 0
     network, design = network_of_layers(model, "layers", "describe"), design_of(config)
     penalty = f"l2 {network.l2:g}{' of all parameters' if network.l2 and network.l2_biases else ''}"
     print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, {penalty}")
     Console(highlight=False).print(layers_table(network, designs.complete(design.layers, classes, design.output)))
+    return _print_times(config, form, classes) if options.time else 0
+
+
+def _print_times(config: Config, form: SampleForm, classes: int) -> int:
+    """A line for each way in which the network can be computed here: what a step takes; the status."""
+    every = Way("torch" if config.model.import_ else "auto", "auto").of(config)
+    of = [way for way in ways(every) if way.backend == "numpy" or find_spec("torch")]
+    threads = config.run.threads or len(os.sched_getaffinity(0))
+    with threadpool_limits(threads):
+        times = timed("", steps(config, of, form, classes, threads), config.training.minibatch)
+    name = processor().get("model name", platform.machine())
+    print(f"a step of {some(times.samples, 'sample')} on {some(threads, 'thread')}, {name}:")
+    for way, seconds in zip(of, times.seconds, strict=True):
+        print(f"{way!s:<16} {1e3 * seconds:9.4g} ms {seconds / min(times.seconds):6.2f}")
     return 0
 
 
@@ -55,7 +75,8 @@ def _module(model: Any, config: Config) -> tuple[Table, list[str]]:
     """A row for each parameter of a module, which has been examined; lines about its memory and a trial."""
     theta = model.initial(config.initial_seed, config.training.dtype)
     gradient, kept = np.empty_like(theta), buffered(model)
-    loss = float(model.loss_and_gradient(theta, gradient, model.two_samples(theta.dtype), stream(0, "dropout")))
+    batch = model.form.drawn(2, theta.dtype, model.classes, stream(0, "examination"))
+    loss = float(model.loss_and_gradient(theta, gradient, batch, stream(0, "dropout")))
     rows = Table("parameter", "shape", box=None, pad_edge=False, show_footer=True)
     rows.columns[0].footer = "total"
     rows.add_column("number", f"{theta.size:,}", justify="right")

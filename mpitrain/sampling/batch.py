@@ -36,6 +36,18 @@ class SampleForm(NamedTuple):
         inputs = empty((count, *self.shape), np.dtype(self.dtype or dtype))
         return Batch(inputs, empty((count, *self.targets), np.dtype(self.target_dtype or dtype)))
 
+    def drawn(self, count: int, dtype: DTypeLike, classes: int, draw: np.random.Generator) -> Batch:
+        """So many samples to try a model with: numbers are drawn, whole ones among the inputs are 0, which every
+        vocabulary has."""
+        batch = self.room(count, dtype, np.zeros)
+        if self.dtype is None:
+            batch.inputs[...] = draw.standard_normal(batch.inputs.shape)
+        if self.target_dtype is None:
+            batch.targets[...] = draw.random(batch.targets.shape)  # which losses of probabilities take, too
+        elif classes:
+            batch.targets.T[...] = np.arange(count) % classes
+        return batch
+
 
 class Samples(Protocol):
     """A corpus or a selection of its samples, which are of this `form`, with targets in range(`classes`)."""

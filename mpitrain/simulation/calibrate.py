@@ -17,6 +17,7 @@ import tomli_w
 from threadpoolctl import threadpool_limits
 
 from mpitrain.algorithms.server import update
+from mpitrain.api.computing import chosen
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.setup import prepare
 from mpitrain.api.shared import shared_code, shared_config
@@ -55,7 +56,9 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     options = TrainOptions(given.config, tuple(given.set))
     config = shared_config(transport, options)
     code = shared_code(transport, config, options)
-    _, _, corpus, network = agreed(transport, lambda: prepare(transport, config, options, code), "the preparation")
+    config, source = chosen(transport, config, options, code)
+    prepared = agreed(transport, lambda: prepare(transport, config, options, code, source), "the preparation")
+    corpus, network = prepared.corpus, prepared.network
     hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
     cores = min(map(int, transport.gather_texts(str(transport.node_cores), "the nodes' cores")))
     number = transport.threads(config.run.threads)

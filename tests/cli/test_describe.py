@@ -42,6 +42,14 @@ def test_inputs_are_those_of_the_data_or_as_told(capsys: pytest.CaptureFixture[s
     assert rows["fc1"] == ["3", f"{440 * 3 + 3:,}", f"{440 * 3:,}"]
 
 
+def test_a_step_is_timed_by_all_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "--time", "--set", "run.threads=1"]) == 0
+    said, *rows = capsys.readouterr().out.partition("a step of ")[2].splitlines()
+    names = [row.partition("  ")[0] for row in rows]
+    assert said.startswith("32 samples on 1 thread, ") and names[0] == "NumPy"
+    assert names[1:] in ([], ["PyTorch", "PyTorch in bf16"]) and all(" ms " in row for row in rows)
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [

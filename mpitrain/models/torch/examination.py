@@ -169,16 +169,8 @@ def may_step_early(model: Examined) -> bool:
 
 
 def two_samples(model: Examined, dtype: DTypeLike = np.float32) -> Batch:
-    """Two samples: numbers are drawn, whole ones among the inputs are 0, which every vocabulary has."""
-    draw = stream(0, "examination")
-    batch = model.form.room(2, dtype, np.zeros)
-    if model.form.dtype is None:
-        batch.inputs[...] = draw.standard_normal(batch.inputs.shape)
-    if model.form.target_dtype is None:
-        batch.targets[...] = draw.random(batch.targets.shape)  # which losses of probabilities take, too
-    elif model.classes:
-        batch.targets.T[...] = np.arange(2) % model.classes
-    return Batch(*map(model.place.put, batch))
+    """Two samples that are drawn."""
+    return Batch(*map(model.place.put, model.form.drawn(2, dtype, model.classes, stream(0, "examination"))))
 
 
 def require_plain(module: torch.nn.Module, name: str) -> None:

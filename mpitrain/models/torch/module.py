@@ -202,10 +202,6 @@ class TorchModel:
         """A copy of the parameters that the module has now, in host memory."""
         return np.concatenate([self.place.copied(p).ravel() for _, p in examination.trained(self.module)])
 
-    def two_samples(self, dtype: DTypeLike) -> Batch:
-        """What the module can be tried with."""
-        return examination.two_samples(self, dtype)
-
     def switch(self, training: bool) -> None:
         """Let the module train or evaluate."""
         if training != self._training:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.algorithms import ALGORITHMS, maker_of
-from mpitrain.config import Config, load, read_toml, set_key, to_toml
+from mpitrain.config import CHOSEN, Config, load, read_toml, set_key, to_toml
 from mpitrain.errors import BadInput, nearest, printable
 from mpitrain.files import Record
 from mpitrain.report.benchmarks.known import Base
@@ -62,8 +62,8 @@ class Element:
             return None
         run = read_run(self.folder, self.name)
         for key in {**run.config, **self.config}:
-            if run.config.get(key) != self.config.get(key):
-                there, wanted = run.config.get(key), self.config.get(key)
+            there, wanted = run.config.get(key), self.config.get(key)
+            if there != wanted and not (key in CHOSEN and wanted == "auto"):
                 raise BadInput(f"{self.folder}: is there with {key} = {there}, not {wanted}; take another --out")
         return run
 
@@ -126,6 +126,11 @@ def by_chance(elements: list[Element]) -> Iterator[str]:
             )
             why = f"nobody set it for {printable(', '.join(left))}"
             yield f"{key} differs between rows, and {why}: {printable(told)}; --set {key}=… sets it for all"
+    for key in CHOSEN if any("auto" in map(each.config.get, CHOSEN) for each in elements) else ():
+        found = {f"{each.configuration} {run.config[key]}" for each in elements if (run := each.read())}
+        if len({told.rpartition(" ")[2] for told in found}) > 1:
+            told = printable(", ".join(sorted(found)))
+            yield f"{key} differs between rows, as was best for each: {told}; --set {key}=… sets it for all"
 
 
 def _source(name: str) -> tuple[str, Path | None, list[str]]:

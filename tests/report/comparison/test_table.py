@@ -90,6 +90,25 @@ def test_what_differs_because_nobody_set_it(tmp_path: Path) -> None:
     assert said(own, to=tmp_path) == []
 
 
+def test_what_computes_is_that_of_each_run(tmp_path: Path) -> None:
+    """Where "auto" is said; a comparison of rows that computed in different ways says so."""
+    elements = matrix(["easgd", "allreduce"], [2], [1], ["model.backend=auto", *SAME], tmp_path)
+    for element, backend in zip(elements, ["torch", "numpy"], strict=True):
+        finish(element, [(10, 0.5)])
+        assert element.state() == "finished"
+        path = element.folder / "config.toml"
+        path.write_text(path.read_text().replace('backend = "auto"', f'backend = "{backend}"'))
+        assert element.state() == "finished"
+    (line,) = by_chance(elements)
+    told = (
+        "model.backend differs between rows, as was best for each: allreduce numpy, easgd torch; --set model.backend=…"
+    )
+    assert line.startswith(told)
+
+
+SAME = ["training.minibatch=32", "training.learning_rate=0.1"]
+
+
 def said(*names: str, to: Path, settings: Sequence[str] = ()) -> list[str]:
     return list(by_chance(matrix(list(names), [2], [1], list(settings), to)))
 
