@@ -169,7 +169,7 @@ def _of_peers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
     def computes(peer: Peer, steps: Steps, workers: int, emit: bool) -> Entries:
         turns[id(peer)] = []
         entries = computed(peer, steps, workers, emit)
-        rates = [peer._turns._rate(settings) for _, settings in steps]  # sums are in gradients of the last one's
+        rates = [peer._rate(settings) for _, settings in steps]  # sums are in gradients of the last one's
         for rate, (work, _), gradient in zip(rates, steps, turns[id(peer)], strict=True):
             books[id(peer.exchange)].gradients += gradient * (work.count * rate / rates[-1])
         return entries

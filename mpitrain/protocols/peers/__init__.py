@@ -2,7 +2,7 @@
 
 Per minibatch every rank: applies the messages that have come; computes a gradient; adds it to its residual; takes out
 what exceeds the threshold, sends it to all peers and applies it to its own replica. With τ > 1 it is the change of so
-many local steps that goes into the residual; what else a turn may put there stands in `turns`. `synchronous` ranks
+many local steps that goes into the residual; what else a turn may put there stands in `peer`. `synchronous` ranks
 wait for each other's message of every round; since integer steps commute, that alone makes the order of application
 irrelevant.
 

@@ -1,10 +1,12 @@
 """A replica and the mail that keeps it equal to its peers'."""
 
 from collections.abc import Callable
+from functools import partial
 
 from mpitrain.compression.residual import Entries
 from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
+from mpitrain.mpi.waiting import Whom
 from mpitrain.protocols.peers.mail import Inbox, Outbox
 from mpitrain.protocols.peers.replica import TRAILER, Replica
 
@@ -78,20 +80,9 @@ class Deltas:
     def take_round(self) -> None:
         """Apply a message of every peer, in their order."""
         for peer in self.peers:
-            self.until(
-                lambda: self.take_from(peer),  # noqa: B023
-                "its message of this round",
-                lambda: [peer],  # noqa: B023
-                any_sign=False,
-            )
+            self.until(partial(self.take_from, peer), "its message of this round", [peer], any_sign=False)
 
-    def until(
-        self,
-        happened: Callable[[], bool],
-        what: str,
-        whom: Callable[[], list[int]] | None = None,
-        any_sign: bool = True,
-    ) -> None:
+    def until(self, happened: Callable[[], bool], what: str, whom: Whom = None, any_sign: bool = True) -> None:
         """Receive until something happens that needs `whom`, by default all peers.
 
         Raises Overdue naming those that are silent after the deadline, which begins anew with `any_sign` of life.
@@ -100,7 +91,7 @@ class Deltas:
 
     # ---- the nonblocking consensus: after both, nothing is in transit
 
-    def await_taken(self, what: str, whom: Callable[[], list[int]] | None = None) -> None:
+    def await_taken(self, what: str, whom: Whom = None) -> None:
         """Receive until all that this rank has sent is taken."""
         self.until(self.all_taken, what, whom)
 

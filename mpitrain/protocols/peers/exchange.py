@@ -4,11 +4,11 @@ from typing import Any
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.compression.message import WireForm
+from mpitrain.monitoring.counters import Counters
 from mpitrain.protocols.messages import TO_PEER, FromPeer, Given, Meeting, Reached, Totals, pack
 from mpitrain.protocols.peers.deltas import Deltas
 from mpitrain.protocols.peers.replica import Replica
 from mpitrain.protocols.peers.rounds import END
-from mpitrain.protocols.peers.tally import Tally
 from mpitrain.training.context import Session
 
 
@@ -43,10 +43,6 @@ class DeltaExchange(Deltas):
 
     def receive(self) -> bool:
         found = super().receive()
-        return self._listen() or found
-
-    def _listen(self) -> bool:
-        found = False
         while self.peers and (arrived := TO_PEER.poll(self.transport)) is not None:
             self._heed(arrived[0], arrived[1].message)
             found = True
@@ -66,3 +62,39 @@ class DeltaExchange(Deltas):
                     self.requested = max(self.requested, number)
                 elif sender == self.master:
                     self.reached = END
+
+
+class Tally:
+    """The master's sums over all peers' reports. Takes cumulative ones, and tells `counters` what is new in them.
+
+    `length` is the number of parameters, `itemsize` the bytes of one in a dense exchange.
+    """
+
+    def __init__(self, counters: Counters, length: int, itemsize: int) -> None:
+        self._counters, self._length, self._itemsize = counters, length, itemsize
+        self._reports: dict[int, Totals] = {}
+
+    def take(self, rank: int, report: Totals) -> None:
+        """A rank's newest report, or an older one come late."""
+        before = self._reports.get(rank, Totals())
+        if report.minibatches < before.minibatches or report == before:
+            return
+        self._reports[rank] = report
+        if report.minibatches > before.minibatches:
+            self._counters.trained(report.samples - before.samples, report.loss - before.loss)
+        self._describe(rank, before, report)
+
+    def _describe(self, rank: int, before: Totals, now: Totals) -> None:
+        residual = now.residual if self._counters.measures else None
+        give = self._counters.figures.give
+        give("threshold", now.threshold, 1, rank)
+        give("residual_norm", residual or 0.0, int(residual is not None), rank)
+        minibatches, elements = now.minibatches - before.minibatches, now.elements - before.elements
+        if not minibatches:
+            return
+        nbytes, messages = now.nbytes - before.nbytes, now.messages - before.messages
+        give("density", elements, self._length * minibatches, rank)
+        give("bytes_per_minibatch", nbytes, minibatches, rank)
+        give("compression_ratio", self._length * self._itemsize * minibatches, nbytes, rank)
+        give("bits_per_element", 8 * nbytes, elements, rank)
+        give("emissions_skipped", minibatches - messages, rank=rank)

@@ -68,9 +68,8 @@ def _require(told: Numbers) -> None:
 
 
 def _with_residual(folder: Path) -> list[str]:
-    return [name for name in checkpoint.pieces(folder) if _holds_residual(folder / name)]
-
-
-def _holds_residual(path: Path) -> bool:
-    with opened(path) as file:
-        return hdf5.has(file, "residual")
+    found = []
+    for name in checkpoint.pieces(folder):
+        with opened(folder / name) as file:
+            found += [name] * hdf5.has(file, "residual")
+    return found

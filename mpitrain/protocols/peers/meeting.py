@@ -13,6 +13,7 @@ from mpitrain.protocols.peers.rounds import END
 from mpitrain.protocols.standby import hear
 from mpitrain.protocols.team import order_meeting
 from mpitrain.training.context import Session
+from mpitrain.training.loop import Loop, Piece
 
 WHAT = "the meeting of all ranks"
 
@@ -50,21 +51,25 @@ def _to_save(standings: list[Standing]) -> bool:
     return any(s.reason == "save" for s in standings) and not _over(standings)
 
 
-class Meetings:
-    """The meetings of one rank with its peers."""
+class Meetings(Loop[Piece]):
+    """A rank's loop, and its meetings with its peers."""
 
     def __init__(self, peer: Peer) -> None:
-        self._peer, self._session, self._exchange = peer, peer.session, peer.exchange
+        super().__init__(peer.session)
+        self.peer, self.exchange = peer, peer.exchange
+
+    def attend(self) -> None:
+        self.peer.attend()
 
     def reason(self, done: bool = False) -> Reason | None:
         """Why this rank should come to a meeting now, if it should."""
-        if self._session.team is not None:
-            hear(self._session)
-        if self._session.stop.flag:
+        if self.session.team is not None:
+            hear(self.session)
+        if self.session.stop.flag:
             return "stop"
-        if self._peer.save_wanted:
+        if self.peer.save_wanted:
             return "save"
-        if self._exchange.requested >= self._exchange.meeting:
+        if self.exchange.requested >= self.exchange.meeting:
             return "called"
         return "done" if done else None
 
@@ -73,19 +78,19 @@ class Meetings:
 
         Raises TrainingFailed naming ranks whose replicas differ; at the end that is a warning, and in the summary.
         """
-        peer, began = self._peer, self._session.clock()
+        peer, began = self.peer, self.session.clock()
         self._drain(reason)
         peer.measure()
-        self._exchange.replica.check()
-        standing = Standing(reason, place, self._exchange.replica.hash(), peer.report)
-        standings = _gather(self._session, standing)
+        self.exchange.replica.check()
+        standing = Standing(reason, place, self.exchange.replica.hash(), peer.report)
+        standings = _gather(self.session, standing)
         over = _over(standings)
         self._compare([s.replica for s in standings], over)
         peer.state.queue = peer.rounds.remaining([s.place for s in standings])
         peer.count_updates()
         if peer.number == 0:
             for member, standing in zip(peer.members, standings, strict=True):
-                self._exchange.tally.take(member, standing.report)
+                self.exchange.tally.take(member, standing.report)
         if _to_save(standings):
             self._save(began)
         return over
@@ -94,27 +99,27 @@ class Meetings:
 
     def _drain(self, reason: Reason) -> None:
         """Own sends taken up, then a barrier, receiving and applying all the while: then nothing is on its way."""
-        exchange = self._exchange
+        exchange = self.exchange
         exchange.tell(exchange.peers, Meeting(exchange.meeting, reason))
         coming = "the end of its minibatch"
         exchange.await_taken(coming, self._missing)
-        order_meeting(self._session)
+        order_meeting(self.session)
         exchange.settle(coming)
         exchange.meeting += 1
 
     def _missing(self) -> list[int]:
-        exchange = self._exchange
+        exchange = self.exchange
         missing = [peer for peer in exchange.peers if exchange.there.get(peer, -1) < exchange.meeting]
         return missing or exchange.peers
 
     def _compare(self, hashes: list[str], over: bool) -> None:
-        odd = [self._peer.members[place] for place in odd_ones(hashes)]
+        odd = [self.peer.members[place] for place in odd_ones(hashes)]
         line = f"the replica of {named(odd)} differs from the others"
         if odd and not over:
             raise TrainingFailed(line)
-        if odd and self._peer.number == 0:
-            self._session.monitor.warn(line)
+        if odd and self.peer.number == 0:
+            self.session.monitor.warn(line)
 
     def _save(self, began: float) -> None:
-        self._peer.save_wanted = False
-        self._session.monitor.checkpoint(self._session.save_together, since=began)
+        self.peer.save_wanted = False
+        self.session.monitor.checkpoint(self.session.save_together, since=began)

@@ -1,20 +1,25 @@
-"""One rank of the training: gradient, residual, message, and what is due between minibatches."""
+"""One rank of the training: its turns, each of gradient, residual and message, and what is due between them.
+
+A turn puts a gradient into the residual, a gradient with momentum, or what local steps have changed.
+"""
 
 import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
+from mpitrain.algorithms.optimizers import Descent, Sgd
+from mpitrain.algorithms.optimizers.sgd import accelerate
 from mpitrain.compression.compressor import Compressor, Thresholds
-from mpitrain.compression.residual import Entries
+from mpitrain.compression.residual import INDEX, Entries
 from mpitrain.compression.thresholds import COARSE
-from mpitrain.flat import Array
+from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.models.model import Consumer, Ready
 from mpitrain.protocols.compressed import largest
 from mpitrain.protocols.messages import Given, Reached, Totals
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.rounds import Rounds, Steps, Turn
-from mpitrain.protocols.peers.turns import Turns
 from mpitrain.sampling.queue import Work
+from mpitrain.sampling.stages import Settings
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Trainer, require_finite
 
@@ -35,11 +40,10 @@ class Peer(Trainer):
         self._gradient = np.empty_like(self.state.theta)
         self.rounds = Rounds(self.state.queue, session.schedule, len(self.members), options.tau)
         self.compressor = _compressor(session, options)
-        on_ready = Consumer(self._gradient, self._part_done) if session.device.emits_parts else self._layer_done
-        self._turns = Turns(
-            *(session, self.compressor, self._gradient, self._gradient_at, on_ready),
-            self._layer_done,
-        )
+        fast, self._velocity = session.device.fast, self.state.local.get("velocity")
+        self._local = Descent(Sgd(fast), np.empty_like(self._gradient)) if options.tau > 1 else None
+        self._accelerate, self._scratch = fast(accelerate), scratch_for(self._gradient)
+        self._blocks = block_slices(slice(0, self._gradient.size), block_of(self._gradient))
         self.exchange = DeltaExchange(session, self.compressor.wire, at_once=not self.in_step)
         self.save_wanted = False  # at the next meeting, which this rank then calls
         self.report = Totals()
@@ -50,9 +54,54 @@ class Peer(Trainer):
             self._warn_of_coarse_steps()
 
     def compute(self, steps: Steps, workers: int, emit: bool) -> Entries:
-        """A turn's minibatches into the residual, in a round of this many workers; the entries to send, none unless
-        `emit`."""
-        return self._turns.entries(steps, workers, emit)
+        """A turn in a round of this many workers; the entries to send, none unless `emit`."""
+        options, compressor, (work, settings) = self.options, self.compressor, steps[-1]
+        of_entries = self._rate_of_entries(settings, workers)
+        if emit and options.error_decay < 1:
+            np.multiply(compressor.residual, options.error_decay, out=compressor.residual)
+        if options.density_warmup:
+            compressor.target = options.density_at(work.epoch + work.start / self.state.queue.samples)
+        if self._local is not None:
+            change = self._changed(self._local, steps)
+            compressor.begin(1 / self._rate(settings), of_entries, emit)  # in gradients, as the threshold is
+            return compressor.end(change)
+        if self._velocity is not None:
+            self._gradient_at(self.state.theta, work, self._layer_done)
+            compressor.begin(1, of_entries, emit)
+            return self._with_momentum(self._velocity, work.count)
+        compressor.begin(work.count, of_entries, emit)
+        in_parts = self.session.device.emits_parts
+        on_ready = Consumer(self._gradient, self._part_done) if in_parts else self._layer_done
+        self._gradient_at(self.state.theta, work, on_ready)
+        return compressor.end(self._gradient)
+
+    def _rate_of_entries(self, settings: Settings, workers: int) -> float:
+        """By what an entry of a sum of gradients is multiplied where it is applied."""
+        return self._rate(settings) / (workers if self.options.combine == "mean" else 1)
+
+    def _rate(self, settings: Settings) -> float:
+        """The learning rate of sums."""
+        per = self.session.config.training.rate_per
+        return self.options.rate(per, settings.learning_rate, settings.minibatch)
+
+    def _changed(self, local: Descent, steps: Steps) -> Array:
+        """Θ − x after local steps from Θ."""
+        theta = self.state.theta
+        np.copyto(local.x, theta)
+        for work, settings in steps:
+            self._gradient_at(local.x, work, self._layer_done)
+            eta = self._rate(settings) * work.count
+            for b in self._blocks:
+                local.step(b, self._gradient[b], eta, 0)
+        return np.subtract(theta, local.x, out=local.x)
+
+    def _with_momentum(self, u: Array, samples: int) -> Entries:
+        """u ← μu + g; what of it is sent is 0 from then on (Lin et al. 2018, §3.1 and 3.2)."""
+        for b in self._blocks:
+            self._accelerate(u[b], self._gradient[b], self._scratch, eta=-samples, mu=self.options.momentum)
+        entries = self.compressor.end(u)
+        u[self.session.device.to_device((entries.words & INDEX).astype(np.int64))] = 0
+        return entries
 
     def _gradient_at(self, x: Array, work: Work, on_ready: Ready) -> None:
         loss = self.session.learner.gradient(x, self._gradient, work, on_ready)
@@ -125,7 +174,7 @@ class Peer(Trainer):
         if not isinstance(self.compressor, Thresholds):
             return
         for number, settings in enumerate(self.session.schedule.all):
-            step = self.compressor.step_at(self._turns.rate_of_entries(settings, len(self.members)))
+            step = self.compressor.step_at(self._rate_of_entries(settings, len(self.members)))
             if step < COARSE:
                 line = f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps"
                 self.session.monitor.warn(line)

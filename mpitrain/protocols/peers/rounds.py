@@ -29,13 +29,9 @@ class PeerRound:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A rank's minibatches of the round at `place`; it trains in all rounds from `since` to this one."""
+class Turn(PeerRound):
+    """One rank's minibatches of a round; it trains in all rounds from `since` to this one."""
 
-    place: int
-    after: int
-    steps: Steps
-    workers: int
     since: int
 
 

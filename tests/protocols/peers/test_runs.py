@@ -54,7 +54,7 @@ def test_peers_meet_only_when_somebody_asks(
     plain = Meetings.meet
 
     def meet(meetings: Meetings, *arguments: Any) -> bool:
-        met[meetings._peer.number] += 1
+        met[meetings.peer.number] += 1
         return plain(meetings, *arguments)
 
     monkeypatch.setattr(Meetings, "meet", meet)
