@@ -6,14 +6,13 @@ them up, and sends the sum to the ranks that need it, so that in a sum over K ra
 sends 2(K−1)/K·n. The sum of an element is computed by one rank, so that all get the same bits.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mpitrain.device.collectives import StagedCarrier
-from mpitrain.device.gpu_memory import GpuMemory
-from mpitrain.device.streams import Stream, StreamEvent
+from mpitrain.device.collectives import Queued, StagedCarrier
+from mpitrain.device.gpu_memory import GpuMemory, Stream, StreamEvent
 from mpitrain.flat import Array, share
 from mpitrain.mpi import Transport
 from mpitrain.mpi.collectives import CollectiveCall
@@ -24,28 +23,21 @@ from mpitrain.mpi.team import Team
 #: Each collective has two of these tags, one for each of its steps, so that its messages match no other's.
 TAGS = 1 << 14
 Steps = Iterator[Sequence[Request]]
-Shares = Mapping[int, slice]  # of a vector, by rank
+Shares = Sequence[slice]  # of a vector, by rank
 
 
-class ChunkedCollective:
-    """A chunked collective in a queue, which `advance` makes advance: its steps yield the requests that must complete
-    before the next step."""
+class ChunkedCollective(Queued):
+    """A chunked collective, whose steps yield the requests that must complete before the next step."""
 
     def __init__(self, advance: Callable[[], None], steps: Steps) -> None:
-        self._advance, self._steps, self.done = advance, steps, False
-        self._pending = list(next(steps))
-
-    def Test(self) -> bool:  # named as in MPI's requests
-        """Whether kernels launched from now on see the result."""
-        self._advance()
-        return self.done
+        super().__init__(advance)
+        self._steps, self._pending = steps, list(next(steps))
 
     def started(self) -> bool:
         """Always True: unlike MPI's collectives, these may start in any order."""
         return True
 
     def finished(self) -> bool:
-        """Advance as far as possible; whether it has completed."""
         while not self.done:
             self._pending = [each for each in self._pending if not each.Test()]
             if self._pending:
@@ -73,7 +65,7 @@ class ChunkedCollectives:
 
     def __init__(self, transport: Transport | Team, device: GpuMemory) -> None:
         self._transport, self._device = transport, device
-        self._rank, self._ranks = transport.rank, transport.members
+        self._rank, self._ranks = transport.rank, range(transport.size)
         self._others = [rank for rank in self._ranks if rank != self._rank]
         self._rooms: dict[tuple[int, np.dtype], list[Array]] = {}
 
@@ -114,19 +106,18 @@ class ChunkedCollectives:
         if out is None:
             self._give_back(own)
 
-    def gather(self, own: Array | None, out: Array, pieces_of_members: Sequence[slice]) -> Steps:
+    def gather(self, own: Array | None, out: Array, pieces: Shares) -> Steps:
         """Put the ranks' pieces into `out` on every rank. With `own=None` this rank's piece is in `out` already."""
-        out, pieces = out.reshape(-1), dict(zip(self._ranks, pieces_of_members, strict=True))
+        out = out.reshape(-1)
         tag, mine = self._tag(), out[pieces[self._rank]]
         if own is not None:
             np.copyto(mine, own.reshape(-1))
         yield self._settled(self._device.compute)
         yield self._handed(mine, out, pieces, self._ranks, tag)
 
-    def reduce_scatter(self, array: Array, own: Array, pieces_of_members: Sequence[slice]) -> Steps:
+    def reduce_scatter(self, array: Array, own: Array, pieces: Shares) -> Steps:
         """Put each rank's piece of the sum of the ranks' arrays into its `own`."""
         array, own = array.reshape(-1), own.reshape(-1)
-        pieces = dict(zip(self._ranks, pieces_of_members, strict=True))
         yield from self._combined(array, array[pieces[self._rank]], own, pieces, np.add, self._tag())
 
     def _combined(self, terms: Array, term: Array, own: Array, shares: Shares, add: np.ufunc, tag: int) -> Steps:
@@ -166,7 +157,7 @@ class ChunkedCollectives:
         return [Mark(event)]
 
     def _shares(self, size: int) -> Shares:
-        return {rank: share(size, place, len(self._ranks)) for place, rank in enumerate(self._ranks)}
+        return [share(size, rank, len(self._ranks)) for rank in self._ranks]
 
     def _tag(self) -> int:
         return Tag.COLLECTIVES + 2 * next(self._transport.numbers) % TAGS
@@ -190,20 +181,13 @@ class DirectCarrier(StagedCarrier):
 
     def __init__(self, transport: Transport | Team, device: GpuMemory) -> None:
         super().__init__(transport, device)
-        chunked = ChunkedCollectives(transport, device)
-        self._steps: dict[str, Callable[..., Steps]] = {
-            "sum": chunked.sum,
-            "maximum": chunked.maximum,
-            "broadcast": chunked.broadcast,
-            "reduce": chunked.reduce,
-            "gather": chunked.gather,
-            "reduce_scatter": chunked.reduce_scatter,
-        }
+        self._chunked = ChunkedCollectives(transport, device)
 
     def begin(self, comm: Communicator, call: CollectiveCall) -> Request:
         if all(isinstance(array, np.ndarray) for array in call.arrays):
             return super().begin(comm, call)
-        return self._enqueue(ChunkedCollective(self.advance, self._steps[call.name](*call.arguments)))
+        steps: Steps = getattr(self._chunked, call.name)(*call.arguments)
+        return self._enqueue(ChunkedCollective(self.advance, steps))
 
     def settle(self, buffer: bytes | Array) -> None:
         if not isinstance(buffer, (bytes, np.ndarray)):

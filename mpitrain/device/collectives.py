@@ -7,50 +7,51 @@ which is the same on every rank. `Test` of any request makes all of them progres
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
-from mpitrain.device.gpu_memory import GpuMemory
-from mpitrain.device.streams import StreamEvent
+from mpitrain.device.gpu_memory import GpuMemory, StreamEvent
 from mpitrain.flat import Array
 from mpitrain.mpi.collectives import Carrier, CollectiveCall, CountedCollectives
 from mpitrain.mpi.communicator import Communicator, Request
 
 
-class Queued(Request, Protocol):
-    """A collective in a `StagedCarrier`'s queue."""
+class Queued:
+    """A collective in a carrier's queue, which `advance` makes advance; with the interface of an MPI request."""
 
-    def started(self) -> bool:
-        """Start the collective if it may start now; whether it has started."""
-
-    def finished(self) -> bool:
-        """Advance as far as possible; whether it has completed."""
-
-
-class PendingCollective:
-    """One collective in progress, with the interface of an MPI request."""
-
-    def __init__(
-        self, queue: "StagedCarrier", start: Callable[[], Request], end: Callable[[], None], ready: StreamEvent
-    ) -> None:
-        self._queue, self._start, self._end, self._ready = queue, start, end, ready
-        self._request: Request | None = None
-        self.done = False
+    def __init__(self, advance: Callable[[], None]) -> None:
+        self._advance, self.done = advance, False
 
     def Test(self) -> bool:  # named as in MPI's requests
         """Whether kernels launched from now on see the result."""
-        self._queue.advance()
+        self._advance()
         return self.done
 
     def started(self) -> bool:
-        """Start the collective if its input is on the host; whether it has started."""
+        """Start the collective if it may start now; whether it has started."""
+        raise NotImplementedError
+
+    def finished(self) -> bool:
+        """Advance as far as possible; whether it has completed."""
+        raise NotImplementedError
+
+
+class PendingCollective(Queued):
+    """One that starts when its input is on the host; at its end the copy of its result to the GPU has been started."""
+
+    def __init__(
+        self, advance: Callable[[], None], start: Callable[[], Request], end: Callable[[], None], ready: StreamEvent
+    ) -> None:
+        super().__init__(advance)
+        self._start, self._end, self._ready = start, end, ready
+        self._request: Request | None = None
+
+    def started(self) -> bool:
         if self._request is None and self._ready.done:
             self._request = self._start()
         return self._request is not None
 
     def finished(self) -> bool:
-        """Whether it has completed; then the copy of its result to the GPU has been started."""
         if not self.done and self._request is not None and self._request.Test():
             self._end()
             self.done = True
@@ -108,7 +109,7 @@ class StagedCarrier(Carrier):
             device.after(device.incoming, device.compute)
 
         hosts = [host for host, _ in here]
-        return self._enqueue(PendingCollective(self, lambda: call.begin(comm, hosts), end, ready))
+        return self._enqueue(PendingCollective(self.advance, lambda: call.begin(comm, hosts), end, ready))
 
     def _enqueue(self, operation: Queued) -> Request:
         self._waiting.append(operation)

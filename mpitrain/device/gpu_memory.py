@@ -4,14 +4,42 @@ All kernels go to the compute stream, in program order. By events, a copy waits 
 kernels wait for the copy; the host waits only when it reads data, such as a loss or a vector to send.
 """
 
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 import numpy as np
 
-from mpitrain.device.streams import Stream, StreamEvent
 from mpitrain.flat import Array
 
 CHUNK = 1 << 20  # elements staged at a time: 4 MiB, while 1 MiB suffices for the full speed of the bus
+
+
+class StreamEvent(Protocol):
+    """A mark in a stream, reached when all work before it has run."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def record(self, stream: "Stream", /) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class Stream(Protocol):
+    """Work that runs in order. Entered as a context, it takes the kernels that are launched."""
+
+    @property
+    def ptr(self) -> int: ...
+
+    def __enter__(self) -> "Stream": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def wait_event(self, event: StreamEvent, /) -> None: ...
+
+    def synchronize(self) -> None: ...
 
 
 class GpuMemory:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from mpitrain.device.gpu_memory import GpuMemory
-from mpitrain.device.streams import Stream, StreamEvent
+from mpitrain.device.gpu_memory import GpuMemory, Stream, StreamEvent
 from mpitrain.flat import Array
 
 

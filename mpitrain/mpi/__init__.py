@@ -5,13 +5,9 @@ from mpitrain.mpi.launcher import MPI, library
 from mpitrain.mpi.process import abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.waiting import Traffic
-from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
 
 __all__ = [
     "MPI",
-    "RemoteSegments",
-    "SharedSegments",
-    "SummingSegments",
     "Traffic",
     "Transport",
     "abort",

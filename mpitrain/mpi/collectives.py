@@ -57,7 +57,6 @@ class CountedCollectives:
 
     comm: Communicator
     rank: int
-    position: int
     size: int
     traffic: Traffic
     wait: Callable[..., None]
@@ -68,6 +67,14 @@ class CountedCollectives:
         carried = copy.copy(self)
         carried.carrier = carrier
         return carried
+
+    def begin_send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
+        """Start sending a message to one of these ranks, uncounted."""
+        return self.comm.Isend([buffer, MPI.BYTE], to, tag)
+
+    def begin_receive(self, source: int, tag: int, buffer: Array) -> Request:
+        """Start receiving one, uncounted."""
+        return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
 
     def start_sum(self, array: Array) -> Request:
         """Start summing an array over all ranks, in place."""
@@ -109,7 +116,7 @@ class CountedCollectives:
 
         With `own=None` the rank's own piece is in `out` already.
         """
-        mine = counts[self.position] * out.itemsize
+        mine = counts[self.rank] * out.itemsize
         self.traffic.count(mine * (self.size - 1), sum(counts) * out.itemsize - mine, "gather")
 
         def begin(comm: Communicator, arrays: Sequence[Array]) -> Request:
@@ -118,7 +125,7 @@ class CountedCollectives:
         pieces = pieces_of(counts)
         arguments = (own, out, pieces)
         if own is None:
-            return self._begin(CollectiveCall("gather", [out], [pieces[self.position]], [True], begin, arguments))
+            return self._begin(CollectiveCall("gather", [out], [pieces[self.rank]], [True], begin, arguments))
         return self._begin(CollectiveCall("gather", [own, out], [True, False], [False, True], begin, arguments))
 
     def start_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:

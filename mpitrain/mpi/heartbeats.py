@@ -29,19 +29,16 @@ def look(comm: Communicator, source: int, tag: int, status: MPI.Status, probes: 
 class Heartbeats:
     """What this rank knows of the others. Times are those of the clock that waits are measured by."""
 
-    def __init__(self, comm: Communicator, members: Sequence[int], now: float) -> None:
+    def __init__(self, comm: Communicator, ranks: Sequence[int], now: float) -> None:
         self._comm = comm
-        self.others = [rank for rank in members if rank != comm.rank]
-        self._heard = dict.fromkeys(members, now)
+        self.others = [rank for rank in ranks if rank != comm.rank]
+        self._heard = dict.fromkeys(ranks, now)
         self._worked = now  # when any of the others was last heard to be at work
-        self._state = dict.fromkeys(members, WORKING)
+        self._state = dict.fromkeys(ranks, WORKING)
         self._sending: dict[int, Request] = {}
         self._beaten, self._due = now - 1e9, now
         self._watched_since: float | None = None
-        self._leaving, self._left = (
-            0,
-            dict.fromkeys(members, 0),
-        )  # how often this rank and each other has left
+        self._leaving, self._left = 0, dict.fromkeys(ranks, 0)  # how often this rank and each other has left
         self._quiet = False
         self._byte = bytearray(1)
 
@@ -67,8 +64,6 @@ class Heartbeats:
         while (message := look(self._comm, MPI.ANY_SOURCE, Tag.HEARTBEAT, status)) is not None:
             message.Recv([self._byte, MPI.BYTE])
             sender, any_came = status.source, True
-            if sender not in self._heard:  # it is no member any more
-                continue
             self._state[sender], self._heard[sender] = bytes(self._byte), now
             if self._byte == WORKING:
                 self._worked = now
@@ -131,7 +126,7 @@ class Heartbeats:
 class Assured(Heartbeats):
     """Of ranks that cannot fall silent: nothing is sent, and nobody is missed."""
 
-    def __init__(self, comm: Communicator, members: Sequence[int], now: float) -> None:
+    def __init__(self, comm: Communicator, ranks: Sequence[int], now: float) -> None:
         super().__init__(comm, [comm.rank], now)
 
     def heard(self, rank: int, now: float) -> None:

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from mpitrain.flat import Array
-from mpitrain.mpi.collectives import Carrier
-from mpitrain.mpi.communicator import Request
+from mpitrain.mpi.collectives import CountedCollectives
+from mpitrain.mpi.communicator import Matched, Request
 from mpitrain.mpi.heartbeats import BEATS, look
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member, overdue
@@ -16,10 +16,8 @@ T = TypeVar("T")
 ENTER_MPI = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
 
 
-class Messages(Member):
+class Messages(CountedCollectives, Member):
     """What a rank sends to and receives from one other."""
-
-    carrier: Carrier
 
     def send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
@@ -41,18 +39,14 @@ class Messages(Member):
 
     def poll(self, tag: int, source: int = MPI.ANY_SOURCE, most: int = 1 << 16) -> tuple[int, bytes] | None:
         """A waiting message as (sender, bytes), or None. Raises ValueError for one longer than `most` bytes."""
-        status = MPI.Status()
-        message = look(self.comm, source, tag, status, self.runtime.probes)
-        if message is None:
+        if (found := self._take(tag, source)) is None:
             return None
-        count = status.Get_count(MPI.BYTE)
+        sender, count, message = found
         if count > most:
-            raise ValueError(f"a message of {count} bytes from rank {status.source}, where {most} is the most")
+            raise ValueError(f"a message of {count} bytes from rank {sender}, where {most} is the most")
         buffer = bytearray(count)
         message.Recv([buffer, MPI.BYTE])
-        self.traffic.bytes_received += count
-        self.heartbeats.heard(status.source, self.waking.last)
-        return status.source, bytes(buffer)
+        return sender, bytes(buffer)
 
     def heartbeat(self, working: bool = True) -> None:
         """Tell the others that this rank lives, if it is time to: who waits for it goes on waiting.
@@ -130,15 +124,22 @@ class Messages(Member):
 
     def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, Request, Array] | None:
         """Start receiving a waiting message into `allot(sender, bytes)`, uint8: sender, request, that memory."""
+        if (found := self._take(tag)) is None:
+            return None
+        sender, count, message = found
+        memory = allot(sender, count)[:count]
+        return sender, message.Irecv([memory, MPI.BYTE]), memory
+
+    def _take(self, tag: int, source: int = MPI.ANY_SOURCE) -> tuple[int, int, Matched] | None:
+        """A waiting message, matched and counted: sender, bytes, message."""
         status = MPI.Status()
-        message = look(self.comm, MPI.ANY_SOURCE, tag, status, self.runtime.probes)
+        message = look(self.comm, source, tag, status, self.runtime.probes)
         if message is None:
             return None
         count = status.Get_count(MPI.BYTE)
-        memory = allot(status.source, count)[:count]
         self.traffic.bytes_received += count
         self.heartbeats.heard(status.source, self.waking.last)
-        return status.source, message.Irecv([memory, MPI.BYTE]), memory
+        return status.source, count, message
 
     def receive(self, source: int, tag: int, what: str) -> bytes:
         """Wait for a small message from one rank."""
@@ -166,11 +167,3 @@ class Messages(Member):
         self.carrier.settle(buffer)
         self.traffic.bytes_received += buffer.nbytes
         return self.begin_receive(source, tag, buffer)
-
-    def begin_send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
-        """As `send`, uncounted."""
-        return self.comm.Isend([buffer, MPI.BYTE], to, tag)
-
-    def begin_receive(self, source: int, tag: int, buffer: Array) -> Request:
-        """As `start_receive`, uncounted."""
-        return self.comm.Irecv([buffer, MPI.BYTE], source, tag)

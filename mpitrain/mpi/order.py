@@ -8,7 +8,6 @@ its kind.
 
 import struct
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
@@ -17,7 +16,7 @@ import msgspec
 import xxhash
 
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import read_whole
+from mpitrain.files import read_whole, writing
 
 FOLDER = "order"
 MAGIC = b"mpitrain order 1\n"
@@ -85,33 +84,34 @@ class LogWriter:
     def __init__(self, path: Path, header: LogHeader) -> None:
         self._path, self._frames, self._events = path, 0, 0
         self._pending, self._nothing = bytearray(), 0
-        with _writing(path):
+        with writing(path):
             path.parent.mkdir(exist_ok=True)
             self._file: BinaryIO = path.open("xb")
             self._file.write(MAGIC)
         self._frame(_HEADER, msgspec.json.encode(header))
 
-    def nothing(self) -> None:
-        """One more look has found nothing."""
-        self._nothing += 1
-
     def event(self, kind: EventKind, value: int = 0) -> None:
-        """Something has happened."""
-        if self._nothing:
-            self._put(EventKind.NOTHING, self._nothing)
-            self._nothing = 0
+        """Something has happened, or one more look has found nothing."""
+        if kind is EventKind.NOTHING:
+            self._nothing += 1
+            return
+        self._put_nothing()
         self._put(kind, value)
         if len(self._pending) >= FULL:
             self._flush()
 
     def close(self, status: int, parameters: str) -> None:
         """The end; the file is on the disk."""
-        if self._nothing:
-            self._put(EventKind.NOTHING, self._nothing)
+        self._put_nothing()
         self._flush()
         self._frame(_END, msgspec.json.encode(End(self._events, status, parameters)))
-        with _writing(self._path):
+        with writing(self._path):
             self._file.close()
+
+    def _put_nothing(self) -> None:
+        if self._nothing:
+            self._put(EventKind.NOTHING, self._nothing)
+            self._nothing = 0
 
     def _put(self, kind: EventKind, value: int) -> None:
         self._events += 1
@@ -128,7 +128,7 @@ class LogWriter:
     def _frame(self, kind: int, content: bytes | bytearray) -> None:
         head = FRAME.pack(kind, len(content), _checksum(content, kind, self._frames))
         self._frames += 1
-        with _writing(self._path):
+        with writing(self._path):
             self._file.write(head + content)
             self._file.flush()
 
@@ -173,11 +173,6 @@ class Order:
             return msgspec.json.decode(content, type=kind)
         except msgspec.DecodeError as error:
             raise BadInput(f"{self.path}: is damaged: {error}") from error
-
-
-def _writing(path: Path) -> AbstractContextManager[None]:
-    """Turn errors into BadInput naming the file."""
-    return naming(f"{path}: cannot be written")
 
 
 def _frames(path: Path, content: bytes) -> Iterator[tuple[int, bytes]]:

@@ -43,6 +43,7 @@ class Process:
     probes = PROBES
     threads = 0
     witness = None
+    clock, sleep = staticmethod(time.monotonic), staticmethod(time.sleep)
 
     def __init__(self) -> None:
         """Start MPI. The seconds that the start may take are those of the command line, if any: it is not read yet."""
@@ -56,14 +57,6 @@ class Process:
     @staticmethod
     def once(what: str, make: Callable[[], T]) -> T:
         return make()
-
-    @staticmethod
-    def clock() -> float:
-        return time.monotonic()
-
-    @staticmethod
-    def sleep(seconds: float) -> None:
-        time.sleep(seconds)
 
     @staticmethod
     def pause(nap: float, patience: float, describe: Callable[[], str]) -> None:

@@ -54,17 +54,14 @@ class EventRecorder(Witness):
     def message(self, find: Callable[[int], T | None], source: int, tag: int, sender: Callable[[], int]) -> T | None:
         found = find(source)
         if found is None:
-            self._nothing()
+            self._event(EventKind.NOTHING)
         else:
             self._event(EventKind.MESSAGE, sender() * TAGS + tag)
         return found
 
     def happened(self, test: Callable[[], bool]) -> bool:
         done = test()
-        if done:
-            self._event(EventKind.HAPPENED)
-        else:
-            self._nothing()
+        self._event(EventKind.HAPPENED if done else EventKind.NOTHING)
         return done
 
     def content(self, received: BufSpec) -> None:
@@ -82,25 +79,17 @@ class EventRecorder(Witness):
         return asked
 
     def end(self, status: int, parameters: Callable[[], str]) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.close(status, parameters())
-            except BadInput as error:
-                self._go_on(error)
+        self._write(lambda writer: writer.close(status, parameters()))
         self._writer = None
-
-    def _nothing(self) -> None:
-        if self._writer is not None:
-            self._writer.nothing()
 
     def _event(self, kind: EventKind, value: int = 0) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.event(kind, value)
-            except BadInput as error:
-                self._go_on(error)
+        self._write(lambda writer: writer.event(kind, value))
 
-    def _go_on(self, error: BadInput) -> None:
-        self._writer = None
-        line = f"{error}; the training goes on without the record of its events"
-        print(f"mpitrain: {line}", file=sys.stderr, flush=True)
+    def _write(self, write: Callable[[LogWriter], None]) -> None:
+        try:
+            if self._writer is not None:
+                write(self._writer)
+        except BadInput as error:
+            self._writer = None
+            line = f"{error}; the training goes on without the record of its events"
+            print(f"mpitrain: {line}", file=sys.stderr, flush=True)

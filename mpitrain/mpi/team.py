@@ -3,10 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
-from mpitrain.flat import Array
 from mpitrain.mpi.collectives import CountedCollectives
 from mpitrain.mpi.communicator import Request
-from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.waiting import Traffic
 
@@ -22,8 +20,7 @@ class Team(CountedCollectives):
         number = next(number for number, team in enumerate(teams) if transport.rank in team)
         self.all, self.ranks, self._transport = teams, list(teams[number]), transport
         self.comm = transport.split(number)
-        self.rank = self.position = self.comm.rank
-        self.size, self.members = len(self.ranks), list(range(len(self.ranks)))
+        self.rank, self.size = self.comm.rank, len(self.ranks)
         self.leader, self.leads = self.ranks[0], transport.rank == self.ranks[0]
         self.followers = self.ranks[1:]
         self.traffic: Traffic = _Within(transport.traffic)
@@ -40,14 +37,6 @@ class Team(CountedCollectives):
             self._transport.post(rank, tag, message)
             self.traffic.bytes_sent += len(message)
             self.traffic.messages_sent += 1
-
-    def begin_send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
-        """As `Transport.begin_send`, within the team."""
-        return self.comm.Isend([buffer, MPI.BYTE], to, tag)
-
-    def begin_receive(self, source: int, tag: int, buffer: Array) -> Request:
-        """As `Transport.begin_receive`, within the team."""
-        return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
 
 
 class _Within(Traffic):

@@ -77,23 +77,15 @@ class WakingClock:
 class Member:
     """This rank in its communicator: who is where, what it has exchanged, its waits.
 
-    `deadline` seconds without an answer raise Overdue. By default the ranks are all that were started, each a process;
-    `members` are those of the communicator's ranks that are still there.
+    `deadline` seconds without an answer raise Overdue. By default the ranks are all that were started, each a process.
     """
 
-    def __init__(
-        self,
-        comm: Communicator | None = None,
-        deadline: float = 300.0,
-        runtime: Runtime = PROCESS,
-        members: Sequence[int] | None = None,
-    ) -> None:
+    def __init__(self, comm: Communicator | None = None, deadline: float = 300.0, runtime: Runtime = PROCESS) -> None:
         if comm is None:
             require_one_job()
         self.comm: Communicator = comm if comm is not None else MPI.COMM_WORLD
-        self.rank = self.comm.rank
-        self.members = list(range(self.comm.size) if members is None else members)
-        self.size, self.position = len(self.members), self.members.index(self.rank)
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.members = list(range(self.size))
         self.deadline, self.runtime = deadline, runtime
         self.clock, self.sleep = runtime.clock, runtime.sleep
         self.waking = WakingClock(self.clock, lambda: self.deadline / LOOKS)

@@ -1,33 +1,24 @@
 """Memory that other ranks reach without this one's help: shared on a node, one-sided across nodes."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.mpi.communicator import Request, Window
+from mpitrain.mpi.communicator import Communicator, Request, Window
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member
 
 
-def _free(member: Member, window: Window) -> None:
-    member.wait(member.comm.Ibarrier(), "the end of a window")
-    with member.blocking("MPI_Win_free"):
-        window.Unlock_all()
-        window.Free()
+class Segments:
+    """Memory of so many bytes on each rank, in one passive epoch, of which `allocate` makes the window."""
 
-
-class SharedSegments:
-    """Memory of `sizes[rank]` bytes on each rank of one node that all its ranks address directly."""
-
-    def __init__(self, member: Member, size: int) -> None:
+    def __init__(self, member: Member, size: int, allocate: Callable[[int, Communicator], Window], call: str) -> None:
         self._member = member
         member.wait(member.comm.Ibarrier(), "a window")  # which names who is missing: what follows blocks
-        with member.blocking("MPI_Win_allocate_shared"):
-            self._window = member.runtime.allocate_shared(size, member.comm)
+        with member.blocking(call):
+            self._window = allocate(size, member.comm)
             self._window.Lock_all(MPI.MODE_NOCHECK)
-
-    def segment(self, rank: int) -> Array:
-        """One rank's memory as uint8."""
-        return np.frombuffer(self._window.Shared_query(rank)[0], dtype=np.uint8)
 
     def sync(self) -> None:
         """A memory barrier: what was stored before is seen before what is stored after."""
@@ -35,18 +26,28 @@ class SharedSegments:
 
     def close(self) -> None:
         """Collective; only at a clean end, since freeing waits for every rank."""
-        _free(self._member, self._window)
+        self._member.wait(self._member.comm.Ibarrier(), "the end of a window")
+        with self._member.blocking("MPI_Win_free"):
+            self._window.Unlock_all()
+            self._window.Free()
 
 
-class RemoteSegments:
-    """Memory of `size` bytes on each rank, read by the others with one-sided gets in one passive epoch."""
+class SharedSegments(Segments):
+    """Memory on each rank of one node that all its ranks address directly."""
 
     def __init__(self, member: Member, size: int) -> None:
-        self._member = member
-        member.wait(member.comm.Ibarrier(), "a window")
-        with member.blocking("MPI_Win_allocate"):
-            self._window = member.runtime.allocate(size, member.comm)
-            self._window.Lock_all(MPI.MODE_NOCHECK)
+        super().__init__(member, size, member.runtime.allocate_shared, "MPI_Win_allocate_shared")
+
+    def segment(self, rank: int) -> Array:
+        """One rank's memory as uint8."""
+        return np.frombuffer(self._window.Shared_query(rank)[0], dtype=np.uint8)
+
+
+class RemoteSegments(Segments):
+    """Memory that the other ranks read with one-sided gets."""
+
+    def __init__(self, member: Member, size: int) -> None:
+        super().__init__(member, size, member.runtime.allocate, "MPI_Win_allocate")
         self.own = np.frombuffer(self._window.tomemory(), dtype=np.uint8)
 
     def read(self, rank: int, offset: int, out: Array) -> None:
@@ -54,14 +55,6 @@ class RemoteSegments:
         with self._member.stopwatch.on("communication"):
             request = self._window.Rget([out, MPI.BYTE], rank, (offset, out.nbytes, MPI.BYTE))
             self._member.wait(request, "a one-sided read", whom=[rank], nbytes=out.nbytes)
-
-    def sync(self) -> None:
-        """A memory barrier on this rank's own memory."""
-        self._window.Sync()
-
-    def close(self) -> None:
-        """Collective; only at a clean end."""
-        _free(self._member, self._window)
 
 
 class SummingSegments(RemoteSegments):

@@ -4,10 +4,8 @@ Whatever else a rank does follows from its input. `Transport.wait` waits for the
 nor do heartbeats and collectives: they are not witnessed, but for barriers, before whose end ranks do other things.
 """
 
-from collections.abc import Sequence
-
 from mpitrain.mpi.communicator import Communicator, Matched, Receive, Request
-from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace
+from mpitrain.mpi.launcher import MPI, BufSpec
 from mpitrain.mpi.witness import Witness
 from mpitrain.signals import Stop
 
@@ -67,6 +65,13 @@ class WitnessedCommunicator:
     def __init__(self, plain: Communicator, witness: Witness) -> None:
         self.plain, self._witness = plain, witness
         self.rank, self.size = plain.rank, plain.size
+        self.Ibcast, self.Ireduce, self.Iallreduce = plain.Ibcast, plain.Ireduce, plain.Iallreduce
+        self.Ireduce_scatter, self.Iallgather, self.Iallgatherv = (
+            plain.Ireduce_scatter,
+            plain.Iallgather,
+            plain.Iallgatherv,
+        )
+        self.Split, self.Split_type, self.Idup = plain.Split, plain.Split_type, plain.Idup
 
     def Isend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
         return WitnessedRequest(self.plain.Isend(buffer, to, tag), self._witness)
@@ -90,30 +95,3 @@ class WitnessedCommunicator:
 
     def Ibarrier(self) -> Request:
         return WitnessedRequest(self.plain.Ibarrier(), self._witness)
-
-    def Ibcast(self, buffer: BufSpec, root: int, /) -> Request:
-        return self.plain.Ibcast(buffer, root)
-
-    def Ireduce(self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /) -> Request:
-        return self.plain.Ireduce(send, receive, operation, root)
-
-    def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> Request:
-        return self.plain.Iallreduce(send, receive, operation)
-
-    def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> Request:
-        return self.plain.Ireduce_scatter(send, receive, counts)
-
-    def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> Request:
-        return self.plain.Iallgather(send, receive)
-
-    def Iallgatherv(self, send: BufSpec | InPlace, receive: BufSpecV, /) -> Request:
-        return self.plain.Iallgatherv(send, receive)
-
-    def Split(self, color: int, /) -> Communicator:
-        return self.plain.Split(color)
-
-    def Split_type(self, kind: int, /) -> Communicator:
-        return self.plain.Split_type(kind)
-
-    def Idup(self) -> tuple[Communicator, Request]:
-        return self.plain.Idup()

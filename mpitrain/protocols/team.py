@@ -37,7 +37,7 @@ class TeamMember:
 
     def of(self, work: Work) -> Work:
         """This rank's share of a minibatch. One that has none takes a sample with weight 0, for the same buckets."""
-        share = work.share(self.team.position, self.team.size)
+        share = work.share(self.team.rank, self.team.size)
         return share if share.count else replace(share, start=work.start, count=1)
 
     def gradient(
@@ -45,7 +45,7 @@ class TeamMember:
     ) -> float:
         """Sum the shares of `scale` times the minibatch's mean gradient at the leader's `theta` into the leader's
         `out`; there, the minibatch's mean loss."""
-        team, share = self.team, work.share(self.team.position, self.team.size)
+        team, share = self.team, work.share(self.team.rank, self.team.size)
         team.wait(self._sums.start_broadcast(theta, 0), "the leader's parameters")
         buckets = Buckets(elements(BUCKET_MB, out), lambda part: self._start_sum(out[part]))
         weight = share.count / work.count

@@ -68,7 +68,7 @@ def rewritten(path: Path, events: list[tuple[EventKind, int]]) -> None:
     writer = LogWriter(path, order.header)
     for kind, value in events:
         for _ in range(value if kind is EventKind.NOTHING else 0):
-            writer.nothing()
+            writer.event(EventKind.NOTHING)
         if kind is not EventKind.NOTHING:
             writer.event(kind, value)
     writer.close(order.end.reason, order.end.parameters)
@@ -96,8 +96,8 @@ def test_the_bytes_of_a_file(tmp_path: Path) -> None:
     """Two looks in vain (2·8 + 0), a message of rank 1 ((1·4096 + 4)·8 + 2), 5 µs on the clock (5·8 + 4)."""
     path = file_of(tmp_path, 1)
     writer = LogWriter(path, HEADER)
-    writer.nothing()
-    writer.nothing()
+    writer.event(EventKind.NOTHING)
+    writer.event(EventKind.NOTHING)
     writer.event(EventKind.MESSAGE, TAGS + Tag.TO_MASTER)
     writer.event(EventKind.CLOCK, 5)
     writer.close(0, "abc")

@@ -96,7 +96,7 @@ class Roll:
     def start(self, leaving: bool = False, unfit: bool = False, count: int = 0) -> None:
         """Say whether this rank leaves, whether its parameters are not finite, and what it has counted."""
         self._told[:] = 0
-        self._told[self._transport.position] = leaving, unfit, count
+        self._told[self._transport.rank] = leaving, unfit, count
         self._request = self._transport.start_sum(self._told)
 
     def end(self, t: int, what: str) -> list[int]:
@@ -114,7 +114,7 @@ class Roll:
 
     def refuse(self, line: str, whom: Sequence[int]) -> None:
         """Raise BadInput, as every rank does; the first of these is to say it."""
-        raise BadInput.known(line, spoken_here=self._transport.position == whom[0])
+        raise BadInput.known(line, spoken_here=self._transport.rank == whom[0])
 
 
 class TheirStep(Optimizer):

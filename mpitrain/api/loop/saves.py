@@ -44,7 +44,7 @@ class Saves:
     def __init__(self, transport: Transport, algorithm: str, flat: FlatModule, method: Method) -> None:
         self._transport = transport.duplicate()  # apart: one rank may call what the others do not
         self._algorithm, self._flat, self._method = algorithm, flat, method
-        self._first = transport.position == 0
+        self._first = transport.rank == 0
 
     def save(self, path: Path, clock: Clock) -> None:
         """Raises BadInput everywhere, naming the folder or what cannot be saved; there is then no new save."""
@@ -55,9 +55,7 @@ class Saves:
         draft = Draft(path.parent, path.name)
         try:
             agreed(self._transport, lambda: self._begin(draft, piece), what)
-            agreed(
-                self._transport, lambda: draft.write(part_of(self._transport.position), piece, self._flat.layout), what
-            )
+            agreed(self._transport, lambda: draft.write(part_of(self._transport.rank), piece, self._flat.layout), what)
             agreed(self._transport, lambda: draft.commit() if self._first else None, what)
         except BadInput:
             if self._first:
@@ -136,7 +134,7 @@ class Saves:
 
     def _read(self, folder: Path) -> tuple[Past, list[Apply]]:
         """Read everything; what takes it up."""
-        past = Past(folder, self._algorithm, self._flat.layout, self._transport.position, self._transport.size)
+        past = Past(folder, self._algorithm, self._flat.layout, self._transport.rank, self._transport.size)
         draws = past.same or past.rank < past.ranks
         with naming(past.file, *hdf5.ERRORS):
             told = checked(past.numbers.user, users.UserNumbers)

@@ -16,7 +16,8 @@ import numpy as np
 
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array
-from mpitrain.mpi import RemoteSegments, SharedSegments, Traffic, Transport
+from mpitrain.mpi import Traffic, Transport
+from mpitrain.mpi.windows import Segments
 
 HEADER = 64  # bytes before the vector: the version, on a cache line of its own
 
@@ -56,9 +57,7 @@ class Memory:
 class Versioned(Memory):
     """The sequence lock over a segment: version word, then the vector."""
 
-    def __init__(
-        self, segment: Array, dtype: np.dtype, memory: SharedSegments | RemoteSegments, traffic: Traffic
-    ) -> None:
+    def __init__(self, segment: Array, dtype: np.dtype, memory: Segments, traffic: Traffic) -> None:
         self._memory, self._traffic = memory, traffic
         self._version = segment[:8].view(np.int64)
         self.theta = segment[HEADER:].view(dtype)
