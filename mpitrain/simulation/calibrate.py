@@ -1,6 +1,7 @@
 """`mpitrain calibrate`: measure the file that describes this machine and a network to `mpitrain simulate`."""
 
 import argparse
+import json
 import os
 import platform
 import re
@@ -9,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +37,7 @@ from mpitrain.sampling.batch import Batch
 from mpitrain.simulation.cluster import MeasuredNetwork
 from mpitrain.training.parts import Part
 
+T = TypeVar("T")
 SECONDS = 60.0  # that gradients are measured for, at most
 SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured
 SHORT = 5.0  # seconds that updates, copies and evaluations are each measured for, at most
@@ -65,8 +67,16 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     load = max(map(float, transport.gather_texts(f"{os.getloadavg()[0]:.1f}", "the nodes' loads")))
     with threadpool_limits(number):
         together = max(1, cores // number)
-        samples, seconds = _of_all(transport, config, corpus, network, together)
-        work = _work_of_all(transport, config, corpus, network, together)
+        gradients = _of_all(transport, together, lambda: _gradients(config, corpus, network), "the others' gradients")
+        updates, copies, evaluations = np.mean(
+            _of_all(transport, together, lambda: _work(config, corpus, network), "the others' updates"), axis=0
+        )
+    samples, seconds = np.concatenate(gradients).T
+    work = {
+        "update": {"seconds_per_byte": _short(updates)},
+        "copy": {"seconds_per_byte": _short(copies)},
+        "evaluation": {"seconds_per_sample": _short(evaluations)},
+    }
     within, between = (link(transport, pair) for pair in pairs(hosts))
     told = Link((between or Link(LATENCY)).latency, bandwidth) if bandwidth else between
     inside = within or (Link() if bandwidth else None)
@@ -117,18 +127,14 @@ def doubts(factors: list[float], load: float, cores: int) -> Iterator[str]:
         yield f"Before it began, {load:.1f} processes wanted the {some(cores, 'core')} of a node: {again}."
 
 
-def _of_all(transport: Transport, config: Config, corpus: Part, network: Model, together: int) -> tuple[Array, Array]:
-    """Samples and seconds of the gradients of all ranks that have a core of their own, `together` of a node."""
-    mine = np.zeros((2, len(SIZES) * MOST))
+def _of_all(transport: Transport, together: int, measure: Callable[[], T], what: str) -> list[T]:
+    """What each rank measures that has a core of its own, `together` of a node."""
+    mine = None
     if transport.local_rank < together:
         with transport.working():
-            found = _gradients(config, corpus, network)
-        mine[:, : len(found)] = np.transpose(found)
-    everything = np.zeros((transport.size, *mine.shape))
-    everything[transport.rank] = mine
-    transport.sum(everything.reshape(-1), "the others' gradients")
-    counted = everything[:, 0].ravel() > 0
-    return everything[:, 0].ravel()[counted], everything[:, 1].ravel()[counted]
+            mine = measure()
+    found = map(json.loads, transport.gather_texts(json.dumps(mine), what))
+    return [each for each in found if each is not None]
 
 
 def _gradients(config: Config, corpus: Part, network: Model) -> list[tuple[int, float]]:
@@ -145,23 +151,6 @@ def _gradients(config: Config, corpus: Part, network: Model) -> list[tuple[int, 
 
     found = _timed([gradient(size) for size in sizes], SECONDS)
     return [pair for turn in found for pair in zip(sizes, turn, strict=True)]
-
-
-def _work_of_all(
-    transport: Transport, config: Config, corpus: Part, network: Model, together: int
-) -> dict[str, dict[str, float]]:
-    """What updates, copies and evaluations take: the mean over the ranks that have a core of their own."""
-    sums = np.zeros(4)
-    if transport.local_rank < together:
-        with transport.working():
-            sums[:] = *_work(config, corpus, network), 1
-    transport.sum(sums, "the others' updates")
-    updates, copies, evaluations = (_short(float(seconds)) for seconds in sums[:3] / sums[3])
-    return {
-        "update": {"seconds_per_byte": updates},
-        "copy": {"seconds_per_byte": copies},
-        "evaluation": {"seconds_per_sample": evaluations},
-    }
 
 
 def _work(config: Config, corpus: Part, network: Model) -> tuple[float, float, float]:

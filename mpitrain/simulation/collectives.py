@@ -65,50 +65,33 @@ class CollectivePart:
     request: SimulatedRequest
 
 
-@dataclass(frozen=True)
-class CollectiveAlgorithm:
-    """What a collective does. `carry_out` gets all parts, by rank, and puts the results where they will be looked for;
-    `rounds` says what is sent, given `arguments`, the nodes of the ranks, and the bytes of the greatest part."""
-
-    name: str
-    carry_out: Callable[[list[CollectivePart]], None]
-    rounds: Callable[..., Iterator[Round]]
-    arguments: tuple[int | tuple[int, ...], ...] = ()
-
-
 @lru_cache(maxsize=KEPT)
 def _steps(what: Callable[..., Iterator[Round]], *arguments: object, nodes: tuple[int, ...], nbytes: int) -> Steps:
     return steps_of(what(*arguments, nodes, nbytes), len(nodes))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Collective:
-    """One collective of a communicator: a call of each of its ranks."""
+    """One collective of a communicator: a call of each of its ranks, whose `parts` are here once they have come.
 
-    operation: CollectiveAlgorithm
-    size: int
+    `carry_out` gets all parts, by rank, and puts the results where they will be looked for; `rounds` says what is sent,
+    given `arguments`, the nodes of the ranks, and the bytes of the greatest part.
+    """
+
+    name: str
+    carry_out: Callable[[list[CollectivePart]], None]
+    rounds: Callable[..., Iterator[Round]]
+    arguments: tuple[int | tuple[int, ...], ...] = ()
     parts: dict[int, CollectivePart] = field(default_factory=dict)
 
-    def join(self, rank: int, operation: CollectiveAlgorithm, part: CollectivePart) -> bool:
-        """A rank has come; whether it is the last, after which all is done but the messages.
-
-        Raises RuntimeError if it has called another collective.
-        """
-        if operation.name != self.operation.name:
-            raise RuntimeError(f"rank {rank} calls {operation.name} where others have called {self.operation.name}")
-        self.parts[rank] = part
-        if len(self.parts) < self.size:
-            return False
-        self.operation.carry_out([self.parts[rank] for rank in range(self.size)])
-        return True
-
     def steps(self, nodes: tuple[int, ...]) -> Steps:
-        """What each rank sends and takes."""
+        """What each rank sends and takes, now that all have come and all is done but the messages."""
+        self.carry_out([self.parts[rank] for rank in range(len(nodes))])
         nbytes = max(
             max(part.give.nbytes if part.give is not None else 0, sum(each.nbytes for each in part.take))
             for part in self.parts.values()
         )
-        return _steps(self.operation.rounds, *self.operation.arguments, nodes=nodes, nbytes=nbytes)
+        return _steps(self.rounds, *self.arguments, nodes=nodes, nbytes=nbytes)
 
     def end(self, rank: int) -> None:
         """It has ended for one."""

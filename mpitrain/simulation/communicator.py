@@ -9,7 +9,7 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace
 from mpitrain.simulation import collectives, rounds
-from mpitrain.simulation.collectives import Collective, CollectiveAlgorithm, CollectivePart, Course, Steps
+from mpitrain.simulation.collectives import Collective, CollectivePart, Course
 from mpitrain.simulation.messages import (
     Mailbox,
     SentMessage,
@@ -38,14 +38,6 @@ class Fabric:
         self.scheduler.at(time, action)
         return time
 
-    def begin(self, members: Sequence[int], steps: Steps, ended: Callable[[int], None]) -> None:
-        """Have ranks of the job go through a collective's steps; `ended` is told each one's place when it has."""
-        Course(self.scheduler, self.wires, members, steps, ended)
-
-    def waker(self, rank: int) -> Callable[[], None]:
-        """What wakes a rank of the job."""
-        return partial(self.scheduler.wake, rank)
-
 
 class Group:
     """What the ranks of one communicator share. `members` are their numbers in the job."""
@@ -53,7 +45,7 @@ class Group:
     def __init__(self, fabric: Fabric, members: Sequence[int]) -> None:
         self.fabric, self.members = fabric, members
         self._nodes = tuple(fabric.nodes[member] for member in members)
-        self.boxes = [Mailbox(fabric.waker(member)) for member in members]
+        self.boxes = [Mailbox(partial(fabric.scheduler.wake, member)) for member in members]
         self.collectives: dict[int, Collective] = {}
         self.arrivals: dict[tuple[int, int], float] = {}  # of the last message between two ranks
         self._made: dict[tuple[int, object], Group] = {}
@@ -61,12 +53,16 @@ class Group:
         self.looking: set[int] = set()  # ranks that have looked at a window since one of them last changed
         fabric.groups.append(self)
 
-    def join(self, rank: int, number: int, operation: CollectiveAlgorithm, part: CollectivePart) -> None:
-        """A rank calls its collective `number`."""
-        collective = self.collectives.setdefault(number, Collective(operation, len(self.members)))
-        if collective.join(rank, operation, part):
+    def join(self, rank: int, number: int, called: Collective, part: CollectivePart) -> None:
+        """A rank calls its collective `number`. Raises RuntimeError if others have called another one."""
+        collective = self.collectives.setdefault(number, called)
+        if called.name != collective.name:
+            raise RuntimeError(f"rank {rank} calls {called.name} where others have called {collective.name}")
+        collective.parts[rank] = part
+        if len(collective.parts) == len(self.members):
             del self.collectives[number]
-            self.fabric.begin(self.members, collective.steps(self._nodes), collective.end)
+            steps = collective.steps(self._nodes)
+            Course(self.fabric.scheduler, self.fabric.wires, self.members, steps, collective.end)
 
     def made(self, number: int, key: object, members: Sequence[int]) -> "Group":
         """The group that the ranks' call `number` makes of those with one key."""
@@ -127,27 +123,27 @@ class SimulatedCommunicator:
     # ---- of all ranks
 
     def Ibarrier(self) -> SimulatedRequest:
-        return self._join(CollectiveAlgorithm("Ibarrier", collectives.nothing, rounds.barrier), None, [])
+        return self._join(Collective("Ibarrier", collectives.nothing, rounds.barrier), None, [])
 
     def Ibcast(self, buffer: BufSpec, root: int, /) -> SimulatedRequest:
         carry_out = partial(collectives.broadcast, root=root)
-        return self._join(CollectiveAlgorithm("Ibcast", carry_out, rounds.broadcast, (root,)), None, [raw(buffer)])
+        return self._join(Collective("Ibcast", carry_out, rounds.broadcast, (root,)), None, [raw(buffer)])
 
     def Ireduce(
         self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /
     ) -> SimulatedRequest:
         take = [flat(receive)] if self.rank == root and receive is not None else []
         carry_out = partial(collectives.combine, operation=operation)
-        return self._join(CollectiveAlgorithm("Ireduce", carry_out, rounds.reduce, (root,)), given(send), take)
+        return self._join(Collective("Ireduce", carry_out, rounds.reduce, (root,)), given(send), take)
 
     def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> SimulatedRequest:
         carry_out = partial(collectives.combine, operation=operation)
-        return self._join(CollectiveAlgorithm("Iallreduce", carry_out, rounds.allreduce), given(send), [flat(receive)])
+        return self._join(Collective("Iallreduce", carry_out, rounds.allreduce), given(send), [flat(receive)])
 
     def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> SimulatedRequest:
         carry_out = partial(collectives.scatter, counts=counts)
-        operation = CollectiveAlgorithm("Ireduce_scatter", carry_out, rounds.reduce_scatter, (tuple(counts),))
-        return self._join(operation, flat(send), [flat(receive)])
+        called = Collective("Ireduce_scatter", carry_out, rounds.reduce_scatter, (tuple(counts),))
+        return self._join(called, flat(send), [flat(receive)])
 
     def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> SimulatedRequest:
         return self._gather("Iallgather", flat(send), flat(receive), [flat(send).size] * self.size)
@@ -157,7 +153,7 @@ class SimulatedCommunicator:
 
     def _gather(self, name: str, own: Array | None, whole: Array, counts: Sequence[int]) -> SimulatedRequest:
         carry_out = partial(collectives.gather, counts=counts)
-        return self._join(CollectiveAlgorithm(name, carry_out, rounds.gather, (tuple(counts),)), own, [whole])
+        return self._join(Collective(name, carry_out, rounds.gather, (tuple(counts),)), own, [whole])
 
     def Split(self, color: int, /) -> "SimulatedCommunicator":
         """Those of each colour, which all ranks have to tell first."""
@@ -181,8 +177,8 @@ class SimulatedCommunicator:
     def Idup(self) -> "tuple[SimulatedCommunicator, SimulatedRequest]":
         number = next(self._numbers)
         duplicate = SimulatedCommunicator(self.group.made(number, None, self.group.members), self.rank)
-        operation = CollectiveAlgorithm("Idup", collectives.nothing, rounds.barrier)
-        return duplicate, self._join(operation, None, [], number)
+        called = Collective("Idup", collectives.nothing, rounds.barrier)
+        return duplicate, self._join(called, None, [], number)
 
     # ---- for windows
 
@@ -210,9 +206,9 @@ class SimulatedCommunicator:
         self.group.looking = {self.rank}
 
     def _join(
-        self, operation: CollectiveAlgorithm, give: Array | None, take: Sequence[Array], number: int | None = None
+        self, called: Collective, give: Array | None, take: Sequence[Array], number: int | None = None
     ) -> SimulatedRequest:
         request = SimulatedRequest(self._box.wake)
         number = next(self._numbers) if number is None else number
-        self.group.join(self.rank, number, operation, CollectivePart(give, take, request))
+        self.group.join(self.rank, number, called, CollectivePart(give, take, request))
         return request

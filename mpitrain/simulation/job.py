@@ -4,10 +4,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
@@ -49,13 +48,13 @@ class Job(Generic[T]):
         work: Callable[[int, str, float], float] = lambda rank, kind, amount: 0.0,
     ) -> None:
         nodes = [0] * ranks if nodes is None else nodes
-        self.scheduler, self._seconds, self._work = Scheduler[T](ranks, stops), seconds, work
+        self.scheduler, self.seconds, self.work = Scheduler[T](ranks, stops), seconds, work
         shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}
         self.cores = [shared[node] for node in nodes]
         self._fabric = Fabric(self.scheduler, Wires(network or ClusterNetwork(), nodes), nodes)
-        self._world, self._ranks, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
+        self._world, self.size, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
         self.shared: dict[str, object] = {}  # what the ranks make once
-        self._steadfast = not stops  # what waits for ever is found to be a deadlock
+        self.steadfast = not stops  # what waits for ever is found to be a deadlock
 
     def run(self, program: Callable[[Transport], T]) -> list[T]:
         """What the program returns on each rank. Raises what it raises on any; Deadlock if all wait for each other."""
@@ -64,12 +63,11 @@ class Job(Generic[T]):
             runtime = self.runtime(rank)
             return lambda: program(Transport(SimulatedCommunicator(self._world, rank), self._deadline, runtime))
 
-        return self.scheduler.run([on(rank) for rank in range(self._ranks)])
+        return self.scheduler.run([on(rank) for rank in range(self.size)])
 
     def runtime(self, rank: int) -> "SimulatedRank":
         """What a rank runs in."""
-        pace = SimulatedPace(self.cores[rank], rank, partial(self._seconds, rank), partial(self._work, rank))
-        return SimulatedRank(self.scheduler, rank, self._ranks, pace, self.shared, self._steadfast)
+        return SimulatedRank(self, rank)
 
     def left(self) -> list[str]:
         """Messages that nobody has taken, receives that nothing came for, collectives that were not joined by all."""
@@ -79,28 +77,26 @@ class Job(Generic[T]):
             for rank, box in enumerate(group.boxes)
             for what in box.open
         ]
-        return boxes + [each.operation.name for group in self._fabric.groups for each in group.collectives.values()]
+        return boxes + [each.name for group in self._fabric.groups for each in group.collectives.values()]
 
 
 class SimulatedPace(interface.Pace):
     """The time of one rank's own work, on the cores of its node."""
 
-    def __init__(
-        self, cores: Cores, rank: int, gradient: Callable[[float], float], work: Callable[[str, float], float]
-    ) -> None:
-        self._cores, self._rank, self._gradient, self._work = cores, rank, gradient, work
+    def __init__(self, job: Job[Any], rank: int) -> None:
+        self._job, self._cores, self._rank = job, job.cores[rank], rank
 
     def gradient(self, samples: int) -> None:
-        self._cores.compute(self._rank, self._gradient(self.scale * samples))
+        self._cores.compute(self._rank, self._job.seconds(self._rank, self.scale * samples))
 
     def evaluation(self, samples: int) -> None:
-        self._spend(self._work("evaluation", self.scale * samples))
+        self._spend("evaluation", self.scale * samples)
 
     def update(self, nbytes: int) -> None:
-        self._spend(self._work("update", nbytes))
+        self._spend("update", nbytes)
 
     def copy(self, nbytes: int) -> None:
-        self._spend(self._work("copy", nbytes))
+        self._spend("copy", nbytes)
 
     @contextmanager
     def around(self, what: str, nbytes: int) -> Iterator[None]:
@@ -110,8 +106,8 @@ class SimulatedPace(interface.Pace):
         if what != "check":
             self.update(nbytes)
 
-    def _spend(self, seconds: float) -> None:
-        if seconds:
+    def _spend(self, kind: str, amount: float) -> None:
+        if seconds := self._job.work(self._rank, kind, amount):
             self._cores.compute(self._rank, seconds)
 
 
@@ -122,17 +118,9 @@ class SimulatedRank:
     threads = 1
     witness: Witness | None = None
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        rank: int,
-        ranks: int,
-        pace: SimulatedPace,
-        shared: dict[str, object],
-        steadfast: bool,
-    ) -> None:
-        self._scheduler, self._rank, self.simulated = scheduler, rank, ranks
-        self.pace, self._shared, self.steadfast = pace, shared, steadfast
+    def __init__(self, job: Job[Any], rank: int) -> None:
+        self._scheduler, self._rank, self.simulated = job.scheduler, rank, job.size
+        self.pace, self._shared, self.steadfast = SimulatedPace(job, rank), job.shared, job.steadfast
 
     def once(self, what: str, make: Callable[[], J]) -> J:
         if what not in self._shared:

@@ -16,7 +16,7 @@ from mpitrain.mpi.order import TAGS, EventKind, LoggedEvent, Order, file_of
 from mpitrain.mpi.recording import FINE, checksum
 from mpitrain.mpi.tags import Tag
 from mpitrain.mpi.witness import Witness
-from mpitrain.simulation.job import Job, SimulatedPace, SimulatedRank
+from mpitrain.simulation.job import Job, SimulatedRank
 from mpitrain.simulation.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -130,11 +130,10 @@ class Replayer(Witness):
 class ReplayingRank(SimulatedRank):
     """A rank whose waits only look on, as the one did that was recorded, until what it sees is to be waited for."""
 
-    def __init__(self, order: Order, scheduler: Scheduler, pace: SimulatedPace, shared: dict[str, object]) -> None:
-        header = order.header
-        super().__init__(scheduler, header.rank, header.ranks, pace, shared, steadfast=True)
-        self.witness: Replayer = Replayer(order, scheduler)
-        self.probes, self.threads = header.probes, header.threads
+    def __init__(self, job: Job[int], order: Order) -> None:
+        super().__init__(job, order.header.rank)
+        self.witness: Replayer = Replayer(order, job.scheduler)
+        self.probes, self.threads = order.header.probes, order.header.threads
 
     def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None:
         if not self.witness.answered:
@@ -151,8 +150,7 @@ class Replay(Job[int]):
         self._orders, self.ranks = orders, list[ReplayingRank]()
 
     def runtime(self, rank: int) -> SimulatedRank:
-        pace = SimulatedPace(self.cores[rank], rank, lambda samples: 0.0, lambda kind, amount: 0.0)
-        runtime = ReplayingRank(self._orders[rank], self.scheduler, pace, self.shared)
+        runtime = ReplayingRank(self, self._orders[rank])
         self.ranks.append(runtime)
         return runtime
 

@@ -1,12 +1,12 @@
 """Windows of simulated ranks: memory that the others read, add to and swap words of without their help."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Request as Started
+from mpitrain.mpi.communicator import Runtime
 from mpitrain.mpi.launcher import MPI, BufSpec, TargetSpec
 from mpitrain.simulation.collectives import ufunc
 from mpitrain.simulation.communicator import SimulatedCommunicator
@@ -15,17 +15,9 @@ from mpitrain.simulation.messages import SimulatedRequest, flat, raw
 PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
 
 
-class Pausing(Protocol):
-    """A rank, in a call that blocks."""
-
-    def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None: ...
-
-
-def allocate(size: int, communicator: SimulatedCommunicator, rank: Pausing) -> "SimulatedWindow":
+def allocate(size: int, communicator: SimulatedCommunicator, rank: Runtime) -> "SimulatedWindow":
     """A window with `size` bytes on this rank. Returns when all ranks of the communicator have come."""
-    sizes = np.zeros(communicator.size, dtype=np.int64)
-    shared = communicator.shared()
-    memories: dict[int, Array] = shared
+    sizes, memories = np.zeros(communicator.size, dtype=np.int64), communicator.shared()
     memories[communicator.rank] = np.zeros(size, dtype=np.uint8)
     request = communicator.Iallgather(np.array([size], dtype=np.int64), sizes)
     _wait(request, rank, "the others' windows")
@@ -35,7 +27,7 @@ def allocate(size: int, communicator: SimulatedCommunicator, rank: Pausing) -> "
 class SimulatedWindow:
     """One rank's handle. Operations take effect at their target when they arrive there, each at once as a whole."""
 
-    def __init__(self, memories: dict[int, Array], communicator: SimulatedCommunicator, rank: Pausing) -> None:
+    def __init__(self, memories: dict[int, Array], communicator: SimulatedCommunicator, rank: Runtime) -> None:
         self._memories, self._communicator, self._rank = memories, communicator, rank
         self._under_way: list[tuple[int, SimulatedRequest]] = []
 
@@ -104,6 +96,6 @@ class SimulatedWindow:
         return request
 
 
-def _wait(request: Started, rank: Pausing, what: str) -> None:
+def _wait(request: Started, rank: Runtime, what: str) -> None:
     while not request.Test():
         rank.pause(0.0, PATIENCE, lambda: what)
