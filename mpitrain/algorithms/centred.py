@@ -35,9 +35,6 @@ class Centred(Slowing, frozen=True):
     def in_order(self) -> bool:
         return self.order == "round-robin"
 
-    def vectors(self) -> int:
-        return 3  # those of a worker: θ, a gradient, what has come of Θ; the rest is the master's
-
     def check_steps(self, steps: int) -> None:
         if self.period > steps:
             raise BadInput(f"algorithm.tau = {self.period}: longer than the {steps} minibatches that a worker has")
@@ -62,9 +59,6 @@ class Elastic(Centred, frozen=True):
     def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
         if self.centre == "sharded" and exchange == "messages":
             raise BadInput("algorithm.centre = 'sharded': needs one-sided access; run.exchange allows messages only")
-
-    def vectors(self) -> int:
-        return 2 + self.own_vectors()
 
     def own_vectors(self) -> int:
         x = np.zeros(1, np.float32)

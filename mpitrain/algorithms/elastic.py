@@ -132,13 +132,6 @@ class _InStep(AttractingCentre, frozen=True):
     def workers(self, ranks: int) -> int:
         return Algorithm.workers(self, ranks)
 
-    def vectors(self) -> int:
-        return Algorithm.vectors(self)
-
-    def own_vectors(self) -> int:
-        x = np.zeros(1, np.float32)
-        return len(self.averaging(x, {}, 2, plain).vectors)
-
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "ElasticRule":
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)
 

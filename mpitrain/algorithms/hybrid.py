@@ -103,14 +103,10 @@ class HybridRule:
         rate, decay = self.options.scaled(eta, self.decay, batch)
         own = self.options.bias_rate * bias_scale
         _, decay_of_biases = self.options.scaled(eta * own, self.decay_of_biases, batch)
+        of_weights = {"eta": rate, "decay": decay}
+        of_biases = {"eta": rate * self.options.bias_rate * bias_scale, "decay": decay_of_biases}
         for name in names:
-            for block in block_slices(self._slices[name], block_of(self.theta)):
-                if self._decays[name]:
-                    self._step(block, rate, decay)
-                else:
-                    self._step(block, rate * self.options.bias_rate * bias_scale, decay_of_biases)
-
-    def _step(self, b: slice, eta: float, decay: float) -> None:
-        scratch = self._scratch[: b.stop - b.start]
-        mu = self.options.momentum
-        self._rule(self.theta[b], self.velocity[b], self.gradient[b], scratch, eta=eta, mu=mu, decay=decay)
+            scalars = of_weights if self._decays[name] else of_biases
+            for b in block_slices(self._slices[name], block_of(self.theta)):
+                vectors = self.theta[b], self.velocity[b], self.gradient[b], self._scratch[: b.stop - b.start]
+                self._rule(*vectors, mu=self.options.momentum, **scalars)

@@ -53,6 +53,9 @@ class Served(Centred, frozen=True):
     """A gradient whose staleness is this or more is dropped, and its samples are handed out again (Ringmaster ASGD);
     0: no gradient is dropped."""
 
+    def vectors(self) -> int:
+        return 3  # those of a worker: θ, a gradient, what has come of Θ; the rest is the master's
+
     def too_stale(self, stale: int) -> bool:
         return 0 < self.stale_limit <= stale
 

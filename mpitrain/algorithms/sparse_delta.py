@@ -1,6 +1,5 @@
 """Peers that exchange sparse deltas of 1 bit or a few, or unquantised."""
 
-import warnings
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -82,15 +81,11 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
             raise BadInput("algorithm.density_warmup: leads to target_density, which is not given")
 
     def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for each in settings:
-                try:
-                    integer_step(
-                        self.rate(rate_per, each.learning_rate, each.minibatch), round_threshold(self.threshold)
-                    )
-                except BadInput as error:
-                    raise BadInput(f"algorithm.threshold: {error}") from None
+        for each in settings:
+            try:
+                integer_step(self.rate(rate_per, each.learning_rate, each.minibatch), round_threshold(self.threshold))
+            except BadInput as error:
+                raise BadInput(f"algorithm.threshold: {error}") from None
 
     @staticmethod
     def rate(per: str, learning_rate: float, minibatch: int) -> float:

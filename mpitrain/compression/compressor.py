@@ -4,7 +4,6 @@ Every compressor conserves: what was put in, and is not in the residual, is the 
 Their caller keeps the residual, which a checkpoint holds, and says at the beginning of each vector what it counts.
 """
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -149,9 +148,7 @@ class Thresholds(Compressor):
 
     def step_at(self, rate: float) -> int:
         """By how many units an entry of level 1 moves a weight at this learning rate of sums."""
-        with warnings.catch_warnings():  # said once for all ranks by the first
-            warnings.simplefilter("ignore")
-            return rule.integer_step(rate, rule.round_threshold(self._numbers["threshold"]))
+        return rule.integer_step(rate, rule.round_threshold(self._numbers["threshold"]))
 
     @property
     def _quantum(self) -> float:

@@ -241,14 +241,10 @@ class WireForm:
         header, words = decode(message, sender, self.length, self._words, self._levels, self.bits, self._tables)
         levels = self._levels[: words.size]
         if self.starts.size:
-            levels = self.levels_of(words, levels, self._tables)
+            levels = self._tables[self.places(words & INDEX, levels)]
             if not ((levels > 0) & (levels <= COUNT_MAX)).all():
                 raise CorruptMessage(sender, "a level of its tables is out of range")
         return header, Entries(words, levels)
-
-    def levels_of(self, words: Array, codes: Array, tables: Array) -> Array:
-        """The levels uint32 [k] of words and their codes."""
-        return tables[self.places(words & INDEX, codes)]
 
     def places(self, indices: Array, codes: Array) -> Array:
         """Where in the tables the levels of elements are: int64 [k]."""

@@ -11,7 +11,6 @@ A weight is w = fl(c·UNIT) with an int32 count c, and a message moves counts by
 replicas hold the same bits whatever order the messages came in (§2.3 needs exactly that, and float sums lack it).
 """
 
-import warnings
 from collections.abc import Sequence
 from math import exp, frexp, isfinite, ldexp, log
 
@@ -57,7 +56,7 @@ def adapted(level: float, density: float, target: float, rate: float) -> float:
 def integer_step(rate: float, threshold: float) -> int:
     """n = round(η·threshold/UNIT), by how much one emitted element moves a count. `rate` is η per sample.
 
-    Raises BadInput when n is 0 or beyond int32; warns when n < 16.
+    Raises BadInput when n is 0 or beyond int32.
     """
     units = rate * threshold / UNIT
     step = round(units) if isfinite(units) else COUNT_MAX + 1
@@ -65,8 +64,6 @@ def integer_step(rate: float, threshold: float) -> int:
         raise BadInput(
             f"learning rate {rate} × threshold {threshold} is {units:.3g} units of 2^-26: must be 1 to 2^31 - 1"
         )
-    if step < COARSE:
-        warnings.warn(f"learning rate × threshold is only {step} units of 2^-26: coarse steps", stacklevel=2)
     return step
 
 

@@ -99,7 +99,14 @@ class AveragingStepper(Together):
         self.learning_rate = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)
         self._g = np.empty_like(x)
         self._small = np.zeros(4)
-        self._take_up()
+        self._note_numbers()
+
+        def take(numbers: Numbers) -> None:
+            past = checked(numbers, AveragingPast)
+            self.t, self.since = past.t, past.since
+            self.worker.restored()
+
+        session.restore(take)  # of the same ranks; else each goes on from x̃
 
     def train(self) -> None:
         """Until the end, or until some rank was told to stop."""
@@ -107,7 +114,8 @@ class AveragingStepper(Together):
         if self.since and not self.worker.overlaps and not self.stopping:
             self.worker.shorten(self.since)
             self.centre.start(self.options.own_rate(self.learning_rate, self.t), self.t)
-            self._end_exchange()
+            self.centre.end()
+            self.since = 0
             self._note_numbers()
 
     def attend(self) -> None:
@@ -139,7 +147,8 @@ class AveragingStepper(Together):
         if exchange and not worker.overlaps:
             self.centre.start(eta, self.t)
         if exchange:
-            self._end_exchange()
+            self.centre.end()
+            self.since = 0
         self._small[:] = loss, share.count, self.session.stop.flag, self.session.monitor.save_due()
         self.transport.wait(self.transport.start_sum(self._small), "the other ranks' losses")
         self.t += 1
@@ -148,21 +157,6 @@ class AveragingStepper(Together):
         self.stopping, self._saving = bool(self._small[2]), bool(self._small[3])
         self.state.index += 1
         return mean
-
-    def _end_exchange(self) -> None:
-        self.centre.end()
-        self.since = 0
-
-    def _take_up(self) -> None:
-        """Go on from a checkpoint of the same ranks; of others, from its x̃."""
-        self._note_numbers()
-
-        def take(numbers: Numbers) -> None:
-            past = checked(numbers, AveragingPast)
-            self.t, self.since = past.t, past.since
-            self.worker.restored()
-
-        self.session.restore(take)
 
     def _note_numbers(self) -> None:
         self.state.local_numbers.update(t=self.t, since=self.since)

@@ -31,40 +31,31 @@ def run(session: Session) -> None:
 
 
 class AllreduceStepper(Together):
-    """One update after another, with the buffers that it takes."""
+    """One update after another, with the buffers that it takes; the gradient's way through nonblocking all-reduces."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.gradient = np.empty_like(self.state.theta)
-        self.update = Rule(session)
-        self.sums = Sums(session, self.gradient, self.update) if len(self.ranks) > 1 else None
+        self.gradient, self.update = np.empty_like(self.state.theta), Rule(session)
+        if len(self.ranks) > 1:
+            self.transport, self._small = session.device.transport(session.transport), np.zeros(3)
+            size = elements(session.config.algorithm.bucket_mb, self.gradient)
+            self._buckets = Buckets(size, lambda part: self.transport.start_sum(self.gradient[part]))
 
     def step(self, work: Work) -> float:
         """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
-        if self.sums is None:
+        if len(self.ranks) > 1:
+            loss = self._step_together(work, work.share(self.part, len(self.ranks)))
+        else:
             update = Consumer(self.gradient, lambda part, g: self.update(part, g, self.learning_rate))
             loss = self.session.learner.gradient(self.update.at, self.gradient, work, update)
             hear(self.session)
             self.stopping = self.session.stop.flag
-        else:
-            loss, self.stopping = self.sums.step(work, work.share(self.part, len(self.ranks)), self.learning_rate)
         self.state.index += 1
         return loss
 
-
-class Sums:
-    """The gradient's way through nonblocking all-reduces."""
-
-    def __init__(self, session: Session, gradient: Array, update: "Rule") -> None:
-        self.session, self.gradient, self.update = session, gradient, update
-        self.transport = session.device.transport(session.transport)
-        size = elements(session.config.algorithm.bucket_mb, gradient)
-        self._buckets = Buckets(size, lambda part: self.transport.start_sum(self.gradient[part]))
-        self._small = np.zeros(3)
-
-    def step(self, work: Work, share: Work, eta: float) -> tuple[float, bool]:
-        """Sum the shares' gradients and update; the minibatch's mean loss, and whether a rank was asked to stop."""
-        learner, ranks = self.session.learner, len(self.session.members)
+    def _step_together(self, work: Work, share: Work) -> float:
+        """Sum the shares' gradients and update."""
+        learner, ranks, eta = self.session.learner, len(self.ranks), self.learning_rate
         # A rank's mean counts by its share; where all shares are equal, the update divides their sum while it is in
         # cache. Each optimizer gets the minibatch's gradient: not all are linear in it.
         equal = not learner.per_sample and work.count % ranks == 0
@@ -85,7 +76,8 @@ class Sums:
             clip(self.gradient, learner.clip_norm, unit)
             self.update(slice(0, self.gradient.size), self.gradient, eta, rest)
         self.transport.wait(small, "the other ranks' losses")
-        return float(self._small[0] / self._small[1]), bool(self._small[2])
+        self.stopping = bool(self._small[2])
+        return float(self._small[0] / self._small[1])
 
 
 class Rule:

@@ -230,8 +230,7 @@ def test_the_mean_density_is_the_target_however_uneven_messages_are():
 def test_integer_steps_by_hand():
     assert integer_step(0.008, 4.0) == 2_147_484  # 0.032 · 67 108 864 = 2 147 483.648
     assert integer_step(UNIT, 16.0) == 16
-    with pytest.warns(UserWarning, match="15 units"):
-        assert integer_step(UNIT, 15.0) == 15
+    assert integer_step(UNIT, 15.0) == 15
     for rate, threshold in ((UNIT, 0.5), (32.0, 1.0), (nan, 1.0), (inf, 1.0)):
         with pytest.raises(BadInput, match="units"):
             integer_step(rate, threshold)

@@ -51,7 +51,7 @@ class HybridStepper(Together):
         network = network_of_layers(session.network, "split", "hybrid")
         partition = Partition(network, self.part, self.parts)
         self.whole = WholeVectors(session, partition)
-        layout, transport = partition.layout, self.transport
+        layout = partition.layout
         theta, self.gradient = self.whole.theta, np.zeros_like(self.whole.theta)
         self.views, self.gradients = layout.views(theta), layout.views(self.gradient)
         penalty = network.l2, network.l2 if network.l2_biases else 0.0
@@ -59,14 +59,10 @@ class HybridStepper(Together):
             options, layout, theta, self.whole.velocity, self.gradient, *penalty, session.device.fast
         )
         self.shared = SharedPart(network)
-        self.transfers = Transfers(transport, session.transport.clock, options.overlap)
-        self.exchange = ActivationExchange(
-            *(transport, self.transfers, self.part, self.parts, self.shared.activations), network.workspace.another()
-        )
-        self.sync = Synchroniser(transport, self.transfers, self.part, self.parts, self.gradient, self.shared.parts)
-        self.connected = Connected(
-            options, partition, self.exchange, self.transfers, self.views, self.gradients, self._update
-        )
+        self.transfers = Transfers(self.transport, options.overlap)
+        self.exchange = ActivationExchange(self.transfers, self.shared.activations, network.workspace.another())
+        self.sync = Synchroniser(self.transfers, self.gradient, self.shared.parts)
+        self.connected = Connected(options, partition, self.exchange, self.views, self.gradients, self._update)
         network.workspace.progress = self._progress
         self._small = np.zeros(4)
         self._shared, self._waiting = slice(0, partition.shared), list[str]()  # for the gradient to be clipped

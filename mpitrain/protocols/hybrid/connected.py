@@ -14,7 +14,7 @@ from mpitrain.models.layers.dropout import DropoutShare
 from mpitrain.models.partition import Partition
 from mpitrain.models.split_stage import SplitStage
 from mpitrain.protocols.hybrid.exchange import ActivationExchange
-from mpitrain.protocols.hybrid.transfers import Transfer, Transfers
+from mpitrain.protocols.hybrid.transfers import Transfer
 from mpitrain.sampling.rounds import FullyConnectedRound, rounds
 
 #: Called with the names of parameters whose gradients are final, and the number of examples they are means over.
@@ -29,12 +29,11 @@ class Connected:
         options: Hybrid,
         partition: Partition,
         exchange: ActivationExchange,
-        transfers: Transfers,
         views: Views,
         gradients: Views,
         update: Update,
     ) -> None:
-        self._options, self._exchange, self._transfers = options, exchange, transfers
+        self._options, self._exchange, self._transfers = options, exchange, exchange.transfers
         self._views, self._gradients, self._update = views, gradients, update
         self._part, self._parts = partition.part, partition.parts
         self._workspace = partition.network.workspace.another()
@@ -135,19 +134,14 @@ class Connected:
     def _to_means(self, order: tuple[FullyConnectedRound, ...], own: Array, first: int, count: int) -> None:
         """From gradients of each round's mean loss to gradients of the minibatch's."""
         for each in order:
-            if piece := each.piece_of(self._part):
-                rows = own[piece.start - first : piece.stop - first]
-                np.multiply(rows, each.examples / count, out=rows)
+            rows = self._exchange.rows_of(each, own, first)
+            np.multiply(rows, each.examples / count, out=rows)
 
     def _array(self, stage: SplitStage, part: str, shape: tuple[int, ...], dtype: Any) -> Array:
         return self._workspace.array(f"{stage.stage.layer.name}.{part}", shape, dtype)
 
 
+@lru_cache(maxsize=8)
 def order_of(options: Hybrid, parts: int, count: int) -> tuple[FullyConnectedRound, ...]:
     """The rounds of a minibatch of `count` examples."""
-    return _order(options.scheme, parts, count, options.group)
-
-
-@lru_cache(maxsize=8)
-def _order(scheme: str, parts: int, count: int, group: int) -> tuple[FullyConnectedRound, ...]:
-    return tuple(rounds(scheme, parts, count, group))
+    return tuple(rounds(options.scheme, parts, count, options.group))

@@ -12,7 +12,6 @@ import numpy as np
 
 from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Workspace
-from mpitrain.mpi import Transport
 from mpitrain.protocols.hybrid.transfers import Transfer, Transfers
 from mpitrain.sampling.rounds import FullyConnectedRound
 
@@ -25,84 +24,82 @@ KINDS = (ACTIVATIONS, ACTIVATION_GRADIENTS, UNITS, UNIT_GRADIENTS, CONV_GRADIENT
 class ActivationExchange:
     """The messages of the fully connected layers. Alone, a rank sends none and all arrays are its own."""
 
-    def __init__(
-        self, transport: Transport, transfers: Transfers, part: int, parts: int, width: int, workspace: Workspace
-    ) -> None:
-        self._transport, self._transfers = transport, transfers
-        self._part, self._parts, self._width = part, parts, width
-        self._workspace = workspace
+    def __init__(self, transfers: Transfers, width: int, workspace: Workspace) -> None:
+        self.transfers, self._transport = transfers, transfers.transport
+        self._part, self._parts = self._transport.rank, self._transport.size
+        self._width, self._workspace = width, workspace
 
     def start_targets(self, own: Array, count: int) -> tuple[Transfer | None, Array]:
         """The targets [count] of the whole minibatch from every rank's own."""
         if self._parts == 1:
             return None, own
         out = self._workspace.array("targets", (count,), own.dtype)
-        held = (share(count, rank, self._parts) for rank in range(self._parts))
-        counts = [examples.stop - examples.start for examples in held]
-        return self._transfers.start(OTHER, self._transport.start_gather, own, out, counts), out
+        return self.transfers.start(OTHER, self._transport.start_gather, own, out, counts_of(count, self._parts)), out
 
     def start_activations(self, each: FullyConnectedRound, own: Array, first: int) -> tuple[Transfer | None, Array]:
         """A round's activations [n, width], of which `own`, this rank's from example `first` on, are a part.
 
         There are two buffers in turn: a round's activations stay until the round after the next one starts.
         """
-        piece = each.piece_of(self._part)
-        mine = own[piece.start - first : piece.stop - first] if piece else own[:0]
+        mine = self.rows_of(each, own, first)
         if self._parts == 1:
             return None, mine
-        if len(each.pieces) == 1 and piece:
+        if len(each.pieces) == 1 and len(mine):
             out = mine
         else:
             out = self._workspace.array(f"inputs{each.number % 2}", (each.examples, self._width), own.dtype)
         if len(each.pieces) == 1:
             root = each.pieces[0].rank
-            return self._transfers.start(ACTIVATIONS, self._transport.start_broadcast, out, root), out
+            return self.transfers.start(ACTIVATIONS, self._transport.start_broadcast, out, root), out
         start = self._transport.start_gather
-        return self._transfers.start(ACTIVATIONS, start, mine, out, self._counts(each)), out
+        return self.transfers.start(ACTIVATIONS, start, mine, out, self._counts(each)), out
 
     def start_gradients(self, each: FullyConnectedRound, terms: Array, own: Array, first: int) -> Transfer | None:
         """Sum the ranks' terms [n, width] of the round's activation gradients; each rank gets those of its examples."""
-        piece = each.piece_of(self._part)
-        mine = own[piece.start - first : piece.stop - first] if piece else own[:0]
+        mine = self.rows_of(each, own, first)
         if self._parts == 1:
             np.copyto(mine, terms)
             return None
         if len(each.pieces) == 1:
             start, root = self._transport.start_reduce, each.pieces[0].rank
-            return self._transfers.start(ACTIVATION_GRADIENTS, start, root, terms, mine if piece else None)
+            return self.transfers.start(ACTIVATION_GRADIENTS, start, root, terms, mine if len(mine) else None)
         start_all = self._transport.start_reduce_scatter
-        return self._transfers.start(ACTIVATION_GRADIENTS, start_all, terms, mine, self._counts(each))
+        return self.transfers.start(ACTIVATION_GRADIENTS, start_all, terms, mine, self._counts(each))
 
     def gather_units(self, units: Array) -> None:
         """Fill in the other ranks' rows of `units` [units, n]."""
         if self._parts > 1:
             counts = self._unit_counts(units)
-            self._transfers.wait(self._transfers.start(UNITS, self._transport.start_gather, None, units, counts))
+            self.transfers.wait(self.transfers.start(UNITS, self._transport.start_gather, None, units, counts))
 
     def start_unit_gradients(self, terms: Array, own: Array) -> Transfer | None:
         """Sum the ranks' terms [units, n]; `own` [own units, n] gets the own units' rows of the sum."""
         if self._parts == 1:
             return None
         start = self._transport.start_reduce_scatter
-        return self._transfers.start(UNIT_GRADIENTS, start, terms, own, self._unit_counts(terms))
+        return self.transfers.start(UNIT_GRADIENTS, start, terms, own, self._unit_counts(terms))
 
     def reduce(self, array: Array, how: str) -> None:
         """Replace a small array by its maximum or sum over the ranks."""
         if self._parts > 1:
             start = self._transport.start_maximum if how == "max" else self._transport.start_sum
-            self._transfers.wait(self._transfers.start(OTHER, start, array))
+            self.transfers.wait(self.transfers.start(OTHER, start, array))
 
     def terms(self, each: FullyConnectedRound, dtype: np.dtype) -> Array:
         """A buffer [n, width] for a round's gradients; there are two in turn."""
         return self._workspace.array(f"terms{each.number % 2}", (each.examples, self._width), dtype)
+
+    def rows_of(self, each: FullyConnectedRound, own: Array, first: int) -> Array:
+        """Of this rank's rows, from example `first` on, those of a round."""
+        piece = each.piece_of(self._part)
+        return own[piece.start - first : piece.stop - first] if piece else own[:0]
 
     def _counts(self, each: FullyConnectedRound) -> list[int]:
         pieces = {piece.rank: piece.examples for piece in each.pieces}
         return [pieces.get(rank, 0) * self._width for rank in range(self._parts)]
 
     def _unit_counts(self, units: Array) -> list[int]:
-        shares = (share(len(units), part, self._parts) for part in range(self._parts))
-        return [(share.stop - share.start) * units.shape[1] for share in shares]
+        return [count * units.shape[1] for count in counts_of(len(units), self._parts)]
 
 
 class Synchroniser:
@@ -112,21 +109,12 @@ class Synchroniser:
     notices the end of its first, at another time on each, so it has a transport of its own to keep the order.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        transfers: Transfers,
-        part: int,
-        parts: int,
-        gradient: Array,
-        pieces: Sequence[slice],
-    ) -> None:
-        self._transport, self._duplicate, self._transfers = transport, transport.duplicate(), transfers
-        self._part, self._parts, self._gradient = part, parts, gradient
+    def __init__(self, transfers: Transfers, gradient: Array, pieces: Sequence[slice]) -> None:
+        self._transfers, self._gradient, transport = transfers, gradient, transfers.transport
+        self._transport, self._duplicate = transport, transport.duplicate()
         self._summing: deque[tuple[Transfer, slice]] = deque()
         self._handing: deque[tuple[Transfer, slice]] = deque()
-        shares = {piece.start: share(piece.stop - piece.start, part, parts) for piece in pieces}
-        self._own = {start: np.empty_like(gradient[: share.stop - share.start]) for start, share in shares.items()}
+        self._own = {piece.start: np.empty_like(gradient[: self._counts(piece)[transport.rank]]) for piece in pieces}
 
     def start(self, part: slice) -> None:
         """The rank's term of this part is final."""
@@ -157,5 +145,10 @@ class Synchroniser:
         self._handing.append((transfer, part))
 
     def _counts(self, part: slice) -> list[int]:
-        shares = (share(part.stop - part.start, each, self._parts) for each in range(self._parts))
-        return [share.stop - share.start for share in shares]
+        return counts_of(part.stop - part.start, self._transport.size)
+
+
+def counts_of(size: int, parts: int) -> list[int]:
+    """How many elements of so many are those of each part."""
+    shares = (share(size, part, parts) for part in range(parts))
+    return [each.stop - each.start for each in shares]

@@ -29,8 +29,8 @@ class Transfers:
     calls of `progress` counts as under way until the second. Without `overlap` every operation is waited for at once.
     """
 
-    def __init__(self, transport: Transport, clock: Callable[[], float], overlap: bool = True) -> None:
-        self._transport, self._clock, self._overlap = transport, clock, overlap
+    def __init__(self, transport: Transport, overlap: bool = True) -> None:
+        self.transport, self._clock, self._overlap = transport, transport.clock, overlap
         self._open: list[Transfer] = []
         self.received: Counter[str] = Counter()
         self.seconds = self.waited = 0.0
@@ -40,9 +40,9 @@ class Transfers:
         """Start an operation of the transport's. All ranks start them in the same order."""
         if not self._open:
             self._since = self._clock()
-        before = self._transport.traffic.bytes_received
+        before = self.transport.traffic.bytes_received
         transfer = Transfer(start(*arguments), kind)
-        self.received[kind] += self._transport.traffic.bytes_received - before
+        self.received[kind] += self.transport.traffic.bytes_received - before
         self._open.append(transfer)
         if not self._overlap:
             self.wait(transfer)
@@ -64,7 +64,7 @@ class Transfers:
         if transfer is None or transfer.done:
             return
         began = self._clock()
-        self._transport.wait(transfer.request, f"the other ranks' {transfer.kind.replace('_', ' ')}")
+        self.transport.wait(transfer.request, f"the other ranks' {transfer.kind.replace('_', ' ')}")
         self.waited += self._clock() - began
         self._close(transfer)
 

@@ -1,6 +1,7 @@
 """A centre and its one worker in one process: the same rounds without messages."""
 
 from collections.abc import Callable
+from functools import partial
 
 from mpitrain.protocols.messages import FromMaster, FromWorker, PeriodLosses, Report
 from mpitrain.protocols.server.adding import AddingWorker, take_up
@@ -21,10 +22,7 @@ def merging(session: Session) -> None:
     trainer = Trainer(session)
     trainer.all_wait = True
 
-    def due() -> None:
-        session.monitor.turn(trainer)
-
-    MergingWorker(session, OwnMerged(session, due)).train()
+    MergingWorker(session, OwnMerged(session, partial(session.monitor.turn, trainer))).train()
 
 
 def adding(session: Session) -> None:

@@ -5,24 +5,14 @@ It reads Θ where `versioned.py` shows it. A reader that fails three times, or h
 the master sends a copy of Θ as it is between two updates.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from msgspec.structs import replace
 
 from mpitrain.flat import Array
-from mpitrain.protocols.messages import (
-    Assignment,
-    Claim,
-    FromWorker,
-    Gradient,
-    Piece,
-    Pull,
-    Pulled,
-    Ready,
-    Vectors,
-)
+from mpitrain.protocols.messages import Assignment, Claim, FromWorker, Gradient, Piece, Pull, Pulled, Ready, Vectors
 from mpitrain.protocols.server.by_messages import Snapshots
 from mpitrain.protocols.server.interface import Centre, Claimed
 from mpitrain.protocols.server.link import MasterLink
@@ -125,14 +115,13 @@ class MergingCentre(Centre):
                 np.copyto(self._memory.theta, theta)
                 self._state.theta = self._memory.theta
 
-    def writing(self, index: int) -> AbstractContextManager[None]:
-        """Context in which Θ changes from index − 1 to index."""
-        return self._memory.writing(index)
-
-    def show(self) -> None:
-        """Bring Θ to where workers read it, unless it is there."""
-        if self._state.theta is not self._memory.theta:
-            self._device.download(self._state.theta, self._memory.theta)
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Context of an update of Θ, which then is where workers read it."""
+        with self._memory.writing(self._state.index + 1):
+            yield
+            if self._state.theta is not self._memory.theta:
+                self._device.download(self._state.theta, self._memory.theta)
 
     def gradient(self, worker: int, told: Gradient) -> Array:
         """The gradient that a worker tells of, on the device. Raises WireError when it is damaged."""
@@ -167,7 +156,7 @@ class OwnMerged(Centre):
 
     direct = True
 
-    def __init__(self, session: Session, after_update: Callable[[], None]) -> None:
+    def __init__(self, session: Session, after_update: Callable[[], object]) -> None:
         self._session, self._after_update = session, after_update
         self._updates, self._theta = Updates(session), session.state.theta
         self.pieces, self.gradient = [slice(0, self._theta.size)], np.empty_like(self._theta)

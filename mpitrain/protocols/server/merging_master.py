@@ -82,9 +82,8 @@ class MergingMaster(Master):
         told = self.gradients.pop(worker)
         gradient = self.centre.gradient(worker, told)
         if accepted := self.updates.accepts(gradient, told, worker):
-            with self.centre.writing(self.state.index + 1):
+            with self.centre.updating():
                 self.updates.apply(gradient, told, worker)
-                self.centre.show()
         samples, loss = (told.work.count, told.loss) if accepted else (0, 0.0)
         self._take_back(worker, self.assigned.pop(worker).rest(samples))
         self.counters.trained(samples, loss, self.session.clock() - began)
