@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-PLAIN_EVERY = 10.0  # seconds between two plain lines
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "prte")
 
 

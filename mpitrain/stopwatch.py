@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+PLAIN_EVERY = 10.0  # seconds between two lines of progress where none is live
 #: "computing": gradients, with what is done as their parts become final; "data": minibatches that were not read ahead;
 #: "communication": its own messages, collectives and one-sided operations; "waiting": until other ranks have done
 #: something; "evaluation"; "rest": updates, checkpoints and everything else.

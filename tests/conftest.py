@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -287,6 +288,9 @@ def transport() -> Iterator[Any]:
 
 #: Whoever asks for one of these starts other programs.
 LAUNCHING = {"launch", "run_command", "cluster", "link", "browser"}
+LAUNCH = 20  # other tests take as long as one that starts programs, about
+#: Files of few tests that take minutes.
+LONG = {f"test_{name}.py" for name in ("benchmarks", "document_commands", "kills", "recipes", "signal_instants")}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -297,6 +301,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         assert isinstance(item, pytest.Function)
         if LAUNCHING & set(item.fixturenames) or hasattr(item.module, "subprocess"):
             item.add_marker("launches")
+    if hasattr(config, "workerinput"):  # one of several: the longest files first, so that none is left at the end
+        lengths = Counter[Path]()
+        for item in items:
+            lengths[item.path] += LAUNCH if item.get_closest_marker("launches") else 1
+        items.sort(key=lambda item: (item.path.name not in LONG, -lengths[item.path], item.path))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -306,6 +315,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     The mark `xdist_group` would say the same, but pytest-xdist 3.8 does not heed it under pytest 9.
     """
     from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # by the number of tests: pytest_collection_modifyitems knows better
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:

@@ -1,11 +1,10 @@
 """What fills a minibatch in one pass over memory."""
 
-from numba import njit
-
+from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 
 
-@njit(cache=True, nogil=True)
+@loop
 def gather_windows(
     features: Array, base: int, offsets: Array, indices: Array, places: Array, left: int, out: Array
 ) -> None:
@@ -41,7 +40,7 @@ def gather_tokens(rows: Array, base: int, starts: Array, places: Array, inputs: 
         targets[place] = rows[start + 1 : start + window + 1]
 
 
-@njit(cache=True, nogil=True)
+@loop
 def gather_images(
     images: Array,
     base: int,

@@ -3,24 +3,29 @@
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
-
-from mpitrain.console import PLAIN_EVERY, open_console
 from mpitrain.monitoring.evaluation import Results
 from mpitrain.monitoring.records import merits
+from mpitrain.stopwatch import PLAIN_EVERY
 
 
 class Progress:
-    """`how`: "auto" (live on a terminal, otherwise plain), "plain" or "none"; `total`: number of samples."""
+    """`how`: "auto" (live on a terminal, otherwise plain), "plain" or "none"; `total`: number of samples. Only a rank
+    that prints loads what it prints with."""
 
     def __init__(self, how: str, total: int) -> None:
         self._total, self._quiet, self._said = total, how == "none", time.monotonic()
+        self._bar: Any = None
+        if self._quiet:
+            return
+        from mpitrain.console import open_console
+
         self.console = open_console(live=how == "auto")
-        self._bar: Bar | None = None
         if self.console.is_terminal:
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
             columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
             self._bar = Bar(*columns, console=self.console, transient=True)
             self._task = self._bar.add_task("starting", total=total)
@@ -58,6 +63,8 @@ class Progress:
         """Print the closing table, these lines and the run folder."""
         if self._quiet:
             return
+        from rich.table import Table
+
         table = Table(show_header=False, box=None, pad_edge=False)
         for name, value in rows:
             table.add_row(name, value)

@@ -94,6 +94,7 @@ TRIALS = {
     "torch/presets.py": Trial("1 digits-cnn", wants=("torch",)),
     "torch/step.py": Trial("mlp float32 1", wants=("torch",)),
     "torch/workers.py": Trial("resnet 1 2", 3, wants=("torch",), variables=("MINIBATCH=8",)),
+    "start/start.py": Trial("2 1"),
     "twohosts/twohosts.py": Trial("--rate none true", wants=("hosts",)),
     "versions/lockstep.py": Trial("{checkout} {checkout} --what accumulate-0.01 --turns 1"),
 }

@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from rich.progress import Progress
 
-from mpitrain.console import PLAIN_EVERY, open_console
+from mpitrain.console import open_console
 from mpitrain.data.check import Figures, figures, lines_of_classes, row, table_of_parts
 from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, Task, digest_extents, portions, require_least
 from mpitrain.data.importers.processes import processes, unbroken
@@ -32,6 +32,7 @@ from mpitrain.files import Version, writing
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.signals import Stop
+from mpitrain.stopwatch import PLAIN_EVERY
 
 Result = TypeVar("Result")
 TICK = 0.25  # seconds between two checks of the progress of other processes and ranks
