@@ -5,6 +5,7 @@ have them, in the names of the classes and the preparation.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -52,32 +53,31 @@ class Origin(msgspec.Struct, frozen=True):
     def require(self, other: "Origin", path: str, part: str) -> None:
         """Raise BadInput naming `path`, where it is from, if the part `other` is no input of a network trained on
         this."""
+        for found, wanted in self._differences(other):
+            raise BadInput(f"{path}: part {part}{found}, the network was trained on {wanted}")
+
+    def _differences(self, other: "Origin") -> Iterator[tuple[str, str]]:
+        """What `other` has and what it should have, in words."""
         if other.kind != self.kind:
-            raise BadInput(f"{path}: part {part} holds {other.kind}, the network was trained on {self.kind}")
+            yield f" holds {other.kind}", self.kind
         if other.shape != self.shape:
             found, wanted = (" x ".join(map(str, shape)) for shape in (other.shape, self.shape))
             unit = {"frames": "features", "images": "pixels"}.get(self.kind, "numbers")
-            raise BadInput(f"{path}: part {part} has {found} {unit}, the network was trained on {wanted}")
+            yield f" has {found} {unit}", wanted
         if (other.targets, other.dtypes) != (self.targets, self.dtypes):
-            raise BadInput(
-                f"{path}: part {part} has targets {other.targets} ({', '.join(other.dtypes)}), the network was trained "
-                f"on {self.targets} ({', '.join(self.dtypes)})"
-            )
+            found, wanted = (f"{each.targets} ({', '.join(each.dtypes)})" for each in (other, self))
+            yield f" has targets {found}", wanted
         if other.classes != self.classes:
-            raise BadInput(
-                f"{path}: part {part} has {other.classes} classes, the network was trained on {self.classes}"
-            )
+            yield f" has {other.classes} classes", str(self.classes)
         names = zip(other.class_names or (), self.class_names or (), strict=False)
         for number, (found, wanted) in enumerate(names):
             if found != wanted:
-                raise BadInput(
-                    f"{path}: part {part}: class {number} is called {found}, the network was trained on {wanted}"
-                )
+                yield f": class {number} is called {found}", wanted
         for key in sorted(set(other.preparation) & set(self.preparation)):
             values = other.preparation[key], self.preparation[key]
             if values[0] != values[1]:
                 found, wanted = (value if isinstance(value, str) else json.dumps(value) for value in values)
-                raise BadInput(f"{path}: part {part}: {key} = {found}, the network was trained on {wanted}")
+                yield f": {key} = {found}", wanted
 
     def continued(self, now: "Origin") -> "Origin":
         """`now`, with names and preparation taken from this where `now` lacks them, for a resume with other shards."""

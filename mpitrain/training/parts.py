@@ -142,10 +142,10 @@ class OwnData:
         return self._opened[part]
 
 
-def source_of(config: Config, code: Mapping[str, Code], path: Path | None = None) -> DataSource:
-    """Where the configuration's samples come from, or those of the shard folder `path` read in the same way. The code
-    of `data.import` is executed. Raises BadInput naming key or folder."""
-    return OwnData(config, code) if config.data.import_ and path is None else Shards(config, path)
+def source_of(config: Config, code: Mapping[str, Code]) -> DataSource:
+    """Where the configuration's samples come from. The code of `data.import` is executed. Raises BadInput naming key or
+    folder."""
+    return OwnData(config, code) if config.data.import_ else Shards(config)
 
 
 def held_out(parts: Iterable[str]) -> list[str]:
