@@ -127,7 +127,7 @@ def share_checkpoint(session: Session) -> None:
     numbers = np.array([state.index, state.began, state.trained, state.queue.position], dtype=np.int64)
     transport.broadcast_array(numbers, "the checkpoint")
     state.index, state.began, state.trained, state.queue.position = map(int, numbers)
-    rate = np.array(state.rate.numbers())
+    rate = np.array(state.rate.state)
     transport.broadcast_array(rate, "the checkpoint")
     state.rate.restore(tuple(rate.tolist()))
     ranges = msgspec.json.encode(state.queue.returned)

@@ -86,7 +86,7 @@ class State:
             losses=self.losses.numbers(),
             first_loss=self.losses.first,
             highest_loss=self.losses.highest,
-            rate=self.rate.numbers(),
+            rate=self.rate.state,
         )
         return msgspec.structs.asdict(past)
 

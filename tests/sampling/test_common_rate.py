@@ -13,8 +13,7 @@ def test_it_falls_twice_on_a_loss_that_does_not_fall() -> None:
         assert follower(1.0) == rates[-1]
     assert sorted(set(rates), reverse=True) == [1.0, 0.2, 0.1]
     again = CommonRate(2)
-    total, seen, best, waited, falls = rate.numbers()
-    again.restore((total, seen, best, waited, falls))
+    again.restore(rate.state)
     assert again(1.0) == 0.1
 
 
@@ -25,7 +24,7 @@ def test_minibatches_count_together_as_one_by_one() -> None:
         for each in (loss, 1.0, 2.0):
             one.observe(each)
         three.observe(loss + 3.0, 3)
-        assert three.numbers() == one.numbers()
+        assert three.state == one.state
 
 
 def test_without_a_window_nothing_happens() -> None:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from mpitrain.sampling.common_rate import Plateau, PlateauState, divisor, observe
+from mpitrain.sampling.common_rate import CommonRate
 
 NAN = float("nan")
 
 
-def falls(plateau: Plateau, losses: list[float]) -> list[float]:
-    state, seen = PlateauState(), []
+def falls(rate: CommonRate, losses: list[float]) -> list[float]:
+    seen = []
     for loss in losses:
-        state = observe(plateau, state, loss)
-        seen.append(divisor(plateau, state))
+        rate.observe(loss)
+        seen.append(rate.divisor)
     return seen
 
 
@@ -26,9 +26,9 @@ def falls(plateau: Plateau, losses: list[float]) -> list[float]:
     ],
 )
 def test_falls(losses: list[float], expected: list[float]) -> None:
-    assert falls(Plateau(window=1, patience=2, tolerance=0.02), losses) == expected
+    assert falls(CommonRate(window=1, patience=2, tolerance=0.02), losses) == expected
 
 
 def test_a_window_counts_by_its_mean() -> None:
     """Means 2, 1, 1, 1: noise inside a window neither saves nor condemns it."""
-    assert falls(Plateau(window=2, patience=2), [1, 3, 2, 0, 0, 2, 1, 1]) == [1, 1, 1, 1, 1, 1, 1, 5]
+    assert falls(CommonRate(window=2, patience=2), [1, 3, 2, 0, 0, 2, 1, 1]) == [1, 1, 1, 1, 1, 1, 1, 5]

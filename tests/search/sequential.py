@@ -16,7 +16,7 @@ from mpitrain.compression.thresholds import UNIT, adapted, integer_step, round_t
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array
 from mpitrain.sampling.batch import Batch
-from mpitrain.sampling.common_rate import Plateau, PlateauState, divisor, observe
+from mpitrain.sampling.common_rate import CommonRate
 from mpitrain.sampling.rng import stream
 from mpitrain.sampling.rounds import rounds
 from mpitrain.training.inputs import network_of
@@ -543,24 +543,13 @@ class Local:
             buffer[:] = 0
 
 
-class Stagnation:
+class Stagnation(CommonRate):
     """What all rates are divided by, from the losses of all workers."""
 
     def __init__(self, options: Any, past: list[float] | None = None) -> None:
-        window = getattr(options, "plateau", 0)
-        self._plateau = Plateau(window=window) if window else None
-        total, seen, best, waited, falls = past or PlateauState()
-        self._state = PlateauState(total, int(seen), best, int(waited), int(falls))
-
-    @property
-    def divisor(self) -> float:
-        """The present one."""
-        return divisor(self._plateau, self._state) if self._plateau else 1.0
-
-    def observe(self, loss: float, minibatches: int = 1) -> None:
-        """The sum over some more minibatches."""
-        if self._plateau:
-            self._state = observe(self._plateau, self._state, loss, minibatches)
+        super().__init__(getattr(options, "plateau", 0))
+        if past:
+            self.restore(past)
 
 
 class Elastic:
