@@ -47,30 +47,16 @@ def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[Full
     of that size (the last may be smaller): a group of g has g rounds, in each of which its ranks send 1/g of their
     examples. Groups of 1 are scheme b, one group of all ranks is c.
     """
-    number = 0
-    for pieces in (
-        _all_together(ranks, count) if scheme == "a" else _in_groups(ranks, count, _size(scheme, ranks, group))
-    ):
-        if pieces:
-            yield FullyConnectedRound(number, pieces)
-            number += 1
-
-
-def _size(scheme: str, ranks: int, group: int) -> int:
-    return 1 if scheme == "b" else min(group, ranks) or ranks
-
-
-def _all_together(ranks: int, count: int) -> Iterator[tuple[ExampleRange, ...]]:
-    yield _pieces((rank, share(count, rank, ranks)) for rank in range(ranks))
-
-
-def _in_groups(ranks: int, count: int, size: int) -> Iterator[tuple[ExampleRange, ...]]:
+    number, size = 0, ranks if scheme == "a" else 1 if scheme == "b" else min(group, ranks) or ranks
     for first in range(0, ranks, size):
         members = range(first, min(first + size, ranks))
-        for turn in range(len(members)):
-            yield _pieces(
-                (rank, _turn(turn, rank - first, len(members), share(count, rank, ranks))) for rank in members
-            )
+        turns = 1 if scheme == "a" else len(members)
+        for turn in range(turns):
+            sent = ((rank, _turn(turn, (rank - first) % turns, turns, share(count, rank, ranks))) for rank in members)
+            pieces = tuple(ExampleRange(rank, own.start, own.stop) for rank, own in sent if own.start < own.stop)
+            if pieces:
+                yield FullyConnectedRound(number, pieces)
+                number += 1
 
 
 def _turn(turn: int, place: int, turns: int, own: slice) -> slice:
@@ -81,7 +67,3 @@ def _turn(turn: int, place: int, turns: int, own: slice) -> slice:
     """
     size = own.stop - own.start
     return slice(own.start + (turn * size + place) // turns, own.start + ((turn + 1) * size + place) // turns)
-
-
-def _pieces(pieces: Iterator[tuple[int, slice]]) -> tuple[ExampleRange, ...]:
-    return tuple(ExampleRange(rank, own.start, own.stop) for rank, own in pieces if own.start < own.stop)
