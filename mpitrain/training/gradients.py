@@ -58,6 +58,21 @@ def clip(g: Array, most: float, unit: float = 1.0, of_whole: float | None = None
         np.multiply(g, factor, out=g)
 
 
+def scaled(out: Array, scale: float, then: Ready | None, add: Array | None = None) -> Ready:
+    """Scales the parts of a minibatch's mean gradient, and adds those of the vector `add`, before `then` uses them."""
+
+    def ready(part: slice) -> None:
+        for b in block_slices(part, block_of(out)):
+            g = out[b]
+            np.multiply(g, scale, out=g)  # the same object: else CuPy makes a copy first
+            if add is not None:
+                np.add(add[b], g, out=g)
+        if then is not None:
+            then(part)
+
+    return ready
+
+
 class Clipped:
     """Waits for all parts of a minibatch's mean gradient, which it clips before `then` uses it."""
 
@@ -154,7 +169,7 @@ class Learner:
         batch = self.load(work)
         first = whole or work
         rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
-        ready = on_ready if scale == 1.0 else self._scaled(out, scale, on_ready)
+        ready = on_ready if scale == 1.0 else scaled(out, scale, on_ready)
         if self.clip_norm and whole is None:  # otherwise whoever sums the shares clips
             ready = Clipped(out, self.clip_norm, ready)
         observed = Observed(out, ready) if self._figures is not None and scale else None
@@ -184,7 +199,7 @@ class Learner:
             piece = share(count, number, parts)
             weight = (piece.stop - piece.start) / count
             rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
-            ready = self._summed(out, weight, on_ready) if number == parts - 1 else None
+            ready = scaled(out, weight, on_ready, add=self._sum) if number == parts - 1 else None
             part, here = Batch(batch.inputs[piece], batch.targets[piece]), (place[0] + piece.start, place[1])
             loss += weight * float(self.network.loss_and_gradient(theta, out, part, rng, ready, share=here))
             for b in block_slices(slice(0, out.size), block_of(out)) if ready is None else ():
@@ -192,18 +207,6 @@ class Learner:
                 np.multiply(g, weight, out=g)
                 np.add(total, g, out=total)
         return loss
-
-    def _summed(self, out: Array, weight: float, on_ready: Ready | None) -> Callable[[slice], None]:
-        def ready(part: slice) -> None:
-            assert self._sum is not None
-            for b in block_slices(part, block_of(out)):
-                g = out[b]
-                np.multiply(g, weight, out=g)
-                np.add(self._sum[b], g, out=g)
-            if on_ready:
-                on_ready(part)
-
-        return ready
 
     def expect(self, works: Iterable[Work]) -> None:
         """The minibatches that come next, in order; what was announced before and has not been asked for is dropped."""
@@ -237,14 +240,3 @@ class Learner:
     def _request(self, work: Work) -> None:
         self.loader.request(self.indices(work), (work.epoch, work.start))
         self._asked.append(work)
-
-    @staticmethod
-    def _scaled(out: Array, scale: float, on_ready: Callable[[slice], None] | None) -> Callable[[slice], None]:
-        def ready(part: slice) -> None:
-            for b in block_slices(part, block_of(out)):
-                g = out[b]
-                np.multiply(g, scale, out=g)  # the same object: else CuPy makes a copy first
-            if on_ready:
-                on_ready(part)
-
-        return ready
