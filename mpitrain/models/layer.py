@@ -6,7 +6,7 @@ of the same name, where it has one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod, sqrt
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -153,6 +153,10 @@ class Activation(Layer):
     """A function of each unit, computed in place on the output of the layer before it. It first adds that layer's bias
     if that is left to it."""
 
+    #: x, bias: x ← f(x + bias) in place; the bias may be None.
+    function: Callable[[Array, Array | None], None]
+    #: y, dy: dy ← the gradient for the input, by the output y.
+    gradient: Callable[[Array, Array], None]
     #: The name of the bias that it adds.
     bias: str | None = None
 
@@ -163,6 +167,12 @@ class Activation(Layer):
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         return self.apply(x, views[self.bias] if self.bias else None)
 
-    @abstractmethod
     def apply(self, x: Array, bias: Array | None = None) -> Array:
         """x ← f(x + bias), which is returned, too."""
+        self.workspace.kernel(self.function)(x, bias)
+        self._y = x
+        return x
+
+    def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
+        self.workspace.kernel(self.gradient)(self._y, dy)
+        return dy

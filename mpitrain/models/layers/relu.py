@@ -10,34 +10,6 @@ from mpitrain.flat import Array
 from mpitrain.models.layer import Activation, LayerOptions, OnnxNode, Tensor, Views
 
 
-class ReluOptions(LayerOptions, frozen=True, tag_field="kind", tag="relu"):
-    """max(x, 0)."""
-
-    def make(self) -> "Relu":
-        return Relu(self)
-
-
-class Relu(Activation):
-    """y = max(x, 0); the gradient at 0 is 0."""
-
-    kind = "relu"
-
-    def apply(self, x: Array, bias: Array | None = None) -> Array:
-        self.workspace.kernel(bias_relu)(x, bias)
-        self._y = x
-        return x
-
-    def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
-        self.workspace.kernel(relu_backward)(self._y, dy)
-        return dy
-
-    def torch(self, torch: ModuleType, x: Tensor, own: Mapping[str, Tensor], training: bool) -> Tensor:
-        return torch.nn.functional.relu(x)
-
-    def onnx(self, views: Views) -> list[OnnxNode]:
-        return [OnnxNode("Relu")]
-
-
 def bias_relu(y: Array, bias: Array | None) -> None:
     """y [..., units] ← max(y + bias, 0)."""
     if bias is not None:
@@ -55,3 +27,22 @@ def _relu_backward(flat_y, flat_dy):  # type: ignore[no-untyped-def]
     zero = flat_y.dtype.type(0)
     for i in range(flat_y.size):
         flat_dy[i] = flat_dy[i] if flat_y[i] > 0 else zero
+
+
+class ReluOptions(LayerOptions, frozen=True, tag_field="kind", tag="relu"):
+    """max(x, 0)."""
+
+    def make(self) -> "Relu":
+        return Relu(self)
+
+
+class Relu(Activation):
+    """y = max(x, 0); the gradient at 0 is 0."""
+
+    kind, function, gradient = "relu", staticmethod(bias_relu), staticmethod(relu_backward)
+
+    def torch(self, torch: ModuleType, x: Tensor, own: Mapping[str, Tensor], training: bool) -> Tensor:
+        return torch.nn.functional.relu(x)
+
+    def onnx(self, views: Views) -> list[OnnxNode]:
+        return [OnnxNode("Relu")]

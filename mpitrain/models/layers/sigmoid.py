@@ -10,34 +10,6 @@ from mpitrain.flat import Array
 from mpitrain.models.layer import Activation, LayerOptions, OnnxNode, Tensor, Views
 
 
-class SigmoidOptions(LayerOptions, frozen=True, tag_field="kind", tag="sigmoid"):
-    """1 / (1 + exp(−x))."""
-
-    def make(self) -> "Sigmoid":
-        return Sigmoid(self)
-
-
-class Sigmoid(Activation):
-    """y = 1 / (1 + exp(−x))."""
-
-    kind = "sigmoid"
-
-    def apply(self, x: Array, bias: Array | None = None) -> Array:
-        self.workspace.kernel(bias_sigmoid)(x, bias)
-        self._y = x
-        return x
-
-    def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
-        self.workspace.kernel(sigmoid_backward)(self._y, dy)
-        return dy
-
-    def torch(self, torch: ModuleType, x: Tensor, own: Mapping[str, Tensor], training: bool) -> Tensor:
-        return torch.sigmoid(x)
-
-    def onnx(self, views: Views) -> list[OnnxNode]:
-        return [OnnxNode("Sigmoid")]
-
-
 def sigmoid(x: Array) -> None:
     """x ← 1 / (1 + exp(−x)), with NumPy's vectorised exponential."""
     with np.errstate(over="ignore"):  # exp(−x) = inf gives the right 0
@@ -63,3 +35,22 @@ def sigmoid_backward(y: Array, dy: Array) -> None:
 def _sigmoid_backward(flat_y, flat_dy):  # type: ignore[no-untyped-def]
     for i in range(flat_y.size):
         flat_dy[i] *= flat_y[i] * (1 - flat_y[i])
+
+
+class SigmoidOptions(LayerOptions, frozen=True, tag_field="kind", tag="sigmoid"):
+    """1 / (1 + exp(−x))."""
+
+    def make(self) -> "Sigmoid":
+        return Sigmoid(self)
+
+
+class Sigmoid(Activation):
+    """y = 1 / (1 + exp(−x))."""
+
+    kind, function, gradient = "sigmoid", staticmethod(bias_sigmoid), staticmethod(sigmoid_backward)
+
+    def torch(self, torch: ModuleType, x: Tensor, own: Mapping[str, Tensor], training: bool) -> Tensor:
+        return torch.sigmoid(x)
+
+    def onnx(self, views: Views) -> list[OnnxNode]:
+        return [OnnxNode("Sigmoid")]
