@@ -78,14 +78,12 @@ def complete(layers: Sequence[AnyLayer], classes: int, output: Output) -> list[A
         raise BadInput(f"{KEY}[{len(layers) - 1}].units = {last.units}: the data have {classes} classes; leave it out")
     outputs = -log(max(classes - 1, 1)) if output == "logistic" else 0.0
     ends = [0.0] * (len(layers) - 1) + [outputs]
-    return [_complete(layer, classes, bias) for layer, bias in zip(layers, ends, strict=True)]
-
-
-def _complete(layer: AnyLayer, units: int, bias: float) -> AnyLayer:
-    if not isinstance(layer, FullyConnectedOptions):
-        return layer
-    own = layer.bias is not None
-    return msgspec.structs.replace(layer, units=layer.units or units, bias=layer.bias if own else bias)
+    return [
+        msgspec.structs.replace(layer, units=layer.units or classes, bias=bias if layer.bias is None else layer.bias)
+        if isinstance(layer, FullyConnectedOptions)
+        else layer
+        for layer, bias in zip(layers, ends, strict=True)
+    ]
 
 
 def to_lines(layers: Sequence[AnyLayer]) -> list[str]:

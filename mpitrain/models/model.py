@@ -6,7 +6,7 @@ else can be done with it; whoever needs more than the protocol asks for the capa
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, SupportsFloat, cast, get_args
+from typing import Literal, Protocol, SupportsFloat, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,7 +18,6 @@ from mpitrain.sampling.batch import Batch
 #: "split": its fully connected layers can be divided over ranks. "layers": it is a Network, whose layers can be taken
 #: apart. "buffers": it holds untrained state beside the parameters, such as the statistics of BatchNorm.
 Capability = Literal["split", "layers", "buffers"]
-CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 
 #: Called with a slice of the flat vector whose gradient is final.
 Ready = Callable[[slice], None]

@@ -211,24 +211,14 @@ def network(made: Design, input_shape: Shape, classes: int, workspace: Workspace
 
 
 def _misfit(made: Design, shape: Shape, error: DoesNotFit) -> str:
-    """A message that names the key at fault."""
+    """A message that names the key at fault, and for windows of frames the presets that are made for them."""
     if made.preset is None:
         value = getattr(made.layers[error.place], error.key)
         return f"{KEY}[{error.place}].{error.key} = {value!r}: {error.why}"
-    return f"model.preset: {made.preset} does not fit {_described(shape)}: {error}{_better(shape, made.preset)}"
-
-
-def _described(shape: Shape) -> str:
-    """A description of the inputs for messages."""
-    kind = "windows of frames" if len(shape) == 2 else "images" if len(shape) == 3 else "inputs"
-    return f"{kind} of {' x '.join(map(str, shape))}"
-
-
-def _better(shape: Shape, preset: str) -> str:
-    """If the inputs are windows of frames but the network is made for images, a list of the presets for frames."""
-    if len(shape) != 2 or PRESETS[preset].frames:
-        return ""
-    return f"; for frames: {', '.join(name for name, known in PRESETS.items() if known.frames)}"
+    kind = {2: "windows of frames", 3: "images"}.get(len(shape), "inputs")
+    fitting = [name for name, known in PRESETS.items() if known.frames]
+    better = f"; for frames: {', '.join(fitting)}" if len(shape) == 2 and made.preset not in fitting else ""
+    return f"model.preset: {made.preset} does not fit {kind} of {' x '.join(map(str, shape))}: {error}{better}"
 
 
 def network_of_layers(model: Model, capability: Literal["split", "layers"], who: str) -> Network:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import sqrt
-from typing import Any, get_args
 
 from mpitrain.errors import BadInput
 from mpitrain.models.design import Design
@@ -17,8 +16,6 @@ from mpitrain.models.layers.max_pool import MaxPoolOptions
 from mpitrain.models.layers.relu import ReluOptions
 from mpitrain.models.layers.sigmoid import SigmoidOptions
 from mpitrain.models.losses import Output
-
-OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 
 @dataclass(frozen=True)
@@ -219,29 +216,16 @@ def design(
 ) -> Design:
     """What a preset is built of. None means the paper's value.
 
-    Raises BadInput for an unknown name (listing the known ones) or a number out of range.
+    Raises BadInput for an unknown name, listing the known ones, or a depth that cannot be chosen.
     """
-    known = _known("model.preset", preset, PRESETS)
+    if preset not in PRESETS:
+        near = get_close_matches(preset, PRESETS, 1, 0.75)
+        nearest = f"the nearest is {near[0]!r} of" if near else "known:"
+        raise BadInput(f"model.preset: unknown {preset!r}; {nearest} {', '.join(PRESETS)}")
+    known = PRESETS[preset]
+    if hidden_layers is not None and not known.depth:
+        raise BadInput(f"model.hidden_layers: {preset} has a fixed number of layers")
     chosen = known.output if output is None else output
-    _known("model.output", chosen, {name: name for name in OUTPUTS})
-    _check(width > 0, f"model.width: {width} is not above 0")
-    _check(l2 is None or l2 >= 0, f"model.l2: {l2} is below 0")
-    _check(dropout is None or 0 <= dropout < 1, f"model.dropout: {dropout} is not in [0, 1)")
-    _check(hidden_layers is None or hidden_layers > 0, f"model.hidden_layers: {hidden_layers} is not above 0")
-    _check(hidden_layers is None or known.depth, f"model.hidden_layers: {preset} has a fixed number of layers")
     layers = known.layers(PresetOptions(width, dropout, hidden_layers, chosen))
     penalty = known.l2 if l2 is None else l2, known.l2_biases if l2_biases is None else l2_biases
     return Design(layers, chosen, *penalty, preset)
-
-
-def _check(condition: bool, message: str) -> None:
-    if not condition:
-        raise BadInput(message)
-
-
-def _known(key: str, name: str, table: dict[str, Any]) -> Any:
-    if name not in table:
-        near = get_close_matches(name, table, 1, 0.75)
-        nearest = f"the nearest is {near[0]!r} of" if near else "known:"
-        raise BadInput(f"{key}: unknown {name!r}; {nearest} {', '.join(table)}")
-    return table[name]

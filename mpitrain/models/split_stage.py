@@ -103,13 +103,14 @@ class SplitStage:
     def weight_gradient(self, gradients: Views, dy: Array, add: bool, progress: Any) -> None:
         """Write x·dyᵀ and Σ dy to the gradients of this part's weights and biases, or add them."""
         weights, bias = (gradients[name] for name in self.names)
-        if add:
-            for inputs, units in self._blocks:
+        for inputs, units in self._blocks:
+            if add:
                 add_product(self._x[inputs], dy[units].T, weights[:, units], self.workspace, progress)
+            else:
+                product(self._x[inputs], dy[units].T, weights[:, units], progress, self.workspace.kernel(matmul))
+        if add:
             np.add(bias, np.sum(dy, axis=1, out=self._array("bias", bias.shape, bias.dtype)), out=bias)
         else:
-            for inputs, units in self._blocks:
-                product(self._x[inputs], dy[units].T, weights[:, units], progress, self.workspace.kernel(matmul))
             np.sum(dy, axis=1, out=bias)
 
     def _array(self, part: str, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -5,7 +5,7 @@ Another implementation is one more line of MODELS. Here none has dropout, so tha
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from mpitrain.models.layers.fully_connected import FullyConnectedOptions
 from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
 from mpitrain.models.layers.max_pool import MaxPoolOptions
 from mpitrain.models.layers.sigmoid import SigmoidOptions
-from mpitrain.models.model import CAPABILITIES, Model, require
+from mpitrain.models.model import Capability, Model, require
 from mpitrain.models.network import build, network, network_of_layers
 from mpitrain.sampling.batch import Batch
 
@@ -80,7 +80,7 @@ def test_the_description(model: Model) -> None:
     assert model.classes == 7 and all(length > 0 for length in model.input_shape)
     assert model.layout.size == sum(parameter.size for parameter in model.layout.parameters) > 0
     assert model.name and model.output in ("softmax", "logistic")
-    assert model.capabilities <= set(CAPABILITIES)
+    assert model.capabilities <= set(get_args(Capability))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
