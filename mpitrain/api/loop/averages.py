@@ -3,16 +3,12 @@
 import msgspec
 import numpy as np
 
-from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import plain
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
-from mpitrain.api.loop.attendance import Attendance
-from mpitrain.api.loop.method import Handed, Method, Roll
-from mpitrain.api.loop.module import FlatModule
+from mpitrain.api.loop.method import Handed, Method
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors, checked
 from mpitrain.flat import Array, block_of, block_slices
-from mpitrain.mpi import Transport
 from mpitrain.protocols.model_averaging import CommonCentre
 from mpitrain.protocols.server.windows import WindowCentre
 from mpitrain.sampling.queue import Natural
@@ -31,9 +27,8 @@ class Moving(Method):
 
     rule: WorkerRule
 
-    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance) -> None:
-        super().__init__(transport, flat, attendance)
-        self._moves, self._t, self.eta = False, 0, flat.learning_rate
+    def begin(self) -> None:
+        self._moves, self._t, self.eta = False, 0, self.flat.learning_rate
 
     def before_step(self) -> None:
         self.eta = self.flat.learning_rate
@@ -57,16 +52,15 @@ class Averages(Moving):
 
     rule: AveragingRule
 
-    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, algorithm: Algorithm) -> None:
-        super().__init__(transport, flat, attendance)
-        theta = flat.vector()
-        self.vectors = {"theta": theta, **algorithm.beside(theta)}
-        self._algorithm, self._roll = algorithm, Roll(transport)
+    def begin(self) -> None:
+        super().begin()
+        theta = self.flat.vector()
+        self.vectors = {"theta": theta, **self.algorithm.beside(theta)}
         self._start_from_centre()
 
     def _start_from_centre(self) -> None:
         theta = self.vectors["theta"]
-        self.rule = self._algorithm.averaging(theta, self.vectors, self.ranks, plain)
+        self.rule = self.algorithm.averaging(theta, self.vectors, self.ranks, plain)
         self.flat.bind(self.rule.local.x)
         self._centre, self._since = CommonCentre(self.transport, self.rule, self.vectors, self.ranks), 0
         self.attendance.progress = self._centre.progress
@@ -88,8 +82,7 @@ class Averages(Moving):
         self._since = 0 if due or self.rule.overlaps else self._since + 1
 
     def finish(self, t: int) -> None:
-        self._roll.start(leaving=True)
-        self._roll.end(t, "the end of the loop")
+        self.roll.call(t, "the end of the loop", leaving=True)
         if self._since:
             self.rule.shorten(self._since)
             self._start(t, self.eta)
@@ -119,8 +112,7 @@ class Averages(Moving):
         return apply
 
     def _start(self, t: int, eta: float) -> None:
-        self._roll.start(unfit=not self.flat.finite)
-        self._roll.end(t, "the other ranks' next average")
+        self.roll.call(t, "the other ranks' next average", unfit=not self.flat.finite)
         self._centre.start(eta, t)
 
 
@@ -129,19 +121,18 @@ class Attracted(Moving):
 
     in_step = False
 
-    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, algorithm: Algorithm) -> None:
-        super().__init__(transport, flat, attendance)
-        theta = flat.vector()
-        self.rule = algorithm.worker(theta, theta, self.ranks, plain)
-        flat.bind(self.rule.local.x)
-        self._period, self._read = algorithm.period, np.empty(block_of(theta), theta.dtype)
-        self._centre = WindowCentre(transport, transport.members, theta.size, theta.dtype, None)
+    def begin(self) -> None:
+        super().begin()
+        theta = self.flat.vector()
+        self.rule = self.algorithm.worker(theta, theta, self.ranks, plain)
+        self.flat.bind(self.rule.local.x)
+        self._kept, self._read = None, np.empty(block_of(theta), theta.dtype)
+        self._centre = WindowCentre(self.transport, self.transport.members, theta.size, theta.dtype, None)
         self._centre.put(theta)
-        attendance.busy, attendance.progress = True, self._centre.progress
-        self._roll, self._kept = Roll(transport), None
+        self.attendance.busy, self.attendance.progress = True, self._centre.progress
 
     def before(self, batch: Handed) -> None:
-        if batch.t % self._period:
+        if batch.t % self.algorithm.period:
             return
         self.require_finite()
         self.rule.begin(self.flat.learning_rate, self.ranks)
@@ -158,8 +149,7 @@ class Attracted(Moving):
     def finish(self, t: int) -> None:
         self.require_finite()
         self._centre.complete()
-        self._roll.start(leaving=True, count=t)
-        self.warn_of_early_ends(self._roll.end(t, "the end of the loop"))
+        self.leave(t)
         self._kept = self.model()
         self.attendance.busy = False
         self._centre.close()

@@ -5,13 +5,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from mpitrain.algorithms.interface import Algorithm
-from mpitrain.api.loop.attendance import Attendance
-from mpitrain.api.loop.method import Handed, Method, Roll
-from mpitrain.api.loop.module import FlatModule
+from mpitrain.api.loop.method import Handed, Method
 from mpitrain.errors import BadInput, named
 from mpitrain.models.torch.binding import parts
-from mpitrain.mpi import Transport
 from mpitrain.training.buckets import Buckets, elements
 
 
@@ -22,18 +18,17 @@ class Gradients(Method):
     rank has used.
     """
 
-    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, algorithm: Algorithm) -> None:
-        super().__init__(transport, flat, attendance)
+    def begin(self) -> None:
+        flat = self.flat
         flat.bind(flat.vector())
         count = len(flat.parameters)
         self._sum = np.zeros(count + flat.x.size, flat.x.dtype)
         self._used, gradient = self._sum[:count], torch.from_numpy(self._sum[count:])
         self._views = list(flat.layout.views(gradient).values())
         self._parts = [(slice(part.start + count, part.stop + count), inside) for part, inside in parts(flat.layout)]
-        size = elements(algorithm.bucket_mb, self._sum)
-        sums = transport.duplicate()  # apart from all else: a rank may leave one out, which the roll finds
+        size = elements(self.algorithm.bucket_mb, self._sum)
+        sums = self.transport.duplicate()  # apart from all else: a rank may leave one out, which the roll finds
         self._buckets = Buckets(size, lambda part: sums.start_sum(self._sum[part]))
-        self._roll = Roll(transport)
         self._rolling = self._running = self._held = False
         self.accumulating = False
         self._t = self._sums = self._samples = self._together = 0
@@ -47,15 +42,14 @@ class Gradients(Method):
             self._samples = self._together = 0
         self._samples, self._together = self._samples + batch.samples, self._together + batch.together
         self._t = batch.t
-        self._roll.start(count=self._sums)
+        self.roll.start(count=self._sums)
         self._rolling = True
 
     def after(self, batch: Handed) -> None:
         self._end_roll()
 
     def finish(self, t: int) -> None:
-        self._roll.start(leaving=True, count=self._sums)
-        self._require_alike(self._roll.end(t, "the end of the loop"))
+        self._require_alike(self.roll.call(t, "the end of the loop", leaving=True, count=self._sums))
 
     def settle(self) -> None:
         if self._held:
@@ -68,13 +62,12 @@ class Gradients(Method):
     def _end_roll(self) -> None:
         if self._rolling:
             self._rolling = False
-            self._require_alike(self._roll.end(self._t, "the other ranks' next batch"))
+            self._require_alike(self.roll.end(self._t, "the other ranks' next batch"))
 
     def _require_alike(self, sums: list[int]) -> None:
         if fewer := [rank for rank, count in enumerate(sums) if count < max(sums)]:
-            self._roll.refuse(
-                f"{named(fewer)} called backward less often than the others: all sum each gradient", fewer
-            )
+            line = f"{named(fewer)} called backward less often than the others: all sum each gradient"
+            self.roll.refuse(line, fewer)
 
     # ---- in backward
 
@@ -83,7 +76,7 @@ class Gradients(Method):
         if self.accumulating or self.ranks == 1:
             return
         if not self._running:
-            self._begin()
+            self._begin_sums()
         if p.grad is not None and p.grad.layout is not torch.strided:
             raise BadInput(
                 f"model: {self.flat.names[number]} has a sparse gradient; sums over the ranks are of whole ones"
@@ -91,7 +84,7 @@ class Gradients(Method):
         self._final[number] = True
         self._report()
 
-    def _begin(self) -> None:
+    def _begin_sums(self) -> None:
         if not self._together:
             raise BadInput("backward: of no batch that ranks.share has handed out")
         self._running, self._next = True, 0

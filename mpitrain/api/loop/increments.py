@@ -3,17 +3,13 @@
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
-from mpitrain.algorithms.interface import Algorithm
-from mpitrain.api.loop.attendance import Attendance
-from mpitrain.api.loop.method import Handed, Method, Roll
-from mpitrain.api.loop.module import FlatModule
+from mpitrain.api.loop.method import Handed, Method
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors, checked
 from mpitrain.compression.compressor import Thresholds
 from mpitrain.compression.thresholds import restore_weights, share_residuals
 from mpitrain.errors import TrainingFailed, named
 from mpitrain.flat import Array
-from mpitrain.mpi import Transport
 from mpitrain.protocols.peers import compile_loops
 from mpitrain.protocols.peers.deltas import Deltas
 from mpitrain.protocols.peers.leftovers import PeerPast
@@ -28,13 +24,11 @@ class Increments(Method):
     messages are also applied to Θ while the user's code runs.
     """
 
-    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, algorithm: Algorithm) -> None:
-        super().__init__(transport, flat, attendance)
-        self._options, self._roll = SparseDelta.of(algorithm), Roll(transport)
-        options = self._options
+    def begin(self) -> None:
+        self._options = options = SparseDelta.of(self.algorithm)
         self.in_step = options.synchronous
-        self._theta = flat.vector()
-        compile_loops(transport, options, self._theta.dtype)
+        self._theta = self.flat.vector()
+        compile_loops(self.transport, options, self._theta.dtype)
         self._counts = options.beside(self._theta)["counts"]
         self._numbers: Numbers = {"threshold": options.threshold}
         # As of gradients, the residual is of what is subtracted: it holds −r.
@@ -42,12 +36,12 @@ class Increments(Method):
             *(np.zeros_like(self._theta), self._numbers, options.bits, options.codec),
             *(options.target_density, options.clip),
         )
-        flat.bind(self._theta.copy())
+        self.flat.bind(self._theta.copy())
         self._base = np.empty_like(self._theta)
-        self._begin()
-        attendance.busy = True
+        self._start_from_replica()
+        self.attendance.busy = True
 
-    def _begin(self) -> None:
+    def _start_from_replica(self) -> None:
         options, transport = self._options, self.transport
         replica = Replica(self._theta, self._counts, transport.members, transport.rank, self._compressor.wire)
         at_once = not options.synchronous
@@ -61,8 +55,7 @@ class Increments(Method):
 
     def after(self, batch: Handed) -> None:
         if self.in_step:
-            self._roll.start(unfit=not self.flat.finite)
-            self._roll.end(batch.t, "the other ranks' messages")
+            self.roll.call(batch.t, "the other ranks' messages", unfit=not self.flat.finite)
         else:
             self.require_finite()
         # A rank that waits in ranks.mean or ranks.save takes no messages, so nobody waits for its window.
@@ -80,11 +73,9 @@ class Increments(Method):
 
     def finish(self, t: int) -> None:
         if self.in_step:
-            self._roll.start(leaving=True)
-            self._roll.end(t, "the end of the loop")
+            self.roll.call(t, "the end of the loop", leaving=True)
         self.settle()
-        self._roll.start(leaving=True, count=t)
-        self.warn_of_early_ends(self._roll.end(t, "the end of the loop"))
+        self.leave(t)
         self.attendance.busy = False
 
     def model(self) -> Array:
@@ -119,6 +110,6 @@ class Increments(Method):
             restore_weights(self._counts, self._theta)
             np.copyto(self._compressor.residual, residual)
             self._numbers["threshold"] = numbers.threshold
-            self._begin()
+            self._start_from_replica()
 
         return apply

@@ -37,9 +37,13 @@ class Method:
     #: Whether all ranks are always at the same batch.
     in_step: bool = True
 
-    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance) -> None:
-        self.transport, self.flat, self.attendance = transport, flat, attendance
-        self.ranks = transport.size
+    def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, algorithm: Algorithm) -> None:
+        self.transport, self.flat, self.attendance, self.algorithm = transport, flat, attendance, algorithm
+        self.ranks, self.roll = transport.size, Roll(transport)
+        self.begin()
+
+    def begin(self) -> None:
+        """Set up what is needed, and bind the user's parameters. Collective."""
 
     def before(self, batch: Handed) -> None:
         """The batch is about to be handed out."""
@@ -65,8 +69,9 @@ class Method:
         if not self.flat.finite:
             raise TrainingFailed(f"rank {self.transport.rank}: the parameters are not finite")
 
-    def warn_of_early_ends(self, counts: Sequence[int]) -> None:
-        """Say how many batches each rank took, if they differ."""
+    def leave(self, t: int) -> None:
+        """End the loop with the others, after t batches of this rank's; say how many each took, if they differ."""
+        counts = self.roll.call(t, "the end of the loop", leaving=True, count=t)
         if self.transport.rank == 0 and min(counts) < max(counts):
             took = ", ".join(map(str, counts))
             print(f"mpitrain: warning: the ranks took {took} batches: one left the loop early", file=sys.stderr)
@@ -111,6 +116,11 @@ class Roll:
             line = f"{named(left)} left the loop after {t} batches, and {named(others)} did not: all take as many"
             self.refuse(line, left)
         return [int(count) for count in self._told[:, 2]]
+
+    def call(self, t: int, what: str, leaving: bool = False, unfit: bool = False, count: int = 0) -> list[int]:
+        """Say it, and wait for the others."""
+        self.start(leaving, unfit, count)
+        return self.end(t, what)
 
     def refuse(self, line: str, whom: Sequence[int]) -> None:
         """Raise BadInput, as every rank does; the first of these is to say it."""

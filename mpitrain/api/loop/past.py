@@ -22,8 +22,19 @@ from mpitrain.sampling.queue import Natural, Positive
 Apply = Callable[[], None]
 
 
+class UserNumbers(msgspec.Struct, frozen=True):
+    """Each as `tree.flattened` has it, but for the optimizer's class and the names of each group's parameters."""
+
+    kind: str
+    groups: list[list[str]]
+    optimizer: Any
+    module: Any
+    extra: Any
+    random: Any
+
+
 class LoopNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's numbers: who has saved; the clock; the method's own; what is the user's, as `tree.flattened` has it."""
+    """A rank's numbers: who has saved; the clock; the method's own; what is the user's."""
 
     algorithm: str
     ranks: Positive
@@ -32,7 +43,7 @@ class LoopNumbers(msgspec.Struct, frozen=True, kw_only=True):
     handed: Natural  # batches of that epoch
     samples: Natural
     method: dict[str, Any]
-    user: dict[str, Any]
+    user: UserNumbers
 
 
 def part_of(rank: int) -> str:

@@ -143,8 +143,8 @@ class Ranks:
             if self._share is not None:
                 raise BadInput("ranks.load: within an epoch; load before its first batch")
             self._done()
-            self._t, self._epoch, self._had, samples = self._saves.load(Path(path))
-            self._record.resume(samples)
+            self._t, self._epoch, self._had, self._record.before = self._saves.load(Path(path))
+            self._record.samples = self._record.before
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -206,7 +206,7 @@ class Ranks:
         """The user is done with the batch in hand."""
         if self._current is not None:
             self._method.after(self._current)
-            self._record.count(self._current.together)
+            self._record.samples += self._current.together
             self._current, self._t = None, self._t + 1
 
     # ---- the end

@@ -17,19 +17,16 @@ from mpitrain.mpi import Transport, library
 
 
 class RunRecord(ExitStack):
-    """Counts samples on every rank; rank 0 also writes. Raises BadInput naming the folder."""
+    """Counts samples on every rank, `before` of them before a `load`; rank 0 also writes. Raises BadInput naming the
+    folder."""
 
     def __init__(self, transport: Transport, config: Config, out: Path | None) -> None:
         super().__init__()
         self._transport, self._began = transport, time.monotonic()
-        self.samples = self._before = 0
+        self.samples = self.before = 0
         self._results: Record = {}
         self.algorithm = name_of(config.algorithm)
-        self._told: Record = {
-            "algorithm": self.algorithm,
-            "ranks": transport.size,
-            "workers": transport.size,
-        }
+        self._told: Record = {"algorithm": self.algorithm, "ranks": transport.size, "workers": transport.size}
         self.folder: Path | None = None
         reserved = self.enter_context(Reserved(transport, lambda folder: None))
         reserved.reserve_new(config, TrainOptions(None, (), out=out))
@@ -37,17 +34,8 @@ class RunRecord(ExitStack):
             self.folder = reserved.lease.folder
             write_whole(self.folder / CONFIG, sealed(to_toml(config)))
             self._metrics = Metrics(self.folder / "metrics.jsonl")
-            self._metrics.write(
-                "start", **self._told, mpi=library(), resumed=False, version=__version__, **self._place()
-            )
-
-    def count(self, samples: int) -> None:
-        """So many more samples were trained on by all ranks."""
-        self.samples += samples
-
-    def resume(self, samples: int) -> None:
-        """So many samples were trained on before."""
-        self.samples = self._before = samples
+            told = {**self._told, "mpi": library(), "resumed": False, "version": __version__}
+            self._metrics.write("start", **told, **self._place())
 
     def write(self, values: Record, step: int, epoch: int) -> None:
         """Record what the user tells."""
@@ -63,7 +51,7 @@ class RunRecord(ExitStack):
             told: Record = {
                 **self._told,
                 **place,
-                "samples_per_second": (self.samples - self._before) / max(time.monotonic() - self._began, 1e-9),
+                "samples_per_second": (self.samples - self.before) / max(time.monotonic() - self._began, 1e-9),
                 **self._results,
                 "bytes_sent": traffic.bytes_sent,
                 "bytes_received": traffic.bytes_received,

@@ -21,7 +21,6 @@ from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Apply, LoopNumbers, Past, part_of
 from mpitrain.checkpoint import Draft, FileContent
 from mpitrain.checkpoint.files import MANIFEST
-from mpitrain.checkpoint.state import checked
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import checksum, hdf5, writing
 from mpitrain.flat import Array
@@ -107,7 +106,7 @@ class Saves:
         told = LoopNumbers(
             algorithm=self._algorithm, ranks=self._transport.size, method=numbers, user=user, **clock._asdict()
         )
-        return FileContent(vectors, msgspec.structs.asdict(told), kept=arrays)
+        return FileContent(vectors, msgspec.to_builtins(told), kept=arrays)
 
     def _without_common(self, piece: FileContent, what: str) -> FileContent:
         """This rank's part without the arrays that rank 0 writes, too."""
@@ -137,8 +136,7 @@ class Saves:
         past = Past(folder, self._algorithm, self._flat.layout, self._transport.rank, self._transport.size)
         draws = past.same or past.rank < past.ranks
         with naming(past.file, *hdf5.ERRORS):
-            told = checked(past.numbers.user, users.UserNumbers)
-            user = users.taken_up(self._flat, told, past.array, draws)
+            user = users.taken_up(self._flat, past.numbers.user, past.array, draws)
             return past, [self._method.take_up(past), user]
 
 

@@ -4,31 +4,19 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
 from mpitrain.api.loop.module import FlatModule
-from mpitrain.api.loop.past import Apply
-from mpitrain.api.loop.tree import Json, flattened, rebuilt
+from mpitrain.api.loop.past import Apply, UserNumbers
+from mpitrain.api.loop.tree import flattened, rebuilt
 from mpitrain.flat import Array
 from mpitrain.models.torch import state as torch_state
 
 
-class UserNumbers(msgspec.Struct, frozen=True):
-    """Each as `tree.flattened` has it, but for the optimizer's class and the names of each group's parameters."""
-
-    kind: str
-    groups: list[list[str]]
-    optimizer: Any
-    module: Any
-    extra: Any
-    random: Any
-
-
-def kept(flat: FlatModule, arrays: dict[str, Array]) -> dict[str, Json]:
+def kept(flat: FlatModule, arrays: dict[str, Array]) -> UserNumbers:
     """This rank's, with its tensors in `arrays`. Raises BadInput naming what a save cannot hold."""
-    told = UserNumbers(
+    return UserNumbers(
         kind=type(flat.optimizer).__name__,
         groups=flat.groups,
         optimizer=flattened(flat.optimizer.state_dict(), "optimizer", arrays, finite=True),
@@ -36,7 +24,6 @@ def kept(flat: FlatModule, arrays: dict[str, Array]) -> dict[str, Json]:
         extra=flattened(torch_state.extra(flat.module), "extra", arrays),
         random=flattened(_random(), "random", arrays),
     )
-    return msgspec.structs.asdict(told)
 
 
 def taken_up(flat: FlatModule, told: UserNumbers, read: Callable[[str], Array], draws: bool) -> Apply:
