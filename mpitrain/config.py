@@ -4,13 +4,15 @@ Every key is checked: unknown keys, for which the error names the nearest known 
 range are errors. `to_toml` writes the resolved configuration, which resolves to itself.
 """
 
+import json
 import re
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 import tomli_w
 from msgspec import inspect
 from msgspec.structs import replace
@@ -273,6 +275,30 @@ def set_key(table: Record, override: str) -> None:
             raise BadInput(f"--set {override}: {name} is not a table")
         table = inner
     table[last] = value
+
+
+def overrides_of(table: Mapping[str, object], prefix: str = "") -> list[str]:
+    """The keys of a table with dots and their values, as `set_key` takes them. A list of tables stays one value."""
+    found = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found += overrides_of(value, f"{prefix}{key}.")
+        else:
+            found.append(f"{prefix}{key}={_inline(value)}")
+    return found
+
+
+def _inline(value: object) -> str:
+    """A value as TOML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_inline(str(key))} = {_inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str | Path):  # whose escapes differ from JSON's
+        return tomli_w.dumps({"text": str(value)}).removeprefix("text = ").rstrip("\n")
+    return json.dumps(value)
 
 
 def resolve(table: Record) -> Config:

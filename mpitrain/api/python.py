@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tomli_w
 
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.train import configured
+from mpitrain.config import overrides_of
 from mpitrain.data.augmentation import Augmentation
-from mpitrain.data.normalising import of_pixels, stored
 from mpitrain.errors import BadInput, TrainingFailed
-from mpitrain.flat import Array
+from mpitrain.flat import Array, blocks
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
 from mpitrain.mpi.agreement import ending_together
@@ -55,7 +54,7 @@ def train(
     ends with that line and status 2. Raises TrainingFailed where the training failed.
     """
     path = Path(config) if isinstance(config, str | Path) else None
-    overrides = tuple(_overrides(config)) if isinstance(config, Mapping) else ()
+    overrides = tuple(overrides_of(config)) if isinstance(config, Mapping) else ()
     if model is not None:
         overrides = (*overrides, f"model.import={_named(model)}")
     options = TrainOptions(
@@ -111,33 +110,6 @@ def _summary(folders: list[Path]) -> bytes:
     return json.dumps({**told, "run_folder": str(folder)}).encode()
 
 
-def _overrides(table: Mapping[str, object], prefix: str = "") -> list[str]:
-    """Keys with dots and their values, as on the command line. A table that lists tables stays one value."""
-    found = []
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            found += _overrides(value, f"{prefix}{key}.")
-        else:
-            found.append(f"{prefix}{key}={_toml(value)}")
-    return found
-
-
-def _toml(value: object) -> str:
-    """A value as TOML on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_quoted(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, np.generic):
-        value = value.item()
-    return _quoted(str(value)) if isinstance(value, str | Path) else json.dumps(value)
-
-
-def _quoted(text: str) -> str:
-    """A text as TOML, whose escapes differ from JSON's."""
-    return tomli_w.dumps({"text": text}).removeprefix("text = ").rstrip("\n")
-
-
 def _function(model: Given) -> Given:
     """A function that builds the module, which may be one itself: each call copies it as it is."""
     torch = sys.modules.get("torch")
@@ -173,11 +145,10 @@ class Trained:
         network, parameters = self.run.network, self.run.parameters
         prepared = self._prepared(np.asarray(inputs))
         rows = np.empty((len(prepared), network.classes), np.float32)
-        for start in range(0, len(prepared), TOGETHER):
-            part = prepared[start : start + TOGETHER]
+        for part in blocks(len(prepared), TOGETHER):
             with undisturbed():
-                z = network.outputs(parameters, part)
-            rows[start : start + len(part)] = posteriors.convert(z, self.run.output, output, None)
+                z = network.outputs(parameters, prepared[part])
+            rows[part] = posteriors.convert(z, network.output, output, None)
         return rows
 
     def parameters(self) -> dict[str, Array]:
@@ -195,17 +166,10 @@ class Trained:
         return standalone(self.run.network, self.run.parameters)
 
     def _prepared(self, inputs: Array) -> Array:
-        """Inputs as the network sees them."""
+        """Inputs as the network sees them; the caller has normalised by speaker or utterance."""
         data, told, dtype = self.run.config.data, self.run.origin, self.run.parameters.dtype
-        if told.kind == "images":
-            wanted: tuple[int, ...] = tuple(told.shape)
-            mean, scale = of_pixels(data.normalise, told.statistics, told.shape[-1], dtype)
-        else:
-            wanted = tuple(self.run.network.input_shape[:2])
-            if data.normalise in ("speaker", "utterance"):
-                mean, scale = stored({}, wanted[-1], dtype)  # the caller has normalised them
-            else:
-                mean, scale = stored(told.statistics if data.normalise == "corpus" else {}, wanted[-1], dtype)
+        wanted = tuple(told.shape if told.kind == "images" else self.run.network.input_shape[:2])
+        mean, scale = self.run.moments(dtype)
         if inputs.shape[1:] != wanted:
             raise BadInput(f"inputs: of shape {list(inputs.shape)}, not [n, {', '.join(map(str, wanted))}]")
         if told.kind == "images" and data.crop:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, printable
 from mpitrain.mpi import Transport
-from mpitrain.mpi.process import PRINTING
+from mpitrain.mpi.process import PRINTING, abort_on_exception
 
 T = TypeVar("T")
 ALONE = PRINTING + 4.0  # seconds for a rank to say why and to end the job, on machines with more ranks than cores too
@@ -25,6 +25,13 @@ def ending_together(transport: Transport, action: Callable[[], int]) -> int:
         _end(transport, str(error), 1, ALONE * min(transport.rank, 4))
         return 1
     return status
+
+
+def by_all_ranks(action: Callable[[Transport], int]) -> int:
+    """What `action` returns in a command that every rank of the job runs, or the status for what it raises."""
+    abort_on_exception()
+    transport = Transport()
+    return ending_together(transport, lambda: action(transport))
 
 
 def _status(transport: Transport, action: Callable[[], int]) -> int:

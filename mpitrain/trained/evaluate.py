@@ -1,46 +1,48 @@
-"""`evaluate RUN [DATA]`: loss and error of a trained network on held-out parts, with the code that training uses."""
+"""`evaluate RUN [DATA]`: loss and error of a trained network on held-out parts, with the code that training uses.
+
+With --blocks also sums over blocks of neighbouring samples, which `compare` resamples in pairs. Neighbours, such as the
+frames of a phone or the windows of a file, are wrong together, so that single samples would show a smaller standard
+error than there is.
+"""
 
 import argparse
 import json
 import time
+from collections.abc import Mapping
+from math import log, prod
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
-from threadpoolctl import threadpool_limits
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
-from mpitrain.models.torch import start as torch_start
-from mpitrain.monitoring.evaluation import Evaluation, Results, share_of
+from mpitrain.flat import Array, block_slices, share
+from mpitrain.monitoring.evaluation import TOGETHER, Evaluation, Results, share_of
 from mpitrain.monitoring.records import merit_of, shown
-from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.mpi.agreement import agreed, ending_together
-from mpitrain.trained.blocks import blocks_text
-from mpitrain.trained.model import TrainedModel, built, find_together
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import agreed, by_all_ranks
+from mpitrain.sampling.batch import Batch
+from mpitrain.trained.model import TrainedModel, opened
 from mpitrain.training.parts import Part, epoch_of, held_out
+
+BLOCKS = 1000  # of a part, or as many as it has samples
 
 
 def evaluate(options: argparse.Namespace) -> int:
     """Evaluate and return the exit status. Collective: the samples are divided over the ranks."""
-    abort_on_exception()
-    transport = Transport()
-    return ending_together(transport, lambda: _evaluate(transport, options))
+    return by_all_ranks(lambda transport: _evaluate(transport, options))
 
 
 def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
-    def prepare() -> tuple[TrainedModel, dict[str, Part]]:
-        model = built(stored, code)
-        return model, open_parts(model, options.data, options.part)
+    def prepare(model: TrainedModel) -> dict[str, Part]:
+        return open_parts(model, options.data, options.part)
 
-    stored, code = find_together(transport, options)
-    model, corpora = agreed(transport, prepare, "the run and the data")
-    transport.deadline = model.config.run.deadline
-    shares = {part: share_of(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
-    torch_start.limit_threads(transport.threads(model.config.run.threads))
-    with threadpool_limits(transport.threads(model.config.run.threads)):
+    with opened(transport, options, prepare) as (model, corpora):
         if options.blocks is not None:
             return _write_blocks(transport, model, corpora, options.blocks)
+        shares = {part: share_of(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
         evaluation = Evaluation(
             model.network,
             shares,
@@ -59,12 +61,6 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
         else:
             _print(model, data, samples, results)
     transport.barrier("the end")
-    return 0
-
-
-def _write_blocks(transport: Transport, model: TrainedModel, corpora: dict[str, Part], path: Path) -> int:
-    text = blocks_text(transport, model, corpora)
-    agreed(transport, lambda: write_whole(path, text) if transport.rank == 0 else None, "the file of blocks")
     return 0
 
 
@@ -90,3 +86,38 @@ def _print(model: TrainedModel, data: str, samples: dict[str, int], results: Res
         values = (format(results[f"{key}_{name}"], ".2%" if name == "error" else ".4f") for name in figures)
         table.add_row(part, f"{count:,}", *values)
     Console(highlight=False).print(table)
+
+
+# ---- sums over blocks of samples
+
+
+def _write_blocks(transport: Transport, model: TrainedModel, parts: Mapping[str, Part], path: Path) -> int:
+    """As JSON, by part: lists `samples` and the sums `loss`, `error`, `bits_per_byte`, … of the blocks. Collective."""
+    text = json.dumps({part: _figures(transport, model, corpus) for part, corpus in parts.items()}) + "\n"
+    agreed(transport, lambda: write_whole(path, text) if transport.rank == 0 else None, "the file of blocks")
+    return 0
+
+
+def _figures(transport: Transport, model: TrainedModel, corpus: Part) -> dict[str, list[float]]:
+    blocks = min(BLOCKS, corpus.samples)
+    sums = np.zeros((3, blocks))
+    for block in range(transport.rank, blocks, transport.size):
+        own = share(corpus.samples, block, blocks)
+        sums[:, block] = *_evaluated(model, corpus, own), own.stop - own.start
+    transport.sum(sums.reshape(-1), "the evaluation")
+    loss, figure, samples = sums
+    found = {"samples": samples, "loss": loss, model.network.merit: figure}
+    if nbytes := corpus.form.bytes:
+        found["bits_per_byte"] = loss / log(2) / nbytes
+    return {name: values.tolist() for name, values in found.items()}
+
+
+def _evaluated(model: TrainedModel, corpus: Part, block: slice) -> Array:
+    """Summed loss and figure of merit."""
+    most = max(1, TOGETHER // prod(corpus.form.targets))
+    sums, room = np.zeros(2), corpus.form.room(most, model.parameters.dtype)
+    for each in block_slices(block, most):
+        indices = np.arange(each.start, each.stop)
+        batch = corpus.gather(indices, Batch(*(buffer[: len(indices)] for buffer in room)))
+        sums += model.network.evaluate(model.parameters, batch)
+    return sums

@@ -51,7 +51,7 @@ def metadata(model: TrainedModel) -> dict[str, str]:
         "program": f"mpitrain {__version__}",
         "preset": model.config.model.preset or "",
         "classes": str(model.origin.classes),
-        "output": model.output,
+        "output": model.network.output,
         "normalise": model.config.data.normalise,
         "context": json.dumps(model.config.data.context),
         "crop": str(model.config.data.crop),

@@ -2,13 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
+from threadpoolctl import threadpool_limits
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
@@ -22,6 +24,7 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array, parameters_sha256
 from mpitrain.models import model as models
 from mpitrain.models.model import Buffered, buffered
+from mpitrain.models.torch import start as torch_start
 from mpitrain.monitoring.evaluation import Measuring
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
@@ -31,6 +34,8 @@ from mpitrain.training.context import fresh
 from mpitrain.training.parts import DataSource, Shards, form_of, path_of_run, source_of
 from mpitrain.training.run_code import RunFolder, shared
 from mpitrain.training.user_code import Code
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,6 @@ class TrainedModel:
     def sha256(self) -> str:
         """SHA-256 of the parameters' little-endian float32 bytes, as in summary.json."""
         return parameters_sha256(self.parameters)
-
-    @property
-    def output(self) -> str:
-        """The function applied to the network's outputs: "softmax" or "logistic"."""
-        return self.network.output
 
     def source(self, path: Path | None) -> DataSource:
         """The data of a shard folder, None for the run's own. Raises BadInput."""
@@ -78,13 +78,13 @@ class TrainedModel:
             why = "which have a row of outputs each" if kind == "tokens" else "which only their own code prepares"
             raise BadInput(f"{what}: not of {kind}, {why}; mpitrain.load(RUN).module() has them")
 
-    def moments(self) -> tuple[Array, Array]:
-        """Mean and scale, float32 [channels], of the corpus or of pixels; 0 and 1 for features that are normalised by
-        speaker, by utterance or not at all."""
+    def moments(self, dtype: np.dtype | type = np.float32) -> tuple[Array, Array]:
+        """Mean and scale [channels], of the corpus or of pixels; 0 and 1 for features that are normalised by speaker,
+        by utterance or not at all."""
         told, how = self.origin, self.config.data.normalise
         if told.kind == "images":
-            return of_pixels(how, told.statistics, told.shape[-1], np.float32)
-        return moments_stored(told.statistics if how == "corpus" else {}, told.shape[-1], np.float32)
+            return of_pixels(how, told.statistics, told.shape[-1], dtype)
+        return moments_stored(told.statistics if how == "corpus" else {}, told.shape[-1], dtype)
 
     def described(self) -> dict[str, str | int]:
         """A description that identifies this model, for files made with it."""
@@ -139,14 +139,28 @@ def load(
     return built(stored, inputs.code_of(stored.config, build, folder, inputs.say), build, exact)
 
 
-def find_together(transport: Transport, options: argparse.Namespace) -> tuple[Stored, dict[str, Code]]:
-    """The checkpoint that a command's options name, and the code of its network, on all ranks. Collective."""
-    run, quiet = options.run_folder, transport.rank > 0
+@contextmanager
+def opened(
+    transport: Transport, options: argparse.Namespace, prepare: Callable[[TrainedModel], T]
+) -> Iterator[tuple[TrainedModel, T]]:
+    """The model that a command's options name and what `prepare` makes with it, on all ranks, in a context with the
+    run's deadline and threads. Collective."""
+    run, quiet, code = options.run_folder, transport.rank > 0, dict[str, Code]()
     stored = agreed(transport, lambda: find(run, options.checkpoint, quiet), "the run")
-    if not (stored.config.model.import_ or stored.config.data.import_):
-        return stored, {}
-    folder = RunFolder.at(run, stored.checkpoint, options.trust, options.new_code)
-    return stored, shared(transport, lambda: inputs.code_of(stored.config, None, folder, inputs.say))
+    if stored.config.model.import_ or stored.config.data.import_:
+        folder = RunFolder.at(run, stored.checkpoint, options.trust, options.new_code)
+        code = shared(transport, lambda: inputs.code_of(stored.config, None, folder, inputs.say))
+
+    def load() -> tuple[TrainedModel, T]:
+        model = built(stored, code)
+        return model, prepare(model)
+
+    found = agreed(transport, load, "the run and the data")
+    transport.deadline = stored.config.run.deadline
+    threads = transport.threads(stored.config.run.threads)
+    torch_start.limit_threads(threads)
+    with threadpool_limits(threads):
+        yield found
 
 
 def built(

@@ -83,7 +83,7 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
         for node in layer.onnx(views):
             constants = [graph.constant(name, array) for name, array in node.constants.items()]
             graph.add(node.operator, *constants, **node.attributes)
-    _finish(graph, model.output, options)
+    _finish(graph, model.network.output, options)
     graph.nodes[-1].output[0] = name = options.kind.replace("-", "_")
     out = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", model.origin.classes])
     inputs = [onnx.helper.make_tensor_value_info(source, kind, ["batch", *shape])]

@@ -26,7 +26,7 @@ class WholeModule(torch.nn.Module):
     def __init__(self, model: TrainedModel, options: GraphOptions) -> None:
         super().__init__()
         self.module = torch_state.cast(standalone(model.network, model.parameters), torch.float32)
-        self.kind, self.output = options.kind, model.output
+        self.kind, self.output = options.kind, model.network.output
         self.images, self.crop = model.origin.kind == "images", 0
         priors = np.zeros(1) if options.log_priors is None else options.log_priors
         for name, array in zip(("mean", "scale", "priors"), (*model.moments(), priors), strict=True):

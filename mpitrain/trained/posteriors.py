@@ -80,7 +80,7 @@ def computing(model: TrainedModel, corpus: Corpus, kind: str, priors: Array | No
         some = Batch(*(buffer[: part.stop - part.start] for buffer in batch))
         corpus.gather(np.arange(part.start, part.stop), some)
         z = model.network.outputs(model.parameters, some.inputs)
-        return convert(z, model.output, kind, priors).astype(np.float32, copy=False)
+        return convert(z, model.network.output, kind, priors).astype(np.float32, copy=False)
 
     return compute
 

@@ -10,18 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import class_names
 from mpitrain.errors import BadInput, printable
-from mpitrain.flat import Array
-from mpitrain.models.torch import start as torch_start
+from mpitrain.flat import Array, blocks
 from mpitrain.monitoring.evaluation import TOGETHER
-from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.mpi.agreement import agreed, ending_together
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.mpi.tags import Tag
-from mpitrain.trained.model import TrainedModel, built, find_together
+from mpitrain.trained.model import TrainedModel, opened
 from mpitrain.trained.posteriors import Compute, computing, priors_of
 from mpitrain.trained.writers import Content, open_writer, require_known
 from mpitrain.training.parts import held_out
@@ -31,28 +29,20 @@ HEAD = 1024  # bytes before the rows: empty, or an error message
 
 def predict(options: argparse.Namespace) -> int:
     """Predict and return the exit status. Collective: the samples are divided over the ranks, and rank 0 writes."""
-    abort_on_exception()
-    transport = Transport()
-    return ending_together(transport, lambda: _predict(transport, options))
+    return by_all_ranks(lambda transport: _predict(transport, options))
 
 
 def _predict(transport: Transport, options: argparse.Namespace) -> int:
-    def prepare() -> tuple[TrainedModel, Corpus, Array | None]:
-        model = built(stored, code)
+    def prepare(model: TrainedModel) -> tuple[Corpus, Array | None]:
         model.require_rows("predict")
         part = options.part or next(iter(held_out(model.shards(options.data).parts())), "train")
         corpus = model.open(options.data, part, memory_limit=0)  # read once, sequentially
-        return model, corpus, priors_of(model, options)
+        return corpus, priors_of(model, options)
 
     agreed(transport, lambda: require_known(options.out), "the file to write")
-    stored, code = find_together(transport, options)
-    model, corpus, priors = agreed(transport, prepare, "the run and the data")
-    transport.deadline = model.config.run.deadline
-    compute = computing(model, corpus, options.output, priors)
-    ends = range(TOGETHER, corpus.samples + TOGETHER, TOGETHER)
-    parts, classes = [slice(end - TOGETHER, min(end, corpus.samples)) for end in ends], corpus.classes
-    torch_start.limit_threads(transport.threads(model.config.run.threads))
-    with threadpool_limits(transport.threads(model.config.run.threads)):
+    with opened(transport, options, prepare) as (model, (corpus, priors)):
+        compute, classes = computing(model, corpus, options.output, priors), corpus.classes
+        parts = list(blocks(corpus.samples, TOGETHER))
         if transport.rank == 0:
             with open_writer(options.out, content(model, corpus, options)) as write:
                 for rows in lead(transport, parts, classes, compute):

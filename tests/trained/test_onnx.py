@@ -91,7 +91,7 @@ def test_every_preset_agrees_with_training_time_evaluation(tmp_path: Path, prese
     with h5py.File(path) as file:
         normalised = ((raw - file.attrs["mean"]) / file.attrs["standard_deviation"]).astype(np.float32)
     z = model.network.outputs(model.parameters, normalised).copy()
-    expected = softmax(z) if model.output == "softmax" else 1 / (1 + np.exp(-z.astype(np.float64)))
+    expected = softmax(z) if model.network.output == "softmax" else 1 / (1 + np.exp(-z.astype(np.float64)))
     found = onnx_says(content, raw)
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
     assert found.std() > 1e-4  # something to disagree about

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mpitrain
-from mpitrain.api.python import _overrides
-from mpitrain.config import set_key
+from mpitrain.config import overrides_of, set_key
 from mpitrain.data.digits import prepare_digits
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
@@ -24,7 +23,7 @@ STRANGE = os.fsdecode(b"o\xff")  # no text in UTF-8
 @given(st.dictionaries(st.text("abc"), st.text(), min_size=1), st.text())
 def test_every_text_reaches_the_configuration(table: dict[str, str], text: str) -> None:
     found: Record = {}
-    for override in _overrides({"one": text, "two": [{key: value} for key, value in table.items()]}):
+    for override in overrides_of({"one": text, "two": [{key: value} for key, value in table.items()]}):
         set_key(found, override)
     assert found == {"one": text, "two": [{key: value} for key, value in table.items()]}
 

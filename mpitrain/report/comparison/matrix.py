@@ -1,13 +1,12 @@
 """The runs of a comparison: every configuration with every number of workers and every seed."""
 
-import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.algorithms import ALGORITHMS, maker_of
-from mpitrain.config import CHOSEN, Config, load, read_toml, set_key, to_toml
+from mpitrain.config import CHOSEN, Config, load, overrides_of, read_toml, set_key, to_toml
 from mpitrain.errors import BadInput, nearest, printable
 from mpitrain.files import Record
 from mpitrain.report.benchmarks.known import Base
@@ -78,12 +77,7 @@ class Element:
 
 
 def matrix(
-    names: list[str],
-    workers: list[int],
-    seeds: list[int],
-    settings: list[str],
-    out: Path,
-    base: Base | None = None,
+    names: list[str], workers: list[int], seeds: list[int], settings: list[str], out: Path, base: Base | None = None
 ) -> list[Element]:
     """All elements in the order of `names`, workers, seeds. Raises BadInput naming what cannot be run.
 
@@ -101,7 +95,7 @@ def matrix(
             for seed in seeds or [config.training.seed]:
                 seeded = [*overrides, f"training.seed={seed}"]
                 words = [*([str(path)] if path else []), *(word for one in seeded for word in ("--set", one))]
-                resolved = _resolved(load(path, seeded))
+                resolved = flat(tomllib.loads(to_toml(load(path, seeded))))
                 found.append(Element(label, count, ranks, seed, tuple(words), resolved, out, left))
     return found
 
@@ -121,9 +115,8 @@ def by_chance(elements: list[Element]) -> Iterator[str]:
     for key in FAIR:
         left = dict.fromkeys(each.configuration for each in elements if key in each.left)
         if left and len({each.config[key] for each in elements}) > 1:
-            told = ", ".join(
-                {each.configuration: f"{each.configuration} {each.config[key]}" for each in elements}.values()
-            )
+            values = {each.configuration: each.config[key] for each in elements}
+            told = ", ".join(f"{name} {value}" for name, value in values.items())
             why = f"nobody set it for {printable(', '.join(left))}"
             yield f"{key} differs between rows, and {why}: {printable(told)}; --set {key}=… sets it for all"
     for key in CHOSEN if any("auto" in map(each.config.get, CHOSEN) for each in elements) else ():
@@ -147,21 +140,11 @@ def _changing(base: Base, name: str, settings: list[str]) -> tuple[str, Path, li
     """The same of a benchmark's configuration as the name changes it. The benchmark's optimizer comes with it where
     the algorithm takes one, and no other is named."""
     label, path, own = _source(name)
-    changes = [] if path is None else [f"{key}={_as_toml(value)}" for key, value in flat(read_toml(path)).items()]
-    own = [*base.settings, *own, *changes]
+    own = [*base.settings, *own, *(overrides_of(read_toml(path)) if path else [])]
     algorithm = load(base.path, [*own, *settings]).algorithm
     if algorithm.any_optimizer and maker_of(algorithm).partition(" ")[2] in ("", base.optimizer) and base.optimizer:
         own = [f"algorithm.optimizer.name={base.optimizer}", f"training.learning_rate={base.rate}", *own]
     return label, base.path, own
-
-
-def _as_toml(value: object) -> str:
-    """A value in one line of TOML."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_as_toml(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_as_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _sizes(config: Config, workers: list[int]) -> list[tuple[int, int]]:
@@ -174,7 +157,3 @@ def _sizes(config: Config, workers: list[int]) -> list[tuple[int, int]]:
         return [(1, 1)]
     teams = [next(ranks for ranks in (count, count + 1) if algorithm.workers(ranks) == count) for count in workers]
     return [(count, ranks * team) for count, ranks in zip(workers, teams, strict=True)]
-
-
-def _resolved(config: Config) -> Record:
-    return flat(tomllib.loads(to_toml(config)))
