@@ -227,17 +227,17 @@ def open_run_folder(
         session.counters,
         transport,
         folder,
+        lease.find,
         metrics,
         progress,
         _evaluation(session, corpora) if corpora else None,
-        lease.find,
-        late=CopyWriter(session.network.layout) if run.evaluate_late else None,
-        saves_best=run.checkpoint_best,
-        stop=session.stop,
-        exchanged=session.bytes_exchanged,
-        resume=session.command_to_resume,
-        saver=session.saver,
-        witness=session.witness,
+        CopyWriter(session.network.layout) if run.evaluate_late else None,
+        session.stop,
+        session.bytes_exchanged,
+        session.command_to_resume,
+        run.checkpoint_best,
+        session.saver,
+        session.witness,
     )
     _say_start(session, resumed is not None)
     of_data = [] if session.device.phantom else warnings.of_data(session.schedule, told.class_counts, corpora)
@@ -261,10 +261,9 @@ def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
     dtype, measuring = np.dtype(training.dtype), None
     if kept is not None and kept.measures:
         measuring = Measuring(kept, session.learner.corpus, training.seed, dtype, device)
-    slices = session.has_master
-    evaluation = Evaluation(session.network, corpora, dtype, session.clock, slices, device=device, measuring=measuring)
-    evaluation.pace = session.transport.runtime.pace.evaluation
-    return evaluation
+    slices, pace = session.has_master, session.transport.runtime.pace.evaluation
+    told = session.network, corpora, dtype, session.clock, slices
+    return Evaluation(*told, device=device, measuring=measuring, pace=pace)
 
 
 def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:

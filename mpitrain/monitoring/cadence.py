@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
@@ -11,20 +12,18 @@ RECORD_EVERY = 1.0  # seconds between two "train" records
 SHARE, FIRST, LONGEST, LEAST = 0.02, 60.0, 300.0, 10.0
 
 
+@dataclass(eq=False)
 class Cadence:
     """The three keys say when (`run.evaluate_every`, …); `samples`: size of an epoch; `seconds`: training time,
     including that before a resume."""
 
-    def __init__(
-        self,
-        evaluate_every: float,
-        checkpoint_every: float | Literal["auto"],
-        checkpoint_samples: int,
-        clock: Callable[[], float],
-        samples: int,
-    ) -> None:
-        self._evaluate_every, self._checkpoint_every = evaluate_every, checkpoint_every
-        self._checkpoint_samples, self.clock, self._samples = checkpoint_samples, clock, samples
+    evaluate_every: float
+    checkpoint_every: float | Literal["auto"]
+    checkpoint_samples: int
+    clock: Callable[[], float]
+    samples: int
+
+    def __post_init__(self) -> None:
         self.start(0, 0.0)
 
     def start(self, trained: int, seconds: float) -> None:
@@ -55,11 +54,11 @@ class Cadence:
 
     def late(self, trained: int) -> float:
         """By what part of run.evaluate_every an evaluation that begins now is late."""
-        return (trained - self._next_evaluation) / max(self._evaluate_every * self._samples, 1)
+        return (trained - self._next_evaluation) / max(self.evaluate_every * self.samples, 1)
 
     def evaluating(self, trained: int) -> None:
         """Record that an evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
-        every = self._evaluate_every * self._samples
+        every = self.evaluate_every * self.samples
         coming = (trained // every + 1) * every if every else float("inf")
         self._evaluates = True
         # 5 · (0.1 · 180374) is 90187.0, and 90187 // (0.1 · 180374) is 4: it would be due at once, again and again.
@@ -69,7 +68,7 @@ class Cadence:
     def loss_window(self) -> int:
         """The number of samples over which an evaluation averages the training loss: those between two evaluations, at
         most an epoch."""
-        return max(round(min(self._evaluate_every or 1.0, 1.0) * self._samples), 1)
+        return max(round(min(self.evaluate_every or 1.0, 1.0) * self.samples), 1)
 
     def record_due(self) -> bool:
         """Whether a "train" record is due."""
@@ -81,11 +80,11 @@ class Cadence:
 
     def checkpoint_due(self, trained: int) -> bool:
         """Whether a checkpoint is due after `trained` samples or by the clock."""
-        samples = self._checkpoint_samples
+        samples = self.checkpoint_samples
         return self._due_by_time(trained) or (bool(samples) and trained - self._saved_at >= samples)
 
     def _due_by_time(self, trained: int) -> bool:
-        every = self._checkpoint_every
+        every = self.checkpoint_every
         if every != "auto":
             return bool(every) and self.clock() - self._saved >= 60 * every
         first = not self._saves and (self._evaluates or self.evaluation_due(trained))

@@ -19,11 +19,12 @@ class Counters:
     def __init__(self, state: State, figures: RankFigures) -> None:
         self.figures = figures
         self.totals: Record = {}  # what a protocol counts by itself, for the summary
-        self.updates, self.refusals, self.samples_dropped, self.busy = 0, 0, 0, 0.0
+        self.updates, self.busy = 0, 0.0
+        self.refusals, self.samples_dropped = 0, 0  # gradients that were not finite; samples of those too stale
         self.staleness_sum, self.staleness_max = 0, 0
-        self.traffic: dict[int, float] = {}  # bytes sent and received, as reported by each worker
+        self.traffic: dict[int, float] = {}  # bytes sent and received so far, as reported by each worker
         self.trained_now = 0
-        self._numbered = True
+        self.numbered = True  # whether a server numbers the updates, so that staleness is known
         self.measures = True  #: whether losses are those of gradients, and not of phantoms
         self._stalenesses: Counter[int] = Counter()
         self._recent = Mean()  # loss since the last call of recent_loss
@@ -51,23 +52,7 @@ class Counters:
         self.staleness_max = max(self.staleness_max, staleness)
         self._stalenesses[staleness] += count
         if self.listener is not None:
-            self.listener.instant("update", {"staleness": staleness} if self._numbered else {})
-
-    def refused(self) -> None:
-        """Add a gradient that was not finite."""
-        self.refusals += 1
-
-    def dropped(self, samples: int) -> None:
-        """Add a gradient over this many samples that was too stale."""
-        self.samples_dropped += samples
-
-    def exchanged(self, worker: int, nbytes: float) -> None:
-        """Set the bytes that a worker has sent and received so far."""
-        self.traffic[worker] = nbytes
-
-    def unnumbered(self) -> None:
-        """Report staleness as unknown, since no server numbers the updates."""
-        self._numbered = False
+            self.listener.instant("update", {"staleness": staleness} if self.numbered else {})
 
     # ---- results
 
@@ -108,7 +93,7 @@ class Counters:
     @property
     def staleness(self) -> tuple[float | None, int | None]:
         """Mean and maximum staleness of the updates; None if they are not numbered."""
-        return (self.staleness_sum / max(self.updates, 1), self.staleness_max) if self._numbered else (None, None)
+        return (self.staleness_sum / max(self.updates, 1), self.staleness_max) if self.numbered else (None, None)
 
     def _staleness(self) -> Record:
         return dict(zip(("staleness_mean", "staleness_max"), self.staleness, strict=True))

@@ -2,6 +2,7 @@
 statistics of normalisation that belong to the parameters, where a model has some."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import log, log2, prod
 from typing import Any
 
@@ -87,6 +88,7 @@ def _slices(chosen: Array) -> list[Array]:
     return parts
 
 
+@dataclass(eq=False)
 class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …, all of one shape.
 
@@ -97,30 +99,27 @@ class Evaluation:
     place. `measuring` provides the statistics of normalisation that belong to the parameters first.
     """
 
-    def __init__(
-        self,
-        network: Model,
-        corpora: Mapping[str, Samples],
-        dtype: np.dtype,
-        clock: Callable[[], float],
-        slices: bool = True,
-        total: Callable[[Array], None] = lambda sums: None,
-        device: Cpu = CPU,
-        measuring: Measuring | None = None,
-    ) -> None:
-        self._network, self._corpora, self._clock, self._slices = network, corpora, clock, slices
-        self._total = total
-        self._device, self._parameters = device, device.to_device(np.empty(network.layout.size, dtype))
-        self.samples = {part: corpus.samples for part, corpus in corpora.items()}
-        form = next(iter(corpora.values())).form
+    network: Model
+    corpora: Mapping[str, Samples]
+    dtype: np.dtype
+    clock: Callable[[], float]
+    slices: bool = True
+    total: Callable[[Array], None] = lambda sums: None
+    device: Cpu = CPU
+    measuring: Measuring | None = None
+    #: Lets the time pass that a simulated rank takes for this many samples.
+    pace: Callable[[int], None] = lambda samples: None
+
+    def __post_init__(self) -> None:
+        network, form = self.network, next(iter(self.corpora.values())).form
+        #: The copy of the parameters that is, or was last, evaluated.
+        self.parameters = self.device.to_device(np.empty(network.layout.size, self.dtype))
+        self.samples = {part: corpus.samples for part, corpus in self.corpora.items()}
         self.merit = "bits_per_byte" if form.bytes and network.merit == "error" else network.merit
-        self._most = max(1, (MOST if slices else TOGETHER) // prod(form.targets))
-        self._batch = form.room(self._most, dtype)
-        self._size = min(32, self._most) if slices else self._most
+        self._most = max(1, (MOST if self.slices else TOGETHER) // prod(form.targets))
+        self._batch = form.room(self._most, self.dtype)
+        self._size = min(32, self._most) if self.slices else self._most
         self._left: list[str] = []
-        self._measuring = measuring
-        #: Lets the time pass that a simulated rank takes for this many samples.
-        self.pace: Callable[[int], None] = lambda samples: None
 
     @property
     def active(self) -> bool:
@@ -130,46 +129,41 @@ class Evaluation:
     @property
     def measures(self) -> bool:
         """Whether it still measures what belongs to the parameters."""
-        return self._measuring is not None and self._measuring.active
-
-    @property
-    def parameters(self) -> Array:
-        """The copy of the parameters that is, or was last, evaluated."""
-        return self._parameters
+        return self.measuring is not None and self.measuring.active
 
     def is_of(self, parameters: Array) -> bool:
         """Whether the copy is equal to these parameters."""
-        return bool(np.array_equal(on_host(self._parameters), on_host(parameters)))
+        return bool(np.array_equal(on_host(self.parameters), on_host(parameters)))
 
     def begin(self, parameters: Array) -> None:
         """Begin an evaluation of a copy of these parameters."""
-        if type(parameters) is type(self._parameters):
-            np.copyto(self._parameters, parameters)
+        if type(parameters) is type(self.parameters):
+            np.copyto(self.parameters, parameters)
         else:
-            self._device.upload(self._parameters, on_host(parameters))
-        if self._measuring is not None:
-            self._measuring.begin(self._parameters)
-        self._left, self._done = list(self._corpora), 0
+            self.device.upload(self.parameters, on_host(parameters))
+        if self.measuring is not None:
+            self.measuring.begin(self.parameters)
+        self._left, self._done = list(self.corpora), 0
         self._loss, self._figure, self._results = 0.0, 0.0, Results()
         if self.merit != "error":
             self._results["merit"] = self.merit
 
     def step(self) -> Results | None:
         """Evaluate a slice, or measure one before; returns the results after the last one."""
-        if self._measuring is not None and self.measures:
-            self._measuring.step(self._parameters)
+        if self.measuring is not None and self.measures:
+            self.measuring.step(self.parameters)
             return None
-        began = self._clock()
+        began = self.clock()
         name = self._left[0]
-        corpus = self._corpora[name]
+        corpus = self.corpora[name]
         count = min(self._size, corpus.samples - self._done)
         if count:
             batch = Batch(*(buffer[:count] for buffer in self._batch))
             corpus.gather(np.arange(self._done, self._done + count), batch)
-            loss, figure = self._network.evaluate(self._parameters, Batch(*map(self._device.to_device, batch)))
+            loss, figure = self.network.evaluate(self.parameters, Batch(*map(self.device.to_device, batch)))
             self._loss, self._figure, self._done = self._loss + loss, self._figure + figure, self._done + count
             self.pace(count)
-            self._adapt(self._clock() - began)
+            self._adapt(self.clock() - began)
         return self._finish(name) if self._done == corpus.samples else None
 
     def run(self, parameters: Array) -> Results:
@@ -182,10 +176,10 @@ class Evaluation:
 
     def _finish(self, name: str) -> Results | None:
         key, sums = name.replace("-", "_"), np.array([self._loss, self._figure, self._done], np.float64)
-        self._total(sums)
+        self.total(sums)
         loss, merit = map(float, sums[:2] / sums[2])
-        found = {"loss": loss, self._network.merit: merit}
-        if nbytes := self._corpora[name].form.bytes:
+        found = {"loss": loss, self.network.merit: merit}
+        if nbytes := self.corpora[name].form.bytes:
             found["bits_per_byte"] = loss / log(2) / nbytes
         for figure, value in found.items():
             self._results[f"{key}_{figure}"] = value
@@ -196,7 +190,7 @@ class Evaluation:
         return None if self._left else self._results
 
     def _adapt(self, seconds: float) -> None:
-        if self._slices:
+        if self.slices:
             wanted = self._size * SLICE / max(seconds, 1e-6)
             wanted = min(max(wanted, 1, self._size / 2), 2 * self._size, self._most)
             self._size = 1 << int(log2(wanted))  # few different sizes, because cuDNN makes a plan for each

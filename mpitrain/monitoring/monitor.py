@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -77,44 +78,30 @@ class Monitor:
         save()
 
 
+@dataclass(eq=False)
 class MasterMonitor(Monitor):
-    """Evaluates, saves, and records the counts.
+    """Evaluates, saves, and records the counts."""
 
-    `late` writes copies of the parameters, to be evaluated at the end. `exchanged` says how many bytes all ranks have
-    exchanged, None for nothing to say; `resume` which command continues the run in a folder.
-    """
+    cadence: Cadence
+    counters: Counters
+    transport: Transport
+    folder: Path  # of the run
+    find: Callable[[], Path | None]  # where it is now
+    metrics: Metrics
+    progress: Progress
+    evaluation: Evaluation | None
+    late: CopyWriter | None  # writes copies of the parameters, to be evaluated at the end
+    stop: Stop
+    exchanged: Callable[[], int | None]  # how many bytes all ranks have exchanged, None for nothing to say
+    resume: Callable[[Path], str]  # the command that continues the run in a folder
+    saves_best: bool = False
+    saver: Saver | None = None
+    witness: Witness = field(default_factory=Witness)
 
-    def __init__(
-        self,
-        cadence: Cadence,
-        counters: Counters,
-        transport: Transport,
-        folder: Path,
-        metrics: Metrics,
-        progress: Progress,
-        evaluation: Evaluation | None = None,
-        find: Callable[[], Path | None] | None = None,
-        *,
-        stop: Stop,
-        exchanged: Callable[[], int | None],
-        resume: Callable[[Path], str],
-        late: CopyWriter | None = None,
-        saves_best: bool = False,
-        saver: Saver | None = None,
-        witness: Witness | None = None,
-    ) -> None:
-        super().__init__(progress, saver)
-        self.counters, self.folder = counters, folder
-        self._transport, self._stop = transport, stop
-        self._exchanged, self._resume, self._happened = exchanged, resume, (witness or Witness()).happened
-        self._saves_best, self._late = saves_best, late
-        self._metrics, self.evaluation = metrics, evaluation
+    def __post_init__(self) -> None:
         self.gone = ""  # "moved" or "deleted": what has become of the run folder
-        self.find = find or (lambda: folder)  # where it is now
-        self.samples = counters.state.queue.samples
-        self.cadence = cadence
-        self.results = Results()
-        self._evaluated = Moment()
+        self.samples = self.counters.state.queue.samples
+        self.results, self._evaluated = Results(), Moment()
         self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
         self._measured = True  # what the last one has cost
         self._lacking = set[str]()  # other files that could not be written, of which the user knows
@@ -122,7 +109,7 @@ class MasterMonitor(Monitor):
         self._crowded = ""  # "not said" or "said" that evaluations have to wait for those before
 
     def write(self, event: str, **fields: object) -> None:
-        self._metrics.write(event, **fields)
+        self.metrics.write(event, **fields)
 
     def start(self) -> None:
         self.cadence.start(self.counters.trained_before, self.counters.state.seconds)
@@ -142,10 +129,10 @@ class MasterMonitor(Monitor):
                 self._say_late(state.trained)
                 self.cadence.evaluating(state.trained)
                 trainer.refresh()
-                if self._late is None:
+                if self.late is None:
                     self._begin_evaluation(self.evaluation)
                 else:
-                    self._evaluate_later(self._late)
+                    self._evaluate_later(self.late)
             if self._evaluating:
                 if trainer.all_wait:
                     with self.cadence.standing_still():
@@ -178,9 +165,9 @@ class MasterMonitor(Monitor):
 
     def finish(self, evaluate: bool) -> None:
         """Write the last record, after the last evaluations. A signal ends them."""
-        if self._late is not None:
+        if self.late is not None:
             with self._leaving_out():
-                self._transport.alive_while(self._late.settle)
+                self.transport.alive_while(self.late.settle)
         if evaluate and self.evaluation is not None:
             self._evaluate_copies(self.evaluation)
             self._evaluate(self.evaluation)
@@ -193,7 +180,7 @@ class MasterMonitor(Monitor):
         saver = self.saver
         if saver is None or self.gone:
             return False
-        happened, free = self._happened, lambda: not saver.busy
+        happened, free = self.witness.happened, lambda: not saver.busy
         if not self._measured and happened(free):
             self._measured = True
             self.cadence.written()
@@ -206,7 +193,7 @@ class MasterMonitor(Monitor):
     def checkpoint(self, save: Callable[[], None], since: float | None = None) -> None:
         began, state, saver = self.cadence.clock(), self._counted(), self.saver
         state.seconds, before = self.cadence.seconds, saver.begun if saver is not None else 0
-        with self._transport.stopwatch.on("rest", CHECKPOINT):
+        with self.transport.stopwatch.on("rest", CHECKPOINT):
             save()
         self.cadence.saved(state.trained, began if since is None else since)
         if saver is None:
@@ -235,7 +222,7 @@ class MasterMonitor(Monitor):
         """Once: when a rank is killed, the launcher ends all others before they can say it."""
         if not self._said_how_to_resume:
             self._said_how_to_resume = True
-            command = self._resume(self.folder)
+            command = self.resume(self.folder)
             self.progress.line(
                 f"first checkpoint, at epoch {samples / self.samples:.2f}; if the run is cut off: {command}"
             )
@@ -251,12 +238,12 @@ class MasterMonitor(Monitor):
             self.gone = "deleted" if found is None else "moved"
             where = "" if found is None else f" to {found}"
             self.warn(f"{self.folder} was {self.gone}{where}: the training ends with a checkpoint")
-            self._stop.ask()
+            self.stop.ask()
 
     def move(self, folder: Path) -> None:
         """Write into this folder from now on: the run folder where it is now, or another one."""
         self.folder, self.find = folder, lambda: folder
-        self._metrics.move(folder / "metrics.jsonl")
+        self.metrics.move(folder / "metrics.jsonl")
 
     # ---- evaluations
 
@@ -270,7 +257,7 @@ class MasterMonitor(Monitor):
 
     @property
     def _evaluating(self) -> bool:
-        return self.evaluation is not None and self.evaluation.active and not self._stop.flag
+        return self.evaluation is not None and self.evaluation.active and not self.stop.flag
 
     def _now(self) -> Moment:
         state, loss = self.counters.state, self.counters.losses.mean(self.cadence.loss_window)
@@ -290,7 +277,7 @@ class MasterMonitor(Monitor):
         """Keep a copy of the parameters."""
         model = self.counters.state.model
         with self._leaving_out():
-            self._transport.alive_while(lambda: writer.keep(self.folder, self._now(), model))
+            self.transport.alive_while(lambda: writer.keep(self.folder, self._now(), model))
 
     def _evaluate_copies(self, evaluation: Evaluation) -> None:
         """Evaluate the copies that were kept; then begin to evaluate the final parameters, unless one had these."""
@@ -301,7 +288,7 @@ class MasterMonitor(Monitor):
                 self._evaluated = late.read(copy, parameters)
                 evaluation.begin(parameters)
                 self._evaluate(evaluation)
-            if self._stop.flag:
+            if self.stop.flag:
                 return
             late.delete(copy)
         if copies and not self.evaluated:
@@ -321,16 +308,16 @@ class MasterMonitor(Monitor):
             self._evaluate_slice(evaluation)
 
     def _evaluate_slice(self, evaluation: Evaluation) -> None:
-        with self._transport.stopwatch.on("evaluation"):
+        with self.transport.stopwatch.on("evaluation"):
             results = evaluation.step()
-        self._transport.heartbeat()
+        self.transport.heartbeat()
         if results is None:
             return
         self.results, then = results, self._evaluated
         self._offer_best(evaluation, results)
         epoch = then.samples / self.samples
         place = {"step": then.step, "samples": then.samples, "epoch": epoch, "seconds": then.seconds}
-        exchanged = self._bytes() if self._late is None else {}  # since then more were
+        exchanged = self._bytes() if self.late is None else {}  # since then more were
         told = {**self.counters.rate(then.samples), **exchanged, **results}
         self.write("evaluate", **place, train_loss=then.train_loss, **told)
         self.progress.evaluated(epoch, then.seconds, then.train_loss, results)
@@ -338,7 +325,7 @@ class MasterMonitor(Monitor):
     def _offer_best(self, evaluation: Evaluation, results: Results) -> None:
         part, saver = "dev" if "dev_loss" in results else "test", self.saver
         merit = results.get(f"{part}_{evaluation.merit}")
-        if saver is None or not self._saves_best or merit is None:
+        if saver is None or not self.saves_best or merit is None:
             return
         self._look_for_folder()
         if not self.gone:
@@ -374,5 +361,5 @@ class MasterMonitor(Monitor):
         self.progress.update(state.trained, rate, loss, self.results)
 
     def _bytes(self) -> dict[str, int]:
-        exchanged = self._exchanged()
+        exchanged = self.exchanged()
         return {} if exchanged is None else {"bytes_exchanged": exchanged}

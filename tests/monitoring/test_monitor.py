@@ -80,6 +80,7 @@ class Run:
             self.counters,
             alone,  # type: ignore[arg-type]
             folder,
+            lambda: folder,
             records,
             Progress("none", 1),
             self.evaluation,
@@ -281,7 +282,7 @@ def test_late_evaluations_survive_a_stop(tmp_path: Path) -> None:
 def test_a_torn_copy_is_left_out_with_a_warning(tmp_path: Path) -> None:
     run = Run(*LATE, folder=tmp_path)
     train_late(run, [0.5, 0.25])
-    run.monitor._late.settle()  # type: ignore[union-attr]
+    run.monitor.late.settle()  # type: ignore[union-attr]
     with (tmp_path / "late/000000000005/state.h5").open("r+b") as file:
         file.truncate(100)
     run.monitor.finish(evaluate=True)

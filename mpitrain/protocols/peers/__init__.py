@@ -39,7 +39,7 @@ def run(session: Session) -> None:
         session.state.local.clear()  # the leader has the team's residual
     session.say_exchange("sparse messages" if len(session.members) > 1 else "none")
     if len(session.members) > 1:
-        session.counters.unnumbered()
+        session.counters.numbered = False
     require_same_network(session)
     compile_loops(session.transport, SparseDelta.of(session.config.algorithm), session.state.theta.dtype)
     take_up(session)

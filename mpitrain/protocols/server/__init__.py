@@ -83,7 +83,7 @@ def _add(session: Session, how: str) -> Centre:
     """Train with a centre that only adds; the centre."""
     (master, *workers), transport, theta = session.members, session.transport, session.state.theta
     options, link = session.config.algorithm, MasterLink(session, session.members[0])
-    session.counters.unnumbered()
+    session.counters.numbered = False
     number = workers.index(transport.rank) if transport.rank != master else -1
     worker = AddingWorker(session, link, number, workers) if number >= 0 else None
     queue, first = take_up(session, worker)

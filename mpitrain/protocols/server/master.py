@@ -65,7 +65,7 @@ class Master(Trainer):
             if sender not in self.numbers:
                 raise WireError(f"rank {sender} is no worker of this master")
             self.session.stop.flag |= envelope.stopping
-            self.counters.exchanged(sender, envelope.traffic)
+            self.counters.traffic[sender] = envelope.traffic
             if not (isinstance(envelope.message, StopRequest) or self.centre.handle(sender, envelope.message)):
                 self.handle(sender, envelope.message)
             busy = True

@@ -46,7 +46,7 @@ class Updates:
         that persists for one worker.
         """
         if self.options.too_stale(self.state.index - told.index):
-            self.counters.dropped(told.work.count)
+            self.counters.samples_dropped += told.work.count
             return False
         with np.errstate(over="ignore", invalid="ignore"):
             square = float(np.dot(gradient, gradient))  # one pass at memory speed; overflow alone is no verdict
@@ -54,7 +54,7 @@ class Updates:
             self._refused_in_a_row[worker] = 0
             return True
         self._refused_in_a_row[worker] += 1
-        self.counters.refused()
+        self.counters.refusals += 1
         samples = f"samples {told.work.start} to {told.work.start + told.work.count} of epoch {told.work.epoch}"
         line = f"rank {worker}: its gradient from update {told.index} over {samples} is not finite"
         self.monitor.progress.line(f"{line}; it is refused, and its samples are handed out again")
