@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from math import isfinite, log
 from pathlib import Path
@@ -55,7 +54,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         replicas = len(set(transport.gather_texts(sha256(session) or "", "the end"))) == 1
     status = 0
     if monitor is None:
-        _write_last(session)
+        last.write(session.saver, session.state, session.transport)
     else:
         monitor.trained()
         said = _said_before(session, monitor, stopped)
@@ -103,7 +102,8 @@ def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool)
         if not stopped:
             monitor.measure()
     finally:
-        monitor.checkpoint(lambda: written.append(_write_last(session, monitor.find, needed)))
+        to = session.saver, session.state, session.transport, session.config.run.fallback
+        monitor.checkpoint(lambda: written.append(last.write(*to, monitor.find, needed)))
     before, there, found = monitor.folder, monitor.find(), written[0]
     run = there if found is None else found.run
     if run is None:
@@ -118,14 +118,6 @@ def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool)
     monitor.write("warning", text=why)
     print(printable(f"mpitrain: {why}; to resume: {session.command_to_resume(run)}"), file=sys.stderr, flush=True)
     return 2 if found is not None and found.fault and there is not None else 1
-
-
-def _write_last(
-    session: Session, find: Callable[[], Path | None] | None = None, needed: bool = True
-) -> last.Written | None:
-    """The last checkpoint, where any is written."""
-    saver, spare = session.saver, session.config.run.fallback
-    return None if saver is None else last.write(saver, session.state, session.transport, spare, find, needed)
 
 
 def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, said: Record | None) -> None:

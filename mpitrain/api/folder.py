@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 
 from mpitrain.algorithms import name_of
@@ -11,6 +10,7 @@ from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.config import Config
 from mpitrain.errors import BadInput
+from mpitrain.files import make_numbered
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.records import Metrics, records_of
 from mpitrain.mpi import Transport, order
@@ -45,7 +45,8 @@ class Reserved(ExitStack):
         if self.lease is None:
             if options.out is not None:
                 _make(options.out, exist_ok=False)
-            self._reserve(options.out or _default(config))
+            name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
+            self._reserve(options.out or make_numbered(Path(config.run.out) / name))
         elif options.resume is None:
             _clear(self.lease.folder)
         assert self.lease is not None
@@ -63,20 +64,6 @@ def _make(folder: Path, exist_ok: bool) -> None:
         raise BadInput(f"{folder}: {user(folder) or 'is there already; --resume continues a run'}") from None
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from error
-
-
-def _default(config: Config) -> Path:
-    """A folder named after the time and the algorithm, with a number appended if several runs start in one second."""
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
-    folders = (Path(config.run.out) / (f"{name}-{number}" if number > 1 else name) for number in count(1))
-    while True:
-        folder = next(folders)
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except OSError as error:
-            if not folder.exists():
-                raise BadInput(f"{folder}: {error.strerror}") from error
 
 
 def _clear(folder: Path) -> None:

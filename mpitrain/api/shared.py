@@ -1,5 +1,6 @@
 """What rank 0 reads of a run folder, a configuration and the user's code, given to all ranks. All are collective."""
 
+import json
 import sys
 import tomllib
 from collections.abc import Callable
@@ -7,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.api.options import TrainOptions
+from mpitrain.checkpoint.state import MasterNumbers, checked
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.errors import BadInput
@@ -124,12 +125,8 @@ def share_checkpoint(session: Session) -> None:
     state, transport = session.state, session.transport
     for vector in state.vectors().values():
         transport.broadcast_array(vector, "the checkpoint")
-    numbers = np.array([state.index, state.began, state.trained, state.queue.position], dtype=np.int64)
-    transport.broadcast_array(numbers, "the checkpoint")
-    state.index, state.began, state.trained, state.queue.position = map(int, numbers)
-    rate = np.array(state.rate.state)
-    transport.broadcast_array(rate, "the checkpoint")
-    state.rate.restore(tuple(rate.tolist()))
+    numbers = transport.broadcast(json.dumps(state.numbers()).encode(), "the checkpoint")
+    state.restore(checked(json.loads(numbers), MasterNumbers))
     ranges = msgspec.json.encode(state.queue.returned)
     state.queue.returned = msgspec.json.decode(transport.broadcast(ranges, "the checkpoint"), type=list[Work])
     own, folder = buffered(session.network), session.resumed

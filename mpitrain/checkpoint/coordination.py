@@ -28,10 +28,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Work
 
-NO_PIECE, NOT_WRITTEN = (
-    -1,
-    -1,
-)  # the size of a rank's piece if it has none; the name of a checkpoint that is not written
+NO_PIECE, NOT_WRITTEN = -1, -1  # the size of a piece that a rank has not; the name of a checkpoint not written
 
 
 def share(

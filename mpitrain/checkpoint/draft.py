@@ -12,15 +12,7 @@ from types import MappingProxyType
 import h5py
 import numpy as np
 
-from mpitrain.checkpoint.files import (
-    FORMAT,
-    REPLACED,
-    CarefulFile,
-    describe,
-    folders,
-    order,
-    write_manifest,
-)
+from mpitrain.checkpoint.files import FORMAT, REPLACED, STATE, CarefulFile, describe, folders, order, write_manifest
 from mpitrain.checkpoint.state import Numbers
 from mpitrain.errors import BadInput
 from mpitrain.files import make_folders, sync, write_durably, writing
@@ -132,6 +124,18 @@ class Draft:
             for old in [path for path in folders(self.final.parent) if order(path) <= order(self.final)][:-keep]:
                 delete(old)
         return self.final
+
+    def write_alone(
+        self, state: FileContent, layout: Layout, documents: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Write a checkpoint that is of this rank alone, or nothing. Raises BadInput."""
+        try:
+            self.begin(state.nbytes)
+            self.write(STATE, state, layout)
+            self.commit(documents=documents)
+        except BaseException:
+            self.abandon()
+            raise
 
     def _begun(self, name: str) -> bool:
         """Whether a file is being written or is complete."""

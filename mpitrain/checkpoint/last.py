@@ -6,19 +6,20 @@ for temporary files. Ranks on other nodes may not see that: then their own piece
 workers restart at the centre, as on another number of ranks.
 """
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from mpitrain.checkpoint import Draft
 from mpitrain.checkpoint.coordination import Copies, copied
 from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.errors import BadInput, naming, printable
+from mpitrain.errors import BadInput, printable
+from mpitrain.files import make_numbered
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 
@@ -37,19 +38,19 @@ class Written:
 
 
 def write(
-    saver: Saver,
+    saver: Saver | None,
     state: State,
     transport: Transport,
     spare: str = "",
     find: Callable[[], Path | None] | None = None,
     needed: bool = True,
 ) -> Written | None:
-    """Write a checkpoint of all ranks; None if none is written at all. Collective.
+    """Write a checkpoint of all ranks; None without a saver, or if it is not needed. Collective.
 
     Rank 0 says whether it is `needed`, by `find` where the run folder is now, None for nowhere, and where a `spare` one
     would be. Raises BadInput on all ranks if there is no room anywhere.
     """
-    if not transport.broadcast(b"needed" if needed else b"", WHAT):
+    if saver is None or not transport.broadcast(b"needed" if needed else b"", WHAT):
         return None
     copies, own, faults = copied(saver, state, transport), saver.folder.parent, list[str]()
     for place in (lambda: _found(own, find), lambda: fallback(spare, own)):
@@ -76,13 +77,7 @@ def _found(own: Path, find: Callable[[], Path | None] | None) -> Path:
 
 def fallback(parent: str, run: Path) -> Path:
     """A new folder, named after the run's own. Raises BadInput naming it."""
-    name = f"mpitrain-{run.absolute().name}"
-    for number in count(1):
-        folder = Path(parent or tempfile.gettempdir()) / (f"{name}-{number}" if number > 1 else name)
-        with naming(f"{folder}: cannot be written"), suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-            break
-    return folder
+    return make_numbered(Path(parent or tempfile.gettempdir()) / f"mpitrain-{run.absolute().name}", mode=0o700)
 
 
 def _attempt(
@@ -93,9 +88,7 @@ def _attempt(
     run, fault, first = "", "", transport.rank == 0
     if first:
         run, fault = _begin(saver, place, name, copies)
-    told = os.fsdecode(transport.broadcast(os.fsencode(f"{name}\0{run}\0{fault}"), WHAT))
-    trained, run, fault = told.split("\0", 2)
-    name = int(trained)
+    name, run, fault = json.loads(transport.broadcast(json.dumps((name, run, fault)).encode(), WHAT))
     if fault:
         return fault, []
     if not first:

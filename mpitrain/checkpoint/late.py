@@ -44,21 +44,13 @@ class CopyWriter:
         BadInput for an earlier copy that could not be written."""
         self.settle(AT_ONCE - 1)
         piece = FileContent({MODEL: np.array(on_host(parameters))}, msgspec.structs.asdict(moment))
-        self._writing.append(self._thread.submit(self._write, Draft(run / NAME, moment.samples), piece))
+        draft = Draft(run / NAME, moment.samples)
+        self._writing.append(self._thread.submit(draft.write_alone, piece, self._layout))
 
     def settle(self, most: int = 0) -> None:
         """Wait until at most this many copies are not on disk. Raises BadInput for one that could not be written."""
         while len(self._writing) > most:
             self._writing.pop(0).result()
-
-    def _write(self, draft: Draft, piece: FileContent) -> None:
-        try:
-            draft.begin(piece.nbytes)
-            draft.write(STATE, piece, self._layout)
-            draft.commit()
-        except BaseException:
-            draft.abandon()
-            raise
 
 
 def waiting(run: Path) -> list[Path]:

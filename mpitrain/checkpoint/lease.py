@@ -95,7 +95,7 @@ class Lease:
         """Release the folder. It is removed if it is empty, as after bad input."""
         self._over.set()
         self._beats.join(HEARTBEAT)
-        with suppress(OSError, msgspec.DecodeError):
+        with suppress(OSError):
             if _read(NAME, self._open)[0].token == self._mine.token:
                 os.unlink(NAME, dir_fd=self._open)
         found = self.find()
@@ -109,7 +109,7 @@ class Lease:
         system that does not answer is none that has lost it."""
         try:
             same = os.path.samestat(path.stat(), os.fstat(self._open))
-            return same or _known(path / NAME)[0].token == self._mine.token
+            return same or _read(path / NAME)[0].token == self._mine.token
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
@@ -126,14 +126,14 @@ class Lease:
     def _displace(self) -> None:
         """Remove the file of a run that has ended. Raises BadInput if the run is alive."""
         try:
-            holder, renewed = _known(NAME, self._open)
+            holder, renewed = _read(NAME, self._open)
             if holder.lives or (holder.lives is None and self._gives_heartbeat(holder, renewed)):
-                raise BadInput(f"{self.folder}: {_known(NAME, self._open)[0]}")
+                raise BadInput(f"{self.folder}: {_read(NAME, self._open)[0]}")
             aside = f".{NAME}.{self._mine.token}"
             # if several processes try, only one succeeds
             os.rename(NAME, aside, src_dir_fd=self._open, dst_dir_fd=self._open)
             # another process was faster, and this is the new holder's file
-            if _known(aside, self._open)[0].token != holder.token:
+            if _read(aside, self._open)[0].token != holder.token:
                 with suppress(FileExistsError):
                     os.link(aside, NAME, src_dir_fd=self._open, dst_dir_fd=self._open)
             os.unlink(aside, dir_fd=self._open)
@@ -145,7 +145,7 @@ class Lease:
         silent = min(max(self._now() - renewed, 0.0), SILENT)
         end = time.monotonic() + SILENT - silent
         while time.monotonic() < end:
-            if _known(NAME, self._open) != (holder, renewed):
+            if _read(NAME, self._open) != (holder, renewed):
                 return True
             time.sleep(LOOK_EVERY)
         return False
@@ -163,11 +163,11 @@ class Lease:
     def _beat(self) -> None:
         """Renew the file until `release`. A run that was taken for dead, as after a long suspension, ends itself."""
         while not self._over.wait(HEARTBEAT):
-            with suppress(OSError, msgspec.DecodeError):
+            with suppress(OSError):
                 holder, _ = _read(NAME, self._open)
                 if holder.token == self._mine.token:
                     os.utime(NAME, dir_fd=self._open)
-                elif not self._over.is_set():
+                elif holder.token and not self._over.is_set():
                     print(f"mpitrain: {self.folder}: lost to another run: {holder}", file=sys.stderr, flush=True)
                     os._exit(1)
 
@@ -175,7 +175,7 @@ class Lease:
 def user(folder: Path) -> Holder | None:
     """The process that uses a run folder, as far as that is known without waiting."""
     try:
-        holder, _ = _known(folder / NAME)
+        holder, _ = _read(folder / NAME)
     except OSError:
         return None
     return None if holder.lives is False else holder
@@ -190,21 +190,16 @@ def in_use(folder: Path) -> bool:
 
 
 def _read(path: Path | str, folder: int | None = None) -> tuple[Holder, float]:
-    """The content and modification time of the file, in an open folder. It is opened anew each time, since NFS shows
-    changes only on opening. Raises OSError, or DecodeError for a file that is being written."""
+    """The content and modification time of the file, in an open folder; an unnamed holder while it is being written. It
+    is opened anew each time, since NFS shows changes only on opening. Raises OSError."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        return msgspec.json.decode(file.read(LONGEST), type=Holder), found.st_mtime
-
-
-def _known(path: Path | str, folder: int | None = None) -> tuple[Holder, float]:
-    """Like `_read`, with an unnamed holder for an incomplete file."""
-    try:
-        return _read(path, folder)
-    except msgspec.DecodeError:
-        return Holder(), os.stat(path, dir_fd=folder).st_mtime
+        holder = Holder()
+        with suppress(msgspec.DecodeError):
+            holder = msgspec.json.decode(file.read(LONGEST), type=Holder)
+        return holder, found.st_mtime
 
 
 def _machine() -> str:

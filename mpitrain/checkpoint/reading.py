@@ -12,7 +12,7 @@ import msgspec
 
 from mpitrain.checkpoint.draft import BEST, KEPT, MODEL, PIECES, file_of
 from mpitrain.checkpoint.files import REPLACED, STATE, describe, fault, folders
-from mpitrain.checkpoint.state import MasterNumbers, Numbers, State, checked
+from mpitrain.checkpoint.state import MasterNumbers, Numbers, State, Vectors, checked
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import hdf5
 from mpitrain.flat import Array, Layout, fill
@@ -76,11 +76,9 @@ def load_model(checkpoint: Path, state: State, needed: Iterable[str], layout: La
     with opened(checkpoint / STATE) as file:
         _require_layout(file, layout)
         if hdf5.has(file, MODEL):
-            fill(state.theta, vector(file, MODEL, state.theta)[:])
+            _fill(file, {MODEL: state.theta})
             return state.theta, checked(numbers(file), Best).trained
-        for name in needed:
-            found = state.vectors()[name]
-            fill(found, vector(file, name, found)[:])
+        _fill(file, {name: state.vectors()[name] for name in needed})
         return state.model, checked(numbers(file), MasterNumbers).trained
 
 
@@ -91,10 +89,8 @@ def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
         _require_layout(file, layout)
         if "average" in state.beside:  # if the checkpoint has no average, it begins at θ, not at the initial weights
             fill(state.beside["average"], vector(file, "theta", state.theta)[:])
-        fill(state.theta, vector(file, "theta", state.theta)[:])
         there = {name: found for name, found in state.beside.items() if hdf5.has(file, name)}
-        for name, found in there.items():
-            fill(found, vector(file, name, found)[:])
+        _fill(file, {"theta": state.theta, **there})
         past = checked(numbers(file), MasterNumbers)
         if (samples := past.samples) != state.queue.samples:
             raise BadInput(f"{path}: was trained on {samples} samples, data.path has another number")
@@ -117,8 +113,7 @@ def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> Non
     """Fill the rank's own part of `state`. Its numbers are whatever was written. Raises BadInput naming the file."""
     with opened(checkpoint / file_of(rank)) as file:
         _require_layout(file, layout)
-        for name, found in state.local.items():
-            fill(found, vector(file, name, found)[:])
+        _fill(file, state.local)
         state.local_numbers = numbers(file)
 
 
@@ -160,6 +155,11 @@ def numbers(file: h5py.File) -> Numbers:
     if not isinstance(told, dict):
         raise ValueError("its numbers have no names")
     return told
+
+
+def _fill(file: h5py.File, vectors: Vectors) -> None:
+    for name, own in vectors.items():
+        fill(own, vector(file, name, own)[:])
 
 
 def _ranges(file: h5py.File, samples: int) -> list[Work]:

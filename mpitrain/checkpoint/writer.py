@@ -3,9 +3,9 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from mpitrain.sampling.queue import Work
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
 class Saver:
     """Writes the checkpoints of a run into `folder`, in a thread.
 
@@ -32,19 +33,16 @@ class Saver:
     through `transport`. `kept` gives the arrays that the model keeps beside its parameters.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        layout: Layout,
-        keep: int,
-        deadline: float,
-        transport: Transport | None = None,
-        documents: Mapping[str, str] = MappingProxyType({}),
-        kept: Callable[[Array], dict[str, Array]] = lambda parameters: {},
-    ) -> None:
-        self.folder, self.layout, self.keep, self.deadline = folder, layout, keep, deadline
-        self._transport, self._documents, self._to_publish = transport, documents, True
-        self._kept = kept
+    folder: Path
+    layout: Layout
+    keep: int
+    deadline: float
+    transport: Transport | None = None
+    documents: Mapping[str, str] = field(default_factory=dict)
+    kept: Callable[[Array], dict[str, Array]] = lambda parameters: {}
+
+    def __post_init__(self) -> None:
+        self._to_publish = True
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last
         self._own: list[Future[None]] = []  # of these, writing this rank's own files
@@ -69,7 +67,7 @@ class Saver:
     def copy_state(self, state: State, outstanding: list[Work]) -> FileContent:
         """Copy the state, from which a run resumes on any number of ranks. The master calls this."""
         ranges = [*state.queue.returned, *outstanding]
-        kept = self._kept(on_host(state.model))
+        kept = self.kept(on_host(state.model))
         return FileContent(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
 
     def offer_best(self, error: float, model: Array, trained: int, merit: str = "error") -> None:
@@ -80,7 +78,7 @@ class Saver:
             self._best_error = error
             vector = np.array(on_host(model))
             told = {"error": error, "trained": trained, "merit": merit}
-            piece = FileContent({MODEL: vector}, told, kept=self._kept(vector))
+            piece = FileContent({MODEL: vector}, told, kept=self.kept(vector))
             with self._best_lock:
                 self._best = piece
             self._writing_best = self._thread.submit(self._write_best)
@@ -121,19 +119,22 @@ class Saver:
 
     def write_own(self, samples: int, rank: int, piece: FileContent) -> None:
         """Start writing this rank's piece."""
-        self._own.append(self._thread.submit(self._write_own, Draft(self.folder, samples), file_of(rank), piece))
-        self._jobs.append(self._own[-1])
-        self._joined()
+        self._start(self._write_own, Draft(self.folder, samples), file_of(rank), piece)
 
     def commit(self, samples: int, state: FileContent, ranks: list[int]) -> None:
         """Start writing the state; the checkpoint gets its name once the pieces of `ranks` have been written, too."""
         draft = Draft(self.folder, samples)
-        written = self._thread.submit(draft.write, STATE, state, self.layout)
-        self._own.append(written)
-        self._jobs.append(written)
-        self._joined()
+        written = self._start(draft.write, STATE, state, self.layout)
         self._awaited = {rank: draft.path / file_of(rank) for rank in ranks}
         self._jobs.append(self._thread.submit(self._complete, draft, written))
+
+    def _start(self, write: Callable[..., None], *arguments: object) -> "Future[None]":
+        """Start writing a file of this rank's own."""
+        job = self._thread.submit(write, *arguments)
+        self._own.append(job)
+        self._jobs.append(job)
+        self._joined()
+        return job
 
     def _write_own(self, draft: Draft, name: str, piece: FileContent) -> None:
         try:
@@ -147,7 +148,7 @@ class Saver:
             written.result()
             draft.await_files([path.name for path in self._awaited.values()], self.deadline)
             self._awaited = {}
-            draft.commit(self.keep, self._documents)
+            draft.commit(self.keep, self.documents)
             self._ended.append((draft.final, ""))
         except Exception as error:
             self._awaited = {}
@@ -159,7 +160,7 @@ class Saver:
 
     def _publish(self) -> None:
         """Update the documents in the run folder from the checkpoint, once; if that fails, the next checkpoint does."""
-        for name, text in self._documents.items() if self._to_publish else ():
+        for name, text in self.documents.items() if self._to_publish else ():
             path = self.folder.parent / name
             try:
                 if not path.exists() or read_text(path) != text:
@@ -189,11 +190,8 @@ class Saver:
             return
         self._clear()
         try:
-            draft.begin(piece.nbytes)
-            draft.write(STATE, piece, self.layout)
-            draft.commit(documents=self._documents)
+            draft.write_alone(piece, self.layout, self.documents)
         except Exception as error:
-            draft.abandon()
             self._ended.append((draft.final, str(error)))
             return
         with self._best_lock:
@@ -217,16 +215,16 @@ class Saver:
             job.result()
 
     def _await(self, jobs: Sequence["Future[None]"]) -> None:
-        if self._transport is None:
+        if self.transport is None:
             wait(jobs)
         else:
-            self._transport.at_work(jobs, self._lacking)
+            self.transport.at_work(jobs, self._lacking)
 
     def _joined(self) -> bool:
         """Whether all is written. Simulated ranks wait for it: threads take no simulated time."""
-        if self._transport is None:
+        if self.transport is None:
             return not wait(self._all(), 0).not_done
-        return self._transport.runtime.join(self._all(), 0.0, alone=not self._lacking())
+        return self.transport.runtime.join(self._all(), 0.0, alone=not self._lacking())
 
     def _all(self) -> "list[Future[None]]":
         return self._jobs + ([] if self._writing_best is None else [self._writing_best])
@@ -239,4 +237,4 @@ class Saver:
         return lacking if self._awaited else []  # a checkpoint that is complete has its pieces under another name
 
     def _alive_while(self, action: Callable[[], Result]) -> Result:
-        return action() if self._transport is None else self._transport.alive_while(action)
+        return action() if self.transport is None else self.transport.alive_while(action)

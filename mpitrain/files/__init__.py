@@ -3,6 +3,7 @@
 import os
 import stat
 from contextlib import AbstractContextManager, suppress
+from itertools import count
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -57,6 +58,21 @@ def write_below(folder: Path, name: str, content: str | bytes) -> None:
     with writing(folder / name):
         make_folders(folder, name)
         write_durably(folder / name, content)
+
+
+def make_numbered(folder: Path, mode: int = 0o777) -> Path:
+    """Make a new folder of this name, with a number appended if there is one. Raises BadInput naming it."""
+    new = folder
+    for number in count(2):
+        with writing(new):
+            try:
+                new.mkdir(mode, parents=True)
+                break
+            except FileExistsError:
+                if not os.path.lexists(new):  # what is there is no folder, but stands where its parent is wanted
+                    raise
+        new = folder.with_name(f"{folder.name}-{number}")
+    return new
 
 
 def make_folders(folder: Path, name: str) -> None:
