@@ -26,9 +26,7 @@ ADDED = {
     ("report",): "mpitrain.report.command:add_parser",
     ("stability",): "mpitrain.algorithms.stability.command:add_parser",
     ("simulate", "calibrate"): "mpitrain.cli.arguments:add_simulated",
-    ("describe",): "mpitrain.cli.arguments:add_describe",
-    ("jobs",): "mpitrain.cli.arguments:add_jobs",
-    ("info",): "mpitrain.cli.arguments:add_info",
+    ("describe", "jobs", "info"): "mpitrain.cli.arguments:add_shown",
 }
 COMMANDS = tuple(chain(*ADDED))
 STARTING = ("compare", "launch")  # commands that start ranks

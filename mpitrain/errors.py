@@ -135,8 +135,8 @@ def nearest(word: str, known: list[str], prefix: str = "", cutoff: float = 0.5) 
     return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"
 
 
-def last_words(output: bytes) -> str:
-    """The program's message on why it ended, or else the last line of its output."""
+def last_words(output: bytes, status: int) -> str:
+    """The program's message on why it ended, or else the last line of its output, or its exit status."""
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
-    return (own or lines or [""])[-1][:300]
+    return (own or lines or [f"exit status {status}"])[-1][:300]

@@ -111,30 +111,22 @@ def add_simulated(commands: Subparsers) -> None:
     calibrate.set_defaults(run="mpitrain.simulation.calibrate:calibrate")
 
 
-def add_describe(commands: Subparsers) -> None:
-    """Add `describe`."""
-    parser = commands.add_parser(
-        "describe", help="a network's layers, or a module's parameters: shapes, numbers, operations"
-    )
-    _add_config(parser)
-    parser.add_argument(
-        "--input", metavar="HxWxC", help="shape of an input, or WINDOWxFEATURES; default: the data's, or a preset's own"
-    )
-    parser.add_argument("--classes", type=int, metavar="N", help="default: as for --input")
+def add_shown(commands: Subparsers) -> None:
+    """Add `describe`, `jobs` and `info`."""
+    what = "a network's layers, or a module's parameters: shapes, numbers, operations"
+    describe = commands.add_parser("describe", help=what)
+    _add_config(describe)
+    shape = "shape of an input, or WINDOWxFEATURES; default: the data's, or a preset's own"
+    describe.add_argument("--input", metavar="HxWxC", help=shape)
+    describe.add_argument("--classes", type=int, metavar="N", help="default: as for --input")
     timed = "also time a step by NumPy, by PyTorch and by PyTorch in bf16, as far as they are there"
-    parser.add_argument("--time", action="store_true", help=timed)
-    parser.set_defaults(run="mpitrain.cli.describe:run")
+    describe.add_argument("--time", action="store_true", help=timed)
+    describe.set_defaults(run="mpitrain.cli.describe:run")
 
+    jobs = commands.add_parser("jobs", help="write the batch scripts for Slurm to DIR/jobs")
+    jobs.add_argument("dir", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: this folder")
+    jobs.set_defaults(run="mpitrain.cli.jobs:run")
 
-def add_jobs(commands: Subparsers) -> None:
-    """Add `jobs`."""
-    parser = commands.add_parser("jobs", help="write the batch scripts for Slurm to DIR/jobs")
-    parser.add_argument("dir", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: this folder")
-    parser.set_defaults(run="mpitrain.cli.jobs:run")
-
-
-def add_info(commands: Subparsers) -> None:
-    """Add `info`."""
     info = commands.add_parser("info", help="what was found: MPI, ranks, nodes, threads, devices")
     info.add_argument("--check", action="store_true", help="also measure links, storage and a gradient, and advise")
     info.add_argument("--data", type=Path, metavar="DIR", help="with --check: a shard folder to read from")

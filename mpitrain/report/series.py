@@ -158,11 +158,11 @@ CALCULATED: dict[str, Callable[[StoredRun], list[Point]]] = {
 }
 
 
-def thin(curve: list[Point], most: int = MOST) -> list[Point]:
-    """Thin a curve to about `most` points: the smallest and largest value of each interval, and both ends."""
-    if len(curve) <= most:
+def thin(curve: list[Point]) -> list[Point]:
+    """Thin a curve to about MOST points: the smallest and largest value of each interval, and both ends."""
+    if len(curve) <= MOST:
         return curve
-    stretch = math.ceil(2 * len(curve) / most)
+    stretch = math.ceil(2 * len(curve) / MOST)
     kept = {0, len(curve) - 1}
     for start in range(0, len(curve), stretch):
         piece = range(start, min(start + stretch, len(curve)))

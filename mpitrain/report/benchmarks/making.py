@@ -81,9 +81,8 @@ def _wheel(scratch: Path) -> Path:
 def _glyphs(scratch: Path, folder: Path) -> Record:
     packages = (HERE / "fonts.txt").read_text().split()
     (scratch / "fonts").mkdir()
-    run(
-        ["apt-get", "download", "-qq", *packages], scratch, "; `apt-get update` brings the lists of packages up to date"
-    )
+    hint = "; `apt-get update` brings the lists of packages up to date"
+    run(["apt-get", "download", "-qq", *packages], scratch, hint)
     archives = sorted(scratch.glob("*.deb"))
     for path in archives:
         run(["dpkg-deb", "--extract", str(path), str(scratch / "fonts" / path.name.partition("_")[0])])
@@ -109,8 +108,7 @@ def run(words: Sequence[str], folder: Path | None = None, hint: str = "") -> Non
     except OSError as error:
         raise BadInput(f"{words[0]}: {error.strerror}; this benchmark's data are made with it") from None
     if ended.returncode:
-        said = last_words(ended.stderr) or f"exit status {ended.returncode}"
-        raise BadInput(f"{' '.join(words[:4])} …: {said}{hint}")
+        raise BadInput(f"{' '.join(words[:4])} …: {last_words(ended.stderr, ended.returncode)}{hint}")
 
 
 def _versions(*names: str) -> Record:

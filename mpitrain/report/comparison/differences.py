@@ -1,16 +1,16 @@
 """The table of `compare --paired`: each row's figure of merit against that of a base, on the same test samples."""
 
 import json
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mpitrain.api.launching import PROGRAM
-from mpitrain.errors import BadInput, last_words, naming, printable
+from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, read_text
 from mpitrain.monitoring.records import shown
+from mpitrain.report.comparison.launching import carry_out
 from mpitrain.report.comparison.paired import COVERED, BlockSums, Difference, difference
 from mpitrain.report.comparison.table import Row
 
@@ -24,13 +24,7 @@ def evaluate(folders: Sequence[Path], deadline: float) -> None:
     for folder in folders:
         if not (folder / KEPT).exists():
             words = [*PROGRAM, "evaluate", str(folder), "--blocks", str(folder / KEPT)]
-            try:
-                ended = subprocess.run(words, capture_output=True, timeout=deadline, check=False)
-            except subprocess.TimeoutExpired:
-                raise BadInput(f"{folder}: not evaluated within {deadline:.0f} s") from None
-            if ended.returncode:
-                said = last_words(ended.stderr) or f"exit status {ended.returncode}"
-                raise BadInput(f"{folder}: cannot be evaluated: {said}")
+            carry_out(words, deadline, f"{folder}: not evaluated", f"{folder}: cannot be evaluated")
 
 
 def differences(rows: Sequence[Row], test_set: str, baseline: str) -> list[Pair]:

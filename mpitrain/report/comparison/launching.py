@@ -30,12 +30,17 @@ def simulated(element: Element, cluster: str, last: tuple[str, ...] = ()) -> lis
 def require_room(elements: list[Element], cluster: str) -> None:
     """Raise BadInput unless the cluster can be read and has room for every run."""
     words = simulated(max(elements, key=lambda element: element.ranks), cluster, ("--print-config",))
+    carry_out(words, DEADLINE, f"--simulate {cluster}: not read", "--simulate")
+
+
+def carry_out(words: list[str], deadline: float, late: str, failed: str) -> None:
+    """Run a command to its end. Raises BadInput: it was `late` by the deadline, or it `failed`, and its last words."""
     try:
-        told = subprocess.run(words, capture_output=True, timeout=DEADLINE, check=False)
+        ended = subprocess.run(words, capture_output=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired:
-        raise BadInput(f"--simulate {cluster}: not read within {DEADLINE:.0f} s") from None
-    if told.returncode:
-        raise BadInput(f"--simulate: {last_words(told.stderr) or f'exit status {told.returncode}'}")
+        raise BadInput(f"{late} within {deadline:.0f} s") from None
+    if ended.returncode:
+        raise BadInput(f"{failed}: {last_words(ended.stderr, ended.returncode)}")
 
 
 def require_same(out: Path, cluster: str) -> None:
@@ -65,7 +70,7 @@ def run(element: Element, words: list[str], deadline: float, relay: Relay) -> st
     if status is None:
         return f"no end within {deadline:.0f} s"
     if status:
-        return last_words(element.log.read_bytes()[began:]) or f"exit status {status}"
+        return last_words(element.log.read_bytes()[began:], status)
     left = element.read()
     ranks = left.results.get("ranks") if left else None
     if ranks != element.ranks:

@@ -91,17 +91,8 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
             if key not in run.results:
                 raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
         error, speed = (Spread([finite(run.results, each) for run in runs]) for each in (key, "samples_per_second"))
-        row = Row(
-            configuration,
-            workers,
-            own[0].ranks,
-            [element.seed for element in own],
-            runs,
-            error,
-            speed,
-            merit,
-            own[0].config,
-        )
+        ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
+        row = Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config)
         for target in targets:
             seconds = [time_to(run.events("evaluate"), key, target) for run in runs]
             row.reached[target] = TimesToTarget(seconds, Spread(seconds))
@@ -124,10 +115,6 @@ def _merit(results: list[Record]) -> str:
     return merits[0]
 
 
-def _figure(merit: str, value: float) -> str:
-    return f"{value:.2%}" if merit == "error" else f"{value:.4f}"
-
-
 def cells(found: list[Row]) -> tuple[list[str], list[list[str]]]:
     """The header and the lines of the table as text."""
     header = ["configuration", "workers", "ranks", "minibatch", "rate", "runs"]
@@ -145,11 +132,10 @@ def _line(row: Row) -> list[str]:
         line.append(_time(reached, len(row.seeds)))
         faster, share = reached.speed_up, reached.efficiency
         line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
-    speed, error = row.speed.mean, row.error
+    speed, error, form = row.speed.mean, row.error, ".2%" if row.merit == "error" else ".4f"
     line.append("–" if speed is None else f"{speed:,.0f}")
-    spread = f" ± {_figure(row.merit, error.std)}" if len(error.values) > 1 else ""
-    line.append("–" if error.mean is None else f"{_figure(row.merit, error.mean)}{spread}")
-    return line
+    spread = f" ± {error.std:{form}}" if len(error.values) > 1 else ""
+    return [*line, "–" if error.mean is None else f"{error.mean:{form}}{spread}"]
 
 
 def _time(reached: TimesToTarget, seeds: int) -> str:
