@@ -5,7 +5,8 @@ import numpy as np
 
 from mpitrain.algorithms.optimizers import plain
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
-from mpitrain.api.loop.method import Handed, Method
+from mpitrain.api.loop.loader import Dealt
+from mpitrain.api.loop.method import Method
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors, checked
 from mpitrain.flat import Array, block_of, block_slices
@@ -65,18 +66,18 @@ class Averages(Moving):
         self._centre, self._since = CommonCentre(self.transport, self.rule, self.vectors, self.ranks), 0
         self.attendance.progress = self._centre.progress
 
-    def before(self, batch: Handed) -> None:
-        if self.rule.overlaps and self.rule.due(batch.t):
-            self._start(batch.t, self.flat.learning_rate)
-            self.exchanged(batch.t)
+    def before(self, t: int, batch: Dealt) -> None:
+        if self.rule.overlaps and self.rule.due(t):
+            self._start(t, self.flat.learning_rate)
+            self.exchanged(t)
             self.attendance.busy = self.ranks > 1
 
-    def after(self, batch: Handed) -> None:
+    def after(self, t: int) -> None:
         self.move()
         self.attendance.busy = False
-        due = self.rule.due(batch.t)
+        due = self.rule.due(t)
         if due and not self.rule.overlaps:
-            self._start(batch.t, self.eta)
+            self._start(t, self.eta)
         if due:
             self._centre.end()
         self._since = 0 if due or self.rule.overlaps else self._since + 1
@@ -131,18 +132,18 @@ class Attracted(Moving):
         self._centre.put(theta)
         self.attendance.busy, self.attendance.progress = True, self._centre.progress
 
-    def before(self, batch: Handed) -> None:
-        if batch.t % self.algorithm.period:
+    def before(self, t: int, batch: Dealt) -> None:
+        if t % self.algorithm.period:
             return
         self.require_finite()
         self.rule.begin(self.flat.learning_rate, self.ranks)
         for piece in self._centre.pieces:
             centre = self._read[: piece.stop - piece.start]
             self._centre.read(piece, centre)
-            self._centre.push(piece, self.rule.exchange(piece, centre, batch.t))
-        self.exchanged(batch.t)
+            self._centre.push(piece, self.rule.exchange(piece, centre, t))
+        self.exchanged(t)
 
-    def after(self, batch: Handed) -> None:
+    def after(self, t: int) -> None:
         self.move()
         self._centre.settle()
 

@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from mpitrain.api.loop.method import Handed, Method
+from mpitrain.api.loop.loader import Dealt
+from mpitrain.api.loop.method import Method
 from mpitrain.errors import BadInput, named
 from mpitrain.models.torch.binding import parts
 from mpitrain.training.buckets import Buckets, elements
@@ -37,15 +38,15 @@ class Gradients(Method):
             for number, p in enumerate(flat.parameters)
         ]
 
-    def before(self, batch: Handed) -> None:
+    def before(self, t: int, batch: Dealt) -> None:
         if not self._held:
             self._samples = self._together = 0
         self._samples, self._together = self._samples + batch.samples, self._together + batch.together
-        self._t = batch.t
+        self._t = t
         self.roll.start(count=self._sums)
         self._rolling = True
 
-    def after(self, batch: Handed) -> None:
+    def after(self, t: int) -> None:
         self._end_roll()
 
     def finish(self, t: int) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
-from mpitrain.api.loop.method import Handed, Method
+from mpitrain.api.loop.method import Method
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors, checked
 from mpitrain.compression.compressor import Thresholds
@@ -53,9 +53,9 @@ class Increments(Method):
         np.copyto(self.flat.x, self._theta)
         np.copyto(self._base, self._theta)
 
-    def after(self, batch: Handed) -> None:
+    def after(self, t: int) -> None:
         if self.in_step:
-            self.roll.call(batch.t, "the other ranks' messages", unfit=not self.flat.finite)
+            self.roll.call(t, "the other ranks' messages", unfit=not self.flat.finite)
         else:
             self.require_finite()
         # A rank that waits in ranks.mean or ranks.save takes no messages, so nobody waits for its window.

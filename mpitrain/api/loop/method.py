@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -10,21 +9,13 @@ import numpy as np
 from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers, Fast, Optimizer, OptimizerOptions
 from mpitrain.api.loop.attendance import Attendance
+from mpitrain.api.loop.loader import Dealt
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors
 from mpitrain.errors import BadInput, TrainingFailed, named
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
-
-
-@dataclass(frozen=True)
-class Handed:
-    """The batch of the clock t: this rank's number of samples, 0 for one that only keeps it in step, and all ranks'."""
-
-    t: int
-    samples: int
-    together: int
 
 
 class Method:
@@ -45,13 +36,13 @@ class Method:
     def begin(self) -> None:
         """Set up what is needed, and bind the user's parameters. Collective."""
 
-    def before(self, batch: Handed) -> None:
+    def before(self, t: int, batch: Dealt) -> None:
         """The batch is about to be handed out."""
 
     def before_step(self) -> None:
         """The user's optimizer is about to step."""
 
-    def after(self, batch: Handed) -> None:
+    def after(self, t: int) -> None:
         """The user asks for the next batch, or has left the loop."""
 
     def finish(self, t: int) -> None:

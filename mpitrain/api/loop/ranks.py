@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -13,23 +12,14 @@ import torch
 
 from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.gradients import Gradients
-from mpitrain.api.loop.loader import shared
-from mpitrain.api.loop.method import Handed, Method
+from mpitrain.api.loop.loader import Dealt, shared
+from mpitrain.api.loop.method import Method
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.record import RunRecord
 from mpitrain.api.loop.saves import Clock, Saves
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
 from mpitrain.mpi import Transport, abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
 from mpitrain.mpi.agreement import agreed, ending_together
-
-
-@dataclass
-class EpochInHand:
-    """An epoch in hand, and its batches that were handed out."""
-
-    epoch: int
-    handed: int
-
 
 Start = Callable[[Transport, Attendance], tuple[FlatModule, Method, RunRecord]]
 
@@ -48,10 +38,11 @@ class Ranks:
     def __init__(self, start: Start, seed: int, deadline: float) -> None:
         self._start, self._seed, self._deadline = start, seed, deadline
         self.weight = 1
-        self._t = self._epoch = self._had = 0
-        self._share: EpochInHand | None = None
+        self._t = self._epochs = 0  # batches that are done, epochs that have begun
+        self._handed = 0  # batches of the epoch in hand, or of the next one where a save lies within it
+        self._share: object = None  # stands for the epoch in hand
         self._shows = False
-        self._current: Handed | None = None
+        self._current: Dealt | None = None
         self._undo = ExitStack()  # what the block does to the module, the optimizer and the run folder
 
     @property
@@ -92,28 +83,30 @@ class Ranks:
         batch_size is that of each rank, and a shuffled order is drawn from the seed and the epoch. Of any other
         iterable, the ranks take one batch each in turn.
         """
-        share = self._share = EpochInHand(self._epoch, self._had)
-        self._epoch, self._had = self._epoch + 1, 0  # at once: the loop may be left early
+        epoch, handed = self._epochs, 0 if self._share else self._handed
+        share = self._share = object()
+        self._epochs, self._handed = epoch + 1, handed  # at once: the loop may be left early
         try:
-            for batch, samples, together in shared(loader, self.rank, self.size, self._seed, *astuple(share)):
+            for dealt in shared(loader, self.rank, self.size, self._seed, epoch, handed):
                 with self._attendance:
                     self._done()
                     self._flat.require_bound()
-                    self._current = Handed(self._t, samples, together)
-                    self._method.before(self._current)
-                self.weight, share.handed = int(samples > 0), share.handed + 1
-                yield batch
+                    self._current = dealt
+                    self._method.before(self._t, dealt)
+                self.weight = int(dealt.samples > 0)
+                self._handed += self._share is share
+                yield dealt.batch
             with self._attendance:
                 self._done()
         finally:
             if self._share is share:
-                self._share = None
+                self._share, self._handed = None, 0
 
     @property
     def epoch(self) -> int:
         """The number of epochs that `share` has handed out, or of that which it is in, counting from 0: where
         `for epoch in range(ranks.epoch, epochs)` begins after a `load`."""
-        return self._epoch if self._share is None else self._share.epoch
+        return self._epochs - (self._share is not None)
 
     def save(self, path: str | Path) -> None:
         """Write all that this training needs to go on into the folder `path`, in place of an earlier save; it has its
@@ -126,8 +119,7 @@ class Ranks:
         with self._attendance:
             self._require_own_parameters("ranks.save")
             self._done()
-            share = self._share or EpochInHand(self._epoch, self._had)
-            self._saves.save(Path(path), Clock(self._t, share.epoch, share.handed, self._record.samples))
+            self._saves.save(Path(path), Clock(self._t, self.epoch, self._handed, self._record.samples))
 
     def load(self, path: str | Path) -> None:
         """Go on from a save, with an equal module, optimizer and algorithm. All ranks call it together, outside of an
@@ -143,7 +135,7 @@ class Ranks:
             if self._share is not None:
                 raise BadInput("ranks.load: within an epoch; load before its first batch")
             self._done()
-            self._t, self._epoch, self._had, self._record.before = self._saves.load(Path(path))
+            self._t, self._epochs, self._handed, self._record.before = self._saves.load(Path(path))
             self._record.samples = self._record.before
 
     @contextmanager
@@ -185,7 +177,7 @@ class Ranks:
     def log(self, **values: float | torch.Tensor) -> None:
         """Record numbers, such as test_error=0.1, under the present number of samples, in the run folder's
         metrics.jsonl; of rank 0, other ranks' are not kept."""
-        self._record.write({name: number(value) for name, value in values.items()}, self._t, self._epoch)
+        self._record.write({name: number(value) for name, value in values.items()}, self._t, self._epochs)
 
     # ---- around the user's steps
 
@@ -205,7 +197,7 @@ class Ranks:
     def _done(self) -> None:
         """The user is done with the batch in hand."""
         if self._current is not None:
-            self._method.after(self._current)
+            self._method.after(self._t)
             self._record.samples += self._current.together
             self._current, self._t = None, self._t + 1
 
@@ -235,7 +227,7 @@ class Ranks:
         self._flat.average_statistics(self._transport)
         self._flat.share_buffers(self._transport)
         reason = "finished" if self._flat.finite else "diverged"
-        agreed(self._transport, lambda: self._record.end(self._flat.x, self._epoch, reason), "the summary")
+        agreed(self._transport, lambda: self._record.end(self._flat.x, self._epochs, reason), "the summary")
         if not self._flat.finite:  # the same on all ranks
             raise TrainingFailed(f"the parameters are not finite after {self._t} batches")
         return 0
