@@ -315,12 +315,10 @@ class MasterMonitor(Monitor):
             return
         self.results, then = results, self._evaluated
         self._offer_best(evaluation, results)
-        epoch = then.samples / self.samples
-        place = {"step": then.step, "samples": then.samples, "epoch": epoch, "seconds": then.seconds}
         exchanged = self._bytes() if self.late is None else {}  # since then more were
         told = {**self.counters.rate(then.samples), **exchanged, **results}
-        self.write("evaluate", **place, train_loss=then.train_loss, **told)
-        self.progress.evaluated(epoch, then.seconds, then.train_loss, results)
+        self.write("evaluate", **self._place(then), **told)
+        self.progress.evaluated(then.samples / self.samples, then.seconds, then.train_loss, results)
 
     def _offer_best(self, evaluation: Evaluation, results: Results) -> None:
         part, saver = "dev" if "dev_loss" in results else "test", self.saver
@@ -347,18 +345,14 @@ class MasterMonitor(Monitor):
     def _record(self) -> None:
         state, seconds, loss = self.counters.state, self.cadence.seconds, self.counters.recent_loss()
         self.cadence.recorded()
-        self.write(
-            "train",
-            step=state.index,
-            samples=state.trained,
-            epoch=state.trained / self.samples,
-            seconds=seconds,
-            train_loss=loss,
-            **self._bytes(),
-            **self.counters.record(),
-        )
+        place = self._place(Moment(state.trained, state.index, seconds, loss))
+        self.write("train", **place, **self._bytes(), **self.counters.record())
         rate = self.counters.trained_now / max(seconds - self.cadence.seconds_before, 1e-9)
         self.progress.update(state.trained, rate, loss, self.results)
+
+    def _place(self, at: Moment) -> Record:
+        place = {"step": at.step, "samples": at.samples, "epoch": at.samples / self.samples}
+        return {**place, "seconds": at.seconds, "train_loss": at.train_loss}
 
     def _bytes(self) -> dict[str, int]:
         exchanged = self.exchanged()

@@ -80,14 +80,10 @@ class Saves:
     def _called(self, call: str, path: Path, t: int | None = None) -> str:
         """Wait until all ranks have called this; the name of the wait. Raises BadInput where some called another."""
         what = f"{call}, which all ranks call together"
-        texts = self._transport.gather_texts(json.dumps([call, os.fsencode(path).hex(), t]), what)
+        said = f"{call}({str(path)!r})" + ("" if t is None else f" after {t} batches")
+        texts = self._transport.gather_texts(said, what)
         if odd := next((rank for rank, text in enumerate(texts) if text != texts[0]), 0):
-            told = [json.loads(text) for text in (texts[odd], texts[0])]
-            theirs, ours = (
-                f"{name}({os.fsdecode(bytes.fromhex(path))!r})" + ("" if t is None else f" after {t} batches")
-                for name, path, t in told
-            )
-            raise BadInput.known(f"rank {odd} called {theirs}, rank 0 {ours}", spoken_here=self._first)
+            raise BadInput.known(f"rank {odd} called {texts[odd]}, rank 0 {texts[0]}", spoken_here=self._first)
         return what
 
     def _piece(self, path: Path, clock: Clock) -> FileContent:
