@@ -21,7 +21,7 @@ class Attendance:
             raise BadInput("MPI: was started without MPI_THREAD_SERIALIZED, which the thread of the heartbeats needs")
         self._transport, self._depth = transport, 0
         self.busy = False
-        self.progress: Callable[[], object] = nothing
+        self.progress: Callable[[], object] = lambda: None
         self._user: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:
@@ -46,7 +46,3 @@ class Attendance:
             self._transport.comm.Iprobe()
             self.progress()
         self._transport.heartbeat()
-
-
-def nothing() -> None:
-    """No progress to make."""

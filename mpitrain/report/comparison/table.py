@@ -36,6 +36,7 @@ class Spread:
     n − 1 in the denominator and is 0 for a single value."""
 
     def __init__(self, values: Sequence[float | None]) -> None:
+        self.of_seeds = values
         self.values = [value for value in values if value is not None]
         self.mean = statistics.fmean(self.values) if self.values else None
         self.std = statistics.stdev(self.values) if len(self.values) > 1 else 0.0
@@ -47,12 +48,9 @@ def speed_up(base: float, workers_of_base: int, seconds: float, workers: int) ->
     return faster, faster * workers_of_base / workers
 
 
-@dataclass
-class TimesToTarget:
-    """When the finished runs of a row reached one target; `seconds` is None for a seed that did not."""
+class TimesToTarget(Spread):
+    """After how many seconds the finished runs of a row reached one target; None for a seed that did not."""
 
-    seconds: list[float | None]
-    spread: Spread  # over the runs that reached it
     speed_up: float | None = None
     efficiency: float | None = None
 
@@ -75,7 +73,7 @@ class Row:
     def mean_by_all(self, target: float) -> float | None:
         """The mean time if every seed reached the target; otherwise it would leave out the slowest."""
         reached = self.reached[target]
-        return reached.spread.mean if len(reached.spread.values) == len(self.seeds) else None
+        return reached.mean if len(reached.values) == len(self.seeds) else None
 
 
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
@@ -94,8 +92,7 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
         row = Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config)
         for target in targets:
-            seconds = [time_to(run.events("evaluate"), key, target) for run in runs]
-            row.reached[target] = TimesToTarget(seconds, Spread(seconds))
+            row.reached[target] = TimesToTarget([time_to(run.events("evaluate"), key, target) for run in runs])
         found.append(row)
     for row in found:
         of_base = [other for other in found if other.configuration == (baseline or row.configuration)]
@@ -139,11 +136,11 @@ def _line(row: Row) -> list[str]:
 
 
 def _time(reached: TimesToTarget, seeds: int) -> str:
-    mean, times = reached.spread.mean, reached.spread
-    if mean is None:
-        return "not reached" if reached.seconds else "–"
-    text = duration(mean) + (f" ± {duration(times.std)}" if len(times.values) > 1 else "")
-    return text if len(times.values) == seeds else f"{text}, {len(times.values)} of {seeds}"
+    count = len(reached.values)
+    if reached.mean is None:
+        return "not reached" if reached.of_seeds else "–"
+    text = duration(reached.mean) + (f" ± {duration(reached.std)}" if count > 1 else "")
+    return text if count == seeds else f"{text}, {count} of {seeds}"
 
 
 def markdown(header: list[str], lines: list[list[str]]) -> str:
@@ -191,9 +188,9 @@ def _target(target: float, row: Row) -> Record:
     reached = row.reached[target]
     return {
         "error": target,
-        "seconds": reached.seconds,
-        "seconds_mean": reached.spread.mean,
-        "seconds_deviation": reached.spread.std,
+        "seconds": reached.of_seeds,
+        "seconds_mean": reached.mean,
+        "seconds_deviation": reached.std,
         "speed_up": reached.speed_up,
         "efficiency": reached.efficiency,
     }

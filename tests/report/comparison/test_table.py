@@ -56,11 +56,11 @@ def test_a_table_by_hand(elements: list[Element]) -> None:
     for element, pace, last in zip(elements, [1, 1, 0.5, 0.25, 1, 1], [0.1, 0.3, 0.1, 0.1, 0.1, 0.1], strict=True):
         finish(element, [(10 * pace, 0.5), (20 * pace, last)])
     one, two, alone = rows(elements, [0.3, 0.2], "test", "")
-    assert one.reached[0.3].seconds == pytest.approx([15.0, 20.0])
-    assert two.reached[0.3].spread.mean == pytest.approx((7.5 + 3.75) / 2)
+    assert one.reached[0.3].of_seeds == pytest.approx([15.0, 20.0])
+    assert two.reached[0.3].mean == pytest.approx((7.5 + 3.75) / 2)
     assert two.reached[0.3].speed_up == pytest.approx(17.5 / 5.625)
     assert two.reached[0.3].efficiency == pytest.approx(17.5 / 5.625 / 2)
-    assert one.reached[0.2].seconds == [pytest.approx(17.5), None] and two.reached[0.2].speed_up is None
+    assert one.reached[0.2].of_seeds == [pytest.approx(17.5), None] and two.reached[0.2].speed_up is None
     assert one.error.mean == pytest.approx(0.2) and one.error.std == pytest.approx(0.2 / 2**0.5)
     assert (alone.configuration, alone.workers, alone.ranks) == ("msgd", 1, 1)
     header, lines = cells([one, two, alone])
