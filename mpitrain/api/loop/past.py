@@ -33,15 +33,21 @@ class UserNumbers(msgspec.Struct, frozen=True):
     random: Any
 
 
-class LoopNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's numbers: who has saved; the clock; the method's own; what is the user's."""
+class Clock(msgspec.Struct, frozen=True):
+    """Batches that were trained on, the epoch, how many of its batches, and the samples of all ranks so far."""
+
+    t: Natural
+    epoch: Natural
+    handed: Natural
+    samples: Natural
+
+
+class LoopNumbers(msgspec.Struct, frozen=True):
+    """A rank's numbers: who has saved, and when; the method's own; what is the user's."""
 
     algorithm: str
     ranks: Positive
-    t: Natural
-    epoch: Natural
-    handed: Natural  # batches of that epoch
-    samples: Natural
+    clock: Clock
     method: dict[str, Any]
     user: UserNumbers
 
@@ -67,9 +73,11 @@ class Past:
         self.ranks, self.same, self.rank = first.ranks, first.ranks == ranks, rank
         self._source = rank % first.ranks
         self.numbers = self._numbers(self._source)
-        self.clock = self.numbers if self.same else first
-        if not self.same and first.handed:
-            line = f"saved within epoch {first.epoch} by {first.ranks} ranks, whose batches are not those of {ranks}"
+        self.clock = (self.numbers if self.same else first).clock
+        if not self.same and self.clock.handed:
+            line = (
+                f"saved within epoch {self.clock.epoch} by {first.ranks} ranks, whose batches are not those of {ranks}"
+            )
             raise BadInput(f"{folder}: {line}; a save between two epochs goes on")
 
     @property

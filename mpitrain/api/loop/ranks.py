@@ -15,8 +15,9 @@ from mpitrain.api.loop.gradients import Gradients
 from mpitrain.api.loop.loader import Dealt, shared
 from mpitrain.api.loop.method import Method
 from mpitrain.api.loop.module import FlatModule
+from mpitrain.api.loop.past import Clock
 from mpitrain.api.loop.record import RunRecord
-from mpitrain.api.loop.saves import Clock, Saves
+from mpitrain.api.loop.saves import Saves
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
 from mpitrain.mpi import Transport, abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
 from mpitrain.mpi.agreement import agreed, ending_together
@@ -135,8 +136,9 @@ class Ranks:
             if self._share is not None:
                 raise BadInput("ranks.load: within an epoch; load before its first batch")
             self._done()
-            self._t, self._epochs, self._handed, self._record.before = self._saves.load(Path(path))
-            self._record.samples = self._record.before
+            clock = self._saves.load(Path(path))
+            self._t, self._epochs, self._handed = clock.t, clock.epoch, clock.handed
+            self._record.samples = self._record.before = clock.samples
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

@@ -9,7 +9,6 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +17,7 @@ from mpitrain import checkpoint
 from mpitrain.api.loop import users
 from mpitrain.api.loop.method import Method
 from mpitrain.api.loop.module import FlatModule
-from mpitrain.api.loop.past import Apply, LoopNumbers, Past, part_of
+from mpitrain.api.loop.past import Apply, Clock, LoopNumbers, Past, part_of
 from mpitrain.checkpoint import Draft, FileContent
 from mpitrain.checkpoint.files import MANIFEST
 from mpitrain.errors import BadInput, naming
@@ -26,15 +25,6 @@ from mpitrain.files import checksum, hdf5, writing
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
-
-
-class Clock(NamedTuple):
-    """Batches that were trained on, the epoch, how many of its batches, and the samples of all ranks so far."""
-
-    t: int
-    epoch: int
-    handed: int
-    samples: int
 
 
 class Saves:
@@ -73,7 +63,7 @@ class Saves:
             line = f"saved by {past.ranks} ranks, loaded by {transport.size}: all start from the algorithm's model, "
             line += f"rank r with the optimizer's state and the buffers of rank r modulo {past.ranks}"
             print(f"mpitrain: {folder}: {line}", file=sys.stderr, flush=True)
-        return Clock(past.clock.t, past.clock.epoch, past.clock.handed, past.clock.samples)
+        return past.clock
 
     # ---- out
 
@@ -99,9 +89,7 @@ class Saves:
         for name, vector in vectors.items():
             if not np.isfinite(vector).all():
                 raise BadInput(f"ranks.save: rank {self._transport.rank}: {name} is not finite")
-        told = LoopNumbers(
-            algorithm=self._algorithm, ranks=self._transport.size, method=numbers, user=user, **clock._asdict()
-        )
+        told = LoopNumbers(self._algorithm, self._transport.size, clock, numbers, user)
         return FileContent(vectors, msgspec.to_builtins(told), kept=arrays)
 
     def _without_common(self, piece: FileContent, what: str) -> FileContent:
