@@ -44,9 +44,8 @@ def add_trained(commands: Subparsers) -> None:
     evaluate = commands.add_parser("evaluate", help="loss and error of a trained network on held-out data")
     _add_run(evaluate)
     evaluate.add_argument("data", nargs="?", type=Path, metavar="DATA", help="a shard folder; default: the run's own")
-    evaluate.add_argument(
-        "--part", action="append", metavar="NAME", help="test, dev, ...; default: all held-out splits"
-    )
+    parts = "test, dev, ...; default: all held-out splits"
+    evaluate.add_argument("--part", action="append", metavar="NAME", help=parts)
     shown = evaluate.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     blocks = "write sums over 1000 blocks of samples of each part, as JSON, instead of a table"
@@ -56,9 +55,8 @@ def add_trained(commands: Subparsers) -> None:
     predict = commands.add_parser("predict", help="write a trained network's posteriors or scaled log-likelihoods")
     _add_run(predict)
     predict.add_argument("data", type=Path, metavar="DATA", help="a shard folder")
-    predict.add_argument(
-        "out", type=Path, metavar="OUT", help="a file ending in .h5, .npz or .ark (Kaldi, with a .scp)"
-    )
+    out = "a file ending in .h5, .npz or .ark (Kaldi, with a .scp)"
+    predict.add_argument("out", type=Path, metavar="OUT", help=out)
     predict.add_argument("--part", metavar="NAME", help="test, dev, ...; default: the first held-out split")
     _add_output(predict)
     predict.set_defaults(run="mpitrain.trained.predict:predict")
@@ -71,14 +69,10 @@ def add_trained(commands: Subparsers) -> None:
     _add_output(onnx)
     onnx.add_argument("--opset", type=int, metavar="N", help="version of ONNX's operators; default: 17")
     onnx.add_argument("--input", choices=("uint8", "float32"), help="type of images; default: uint8")
-    onnx.add_argument(
-        "--check",
-        action=argparse.BooleanOptionalAction,
-        help="compare with onnxruntime on held-out data; default: if it is installed and the data exist",
-    )
-    onnx.add_argument(
-        "--data", type=Path, metavar="DATA", help="shard folder for the comparison; default: the run's own"
-    )
+    check = "compare with onnxruntime on held-out data; default: if it is installed and the data exist"
+    onnx.add_argument("--check", action=argparse.BooleanOptionalAction, help=check)
+    data = "shard folder for the comparison; default: the run's own"
+    onnx.add_argument("--data", type=Path, metavar="DATA", help=data)
     export.set_defaults(run="mpitrain.trained.export:export")
 
 
@@ -145,48 +139,30 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<time>-<algorithm>")
     where.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
-    where.add_argument(
-        "--continue",
-        type=Path,
-        dest="continued",
-        metavar="DIR",
-        help="--resume DIR where it holds a whole checkpoint, else start in it: for jobs that are requeued",
-    )
+    requeued = "--resume DIR where it holds a whole checkpoint, else start in it: for jobs that are requeued"
+    where.add_argument("--continue", type=Path, dest="continued", metavar="DIR", help=requeued)
     _add_code(parser)
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
 
 
 def _add_code(parser: argparse.ArgumentParser) -> None:
     """Which code of the user's own is executed on account of a run folder."""
-    parser.add_argument(
-        "--trust", action="store_true", help="execute the code that a run folder names, though another user owns it"
-    )
-    parser.add_argument(
-        "--new-code",
-        action="store_true",
-        help="execute the files of model.import and model.loss as they are now, not as the run was trained with them",
-    )
+    trust = "execute the code that a run folder names, though another user owns it"
+    parser.add_argument("--trust", action="store_true", help=trust)
+    new = "execute the files of model.import and model.loss as they are now, not as the run was trained with them"
+    parser.add_argument("--new-code", action="store_true", help=new)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument(
-        "--checkpoint", metavar="NAME", help="a folder in RUN/checkpoints, such as best; default: the newest"
-    )
+    which = "a folder in RUN/checkpoints, such as best; default: the newest"
+    parser.add_argument("--checkpoint", metavar="NAME", help=which)
     _add_code(parser)
 
 
 def _add_output(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--output", choices=KINDS, default=KINDS[0], help=f"default: {KINDS[0]}")
-    parser.add_argument(
-        "--priors",
-        type=Path,
-        metavar="FILE",
-        help="priors or counts of the classes; default: counts in the training split",
-    )
-    parser.add_argument(
-        "--smoothing",
-        type=float,
-        metavar="N",
-        help="added to each class's count; default: 1, or 0 with --priors",
-    )
+    priors = "priors or counts of the classes; default: counts in the training split"
+    parser.add_argument("--priors", type=Path, metavar="FILE", help=priors)
+    smoothing = "added to each class's count; default: 1, or 0 with --priors"
+    parser.add_argument("--smoothing", type=float, metavar="N", help=smoothing)

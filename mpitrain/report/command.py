@@ -17,18 +17,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page; default: RUN/report.html, or report.html")
     parser.add_argument("--title", default="", help="heading of the page; default: the names of the runs")
-    parser.add_argument(
-        "--plots", type=Path, metavar="DIR", help="also write every plot to a file in DIR (needs matplotlib)"
-    )
+    plots = "also write every plot to a file in DIR (needs matplotlib)"
+    parser.add_argument("--plots", type=Path, metavar="DIR", help=plots)
     parser.add_argument("--format", choices=FORMATS, default="png", help="format of these files; default: png")
-    parser.add_argument(
-        "--watch",
-        type=int,
-        nargs="?",
-        const=10,
-        metavar="S",
-        help="write the page anew every S seconds (10) until all runs have ended; it loads itself anew in the browser",
-    )
+    watch = "write the page anew every S seconds (10) until all runs have ended; it loads itself anew in the browser"
+    parser.add_argument("--watch", type=int, nargs="?", const=10, metavar="S", help=watch)
     parser.set_defaults(run=run)
 
 

@@ -118,9 +118,8 @@ def totals(runs: list[StoredRun]) -> Html:
 
 def _with_ratios(summary: Record) -> Record:
     """The summary with what follows from the counts, which are those since the last start of the program."""
-    samples, seconds = (
-        (finite(summary, key) or 0) - (finite(summary, f"resumed_{key}") or 0) for key in ("samples", "seconds")
-    )
+    told = {key: finite(summary, key) or 0 for key in ("samples", "seconds", "resumed_samples", "resumed_seconds")}
+    samples, seconds = told["samples"] - told["resumed_samples"], told["seconds"] - told["resumed_seconds"]
     sent, busy = finite(summary, "bytes_sent"), finite(summary, "server_busy_seconds")
     per_sample = sent / samples if sent is not None and samples else None
     return {**summary, "bytes_per_sample": per_sample, "server_share": busy / seconds if busy and seconds else None}

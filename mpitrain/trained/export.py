@@ -107,11 +107,8 @@ def _onnx(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]
         serialise, opset = onnx_torch.serialise, onnx_torch.OPSET
     graph = onnx_graph.GraphOptions(options.output, options.opset or opset, options.input, priors)
     content = serialise(model, graph, metadata(model) | {"values": options.output})
-    said, normalise = (
-        onnx_check.checked(model, content, graph, options.check, options.data),
-        model.config.data.normalise,
-    )
-    if normalise in ("speaker", "utterance"):
+    said = onnx_check.checked(model, content, graph, options.check, options.data)
+    if (normalise := model.config.data.normalise) in ("speaker", "utterance"):
         said = f"; takes features that are normalised by {normalise}{said}"
     return content, said
 

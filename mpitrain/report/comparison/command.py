@@ -27,47 +27,30 @@ Starter = Callable[[Element], list[str]]  # the command line of a run
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "compare", help="run configurations with several numbers of workers, and compare them in a table"
-    )
+    what = "run configurations with several numbers of workers, and compare them in a table"
+    parser = subparsers.add_parser("compare", help=what)
     parser.add_argument("configs", nargs="+", metavar="CONFIG", help="a TOML file, or the name of an algorithm")
-    parser.add_argument(
-        "--target-error",
-        default="",
-        metavar="X,...",
-        help="errors to reach, as fractions: 0.05,0.02; of text bits a byte, otherwise the figure of merit",
-    )
+    errors = "errors to reach, as fractions: 0.05,0.02; of text bits a byte, otherwise the figure of merit"
+    parser.add_argument("--target-error", default="", metavar="X,...", help=errors)
     parser.add_argument("--on", choices=NAMES, help="a benchmark: its configuration and data; docs/benchmarks.md")
-    parser.add_argument(
-        "--paired", action="store_true", help="also resample differences on the same test samples; --on does"
-    )
+    paired = "also resample differences on the same test samples; --on does"
+    parser.add_argument("--paired", action="store_true", help=paired)
     parser.add_argument("--workers", default="1", metavar="N,...", help="numbers of workers; default: 1")
     parser.add_argument("--seeds", default="", metavar="N,...", help="seeds; default: that of the configuration")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run, as in train")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help="default: runs/compare")
-    parser.add_argument(
-        "--launch",
-        default="",
-        metavar="WORDS",
-        help='launcher, such as "mpirun -n {ranks}"; default: the first one found',
-    )
-    parser.add_argument(
-        "--simulate", default="", metavar="FILE", help="a cluster, as for simulate: simulate the runs on it"
-    )
+    words = 'launcher, such as "mpirun -n {ranks}"; default: the first one found'
+    parser.add_argument("--launch", default="", metavar="WORDS", help=words)
+    cluster = "a cluster, as for simulate: simulate the runs on it"
+    parser.add_argument("--simulate", default="", metavar="FILE", help=cluster)
     parser.add_argument("--deadline", type=float, default=DAY, metavar="S", help="seconds for one run; default: a day")
-    parser.add_argument(
-        "--baseline",
-        default="",
-        metavar="NAME",
-        help="configuration whose fewest workers are the base of speed-ups; default: the same",
-    )
-    parser.add_argument(
-        "--test-set", default="test", metavar="NAME", help="test set, such as test-noisy; default: the first"
-    )
+    base = "configuration whose fewest workers are the base of speed-ups; default: the same"
+    parser.add_argument("--baseline", default="", metavar="NAME", help=base)
+    tested = "test set, such as test-noisy; default: the first"
+    parser.add_argument("--test-set", default="test", metavar="NAME", help=tested)
     step = parser.add_mutually_exclusive_group()
-    step.add_argument(
-        "--list", action="store_true", help="print number, name, ranks and state of each run, and run nothing"
-    )
+    listed = "print number, name, ranks and state of each run, and run nothing"
+    step.add_argument("--list", action="store_true", help=listed)
     step.add_argument("--run", type=int, dest="element", metavar="K", help="run only number K of the list, from 0")
     step.add_argument("--table", action="store_true", help="write the table of the existing runs, and run nothing")
     parser.set_defaults(run=run)
