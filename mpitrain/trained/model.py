@@ -88,12 +88,12 @@ class TrainedModel:
 
     def described(self) -> dict[str, str | int]:
         """A description that identifies this model, for files made with it."""
-        named: dict[str, str | int] = {
+        return {
             "run": printable(str(self.run)),
             "checkpoint": self.checkpoint.name,
             "trained_samples": self.samples,
+            "parameters_sha256": self.sha256,
         }
-        return {**named, "parameters_sha256": self.sha256}
 
 
 @dataclass(frozen=True)
