@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +29,7 @@ class Output(Console):
 def open_console(live: bool = True, quiet: bool = False) -> Console:
     """Standard output. `is_terminal` is true if `live` lines are wanted and possible. `quiet`: print nothing."""
     terminal = _terminal() if live else None
-    width = _size(terminal).columns if terminal is not None else None
+    width = None if terminal is None else _width(terminal)
     return Output(file=sys.stdout, highlight=False, force_terminal=terminal is not None, width=width, quiet=quiet)
 
 
@@ -51,16 +52,13 @@ def _terminal() -> str | None:
     return os.ttyname(sys.stdout.fileno()) if sys.stdout.isatty() else None
 
 
-def _size(terminal: str) -> os.terminal_size:
-    usual = os.terminal_size((100, 24))
-    try:
+def _width(terminal: str) -> int:
+    """Its columns; 100 where they cannot be asked for, or were never set."""
+    columns = 0
+    with suppress(OSError):
         handle = os.open(terminal, os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return usual
-    try:
-        size = os.get_terminal_size(handle)
-        return size if size.columns else usual  # a terminal whose size was never set reports 0
-    except OSError:
-        return usual
-    finally:
-        os.close(handle)
+        try:
+            columns = os.get_terminal_size(handle).columns
+        finally:
+            os.close(handle)
+    return columns or 100
