@@ -63,8 +63,8 @@ def agreed(transport: Transport, action: Callable[[], T], what: str, calls_mpi: 
     raise BadInput.known(faults[first], spoken_here=transport.rank == first)
 
 
-def alone(action: Callable[[], int], why: str) -> int:
-    """What `action` returns in a job of one process; in one of several, `why` that is refused, and status 2."""
+def alone(action: Callable[[], int | None], why: str) -> int:
+    """What `action` returns, or 0, in a job of one process; in one of several, `why` that is refused, and status 2."""
 
     def refuse() -> int:
         if transport.size > 1:
@@ -72,7 +72,7 @@ def alone(action: Callable[[], int], why: str) -> int:
         return 0
 
     transport = Transport()
-    return ending_together(transport, lambda: agreed(transport, refuse, "the start")) or action()
+    return ending_together(transport, lambda: agreed(transport, refuse, "the start")) or action() or 0
 
 
 def others_see(transport: Transport, error: Overdue) -> int:

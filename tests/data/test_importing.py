@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mpitrain.data.importers.importing import Importing
-from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, shard_lengths
+from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, shard_slices
 from mpitrain.data.normalising import moments, statistics
 from mpitrain.errors import BadInput
 
@@ -136,7 +136,7 @@ def test_moments_make_mean_deviation_and_covariance() -> None:
 
 @pytest.mark.parametrize(("samples", "each"), [(1, 3072), (50_000, 3072), (10, 10**9), (7, 1), (1_281_167, 196_608)])
 def test_shards_are_neither_small_nor_large(samples: int, each: int) -> None:
-    lengths = shard_lengths(samples, each)
+    lengths = [own.stop - own.start for own in shard_slices(samples, each)]
     assert sum(lengths) == samples and min(lengths) >= 1 and max(lengths) - min(lengths) <= 1
     assert len(lengths) == 1 or min(lengths) * each > SMALLEST / 2
     assert max(lengths) == 1 or max(lengths) * each <= LARGEST + each

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.array_files import FileArray, FileArrays, opened
-from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, add_common, require_least, shard_lengths
+from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, add_common, require_least, shard_slices
 from mpitrain.data.shards import shard_name
 from mpitrain.data.validation import CLASSES, Value
 from mpitrain.errors import BadInput
@@ -109,15 +109,15 @@ def _chunks(path: Path, names: Names) -> list[ArrayChunk]:
         _check(inputs, targets, names, path)
         each = int(np.prod(inputs.shape[1:])) * (1 if names.kind == "images" else 4)
         smallest = LARGEST if arrays.whole else SMALLEST  # as few as possible: each process reads everything
-        ends = np.cumsum([0, *shard_lengths(len_of(inputs), each, smallest)])
+        shards = shard_slices(len_of(inputs), each, smallest)
         if names.kind == "images":
-            return [ArrayChunk(str(path), names, int(a), int(b)) for a, b in pairwise(ends)]
+            return [ArrayChunk(str(path), names, own.start, own.stop) for own in shards]
         offsets = _offsets(arrays, names, len_of(inputs), path)
         if names.speakers and arrays.require(names.speakers).shape != (len(offsets) - 1,):
             raise BadInput(
                 f"{path}: {names.speakers} does not name the speaker of each of {len(offsets) - 1} utterances"
             )
-    cuts = np.unique(np.searchsorted(offsets, ends))
+    cuts = np.unique(np.searchsorted(offsets, [0, *(own.stop for own in shards)]))
     lengths = tuple(np.diff(offsets).tolist())
     return [
         ArrayChunk(str(path), names, int(offsets[a]), int(offsets[b]), int(a), lengths[a:b]) for a, b in pairwise(cuts)

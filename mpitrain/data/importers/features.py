@@ -7,6 +7,7 @@ from mpitrain.files import Record
 from mpitrain.flat import Array
 
 WINDOW, SHIFT = 0.025, 0.010  # seconds
+REACH = 2  # frames on either side of one, of which its deltas are computed
 ENDINGS = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph", ".nist"}
 FULL_SCALE = 32768  # samples are in units of int16, as in Kaldi
 SLOWEST, FASTEST = 1_000, 1_000_000  # samples per second
@@ -28,8 +29,9 @@ def frame_centres(count: int, rate: int) -> Array:
     return np.arange(window // 2, count - window + window // 2 + 1, shift)
 
 
-def log_mel(samples: Array, rate: int, bins: int) -> Array:
-    """float32 [frames, bins] of a signal [n] in units of int16, as Kaldi computes them, without dither."""
+def log_mel(samples: Array, rate: int, bins: int, deltas: bool = False) -> Array:
+    """float32 [frames, bins] of a signal [n] in units of int16, as Kaldi computes them, without dither; `with_deltas`
+    [frames, 3·bins] if they are wanted."""
     kaldi_native_fbank = library("kaldi_native_fbank", "log-mel features need kaldi-native-fbank", "speech")
     options = kaldi_native_fbank.FbankOptions()
     options.frame_opts.samp_freq = rate
@@ -44,24 +46,25 @@ def log_mel(samples: Array, rate: int, bins: int) -> Array:
     fbank.accept_waveform(rate, samples.astype(np.float32))
     fbank.input_finished()
     frames = [fbank.get_frame(number) for number in range(fbank.num_frames_ready)]
-    return np.array(frames, np.float32).reshape(-1, bins)
+    static = np.array(frames, np.float32).reshape(-1, bins)
+    return with_deltas(static) if deltas and frames else static
 
 
-def with_deltas(static: Array, reach: int = 2) -> Array:
+def with_deltas(static: Array) -> Array:
     """float32 [frames, 3·dims]: the features, then their first and second order deltas.
 
-    d_t = Σ_n n·(c_{t+n} − c_{t−n}) ÷ 2·Σ_n n², n = 1 … reach, edge frames repeated (Young et al., The HTK Book, §5.9).
+    d_t = Σ_n n·(c_{t+n} − c_{t−n}) ÷ 2·Σ_n n², n = 1 … REACH, edge frames repeated (Young et al., The HTK Book, §5.9).
     """
-    first = _deltas(static, reach)
-    return np.concatenate([static, first, _deltas(first, reach)], axis=1)
+    first = _deltas(static)
+    return np.concatenate([static, first, _deltas(first)], axis=1)
 
 
-def _deltas(features: Array, reach: int) -> Array:
-    padded = np.pad(features, ((reach, reach), (0, 0)), mode="edge")
+def _deltas(features: Array) -> Array:
+    padded = np.pad(features, ((REACH, REACH), (0, 0)), mode="edge")
     count, total = len(features), np.zeros_like(features)
-    for n in range(1, reach + 1):
-        total += n * (padded[reach + n : reach + n + count] - padded[reach - n : reach - n + count])
-    return total / np.float32(2 * sum(n * n for n in range(1, reach + 1)))
+    for n in range(1, REACH + 1):
+        total += n * (padded[REACH + n : REACH + n + count] - padded[REACH - n : REACH - n + count])
+    return total / np.float32(2 * sum(n * n for n in range(1, REACH + 1)))
 
 
 def about(path: str) -> tuple[int, int]:

@@ -6,14 +6,13 @@ small letters that look like their capitals. Size, slant, place, contrast and no
 """
 
 import argparse
-from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least, shard_lengths
+from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least, shard_slices
 from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, library, naming, some
@@ -70,7 +69,10 @@ def plan(folder: Path, samples: dict[str, int], seed: int = 1) -> CorpusPlan:
     for part in reversed(PARTS):
         count = held_out.get(part, len(order))
         families[part], order = [family for maker in order[:count] for family in maker], order[count:]
-    chunks = {part: list(_chunks(part, samples[part])) for part in PARTS}
+    chunks = {
+        part: [GlyphChunk(part, own.start, own.stop, samples[part]) for own in shard_slices(samples[part], SIDE * SIDE)]
+        for part in PARTS
+    }
     attributes: dict[str, Value] = {
         "source": f"glyphs of {some(sum(map(len, families.values())), 'typeface')}",
         "classes": len(CHARACTERS),
@@ -104,13 +106,6 @@ def _font(path: Path) -> Font:
 
     with naming(f"{path}: no font", Exception):  # FreeType's own errors are OSError, Pillow's of several kinds
         return ImageFont.truetype(str(path), EM, layout_engine=ImageFont.Layout.BASIC)
-
-
-def _chunks(part: str, samples: int) -> Iterator[GlyphChunk]:
-    start = 0
-    for length in shard_lengths(samples, SIDE * SIDE):
-        yield GlyphChunk(part, start, start + length, samples)
-        start += length
 
 
 def _files(folder: Path, families: dict[str, Families], chunk: GlyphChunk) -> list[Path]:

@@ -146,15 +146,10 @@ def _shard(how: KaldiOptions, dims: int, chunk: Chunk[StoredUtterance]) -> dict[
     """The arrays of a shard. Raises BadInput naming the place."""
     with Archives() as archives:
         pairs = [_pair(utterance, how, dims, archives) for utterance in chunk.utterances]
-        own = _own_sums([features for features, _ in pairs], chunk, how.cmvn)
-        for number, utterance in enumerate(chunk.utterances):
-            if utterance.where.cmvn is not None:
-                own[number] = _read_sums(utterance, dims, archives)
-    normalised = (
-        (features if how.cmvn == "none" else normalise(features, own[number], how.variance), targets)
-        for number, (features, targets) in enumerate(pairs)
-    )
-    return recorded.shard(chunk, normalised)
+        if how.cmvn != "none":
+            every = zip(pairs, _sums([features for features, _ in pairs], chunk, how.cmvn, archives), strict=True)
+            pairs = [(normalise(features, sums, how.variance), targets) for (features, targets), sums in every]
+    return recorded.shard(chunk, pairs)
 
 
 def _pair(
@@ -167,18 +162,21 @@ def _pair(
     return recorded.alike(features, archives.integers(utterance.where.alignment), how.tolerance, how.classes, where)
 
 
-def _own_sums(features: list[Array], chunk: Chunk[StoredUtterance], cmvn: str) -> dict[int, Array]:
-    """Sums over each utterance or over all utterances of its speaker."""
-    if cmvn not in ("speaker", "utterance"):
-        return {}
+def _sums(features: list[Array], chunk: Chunk[StoredUtterance], cmvn: str, archives: Archives) -> list[Array]:
+    """The sums by which each utterance is normalised: stored ones, its own, or those over all of its speaker."""
+    if cmvn == "scp":
+        return [
+            _read_sums(utterance, own.shape[1], archives)
+            for utterance, own in zip(chunk.utterances, features, strict=True)
+        ]
     each = [sums_of(own) for own in features]
     if cmvn == "utterance":
-        return dict(enumerate(each))
+        return each
     of_speaker: dict[str, Array] = {}
     names = [utterance.speaker or utterance.key for utterance in chunk.utterances]
     for name, sums in zip(names, each, strict=True):
         of_speaker[name] = of_speaker.get(name, 0) + sums
-    return {number: of_speaker[name] for number, name in enumerate(names)}
+    return [of_speaker[name] for name in names]
 
 
 def _read_sums(utterance: ImportedUtterance[StoredUtterance], dims: int, archives: Archives) -> Array:

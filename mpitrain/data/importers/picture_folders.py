@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.pictures import load_picture, suffixes
-from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, add_common, require_least, shard_lengths
+from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, add_common, require_least, shard_slices
 from mpitrain.data.shards import NAMES
 from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, printable, some
@@ -157,28 +157,26 @@ def _classes(folder: Path, endings: set[str]) -> tuple[Classes, list[Path]]:
 
 def _hold_out(parts: dict[str, Classes], names: list[str], split: Split) -> None:
     """Move the given fractions of every class from the training images to the held-out parts."""
-    for part, share in (("dev", split.dev), ("test", split.test)):
+    held = {part: share for part, share in (("dev", split.dev), ("test", split.test)) if share}
+    for part, share in held.items():
         if not 0 <= share < 1 or split.dev + split.test >= 1:
             raise BadInput(f"--{part} {share:g}: expected a share of the pictures below 1")
-        if share and part in parts:
+        if part in parts:
             raise BadInput(f"--{part} {share:g}: there is a folder of that part already")
-    left = {name: len(files) for name, files in parts["train"].items()}
-    orders = {name: stream(split.seed, "split", number).permutation(left[name]) for number, name in enumerate(names)}
-    begin = dict.fromkeys(names, 0)
-    train = parts["train"]
-    for part, share in (("dev", split.dev), ("test", split.test), ("train", 1.0)):
-        if part != "train" and not share:
-            continue
-        chosen: Classes = {}
-        for name in names:
-            end = left[name] if part == "train" else begin[name] + round(share * left[name])
-            chosen[name] = [train[name][place] for place in sorted(orders[name][begin[name] : end])]
-            begin[name] = end
-        if not any(chosen.values()):
+    chosen: dict[str, Classes] = {part: {} for part in (*held, "train")}
+    for number, name in enumerate(names):
+        files, begin = parts["train"][name], 0
+        order = stream(split.seed, "split", number).permutation(len(files))
+        for part, share in (*held.items(), ("train", 1.0)):  # the rest is to train on
+            end = begin + round(share * len(files))
+            chosen[part][name] = [files[place] for place in sorted(order[begin:end])]
+            begin = end
+    for part, share in held.items():
+        if not any(chosen[part].values()):
             raise BadInput(f"--{part} {share:g}: too few pictures for that share")
-        parts[part] = chosen
-    if empty := next((name for name in names if not parts["train"][name]), None):
+    if empty := next((name for name in names if not chosen["train"][name]), None):
         raise BadInput(f"--dev, --test: no training pictures are left of class {empty}")
+    parts |= chosen
 
 
 def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: int | None) -> Iterator[PictureChunk]:
@@ -188,11 +186,9 @@ def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: i
     ]
     if seed is not None:
         pairs = [pairs[place] for place in stream(seed, "order of pictures").permutation(len(pairs))]
-    start = 0
-    for length in shard_lengths(len(pairs), size):
-        paths, targets = zip(*pairs[start : start + length], strict=True)
+    for own in shard_slices(len(pairs), size):
+        paths, targets = zip(*pairs[own], strict=True)
         yield PictureChunk(paths, targets)
-        start += length
 
 
 def _files(folder: Path, chunk: PictureChunk) -> Iterator[Path]:

@@ -22,7 +22,7 @@ from mpitrain.data.shards import provisional_name, shard_name, write_shard
 from mpitrain.data.validation import CLASSES, KINDS, Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, Version, version_of
-from mpitrain.flat import Array
+from mpitrain.flat import Array, share
 
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards per part, unless they would become too small or too large
@@ -135,11 +135,11 @@ def require_least(options: argparse.Namespace, **least: int) -> None:
         raise BadInput(f"--classes {options.classes}: at least 1, at most {CLASSES:,}")
 
 
-def shard_lengths(samples: int, bytes_each: int, smallest: int = SMALLEST) -> list[int]:
-    """The number of samples in each shard of a part: about equal, in PIECES shards of `smallest` to LARGEST bytes."""
+def shard_slices(samples: int, bytes_each: int, smallest: int = SMALLEST) -> list[slice]:
+    """The samples of each shard of a part: about as many each, in PIECES shards of `smallest` to LARGEST bytes."""
     size = min(max(samples * bytes_each // PIECES, smallest), LARGEST)
     shards = min(max(-(-samples * bytes_each // size), 1), max(samples, 1))
-    return [(number + 1) * samples // shards - number * samples // shards for number in range(shards)]
+    return [share(samples, number, shards) for number in range(shards)]
 
 
 def versions(paths: Iterable[Path]) -> dict[Path, Version]:

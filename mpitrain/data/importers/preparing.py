@@ -1,7 +1,6 @@
 """The sources that one process prepares: `prepare digits | speech`."""
 
 import argparse
-from collections.abc import Callable
 
 from mpitrain.data import check
 from mpitrain.data.digits import prepare_digits
@@ -10,24 +9,16 @@ from mpitrain.data.importers.speech import prepare_speech
 from mpitrain.data.importers.utterances import SpeechRecipe
 from mpitrain.mpi.agreement import alone
 
+ALONE = "this source is prepared without mpirun; it uses all cores of one node"
+
 
 def digits(options: argparse.Namespace) -> int:
     """`prepare digits`."""
-    return _alone(lambda: prepare_digits(options.folder)) or check.run(options)
+    return alone(lambda: prepare_digits(options.folder), ALONE) or check.run(options)
 
 
 def speech(options: argparse.Namespace) -> int:
     """`prepare speech`."""
     require_least(options, classes=1, bins=3, jobs=1, seed=0)
     recipe = SpeechRecipe(options.language, options.bins, options.deltas, options.noise, options.seed)
-    return _alone(lambda: prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs))
-
-
-def _alone(action: Callable[[], None]) -> int:
-    """Run an action that needs a single process; return the exit status. Several raise BadInput on all ranks."""
-
-    def once() -> int:
-        action()
-        return 0
-
-    return alone(once, "this source is prepared without mpirun; it uses all cores of one node")
+    return alone(lambda: prepare_speech(options.folder, recipe, options.hours, options.classes, options.jobs), ALONE)

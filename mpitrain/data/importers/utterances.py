@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.espeak import PAUSE, RATE, Speech, Voice, speak
-from mpitrain.data.importers.features import frame_centres, log_mel, with_deltas
+from mpitrain.data.importers.features import frame_centres, log_mel
 from mpitrain.data.importers.sentences import sentence
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -93,9 +93,9 @@ def utterance(recipe: SpeechRecipe, part: str, number: int) -> Utterance | None:
         return None
     speech = _between_silences(speech, rng)
     signal = speech.samples + _noise(speech.samples, _snr(recipe, part, rng), rng)
-    features = log_mel(signal, RATE, recipe.bins)
+    features = log_mel(signal, RATE, recipe.bins, recipe.deltas)
     states, segments = align(speech.phones, speech.starts, len(signal), frame_centres(len(signal), RATE))
-    return Utterance(speaker, with_deltas(features) if recipe.deltas else features, states, segments)
+    return Utterance(speaker, features, states, segments)
 
 
 def _between_silences(speech: Speech, rng: np.random.Generator) -> Speech:

@@ -10,16 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers import recorded
-from mpitrain.data.importers.features import (
-    ENDINGS,
-    SHIFT,
-    about,
-    frame_centres,
-    log_mel,
-    preparation,
-    read_samples,
-    with_deltas,
-)
+from mpitrain.data.importers.features import ENDINGS, SHIFT, about, frame_centres, log_mel, preparation, read_samples
 from mpitrain.data.importers.kaldi_archive import script
 from mpitrain.data.importers.labels import UtteranceLabels, classes_of, read_frames, read_segments
 from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least
@@ -33,7 +24,7 @@ from mpitrain.start import Subparsers
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """How recordings are prepared. `background`: the class between segments; the others as in kaldi.How."""
+    """How recordings are prepared. `background`: the class between segments; the others as in KaldiOptions."""
 
     bins: int = 23
     deltas: bool = False
@@ -106,7 +97,9 @@ def plan(
         parts[part], missing = _utterances(source, labels, label_file, rates)
         notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
     how = replace(how, rate=next(iter(rates)), background=fill)
-    dims = _features(np.zeros(how.rate), how).shape[1]  # reports anything that is missing, in one line
+    dims = log_mel(np.zeros(how.rate), how.rate, how.bins, how.deltas).shape[
+        1
+    ]  # reports anything that is missing, in one line
     attributes: dict[str, Value] = {"source": f"log-mel features of {sources['train']}"}
     if how.classes is not None or names:
         attributes |= {"classes": how.classes or len(names)}
@@ -186,12 +179,7 @@ def _shard(how: RecordingOptions, chunk: Chunk[LabelledRecording]) -> dict[str, 
 def _pair(utterance: ImportedUtterance[LabelledRecording], how: RecordingOptions) -> tuple[Array, Array]:
     where = utterance.where
     samples = read_samples(where.path)
-    features = _features(samples, how)
+    features = log_mel(samples, how.rate, how.bins, how.deltas)
     times = frame_centres(len(samples), how.rate) / how.rate
     name = f"{where.path}: by {where.label_file}"
     return recorded.alike(features, where.labels.at(times, how.background, name), how.tolerance, how.classes, name)
-
-
-def _features(samples: Array, how: RecordingOptions) -> Array:
-    static = log_mel(samples, how.rate, how.bins)
-    return with_deltas(static) if how.deltas and len(static) else static
