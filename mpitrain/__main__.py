@@ -23,13 +23,14 @@ ADDED = {
     ("evaluate", "predict", "export"): "mpitrain.cli.arguments:add_trained",
     ("prepare", "check"): "mpitrain.data.importers.commands:add_parsers",
     ("compare",): "mpitrain.report.comparison.command:add_parser",
+    ("advise",): "mpitrain.report.advice.command:add_parser",
     ("report",): "mpitrain.report.command:add_parser",
     ("stability",): "mpitrain.algorithms.stability.command:add_parser",
     ("simulate", "calibrate"): "mpitrain.cli.arguments:add_simulated",
     ("describe", "jobs", "info"): "mpitrain.cli.arguments:add_shown",
 }
 COMMANDS = tuple(chain(*ADDED))
-STARTING = ("compare", "launch")  # commands that start ranks
+STARTING = ("advise", "compare", "launch")  # commands that start ranks
 
 
 def main(arguments: list[str] | None = None) -> int:

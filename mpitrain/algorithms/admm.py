@@ -12,6 +12,7 @@ import numpy as np
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
 from mpitrain.algorithms.roles import WorkerRule
+from mpitrain.algorithms.space import COMMON, MOMENTA, PERIODS, Between
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Fraction, NotNegative
 
@@ -53,6 +54,7 @@ class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
 
     workers_change = False  # the centre is a mean over all of them
     training: ClassVar = {"learning_rate": 0.05, "epochs": 20.0}
+    space: ClassVar = {**COMMON, "tau": PERIODS, "rho": Between(0.1, 10.0), "delta": MOMENTA}
     rho: NotNegative = 1.0  # ρ, the penalty
     delta: Fraction = 0.0  # δ, the momentum of the momentum variant
     start: Literal["same", "different"] = "same"  # whether all workers start at the centre, or from different seeds

@@ -13,6 +13,7 @@ from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain
 from mpitrain.algorithms.optimizers.outer import LookAhead, OuterMomentum
 from mpitrain.algorithms.roles import AveragingRule, Largest
+from mpitrain.algorithms.space import COMMON, PERIODS, Choice
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Count, Fraction, Number, Positive, Share
@@ -27,6 +28,13 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     any_optimizer = True
     loop_keys = ("preset", "tau", "momentum", "rate", "look_ahead", "unit", "buffers")
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.05, "epochs": 20.0}
+    space: ClassVar = {
+        **COMMON,
+        "tau": PERIODS,
+        "momentum": Choice((0.0, 0.3, 0.5, 0.7, 0.9)),
+        "look_ahead": Choice(("none", "start")),
+        "order": Choice(("together", "free")),
+    }
     presets: ClassVar = {
         "": {},
         "bmuf": {"momentum": None, "rate": 1.0, "look_ahead": "start"},

@@ -15,6 +15,7 @@ from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
 from mpitrain.algorithms.optimizers.sgd import look_ahead, mdownpour
 from mpitrain.algorithms.roles import MasterRule, Merge, WorkerRule
 from mpitrain.algorithms.server import Served, ServerRule
+from mpitrain.algorithms.space import COMMON, PERIODS, Choice, MomentumChoice
 from mpitrain.flat import Array
 from mpitrain.keys import Count, Fraction, Share
 
@@ -44,6 +45,7 @@ class Downpour(Elastic, frozen=True, tag_field="name", tag="downpour"):
     """DOWNPOUR (Dean et al. 2012)."""
 
     training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
+    space: ClassVar = {**COMMON, "tau": PERIODS, "centre": Choice(("whole", "sharded"))}
     tau: Count = 1  # τ: minibatches between two exchanges
 
     def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> "DownpourWorker":
@@ -88,6 +90,7 @@ class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
 
     model_from = ("theta", "velocity")
     training: ClassVar = {"learning_rate": 0.003, "epochs": 20.0}
+    space: ClassVar = {**COMMON, "delta": MomentumChoice((0.5, 0.8, 0.9))}
     delta: Fraction = 0.9  # δ, the momentum of the master
 
     def beside(self, theta: Array) -> Buffers:

@@ -16,11 +16,15 @@ from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
+from mpitrain.algorithms.space import COMMON, PERIODS, Between, Choice, MomentumChoice
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Fraction, NotNegative
 
 LOOP_KEYS = ("tau", "alpha", "beta", "rho")
+IN_STEP = {**COMMON, "tau": PERIODS, "beta": Between(0.3, 0.95)}
+ELASTIC = {**IN_STEP, "centre": Choice(("whole", "sharded"))}
+WITH_MOMENTUM = {"delta": MomentumChoice((0.5, 0.8, 0.9, 0.95, 0.99))}
 
 
 def elastic_difference(d: Array, x: Array, centre: Array, *, alpha: float) -> None:
@@ -103,6 +107,7 @@ class Easgd(AttractingCentre, frozen=True, tag_field="name", tag="easgd"):
     any_optimizer = True
     loop_keys = LOOP_KEYS
     training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
+    space: ClassVar = ELASTIC
 
 
 class Eamsgd(AttractingCentre, frozen=True, tag_field="name", tag="eamsgd"):
@@ -110,6 +115,7 @@ class Eamsgd(AttractingCentre, frozen=True, tag_field="name", tag="eamsgd"):
 
     loop_instead = "its gradient belongs at x + δv, which a loop does not know; easgd with a momentum optimizer fits"
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
+    space: ClassVar = ELASTIC | WITH_MOMENTUM
     delta: Fraction = 0.9  # δ, the workers' momentum; the paper's networks take 0.99
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
@@ -142,6 +148,7 @@ class EasgdSync(_InStep, frozen=True, tag_field="name", tag="easgd-sync"):
     any_optimizer = True
     loop_keys = LOOP_KEYS
     training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
+    space: ClassVar = IN_STEP
 
 
 class EamsgdSync(_InStep, frozen=True, tag_field="name", tag="eamsgd-sync"):
@@ -149,6 +156,7 @@ class EamsgdSync(_InStep, frozen=True, tag_field="name", tag="eamsgd-sync"):
 
     loop_instead = "its gradient belongs at x + δv, which a loop does not know; easgd-sync with momentum fits"
     training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
+    space: ClassVar = IN_STEP | WITH_MOMENTUM
     delta: Fraction = 0.9  # δ, the momentum
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:

@@ -9,6 +9,7 @@ import numpy as np
 from mpitrain.algorithms.interface import SharedBatch
 from mpitrain.algorithms.optimizers import Buffers, Fast, plain
 from mpitrain.algorithms.optimizers.sgd import krizhevsky
+from mpitrain.algorithms.space import COMMON, MOMENTA, Choice
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout, block_of, block_slices, scratch_for
 from mpitrain.keys import Count, Fraction, NotNegative, Number, Positive
@@ -39,6 +40,7 @@ class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
     rates_biases = True
     needs_values = "its layers are divided over the ranks"
     training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
+    space: ClassVar = {**COMMON, "scheme": Choice(("a", "b", "c")), "momentum": MOMENTA}
     scheme: Literal["a", "b", "c"] = "b"  # how activations reach the fully connected layers
     group: Number = 0  # ranks that share a round of scheme c; 0: all of them
     fc_batch: Literal["full", "sub"] = "full"  # fully connected layers: one update per minibatch, or per round

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpitrain.algorithms.optimizers import AnyOptimizer, Buffers, Fast, Optimizer, Sgd, plain
 from mpitrain.algorithms.roles import AveragingRule, MasterRule, RoundRule, WorkerRule
+from mpitrain.algorithms.space import Space
 from mpitrain.files import Record
 from mpitrain.flat import Array
 from mpitrain.keys import Number
@@ -65,6 +66,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     model_from: ClassVar[tuple[str, ...]] = ("theta",)
     #: Defaults of [training], which suit the algorithm on the embedded digits.
     training: ClassVar[Record] = {}
+    #: What `mpitrain advise` tries, by key; it tries no algorithm without any.
+    space: ClassVar[Space] = {}
     #: Defaults of this table by the value of the key `preset`, such as those of a paper.
     presets: ClassVar[dict[str, Record]] = {}
     #: Defaults of other tables of the configuration by preset.

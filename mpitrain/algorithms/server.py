@@ -13,6 +13,7 @@ from mpitrain.algorithms.centred import Centred
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
 from mpitrain.algorithms.optimizers.sgd import accelerate, look_ahead, sgd
 from mpitrain.algorithms.roles import MasterRule, Merge, RoundRule
+from mpitrain.algorithms.space import COMMON, MOMENTA, Choice
 from mpitrain.algorithms.staleness import Dana, GapAware
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -77,6 +78,13 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
     """Asynchronous parameter server (Zhang 2013; Chan & Lane 2014)."""
 
     training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
+    space: ClassVar = {
+        **COMMON,
+        "momentum": MOMENTA,
+        "minibatches": Choice((1, 2, 4, 8)),
+        "until_free": Choice((False, True)),
+        "staleness": Choice(("decay", "inverse", "gap-aware", "dana")),
+    }
     presets: ClassVar = {
         "": {},
         "zhang2013": {"momentum": 0.0, "gradient_decay": 1.0, "minibatches": 3, "until_free": False},

@@ -7,6 +7,7 @@ import numpy as np
 
 from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers
+from mpitrain.algorithms.space import COMMON, MOMENTA, Between, Choice
 from mpitrain.compression.thresholds import integer_step, round_threshold, round_weights
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -32,6 +33,13 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
         "training": {"minibatch": 1, "learning_rate": 1.0},
     }
     training: ClassVar = {"learning_rate": 0.05, "minibatch": 8}
+    space: ClassVar = {
+        **COMMON,
+        "target_density": Between(0.001, 0.1),
+        "momentum": MOMENTA,
+        "bits": Choice((1, 2)),
+        "run.team": Choice((1, "node")),
+    }
     presets: ClassVar = {
         "": {},
         "strom2015": {"threshold": 4.0},

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from mpitrain.algorithms.interface import SharedBatch, Slowing
 from mpitrain.algorithms.optimizers import Fast, Optimizer, plain, with_momentum
+from mpitrain.algorithms.space import COMMON, MOMENTA
 from mpitrain.keys import Amount, Fraction, Share
 
 
@@ -19,6 +20,7 @@ class Msgd(Slowing, frozen=True, tag_field="name", tag="msgd"):
 
     protocol = "synchronous"
     training: ClassVar = {"learning_rate": 0.01}
+    space: ClassVar = {**COMMON, "momentum": MOMENTA}
     momentum: Fraction = 0.9  # μ
     nesterov: bool = True  # Nesterov's momentum; false: classical
 
@@ -54,6 +56,7 @@ class Allreduce(SharedBatch, frozen=True, tag_field="name", tag="allreduce"):
     any_optimizer = True
     loop_keys = ("bucket_mb",)
     training: ClassVar = {"minibatch": 8, "learning_rate": 0.02}
+    space: ClassVar = {**COMMON, "momentum": MOMENTA}
     momentum: Fraction = 0.9  # μ
     nesterov: bool = True  # Nesterov's momentum; false: classical
     bucket_mb: Amount = 4.0  # gradients are summed in pieces of this size, while the backward pass goes on

@@ -20,7 +20,7 @@ from mpitrain.monitoring import trace
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import loss_text, seconds_text
 from mpitrain.monitoring.recorder import TimeRecorder
-from mpitrain.monitoring.records import merits, records_of, summary_text
+from mpitrain.monitoring.records import bottlenecks, merits, records_of, summary_text
 from mpitrain.mpi import Traffic
 from mpitrain.sampling.means import Losses
 from mpitrain.signals import STOPPED
@@ -67,7 +67,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         fields["time"] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
         _write_summary(session, monitor, fields, said)
         rows = _closing_rows(session, monitor, fields)
-        lines = [*_doubts(session, monitor), *_next(monitor.folder)] if reason == "finished" else []
+        lines = [*_doubts(session, monitor), *_needs(fields), *_next(monitor.folder)] if reason == "finished" else []
         if session.device.phantom:
             lines = []
         monitor.progress.table(rows + ([(reason, why)] if why else []), str(monitor.folder), lines)
@@ -171,6 +171,12 @@ def _doubts(session: Session, monitor: MasterMonitor) -> list[str]:
     return [f"warning: {text}; a smaller training.learning_rate or a longer training may help" for text in found]
 
 
+def _needs(fields: Record) -> list[str]:
+    """A line where other settings may be sooner."""
+    found = ", ".join(bottlenecks(fields))
+    return [f"{found}: `python -m mpitrain advise` looks for what is sooner (docs/advise.md)"] if found else []
+
+
 def _next(run: Path) -> list[str]:
     """What can be done with the run now."""
     folder = shlex.quote(str(run))
@@ -209,6 +215,7 @@ def _summary(
     session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str
 ) -> dict[str, Any]:
     state, counters, ranks = session.state, session.counters, session.transport.size
+    busy = session.transport.runtime.pace.link_busy()
     before, restarts = monitor.cadence.seconds_before, [*records_of(monitor.folder / "metrics.jsonl", "restart")][::-1]
     return {
         "algorithm": name_of(session.config.algorithm),
@@ -228,6 +235,7 @@ def _summary(
         **({"bytes_sent_within_teams": counts[3]} if session.team is not None else {}),
         "exchange": session.exchange,
         **counters.summary(),
+        **({"link_busy_seconds": busy} if busy else {}),
         "parameters_sha256": sha256(session),
         "resumed_samples": counters.trained_before,
         "resumed_seconds": before,

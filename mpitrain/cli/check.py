@@ -96,6 +96,7 @@ def _of_exchange(found: Found) -> list[str]:
         f"allreduce on {found.ranks} ranks computes {slower}, because a sum takes {found.sum:.2f} s and a gradient "
         f"{found.gradient:.2f} s ({size})",
         f"take sparse-delta, or easgd or block-momentum with algorithm.tau = {tau} or more",
+        "`python -m mpitrain advise` finds out which, and how, for a network of your own: docs/advise.md",
     ]
 
 

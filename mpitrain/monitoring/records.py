@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mpitrain.errors import BadInput, first_line, naming
 from mpitrain.files import Record, read_whole, write_below
 from mpitrain.monitoring.tensorboard import EventFile
+from mpitrain.stopwatch import shares
 
 LONGEST_LINE = 1 << 20  # bytes
 
@@ -161,6 +162,18 @@ def _drop_cut_line(file: io.FileIO) -> None:
 def summary_text(fields: Record) -> str:
     """Format the summary as indented JSON."""
     return json.dumps({key: _finite(value) for key, value in fields.items()}, indent=2) + "\n"
+
+
+def bottlenecks(summary: Mapping[str, Any]) -> list[str]:
+    """What keeps a training from being sooner: workers that wait for more than a third of their time, gradients that
+    are more than 4 updates old, a link or a server without a pause."""
+    waiting = shares([each for each in summary.get("time", ()) if each["computing"]])["waiting"]
+    found, old = [f"workers wait {waiting:.0%} of their time"] * (waiting > 1 / 3), summary.get("staleness_mean") or 0.0
+    found += [f"gradients are {old:.1f} updates old"] * (old > 4)
+    for key, what in (("link_busy_seconds", "a node's link"), ("server_busy_seconds", "the server")):
+        busy = (summary.get(key) or 0.0) / max(summary.get("seconds") or 0.0, 1e-9)
+        found += [f"{what} is busy {min(busy, 1):.0%} of the time"] * (busy > 0.9)
+    return found
 
 
 def _finite(value: object) -> object:

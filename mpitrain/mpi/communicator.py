@@ -123,6 +123,10 @@ class Pace:
     def copy(self, nbytes: int) -> None:
         """Of a pass that copies or checks this many bytes."""
 
+    def link_busy(self) -> float:
+        """Seconds for which the busiest card of a node has sent, or taken, so far; 0 where nobody counts them."""
+        return 0.0
+
     def around(self, what: str, nbytes: int) -> AbstractContextManager[object]:
         """Context of an "update", a "delta" or a "check" of this many bytes of a vector."""
         return nullcontext()

@@ -25,7 +25,7 @@ TYPES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("ranks", "workers", "epoch", "seconds", "samples", "samples_per_second", "updates"), NUMBER),
     **dict.fromkeys(("staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "bytes_exchanged"), NUMBER),
     **dict.fromkeys(("messages_sent", "server_busy_seconds", "resumed_samples", "resumed_seconds", "restarts"), NUMBER),
-    **dict.fromkeys(("communication_hidden", *FIGURES), NUMBER),
+    **dict.fromkeys(("link_busy_seconds", "communication_hidden", *FIGURES), NUMBER),
     **dict.fromkeys(("algorithm", "exit_reason"), (str, "a text")),
     "merit": (Name, "a name"),
     "staleness_histogram": (dict[Age, Count], "a table of ages and counts"),

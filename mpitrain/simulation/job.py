@@ -51,7 +51,8 @@ class Job(Generic[T]):
         self.scheduler, self.seconds, self.work = Scheduler[T](ranks, stops), seconds, work
         shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}
         self.cores = [shared[node] for node in nodes]
-        self._fabric = Fabric(self.scheduler, Wires(network or ClusterNetwork(), nodes), nodes)
+        self.wires = Wires(network or ClusterNetwork(), nodes)
+        self._fabric = Fabric(self.scheduler, self.wires, nodes)
         self._world, self.size, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
         self.shared: dict[str, object] = {}  # what the ranks make once
         self.steadfast = not stops  # what waits for ever is found to be a deadlock
@@ -85,6 +86,9 @@ class SimulatedPace(interface.Pace):
 
     def __init__(self, job: Job[Any], rank: int) -> None:
         self._job, self._cores, self._rank = job, job.cores[rank], rank
+
+    def link_busy(self) -> float:
+        return max(self._job.wires.busy.values())
 
     def gradient(self, samples: int) -> None:
         self._cores.compute(self._rank, self._job.seconds(self._rank, self.scale * samples))

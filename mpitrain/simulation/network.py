@@ -35,6 +35,7 @@ class Wires:
         self._network, self._nodes = network, nodes
         self._random = np.random.Generator(np.random.Philox(network.seed))
         self._sends, self._takes = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)  # until then
+        self.busy = dict.fromkeys([(node, way) for node in nodes for way in ("sends", "takes")], 0.0)  # seconds so far
 
     def passage(self, now: float, nbytes: int, source: int, target: int) -> tuple[float, float]:
         """When this many bytes, sent at a time by one rank, have left it, and when they are with the other."""
@@ -43,6 +44,8 @@ class Wires:
         takes, late = nbytes / link.bandwidth, link.latency + self._network.message
         if here == there:
             return now + takes, now + late + takes
+        self.busy[here, "sends"] += takes
+        self.busy[there, "takes"] += takes
         left = self._sends[here] = max(now, self._sends[here]) + takes
         arrived = self._takes[there] = max(left + late, self._takes[there] + takes)
         return left, arrived

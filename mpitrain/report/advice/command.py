@@ -1,0 +1,94 @@
+"""`python -m mpitrain advise CONFIG.toml --cluster FILE --ranks N`: search, and say what to train; see `--help`."""
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+
+from mpitrain.api.clusters import find
+from mpitrain.api.launching import PROGRAM, launcher, training
+from mpitrain.config import FIRST, read_toml, set_key
+from mpitrain.console import open_console
+from mpitrain.errors import BadInput, printable, some
+from mpitrain.files import Record
+from mpitrain.report.advice.candidates import Candidates
+from mpitrain.report.advice.result import HEADER, Advice
+from mpitrain.report.advice.search import Interrupted, Question, Search
+from mpitrain.report.advice.trials import Trials
+from mpitrain.report.comparison.table import markdown
+from mpitrain.signals import STOPPED, Stop
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+SHORT = 12  # rows that are printed
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser("advise", help="find out what to train with, on a cluster or on these ranks")
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--cluster", metavar="FILE", help="simulate on the ranks of this cluster, as by calibrate")
+    where.add_argument("--here", action="store_true", help="try in earnest, on ranks that are started here")
+    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks")
+    what = parser.add_mutually_exclusive_group()
+    wanted = "find the least time to this error, as a fraction; default: to that of the configuration itself"
+    what.add_argument("--target-error", type=float, metavar="E", help=wanted)
+    what.add_argument("--time", metavar="T", help="find the least error after this time of training: 90s, 10m, 2h")
+    parser.add_argument("--budget", default="10m", metavar="T", help="how long the search may take; default: 10m")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="draws what is tried; default: 1")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a key that is to stay so")
+    parser.add_argument("--out", type=Path, default=Path("runs/advice"), metavar="DIR", help="default: runs/advice")
+    words = 'with --here, launcher, such as "mpirun -n {ranks}"; default: the first one found'
+    parser.add_argument("--launch", default="", metavar="WORDS", help=words)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search and write the advice; 0, or 75 if a signal stopped it. Raises BadInput naming an option."""
+    budget, target = _seconds("--budget", options.budget), options.target_error
+    question = Question(target, _seconds("--time", options.time) if options.time is not None else None)
+    for option, number, least in (("--ranks", options.ranks, 1), ("--seed", options.seed, 0)):
+        if number < least:
+            raise BadInput(f"{option} {number}: at least {least}")
+    if target is not None and not 0 <= target < 1e9:
+        raise BadInput(f"--target-error {target:g}: not an error")
+    table: Record = read_toml(options.config) if options.config else {"training": dict(FIRST)}
+    for override in options.set:
+        set_key(table, override)
+    candidates = Candidates(table, {word.partition("=")[0].strip() for word in options.set}, options.seed)
+    stop, console = Stop(), open_console()
+    trials = _trials(options, stop)
+    where = "in earnest" if options.here else f"on {options.cluster}, {some(trials.processes, 'simulation')} at a time"
+    print(f"{some(len(candidates.names), 'algorithm')} on {some(options.ranks, 'rank')} {where}", flush=True)
+    with stop.listening(), console.status("") as live:  # nothing where there is no terminal
+        search = Search(question, candidates, trials, budget, not options.here, console.print, live.update)
+        try:
+            search.run()
+        except Interrupted:
+            print("mpitrain: stopped by a signal; the same command continues", file=sys.stderr)
+            return STOPPED
+    advice = Advice(search.tried, question)
+    last, cells = advice.write(trials), advice.cells()
+    print(f"\n{markdown(HEADER, cells[:SHORT])}")
+    print(*map(printable, [f"all {len(cells)} are in {options.out / 'advice.md'}", *advice.lines(), *last]), sep="\n")
+    return 0
+
+
+def _seconds(option: str, text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|m|h|)", text)
+    if not found or not float(found[1]):
+        raise BadInput(f"{option} {text}: expected a time, such as 90s, 10m or 2h")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def _trials(options: argparse.Namespace, stop: Stop) -> Trials:
+    """How trials are made. Raises BadInput."""
+    if options.here:
+        words = training(launcher(options.launch), options.ranks, [])
+        return Trials(options.out, options.ranks, 1, {"here": True}, words, stop)
+    if options.launch:
+        raise BadInput("--launch: simulated ranks are started without a launcher; it belongs to --here")
+    path = find(options.cluster)
+    words = [*PROGRAM, "simulate", "--cluster", str(path), "--ranks", str(options.ranks)]
+    return Trials(options.out, options.ranks, len(os.sched_getaffinity(0)), read_toml(path), words, stop)

@@ -1,0 +1,237 @@
+"""The search: without gradients first, then rungs of ever longer trainings, then the best with more seeds.
+
+A bracket has BRACKET candidates: of the first one each algorithm's defaults and points of its space, of later ones half
+are neighbours of the best so far. What is tried follows from the seed and from what earlier trials came to; time only
+decides how far the search comes.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+from math import inf
+
+from mpitrain.errors import BadInput, some
+from mpitrain.report.advice.candidates import Candidate, Candidates
+from mpitrain.report.advice.halving import ETA, Curve, least, ranked, rungs
+from mpitrain.report.advice.trials import Outcome, Trial, Trials
+from mpitrain.report.html import duration
+
+BRACKET, FINALISTS, SEEDS = 27, 3, 3
+PATIENCE = 2  # brackets in a row that find nothing better, after which no more follow
+POINTS = 12  # evaluations of the longest trainings
+CARRIED = 4.0  # times less of its time than the best computes who falls out without having been trained
+LONGEST = 2.0  # times the samples of the configuration that nobody trains on more than
+EASIER = 1.05  # times the configuration's own error that is the target if none is given: seeds differ
+LOOK, RUNG, FINALS = 1.0, 2.0, 3.0  # how these share the time that is left
+LATE = "the budget was spent"
+
+
+class Interrupted(Exception):
+    """A stop was requested."""
+
+
+@dataclass
+class Tried:
+    """What became of a candidate: without gradients, by seed in its longest trainings, which are of this share of the
+    time and of so many epochs, and why it fell out."""
+
+    candidate: Candidate
+    carried: Outcome | None = None
+    share: float = 0.0
+    epochs: float = 0.0
+    outcomes: list[Outcome] = field(default_factory=list)
+    fell: str = ""
+
+    @property
+    def curve(self) -> Curve:
+        """That of the first seed."""
+        return self.outcomes[0].curve
+
+
+@dataclass
+class Question:
+    """What is asked: the time to a target, or what a time leads to; neither: the configuration's own error. `seconds`
+    is what a whole training lasts, of which the budget allows the share `whole`."""
+
+    target: float | None
+    time: float | None
+    seconds: float = 0.0
+    whole: float = 1.0
+
+
+@dataclass
+class Search:
+    """Carries out the search within a budget of seconds; `tried` has what it found. `phantoms`: whether trials without
+    gradients can be made; `say` prints a line that stays, `show` one that tells how far the search is."""
+
+    question: Question
+    candidates: Candidates
+    trials: Trials
+    budget: float
+    phantoms: bool
+    say: Callable[[str], None]
+    show: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.tried, self._end = [Tried(self.candidates.first)], time.monotonic() + self.budget
+        training = self.candidates.first.config.training
+        self._epochs, self._seed, self._samples = training.epochs, training.seed, 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget that are left."""
+        return self._end - time.monotonic() - self.trials.earlier / self.trials.processes
+
+    @property
+    def best(self) -> list[Tried]:
+        """The candidates that trained for the longest, from the best to the worst by the first seed."""
+        longest = {
+            at: each for at, each in enumerate(self.tried) if each.outcomes and each.share >= self.question.whole
+        }
+        curves = {at: each.curve for at, each in longest.items()}
+        return [longest[at] for at in ranked(curves, self.question.target, self.question.seconds * self.question.whole)]
+
+    def run(self) -> None:
+        """Search. Raises BadInput where the configuration itself cannot be trained, Interrupted at a stop request."""
+        self._measure()
+        drawn, numbers, vain = self.candidates.drawn(), count(1), 0
+        for bracket in count():
+            half = BRACKET // 2 if bracket else 0
+            near = islice(self.candidates.near([each.candidate for each in self.best[:FINALISTS]]), half)
+            chosen = [replace(each, number=next(numbers)) for each in (*near, *islice(drawn, BRACKET - half))]
+            before = self.best[:1]
+            cost = self._bracket([Tried(each) for each in chosen])
+            vain = vain + 1 if self.best[:1] == before else 0
+            finals = max((each.outcomes[0].wall for each in self.best), default=0.0) * (FINALISTS + 1) * (SEEDS - 1)
+            if not chosen or vain >= PATIENCE or self.left * self.trials.processes < 1.3 * cost + finals:
+                break
+        self._finals()
+
+    def _measure(self) -> None:
+        """Learn how fast the configuration is, what a whole training lasts, which share of it the budget allows, and
+        the target."""
+        first, asked = self.tried[0], self.question
+        if self._carries(first.candidate):
+            first.carried = self._one(Trial(first.candidate, min(1.0, self._epochs), self._seed, phantom=True))
+        if first.carried is None or first.carried.why:
+            first.carried = self._one(self._trial(first, 1 / ETA**2))
+        if first.carried.why:
+            raise BadInput(first.carried.why)
+        self._samples = first.carried.samples_of_epoch
+        asked.seconds = asked.time or self._epochs * self._samples / first.carried.speed
+        short = self._one(self._trial(first, asked.whole / ETA**2), 0.2)
+        while short.wall * BRACKET / self.trials.processes > self.budget / 4 and asked.whole > 0.1:
+            shorter = self._one(self._trial(first, asked.whole / ETA**3), 0.2)
+            if shorter.wall * 2 > short.wall:  # it is the start that takes the time
+                break
+            short, asked.whole = shorter, asked.whole / ETA
+        if asked.whole < 1:
+            self.say(f"the budget allows only {_part(asked.whole)} of a whole training; what follows is extrapolated")
+        trial = self._trial(first, asked.whole)
+        _take(first, asked.whole, trial, self._one(trial, 0.5))
+        if asked.target is None and asked.time is None:
+            if first.fell:
+                raise BadInput(
+                    f"the configuration itself: {first.fell}; --target-error or --time says what else to look for"
+                )
+            asked.target = float(f"{EASIER * least(first.curve):.3g}")
+
+    def _one(self, trial: Trial, part: float = 1.0) -> Outcome:
+        """The outcome of one trial, for which there is this part of the time that is left."""
+        return self._try([trial], part).get(trial.name, Outcome(trial.name, LATE, inf))
+
+    def _carries(self, candidate: Candidate) -> bool:
+        return self.phantoms and not candidate.config.algorithm.needs_values
+
+    def _bracket(self, tried: list[Tried]) -> float:
+        """Halve the number of candidates again and again; the seconds that all took, one after another."""
+        self.tried += tried
+        self._look([each for each in tried if self._carries(each.candidate)])
+        schedule = rungs(BRACKET, FINALISTS)
+        walls = sum(each.carried.wall for each in tried if each.carried)
+        for at, rung in enumerate(schedule):
+            share = rung.share * self.question.whole
+            left = [each for each in tried if not each.fell]
+            trials = [self._trial(each, share) for each in left]
+            part = RUNG / (RUNG * (len(schedule) - at) + FINALS)
+            found = self._try(trials, part, f"for {_part(share)} of the time")
+            for each, trial in zip(left, trials, strict=True):
+                _take(each, share, trial, found.get(trial.name, Outcome(trial.name, LATE)))
+            walls += sum(each.wall for each in found.values())
+            curves = {at: each.curve for at, each in enumerate(left) if not each.fell}
+            order = ranked(curves, self.question.target, self.question.seconds * share)
+            for number in order[schedule[at + 1].candidates :] if at + 1 < len(schedule) else ():
+                told = left[number].outcomes[0]
+                left[number].fell = f"{figure(told, least(told.curve))} after {duration(told.number('seconds'))}"
+        return walls
+
+    def _look(self, tried: Sequence[Tried]) -> None:
+        """Drop those whose workers hardly compute, as the network cannot carry what they send."""
+        trials = [self._phantom(each.candidate) for each in tried]
+        found = self._try(trials, LOOK / (LOOK + 3 * RUNG + FINALS), "without gradients")
+        for each, trial in zip(tried, trials, strict=True):
+            each.carried = found.get(trial.name)
+            each.fell = each.carried.why if each.carried else LATE
+        shares = {id(each): each.carried.computing for each in self.tried if each.carried and not each.fell}
+        for each in tried:
+            if shares.get(id(each), inf) * CARRIED < max(shares.values()):
+                each.fell = f"workers compute {shares[id(each)]:.0%} of their time"
+
+    def _phantom(self, candidate: Candidate) -> Trial:
+        """As many exchanges as show how it goes on."""
+        period, config = 1, candidate.config
+        with suppress(NotImplementedError):
+            period = config.algorithm.period
+        epochs = max(40, 4 * period) * config.training.minibatch * self.trials.ranks / self._samples
+        return Trial(candidate, float(f"{min(epochs, LONGEST * self._epochs):.4g}"), self._seed, phantom=True)
+
+    def _trial(self, tried: Tried, share: float, more: int = 0) -> Trial:
+        """A training for this share of the time, or where its speed is not known of the configuration's samples."""
+        epochs, points = self._epochs * share, max(round(POINTS * share / self.question.whole), POINTS // 3)
+        speed = next((each.speed for each in (tried.carried, *tried.outcomes) if each and each.speed), 0.0)
+        if self._samples:
+            by_time = self.question.seconds * share * speed / self._samples or epochs
+            fewest = points + tried.candidate.config.training.minibatch * self.trials.ranks
+            epochs = max(min(by_time, LONGEST * epochs), fewest / self._samples)
+        return Trial(tried.candidate, float(f"{epochs:.4g}"), self._seed + more, points)
+
+    def _finals(self) -> None:
+        """Train the best, and the configuration itself, with more seeds."""
+        final = [each for each in self.best if each in self.best[:FINALISTS] or each is self.tried[0]]
+        trials = [(each, self._trial(each, self.question.whole, more)) for more in range(1, SEEDS) for each in final]
+        found = self._try([trial for _, trial in trials], 1.0, "with more seeds")
+        for each, trial in trials:
+            each.outcomes += [found[trial.name]] if trial.name in found else []
+        for each in self.best:
+            each.fell = "" if each in final else "others were sooner"
+
+    def _try(self, trials: Sequence[Trial], part: float, what: str = "as configured") -> dict[str, Outcome]:
+        """The outcomes of trials that ended within this part of the time that is left."""
+        until = time.monotonic() + max(self.left, 0.0) * part
+        found = self.trials.carry_out(
+            trials, until, lambda done: self.show(f"{what}: {done} of {len(trials)}, {self.left:.0f} s left")
+        )
+        if self.trials.stop.flag:
+            raise Interrupted
+        failed, late = sum(bool(each.why) for each in found.values()), len(trials) - len(found)
+        told = [f"{failed} failed"] * bool(failed) + [f"{late} did not end in time"] * bool(late)
+        if len(trials) > 1:
+            self.say(f"{what}: {', '.join([some(len(trials), 'training'), *told])}")
+        return found
+
+
+def _take(tried: Tried, share: float, trial: Trial, found: Outcome) -> None:
+    tried.fell = found.why
+    if not found.why:
+        tried.share, tried.epochs, tried.outcomes = share, trial.epochs, [found]
+
+
+def figure(outcome: Outcome, value: float) -> str:
+    """A figure of merit as text."""
+    return f"{value:.2%}" if "merit" not in outcome.summary else f"{value:.4g}"
+
+
+def _part(share: float) -> str:
+    return "all" if share >= 1 else f"1/{round(1 / share)}"

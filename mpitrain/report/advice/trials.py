@@ -1,0 +1,188 @@
+"""The trials of a search: each is a training in a process of its own, and what came of it is kept in a file."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+
+import msgspec
+import tomli_w
+
+from mpitrain.api.launching import start
+from mpitrain.errors import BadInput, last_words, printable
+from mpitrain.files import Record, checksum, read_text, write_whole
+from mpitrain.monitoring.records import merit_of
+from mpitrain.report.advice.candidates import Candidate
+from mpitrain.report.records import finite
+from mpitrain.report.runs import read_run
+from mpitrain.signals import Stop
+from mpitrain.stopwatch import shares
+
+CHECKSUM = "xxh3"
+GRACE = 10.0  # seconds that a training has to end once it is told to
+#: Evaluations take no time, and nothing is written that nobody reads.
+QUIET: Record = {
+    "run.evaluate_late": True,
+    "run.checkpoint_every": 0,
+    "run.checkpoint_best": False,
+    "run.callback": "",
+    "run.tensorboard": False,
+    "run.trace": False,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate's training for so many epochs, evaluated at so many `points`. A `phantom` computes no gradients."""
+
+    candidate: Candidate
+    epochs: float
+    seed: int
+    points: int = 0
+    phantom: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its run folder."""
+        kind = "phantom" if self.phantom else f"{self.epochs:.4g}"
+        return f"{self.candidate.number:03d}-{self.candidate.algorithm}-{kind}-s{self.seed}"
+
+    def settings(self) -> list[str]:
+        """The overrides of its candidate's configuration."""
+        own: Record = {"training.epochs": self.epochs, "training.seed": self.seed}
+        own["run.evaluate_every"] = self.epochs / self.points if self.points else 0
+        return [word for key, value in (QUIET | own).items() for word in ("--set", f"{key}={json.dumps(value)}")]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a trial: its summary and curve, or `why` it did not finish; `wall`: the seconds of all that."""
+
+    name: str
+    why: str = ""
+    wall: float = 0.0
+    summary: Record = {}
+    curve: list[Record] = []
+    samples_of_epoch: float = 0.0
+    part: str = "test"
+
+    def number(self, key: str) -> float:
+        """A number of the summary; 0 where there is none."""
+        return finite(self.summary, key) or 0.0
+
+    @property
+    def speed(self) -> float:
+        """Samples a second."""
+        return self.number("samples") / max(self.number("seconds"), 1e-9)
+
+    @property
+    def computing(self) -> float:
+        """The share of the workers' time in which they compute."""
+        ranks = msgspec.convert(self.summary.get("time", []), list[dict[str, float]], strict=False)
+        return shares([each for each in ranks if each["computing"]])["computing"]
+
+
+def outcome(trial: Trial, folder: Path, log: Path, status: int, wall: float) -> Outcome:
+    """What came of a trial that ended with this status; its run folder need not be there."""
+    run = None
+    with suppress(BadInput):
+        run = read_run(folder, trial.name)
+    if status or run is None or not run.finished:
+        return Outcome(trial.name, printable(last_words(log.read_bytes(), status)), wall)
+    merit = merit_of(run.results)
+    # dev, where there is one: what was chosen on the test set looks better there than it is
+    part = "dev" if f"dev_{merit}" in run.results else "test"
+    names = {"seconds": "seconds", "samples": "samples", "merit": f"{part}_{merit}"}
+    evaluated = [{name: finite(each, key) for name, key in names.items()} for each in run.events("evaluate")]
+    curve: list[Record] = [{**each} for each in evaluated if None not in each.values()]
+    return Outcome(trial.name, "", wall, run.summary or {}, curve, run.samples_of_epoch, part)
+
+
+@dataclass
+class Trials:
+    """Trials on so many ranks, `processes` at a time, in a folder. `where`: what else they depend on, as on a cluster;
+    `words`: what their command lines begin with; `earlier`: the seconds of those that an earlier start has made."""
+
+    folder: Path
+    ranks: int
+    processes: int
+    where: Record
+    words: list[str]
+    stop: Stop
+    earlier: float = 0.0
+
+    def carry_out(self, trials: Sequence[Trial], until: float, said: Callable[[int], None]) -> dict[str, Outcome]:
+        """The outcomes of trials by name, without those that had not ended at that time or when a stop was requested;
+        `said` hears how many there are."""
+        found = {trial.name: each for trial in trials if (each := self._kept(trial)) is not None}
+        self.earlier += sum(each.wall for each in found.values())
+        left = list({trial.name: trial for trial in trials if trial.name not in found}.values())
+        running: dict[subprocess.Popen[bytes], tuple[Trial, float]] = {}
+        while left or running:
+            over = self.stop.flag or time.monotonic() >= until
+            while left and len(running) < self.processes and not over:
+                trial = left.pop(0)
+                running[self._start(trial)] = trial, time.monotonic()
+            for process in [each for each in running if each.poll() is not None or over]:
+                trial, began = running.pop(process)
+                if process.poll() is None:
+                    _end(process)
+                else:
+                    found[trial.name] = self._ended(trial, process.returncode, time.monotonic() - began)
+            left = [] if over else left
+            said(len(found))
+            time.sleep(0.02)
+        return found
+
+    def run_folder(self, name: str) -> Path:
+        """That of a trial of this name."""
+        return self.folder / "runs" / name
+
+    def _start(self, trial: Trial) -> "subprocess.Popen[bytes]":
+        config = self.folder / "candidates" / f"{trial.candidate.number:03d}-{trial.candidate.algorithm}.toml"
+        write_whole(config, f"# {trial.candidate.shown}\n{tomli_w.dumps(trial.candidate.table)}")
+        run = self.run_folder(trial.name)
+        rmtree(run, ignore_errors=True)
+        run.parent.mkdir(parents=True, exist_ok=True)
+        words = [*self.words, str(config), "--out", str(run), *trial.settings(), *["--phantom"] * trial.phantom]
+        with Path(f"{run}.log").open("w") as log:
+            return start(words, log)
+
+    def _ended(self, trial: Trial, status: int, wall: float) -> Outcome:
+        run = self.run_folder(trial.name)
+        found = outcome(trial, run, Path(f"{run}.log"), status, wall)
+        rmtree(run if trial.phantom else run / "checkpoints", ignore_errors=True)
+        fields = {"of": self._of(trial), **msgspec.to_builtins(found)}
+        write_whole(
+            self.folder / "trials" / f"{trial.name}.json",
+            json.dumps({**fields, CHECKSUM: checksum(json.dumps(fields))}) + "\n",
+        )
+        return found
+
+    def _kept(self, trial: Trial) -> Outcome | None:
+        """What an earlier start has found; None also where it is damaged, or of another question."""
+        try:
+            fields = json.loads(read_text(self.folder / "trials" / f"{trial.name}.json"))
+            if fields.pop(CHECKSUM) != checksum(json.dumps(fields)) or fields.pop("of") != self._of(trial):
+                return None
+            return msgspec.convert(fields, Outcome)
+        except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+            return None
+
+    def _of(self, trial: Trial) -> str:
+        told = [self.where, self.ranks, trial.candidate.table, trial.settings()]
+        return checksum(json.dumps(told, sort_keys=True, default=str))
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGUSR1)  # which mpirun passes on to the ranks
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,181 @@
+"""`mpitrain advise`, on the embedded digits: its files, an interruption, its refusals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitrain.__main__ import main
+from mpitrain.config import load
+from mpitrain.report.advice import search
+from mpitrain.report.advice.candidates import Candidate
+from mpitrain.report.advice.result import Advice
+from mpitrain.report.advice.search import Question, Search, Tried
+from mpitrain.report.advice.trials import Outcome
+
+CLUSTER = """
+nodes = 1
+ranks_per_node = 3
+cores_per_node = 3
+[gradient]
+seconds = 1e-4
+seconds_per_sample = 2e-5
+[within_node]
+latency = 1e-6
+bandwidth = 5e9
+[between_nodes]
+latency = 3e-5
+bandwidth = 1.25e8
+"""
+CONFIG = """
+[model]
+layers = [{ kind = "fully-connected", units = 16 }, { kind = "relu" }, { kind = "fully-connected", gain = 1.0 }]
+[training]
+epochs = 6
+"""
+WORDS = ["advise", "net.toml", "--cluster", "cluster.toml", "--ranks", "3", "--budget", "5m"]
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small search, where the program runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    (tmp_path / "net.toml").write_text(CONFIG)
+    for name, small in (("BRACKET", 3), ("FINALISTS", 1), ("SEEDS", 2), ("PATIENCE", 0)):
+        monkeypatch.setattr(search, name, small)
+
+
+def kept(out: Path) -> dict[str, Any]:
+    """What came of each trial, without the time that it took."""
+    found = {path.name: json.loads(path.read_text()) for path in (out / "trials").glob("*.json")}
+    return {name: {key: each[key] for key in each.keys() - {"wall", "xxh3"}} for name, each in found.items()}
+
+
+def test_an_advice_is_found_taken_up_again_and_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where every other trial is missing and one is damaged, the same ones are made, and come to the same."""
+    out = tmp_path / "runs/advice"
+    assert main(WORDS) == 0
+    said = capsys.readouterr().out
+    assert "without gradients: " in said and "with more seeds: " in said and "advised: " in said
+    assert "what decided: " in said and "time to " in said and "0 asgd, as configured" in said
+    found, advised = kept(out), (out / "advice.toml").read_text()
+    for number, path in enumerate(sorted((out / "trials").glob("*.json"))):
+        if number % 2:
+            path.unlink()
+        elif number == 4:
+            path.write_text(path.read_text().replace("seconds", "secnods", 1))
+    assert main([*WORDS, "--out", "runs/advice"]) == 0
+    assert kept(out) == found and (out / "advice.toml").read_text() == advised
+    assert (out / "report.html").exists() and (out / "advice.md").exists()
+    assert load(out / "advice.toml", []).run.checkpoint_every == "auto"
+    script = (out / "advice.sbatch").read_text()
+    assert "#SBATCH --ntasks=3\n" in script and script.endswith('train runs/advice/advice.toml "$@"\n')
+    assert subprocess.run(["bash", "-n", out / "advice.sbatch"], check=False).returncode == 0
+    assert (
+        main(["simulate", "runs/advice/advice.toml", "--cluster", "cluster.toml", "--ranks", "3", "--out", "run"]) == 0
+    )
+
+
+def test_a_signal_ends_it_with_75_and_it_goes_on(tmp_path: Path) -> None:
+    """With a deadline outside; nothing that it has started is left."""
+    command = [sys.executable, "-m", "mpitrain", *WORDS, "--set", "algorithm.name=easgd"]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until, path = time.monotonic() + 120, tmp_path / "runs/advice/trials"
+    while not kept(path.parent) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 75 and "the same command continues" in said and "Traceback" not in said
+    before = kept(path.parent)
+    assert main([*WORDS, "--set", "algorithm.name=easgd"]) == 0
+    assert before and before.items() <= kept(path.parent).items()
+
+
+REFUSED = {
+    "advise": "the following arguments are required: --ranks",
+    "advise --ranks 2": "one of the arguments --cluster --here is required",
+    "advise --ranks 2 --here --cluster cluster.toml": "not allowed with argument",
+    "advise --ranks 0 --cluster cluster.toml": "--ranks 0: at least 1",
+    "advise --ranks 4 --cluster cluster.toml": "--ranks 4: cluster.toml has room for 3",
+    "advise --ranks 2 --cluster nowhere.toml": "nowhere.toml: No such file",
+    "advise --ranks 2 --cluster net.toml": "net.toml: ",
+    "advise --ranks 2 --cluster cluster.toml --budget soon": "--budget soon: expected a time, such as 90s, 10m or 2h",
+    "advise --ranks 2 --cluster cluster.toml --time 0": "--time 0: expected a time",
+    "advise --ranks 2 --cluster cluster.toml --target-error -1": "--target-error -1: not an error",
+    "advise --ranks 2 --cluster cluster.toml --seed -1": "--seed -1: at least 0",
+    "advise --ranks 2 --cluster cluster.toml --set training.lr=1": "unknown key training.lr",
+    "advise --ranks 2 --cluster cluster.toml --launch srun": "--launch: simulated ranks are started without",
+    "advise --ranks 2 --here --launch srun": "--launch: 'srun' has no {ranks}",
+    "advise nowhere.toml --ranks 2 --cluster cluster.toml": "nowhere.toml: No such file",
+    "advise --ranks 2 --cluster cluster.toml --set data.path=nowhere": "nowhere: no such folder",
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_wrong_use_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(command.split())
+    except SystemExit as end:  # argparse's
+        status = int(str(end.code))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mpitrain")]
+    assert status == 2 and len(lines) == 1 and REFUSED[command] in lines[0], lines
+
+
+# ---- the choice, by hand
+
+
+def tried(number: int, algorithm: str, seconds: list[float], **settings: object) -> Tried:
+    """A candidate that comes to an error of 0.1 after so many seconds, by seed."""
+    table = {"algorithm": {"name": algorithm}}
+    candidate = Candidate(number, algorithm, table, {f"algorithm.{key}": value for key, value in settings.items()})
+    curves = [[{"seconds": each, "samples": 100 * each, "merit": 0.1}] for each in seconds]
+    told: dict[str, Any] = {"seconds": 9.0, "samples": 900.0}
+    outcomes = [Outcome(str(number), summary=told, curve=curve) for curve in curves]
+    return Tried(candidate, share=1.0, epochs=1.0, outcomes=outcomes)
+
+
+def test_of_those_as_good_the_one_that_depends_on_less_is_taken() -> None:
+    """The best comes there after 2 to 4 s. Within that are a server, and fewer options."""
+    rows = [
+        tried(0, "asgd", [9.0, 9.0, 9.0]),
+        tried(1, "allreduce", [2.0, 3.0, 4.0], momentum=0.5, bucket_mb=1.0),
+        tried(2, "easgd", [3.2, 3.2, 3.2]),
+        tried(3, "allreduce", [3.5, 3.5, 3.5], momentum=0.8),
+        tried(4, "msgd", [4.5, 4.5, 4.5]),
+    ]
+    found = Advice(rows, Question(0.1, None, 9.0))
+    assert [each.tried.candidate.number for each in found.equal] == [1, 2, 3]
+    assert found.chosen.tried.candidate.number == 3
+    said = "\n".join(found.lines())
+    assert "as good within the error" in said and "as asgd, as configured (9 s (9 s to 9 s))" in said
+    assert "needs 0.39 times as many" in said
+
+
+def test_a_target_that_nobody_reached_is_said() -> None:
+    found = Advice([tried(0, "asgd", [2.0, 4.0])], Question(0.01, None, 9.0))
+    assert "not reached: 10.00% after 9 s" in str(found.chosen)
+    assert any(line.startswith("no candidate reached that") for line in found.lines())
+
+
+def test_trainings_that_were_cut_short_are_said() -> None:
+    row = tried(0, "asgd", [2.0])
+    row.share = 1 / 3
+    found = Advice([row], Question(0.1, None, 27.0, 1 / 3))
+    assert "trainings ended after 9 s of 27 s: the order beyond is extrapolated" in found.lines()
+
+
+def test_a_seed_that_did_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    finals = Search.__new__(Search)
+    finals.question, finals.tried = Question(0.1, None, 9.0), [tried(0, "asgd", [3.0]), tried(1, "easgd", [2.0])]
+    finals._epochs, finals._seed, finals._samples = 1.0, 1, 0.0
+    monkeypatch.setattr(finals, "_try", lambda *_: {})
+    finals._finals()
+    assert [len(each.outcomes) for each in finals.tried] == [1, 1]
