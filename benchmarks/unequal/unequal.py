@@ -2,6 +2,8 @@
 
 python benchmarks/unequal/unequal.py OUT [--equal] [--target E] [--rates R ...] [--seeds N] [--only NAME ...]
 
+In earnest, with three workers: earnest.py.
+
 A perceptron (benchmarks/digits.toml) on the embedded digits; one rank a node, 10 Gbit/s; where a method has a server it
 gets a ninth node. Per method: samples a second in units of the sum of all speeds, and the virtual seconds to a test
 error, at the best of the rates (on the first seed), as the median over seeds. Evaluations take no time.
@@ -12,6 +14,7 @@ import json
 import math
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from launch import PERCEPTRON, simulate, table
 
 WORKERS, MINIBATCH = 8, 32
+SLOW = (2.0, 4.0)  # times as long for a gradient take the last nodes
 SECONDS = 1e-3  # of a minibatch's gradient on a node that is not slow
 BLOCKS: dict[str, Any] = {"algorithm.name": "block-momentum", "algorithm.preset": "bmuf", "algorithm.tau": 10}
 FREE = BLOCKS | {"algorithm.order": "free"}
@@ -34,18 +38,18 @@ METHODS: dict[str, dict[str, Any]] = {
 SERVED = ("easgd", "asgd", "asgd with dana", "block-momentum (bmuf), free", "the same, weights by samples")
 
 
-def cluster_file(folder: Path, ranks: int, equal: bool) -> Path:
-    """Describe a cluster of `ranks` nodes, of which the last but one has half the speed and the last a quarter."""
-    slow = (
-        ""
-        if equal
-        else "".join(f"\n[[slow]]\nnode = {ranks - back}\nfactor = {factor}\n" for back, factor in ((2, 2.0), (1, 4.0)))
+def cluster_file(folder: Path, ranks: int, slow: Sequence[float], seconds: float = SECONDS) -> Path:
+    """Describe a cluster of `ranks` nodes, of which the last take `slow` times `seconds` for a minibatch's gradient."""
+    nodes = range(ranks - len(slow), ranks)
+    tables = "".join(
+        f"\n[[slow]]\nnode = {node}\nfactor = {factor}\n" for node, factor in zip(nodes, slow, strict=True)
     )
-    path = folder / f"{ranks}{'-equal' if equal else ''}.toml"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{ranks}{''.join(f'-{factor:g}' for factor in slow)}.toml"
     path.write_text(
         f"nodes = {ranks}\nranks_per_node = 1\ncores_per_node = 1\n\n[gradient]\nseconds = 0.0\n"
-        f"seconds_per_sample = {SECONDS / MINIBATCH}\n\n[within_node]\nlatency = 1e-6\nbandwidth = 5e9\n\n"
-        f"[between_nodes]\nlatency = 2e-5\nbandwidth = 1.25e9\n{slow}"
+        f"seconds_per_sample = {seconds / MINIBATCH}\n\n[within_node]\nlatency = 1e-6\nbandwidth = 5e9\n\n"
+        f"[between_nodes]\nlatency = 2e-5\nbandwidth = 1.25e9\n{tables}"
     )
     return path
 
@@ -59,8 +63,11 @@ def reached(run: Path, target: float) -> float:
 
 def trained(words: argparse.Namespace, name: str, rate: float, seed: int) -> tuple[float, float, float]:
     """Samples a second in units of the sum of all speeds, seconds to the target, the last test loss."""
-    ranks, speeds = WORKERS + (name in SERVED), WORKERS if words.equal else WORKERS - 2 + 0.5 + 0.25
-    cluster, method = cluster_file(words.out, ranks, words.equal), METHODS[name]
+    ranks, speeds = (
+        WORKERS + (name in SERVED),
+        WORKERS if words.equal else WORKERS - len(SLOW) + sum(1 / f for f in SLOW),
+    )
+    cluster, method = cluster_file(words.out, ranks, () if words.equal else SLOW), METHODS[name]
     own = (1.0 - float(method.get("algorithm.momentum", 0.0))) * rate
     keys = {"training.learning_rate": round(own, 6), "training.seed": seed, "model.seed": seed}
     common = {"training.minibatch": MINIBATCH, "training.epochs": words.epochs, "run.evaluate_every": 0.5}

@@ -74,6 +74,7 @@ TRIALS = {
     "scaling/ddp.py": Trial("2 1 1", wants=("torch",)),
     "scaling/scaling.py": Trial("1 2 asgd sparse-delta", 3),
     "unequal/unequal.py": Trial("{out} --seeds 1 --rates 0.4 --epochs 2 --target 1 --only asgd"),
+    "unequal/earnest.py": Trial("{out} --seeds 1 --rates 0.4 --epochs 1 --target 1 --only easgd", wants=("torch",)),
     "simulation/cost.py": Trial("4 1 asgd"),
     "simulation/validate.py": Trial("{calibrated} --rounds 1 --rates --only allreduce --epochs 1"),
     "papers/sparse/forty.py": Trial("{out} {frames} epochs --set training.epochs=0.01 --set pretraining.samples=200"),
@@ -102,6 +103,7 @@ TRIALS = {
 PARTS = {
     **{f"gpu/{name}.py": "gpu/run.sh" for name in ("kernels", "steps", "modules", "sharing")},
     "sparse/ddp_rank.py": "sparse/hosts.py",
+    "unequal/slowed.py": "unequal/earnest.py",
     "twohosts/agent.sh": "twohosts/twohosts.py",
 }
 #: What scripts import, and nobody runs.
