@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpitrain.start import prepare_environment
+
+prepare_environment()  # before NumPy is loaded: what runs in this process computes the bits that launched ranks do
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
