@@ -1,5 +1,5 @@
 """The start of a process, before MPI, NumPy and the configuration: what its launcher and the command line say, and the
-environment variables that NumPy's BLAS reads when it loads, and the folder of the compiled loops."""
+environment variables that NumPy's BLAS and Numba read when they load."""
 
 import argparse
 import os
@@ -50,12 +50,14 @@ def _number(environment: Mapping[str, str], names: Sequence[str], otherwise: int
 def announce(version: str, overrides: Sequence[str], places: Sequence[Path | None] = ()) -> None:
     """Let the first rank say that a training starts, before it loads MPI and NumPy and compiles, which may take long.
 
-    Their folder tells whether loops are compiled, configuration files or run folders (`places`) what is printed.
+    Numba's cache tells whether its loops are compiled, configuration files or run folders (`places`) what is printed.
     """
     if rank_of(os.environ, 0) or _is_quiet(overrides, filter(None, places)):
         return
     ranks = ranks_of(os.environ)
-    warm = any(Path(loops_folder()).glob("*.loop"))
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    caches = [Path(given)] if given else [Path(__file__).parent, users_cache("numba")]
+    warm = any(next(each.rglob("*.nbi"), None) for each in caches)
     cold = "" if warm else ", and compiles its loops, which takes up to a minute, once"
     with suppress(OSError):  # nobody reads it
         print(f"mpitrain {version} starts on {ranks} rank{'s' * (ranks > 1)}{cold}", flush=True)
@@ -98,22 +100,20 @@ def stopped_ranks() -> list[int]:
 
 
 def prepare_environment() -> None:
-    """Choose OpenBLAS's kernels where its own choice is slower. A variable that the user has set is kept."""
+    """Choose OpenBLAS's kernels where its own choice is slower, and the folder of Numba's cache. Variables that the
+    user has set are kept."""
     if _is_zen_4():
         # Zen 4 executes an AVX-512 instruction in two halves: the AVX2 kernels are 3 to 10 % quicker there
         # (benchmarks/compute).
         os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
-
-
-def loops_folder() -> str:
-    """The folder of the compiled loops' machine code: NUMBA_CACHE_DIR, else beside the package, else in the user's
-    cache, else a temporary one."""
-    found = filter(_writable, (Path(__file__).parent / "__pycache__", users_cache("mpitrain")))
-    return os.environ.get("NUMBA_CACHE_DIR") or str(next(found, None) or _private_folder())
+    beside = Path(__file__).parent / "models" / "__pycache__"
+    if not _writable(beside) and not _writable(users_cache("numba")):
+        os.environ.setdefault("NUMBA_CACHE_DIR", _private_folder())
 
 
 def users_cache(name: str) -> Path:
-    """The user's folder of this name for what is kept of earlier starts."""
+    """The folder of this name for what is kept of earlier starts; "numba" is where Numba writes if it cannot write
+    beside its modules."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), name)
 
 
@@ -125,8 +125,8 @@ def _writable(folder: Path) -> bool:
 
 
 def _private_folder() -> str:
-    """A temporary folder that belongs to this user alone, for when loops can be written neither to the package nor to
-    the home folder."""
+    """A temporary folder that belongs to this user alone, for when Numba can write neither to the package nor to the
+    home folder."""
     folder = Path(tempfile.gettempdir()) / f"mpitrain-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():

@@ -540,7 +540,7 @@ def tried(mutation: Mutation, seeds: int) -> str:
         return "" if tested is None else f"{mutation.tests}: {tested}"
 
 
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.loop")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.nbi", "*.nbc")
 
 
 def run(tree: Path, arguments: list[str], deadline: float) -> str | None:

@@ -48,7 +48,8 @@ def test_a_start_is_said_at_once(
     for name, value in (("PMI_RANK", rank), ("PMI_SIZE", "8"), ("NUMBA_CACHE_DIR", str(tmp_path))):
         monkeypatch.setenv(name, value)
     if compiled:
-        (tmp_path / "compiled.loop").touch()
+        (tmp_path / "models").mkdir()
+        (tmp_path / "models" / "loop.nbi").touch()
     announce("9", words)
     assert capsys.readouterr().out == said
 

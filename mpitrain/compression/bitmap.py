@@ -4,9 +4,9 @@ Bits fill uint32 words from the lowest bit up; both parts start at a word.
 """
 
 import numpy as np
+from numba import njit
 
 from mpitrain.compression.residual import INDEX
-from mpitrain.files.loops import loop
 
 ONE = np.uint32(1)
 FIVE = np.uint32(5)
@@ -23,7 +23,7 @@ def size(length: int, count: int) -> int:
     return -(-length // 32) + -(-count // 32)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def encode(words, length, out):  # type: ignore[no-untyped-def]
     """Encode `words` uint32 [k], ascending by index, all below `length`, to `out` uint32 [size(length, k)]."""
     signs = (length + 31) // 32
@@ -34,7 +34,7 @@ def encode(words, length, out):  # type: ignore[no-untyped-def]
         out[signs + (j >> 5)] |= (words[j] >> LOW) << np.uint32(j & 31)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def decode(payload, length, words):  # type: ignore[no-untyped-def]
     """The inverse, into `words` [k]; `payload` uint32 [size(length, k)].
 

@@ -4,10 +4,10 @@ It is Σ c_i·k_i modulo 2⁶⁴ over the counts c of a replica, with fixed keys
 """
 
 import numpy as np
+from numba import njit
 
 from mpitrain.compression.residual import INDEX, NO_LEVELS, SIGN
 from mpitrain.compression.thresholds import UNIT
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 
 _MULTIPLIER, _SHIFT, _ONE = np.uint64(0x9E3779B97F4A7C15), np.uint64(29), np.uint64(1)
@@ -24,7 +24,7 @@ def of_words(words: Array, step: int, levels: Array = NO_LEVELS) -> int:
     return int(_of_words(words, levels, np.int64(step)))
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _of_replica(counts, weights):  # type: ignore[no-untyped-def]
     total = np.uint64(0)
     wrong = -1
@@ -38,7 +38,7 @@ def _of_replica(counts, weights):  # type: ignore[no-untyped-def]
     return total, wrong
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _of_words(words, levels, step):  # type: ignore[no-untyped-def]
     total = np.uint64(0)
     up, down = np.uint64(step), np.uint64(-step)

@@ -7,9 +7,9 @@ gap−1. The first gap is index + 1. Bits fill uint32 words from the lowest bit 
 from math import floor, log, log2
 
 import numpy as np
+from numba import njit
 
 from mpitrain.compression.residual import INDEX
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 
 #: A zero, a sign and this many low bits fit in 32 bits.
@@ -28,7 +28,7 @@ def parameter(words: Array) -> int:
     return min(max(0, 1 + floor(log2(log(0.618034) / log(mean / (mean + 1))))), PARAMETER_MAX)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def size(words, k):  # type: ignore[no-untyped-def]
     """Number of uint32 words of the code of `words` uint32 [n], ascending by index, with parameter `k`."""
     bits = np.int64(words.size) * (k + 2)
@@ -40,7 +40,7 @@ def size(words, k):  # type: ignore[no-untyped-def]
     return (bits + 31) // 32
 
 
-@loop
+@njit(cache=True, nogil=True)
 def encode(words, k, out):  # type: ignore[no-untyped-def]
     """Encode `words` uint32 [n], ascending by index, to `out` uint32 [size(words, k)]."""
     low = (np.uint64(1) << np.uint64(k)) - np.uint64(1)
@@ -76,7 +76,7 @@ def encode(words, k, out):  # type: ignore[no-untyped-def]
         out[at] = np.uint32(window)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def decode(payload, k, length, words):  # type: ignore[no-untyped-def]
     """The inverse, into `words` [n]; `payload` uint32.
 

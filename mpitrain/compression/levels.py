@@ -4,9 +4,9 @@ Bits fill uint32 words from the lowest bit up; the last word is padded with zero
 """
 
 import numpy as np
+from numba import njit
 
 from mpitrain.compression.thresholds import COUNT_MAX
-from mpitrain.files.loops import loop
 
 WORD = np.uint64(32)
 
@@ -16,7 +16,7 @@ def size(count: int, width: int) -> int:
     return -(-count * width // 32)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def encode(levels, width, out):  # type: ignore[no-untyped-def]
     """Encode `levels` uint32 [k], each 1 to 2^width and at most COUNT_MAX, to `out` uint32 [size(k, width)]."""
     window, filled, at = np.uint64(0), np.uint64(0), 0
@@ -32,7 +32,7 @@ def encode(levels, width, out):  # type: ignore[no-untyped-def]
         out[at] = np.uint32(window)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def decode(payload, width, levels):  # type: ignore[no-untyped-def]
     """The inverse, into `levels` [k]; `payload` uint32 [size(k, width)].
 

@@ -17,13 +17,13 @@ from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from xxhash import xxh3_64
 
 from mpitrain.compression import bitmap, golomb_rice
 from mpitrain.compression import levels as level_form
 from mpitrain.compression.residual import INDEX, NO_LEVELS, Entries
 from mpitrain.compression.thresholds import COUNT_MAX, greatest_level
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 
 MAGIC = b"mpsd"
@@ -194,7 +194,7 @@ def _decode_payload(form: int, payload: Array, k: int, length: int, words: Array
     return False
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _copy_ascending(payload, length, words):  # type: ignore[no-untyped-def]
     """Copy the words; return False if the indices do not ascend or reach `length`."""
     previous = np.int64(-1)

@@ -4,11 +4,11 @@ This is the "dead reckoning" of Strom 2015, §2.3, for own and peers' words alik
 """
 
 import numpy as np
+from numba import njit
 
 from mpitrain.compression.residual import INDEX, NO_LEVELS, SIGN
 from mpitrain.compression.thresholds import COUNT_MAX, UNIT
 from mpitrain.errors import TrainingFailed
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 
 
@@ -29,7 +29,7 @@ def apply(words: Array, step: int, counts: Array, weights: Array, levels: Array 
         raise TrainingFailed(f"weight {words[failed] & INDEX} would leave ±32, the range of integer weights")
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _apply(words, levels, step, counts, weights):  # type: ignore[no-untyped-def]
     for j in range(words.size):
         index = np.int64(words[j] & INDEX)

@@ -9,9 +9,9 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
 from mpitrain.errors import TrainingFailed
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 
 #: The two parts of a word: the sign bit, set for a negative element, and the index.
@@ -78,7 +78,7 @@ def accumulate(
     return int(count)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _accumulate(residual, gradient, words, levels, scale, threshold, limit, greatest, quantum):  # type: ignore[no-untyped-def]
     count = 0
     bound = min(threshold, limit)  # residuals up to here stay as they are
@@ -99,7 +99,7 @@ def _accumulate(residual, gradient, words, levels, scale, threshold, limit, grea
     return _emit(residual, words, levels, whole, residual.size, threshold, limit, greatest, quantum, count)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _emit(residual, words, levels, start, stop, threshold, limit, greatest, quantum, count):  # type: ignore[no-untyped-def]
     kind = residual.dtype.type
     for i in range(start, stop):

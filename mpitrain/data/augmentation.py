@@ -9,9 +9,9 @@ not on the minibatch or the rank that processes it.
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 
 from mpitrain.errors import BadInput
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import uniforms
 
@@ -102,7 +102,7 @@ def colour_axes(covariance: Array, scale: Array, deviation: float) -> Array:
     return np.ascontiguousarray(axes.astype(scale.dtype))
 
 
-@loop
+@njit(cache=True, nogil=True)
 def choose_views(draws: Array, room: tuple[int, int], flip: bool, corners: Array) -> None:
     """corners [n, 3] ← uniformly one of the (room + 1) positions in each direction, and 1 with probability ½."""
     for k in range(len(corners)):
@@ -111,7 +111,7 @@ def choose_views(draws: Array, room: tuple[int, int], flip: bool, corners: Array
         corners[k, 2] = 1 if flip and draws[k, 2] < 0.5 else 0
 
 
-@loop
+@njit(cache=True, nogil=True)
 def choose_shifts(draws: Array, axes: Array, shifts: Array) -> None:
     """shifts [n, 3] ← Σ_i axes[:, i]·N(0, 1), normal numbers by Box and Muller from draws [n, 3:7]."""
     for k in range(len(shifts)):

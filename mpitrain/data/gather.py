@@ -1,10 +1,11 @@
 """What fills a minibatch in one pass over memory."""
 
-from mpitrain.files.loops import loop
+from numba import njit
+
 from mpitrain.flat import Array
 
 
-@loop
+@njit(cache=True, nogil=True)
 def gather_windows(
     features: Array, base: int, offsets: Array, indices: Array, places: Array, left: int, out: Array
 ) -> None:
@@ -40,7 +41,7 @@ def gather_tokens(rows: Array, base: int, starts: Array, places: Array, inputs: 
         targets[place] = rows[start + 1 : start + window + 1]
 
 
-@loop
+@njit(cache=True, nogil=True)
 def gather_images(
     images: Array,
     base: int,

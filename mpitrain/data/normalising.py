@@ -6,10 +6,10 @@ The statistics of a corpus are computed from sums over its shards, which are amo
 from collections.abc import Iterable
 
 import numpy as np
+from numba import njit
 
 from mpitrain.data.validation import Attributes, Value
 from mpitrain.errors import BadInput
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 
 LEAST = 1e-8  # smallest variance, so that a constant feature does not cause a division by zero
@@ -65,7 +65,7 @@ def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype |
     return mean, np.full(channels, 1 / 255 if how == "unit" else 1.0, dtype)
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _add_moments(rows: Array, first: int, offsets: Array, groups: Array, sums: Array, squares: Array) -> None:
     utterance = np.searchsorted(offsets, first, "right") - 1
     for row in range(len(rows)):
@@ -78,7 +78,7 @@ def _add_moments(rows: Array, first: int, offsets: Array, groups: Array, sums: A
             squares[group, d] += value * value
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _normalise(rows: Array, first: int, offsets: Array, groups: Array, mean: Array, scale: Array) -> None:
     utterance = np.searchsorted(offsets, first, "right") - 1
     for row in range(len(rows)):

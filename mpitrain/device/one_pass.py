@@ -7,35 +7,35 @@ take little time for the number of weights: small minibatches, or quick products
 """
 
 import numpy as np
+from numba import njit
 from numpy.typing import DTypeLike
 
 from mpitrain.algorithms.optimizers import Rule
 from mpitrain.algorithms.optimizers import sgd as rules
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _sgd(theta, g, eta):  # type: ignore[no-untyped-def]
     for i in range(theta.size):
         theta[i] = theta[i] - g[i] * eta
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _classical(theta, v, g, eta, mu):  # type: ignore[no-untyped-def]
     for i in range(theta.size):
         v[i] = v[i] * mu - g[i] * eta
         theta[i] = theta[i] + v[i]
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _classical_without_momentum(theta, v, g, eta):  # type: ignore[no-untyped-def]
     for i in range(theta.size):
         v[i] = g[i] * -eta
         theta[i] = theta[i] + v[i]
 
 
-@loop
+@njit(cache=True, nogil=True)
 def _look_ahead(out, x, v, mu):  # type: ignore[no-untyped-def]
     for i in range(out.size):
         out[i] = v[i] * mu + x[i]

@@ -6,8 +6,8 @@ In NHWC one row of a patch, kernel width × channels, is contiguous in the image
 from collections.abc import Sequence
 
 import numpy as np
+from numba import njit
 
-from mpitrain.files.loops import loop, vector
 from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Patches, Product, Workspace, matmul
 
@@ -105,7 +105,7 @@ class GroupProduct:
 U = np.uint64  # an unsigned index needs no check for negative values
 
 
-@loop(inline="always")
+@njit(cache=True, nogil=True, inline="always")
 def _copy_eight(source: Array, i: np.uint64, target: Array, j: np.uint64) -> None:
     # All loads come before all stores, so that the compiler can ignore overlap and use a single vector move.
     a, b, c, d = source[i], source[i + U(1)], source[i + U(2)], source[i + U(3)]
@@ -114,21 +114,17 @@ def _copy_eight(source: Array, i: np.uint64, target: Array, j: np.uint64) -> Non
     target[j + U(4)], target[j + U(5)], target[j + U(6)], target[j + U(7)] = e, f, g, h
 
 
+@njit(cache=True, nogil=True)
 def gather_patches(x: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
     """x [n, h, w, c] → out [n, rows, columns, kh·kw·c]: the patch under each output pixel, 0 outside the image."""
-    _gather_patches(vector(x), x.shape, kernel, stride, pad, vector(out), out.shape[1:3])
-
-
-@loop
-def _gather_patches(source, shape, kernel, stride, pad, target, outputs):  # type: ignore[no-untyped-def]
-    n, height, width, channels = shape
+    n, height, width, channels = x.shape
     kernel_height, kernel_width = kernel
-    rows, columns = outputs
     run = kernel_width * channels
+    source, target = x.reshape(-1), out.reshape(-1)
     start = U(0)
     for i in range(n):
-        for row in range(rows):
-            for column in range(columns):
+        for row in range(out.shape[1]):
+            for column in range(out.shape[2]):
                 left = column * stride - pad
                 begin = max(0, -left) * channels
                 length = min(kernel_width, width - left) * channels - begin
@@ -150,17 +146,13 @@ def _gather_patches(source, shape, kernel, stride, pad, target, outputs):  # typ
                     start += U(run)
 
 
+@njit(cache=True, nogil=True)
 def add_patches(patches: Array, kernel: tuple[int, int], stride: int, pad: int, out: Array) -> None:
     """The adjoint of gather_patches: out [n, h, w, c] = 0 plus every patch at its place."""
     n, height, width, channels = out.shape
-    _add_patches(patches, channels, kernel, stride, pad, vector(out).reshape(n, height, width * channels))
-
-
-@loop
-def _add_patches(patches, channels, kernel, stride, pad, images):  # type: ignore[no-untyped-def]
-    n, height, width = images.shape[0], images.shape[1], images.shape[2] // channels
     kernel_height, kernel_width = kernel
     run = kernel_width * channels
+    images = out.reshape(n, height, width * channels)
     for i in range(n):
         images[i] = 0
         for row in range(patches.shape[1]):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numba import njit
 
-from mpitrain.files.loops import loop, vector
 from mpitrain.flat import Array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -102,12 +102,10 @@ def column_sums(x: Array, out: Array) -> None:
     np.sum(x, axis=0, out=out)
 
 
+@njit(cache=True, nogil=True)
 def add_scaled(y: Array, x: Array, scale: float) -> None:
     """y ← y + scale·x, in one pass."""
-    _add_scaled(vector(y), vector(x), y.dtype.type(scale))
-
-
-@loop
-def _add_scaled(flat_y, flat_x, factor):  # type: ignore[no-untyped-def]
+    flat_y, flat_x = y.reshape(-1), x.reshape(-1)
+    factor = flat_y.dtype.type(scale)
     for i in range(flat_y.size):
         flat_y[i] += factor * flat_x[i]

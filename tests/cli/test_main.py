@@ -66,7 +66,7 @@ def test_loops_are_compiled_before_the_training(
     ended = launch(3, "--out", "run", "--set", "training.epochs=2")
     assert ended.status == 0, ended.err
     began = (tmp_path / "run" / "config.toml").stat().st_mtime_ns
-    compiled = list((tmp_path / "compiled").rglob("*.loop"))
+    compiled = list((tmp_path / "compiled").rglob("*.nbc"))
     assert [path.name for path in compiled if path.stat().st_mtime_ns > began] == []
     assert sum("gather_images" in path.name for path in compiled) == 1
 

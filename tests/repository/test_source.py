@@ -89,8 +89,8 @@ MODULES = {
     for path in (ROOT / "mpitrain").rglob("*.py")
 }
 #: What a function may import: packages that need not be installed, modules that need one, what a training loads, and
-#: what few ranks need: what compiles a loop, once on a machine, and what prints.
-OPTIONAL = {"PIL", "cudnn", "cupy", "kaldiio", "matplotlib", "numba", "rich", "tensorboardX", "torch"}
+#: what one rank needs: what prints.
+OPTIONAL = {"PIL", "cudnn", "cupy", "kaldiio", "matplotlib", "rich", "tensorboardX", "torch"}
 OPTIONAL |= {"mpitrain.console"}
 OPTIONAL |= {f"mpitrain.models.torch{name}" for name in (".layers", ".module", ".place", ".state")}
 OPTIONAL |= {"mpitrain.device.gpu", "mpitrain.device.gpu_place", "mpitrain.trained.onnx_torch", "mpitrain.api.train"}

@@ -5,8 +5,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numba import njit
 
-from mpitrain.files.loops import loop, vector
 from mpitrain.flat import Array
 from mpitrain.keys import NotNegative
 from mpitrain.models.layer import DoesNotFit, Layer, LayerOptions, OnnxNode, Pixels, Shape, Tensor, Views
@@ -75,15 +75,11 @@ class LocalResponseNorm(Layer):
         return float(self.options.scale * self.options.size)
 
 
+@njit(cache=True, nogil=True)
 def channel_window_sum(x: Array, half: int, out: Array) -> None:
     """out[..., c] = Σ x[..., c'] over |c' − c| ≤ half, with channels outside counting as 0."""
     channels = x.shape[-1]
-    _channel_window_sum(vector(x).reshape(-1, channels), half, vector(out).reshape(-1, channels))
-
-
-@loop
-def _channel_window_sum(rows, half, sums):  # type: ignore[no-untyped-def]
-    channels = rows.shape[1]
+    rows, sums = x.reshape(-1, channels), out.reshape(-1, channels)
     for i in range(rows.shape[0]):
         row, total = rows[i], sums[i]
         for c in range(channels):
@@ -119,7 +115,7 @@ def lrn_backward(x: Array, d: Array, dy: Array, dx: Array, *, half: int, scale: 
 def _divide(x: Array, d: Array, power: float, out: Array) -> None:
     """out ← x·d^−power: with square roots in one pass for the paper's power, else with logarithm and exponential."""
     if power == 0.75:
-        _divide_by_three_quarters(vector(x), vector(d), vector(out))
+        _divide_by_three_quarters(x.reshape(-1), d.reshape(-1), out.reshape(-1))
         return
     np.log(d, out=out)
     np.multiply(out, -power, out=out)
@@ -127,7 +123,7 @@ def _divide(x: Array, d: Array, power: float, out: Array) -> None:
     np.multiply(out, x, out=out)
 
 
-@loop(error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def _divide_by_three_quarters(x: Array, d: Array, out: Array) -> None:
     """out ← x / d^(3/4). A division by 0 gives inf or nan, as in NumPy."""
     for i in range(d.size):

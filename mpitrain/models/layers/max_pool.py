@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import ModuleType
 
 import numpy as np
+from numba import njit
 
-from mpitrain.files.loops import loop
 from mpitrain.flat import Array
 from mpitrain.models.layer import DoesNotFit, Layer, LayerOptions, OnnxNode, Pixels, Shape, Tensor, Views
 
@@ -70,19 +70,15 @@ def place_type(size: int) -> np.dtype:
     return np.dtype(np.uint8 if size <= 16 else np.int32)
 
 
+@njit(cache=True, nogil=True)
 def max_pool(x: Array, size: int, stride: int, out: Array, place: Array) -> None:
     """out [n, h', w', c] = the maximum of each window of x [n, h, w, c].
 
     `place` (integers up to size² − 1, the shape of out) = its position in the window, row by row.
     The first of equal values is taken; NaN is larger than every number.
     """
-    found = np.empty(out.shape[3], np.int32)  # as wide as a float32: the loop over channels works on whole vectors
-    _max_pool(x, size, stride, out, place, found)
-
-
-@loop
-def _max_pool(x, size, stride, out, place, found):  # type: ignore[no-untyped-def]
     n, rows, columns, channels = out.shape
+    found = np.empty(channels, np.int32)  # as wide as a float32, so that the loop over channels works on whole vectors
     for i in range(n):
         for row in range(rows):
             for column in range(columns):
@@ -101,7 +97,7 @@ def _max_pool(x, size, stride, out, place, found):  # type: ignore[no-untyped-de
                     place[i, row, column, c] = found[c]
 
 
-@loop
+@njit(cache=True, nogil=True)
 def max_unpool(dy: Array, place: Array, size: int, stride: int, out: Array) -> None:
     """The gradient of max_pool: out [n, h, w, c] = 0 plus each dy at the place of its maximum."""
     n, rows, columns, channels = dy.shape

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import ModuleType
 
 import numpy as np
+from numba import njit
 
-from mpitrain.files.loops import loop, vector
 from mpitrain.flat import Array
 from mpitrain.models.layer import Activation, LayerOptions, OnnxNode, Tensor, Views
 
@@ -17,13 +17,10 @@ def bias_relu(y: Array, bias: Array | None) -> None:
     np.maximum(y, 0, out=y)
 
 
+@njit(cache=True, nogil=True)
 def relu_backward(y: Array, dy: Array) -> None:
     """dy ← dy where y > 0, exactly 0 elsewhere."""
-    _relu_backward(vector(y), vector(dy))
-
-
-@loop
-def _relu_backward(flat_y, flat_dy):  # type: ignore[no-untyped-def]
+    flat_y, flat_dy = y.reshape(-1), dy.reshape(-1)
     zero = flat_y.dtype.type(0)
     for i in range(flat_y.size):
         flat_dy[i] = flat_dy[i] if flat_y[i] > 0 else zero

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import ModuleType
 
 import numpy as np
+from numba import njit
 
-from mpitrain.files.loops import loop, vector
 from mpitrain.flat import Array
 from mpitrain.models.layer import Activation, LayerOptions, OnnxNode, Tensor, Views
 
@@ -26,13 +26,10 @@ def bias_sigmoid(y: Array, bias: Array | None) -> None:
     sigmoid(y)
 
 
+@njit(cache=True, nogil=True)
 def sigmoid_backward(y: Array, dy: Array) -> None:
     """dy ← dy·y·(1 − y), in one pass."""
-    _sigmoid_backward(vector(y), vector(dy))
-
-
-@loop
-def _sigmoid_backward(flat_y, flat_dy):  # type: ignore[no-untyped-def]
+    flat_y, flat_dy = y.reshape(-1), dy.reshape(-1)
     for i in range(flat_y.size):
         flat_dy[i] *= flat_y[i] * (1 - flat_y[i])
 
