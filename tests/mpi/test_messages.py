@@ -28,22 +28,32 @@ class Napping(Process):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_receiver_finds_all_that_waits(tmp_path: Path, transport: Transport) -> None:
-    """At one go, though the library takes in one message a call, and only while it is called."""
-    told = Path(transport.gather_texts(str(tmp_path), "the folder")[0]) / "sent"
+    """At one go, though the library takes in one message a call, and only while it is called. The others send nothing
+    meanwhile: what they need for the barrier would be taken in first."""
+    folder = Path(transport.gather_texts(str(tmp_path), "the folder")[0])
+    told, done = folder / "sent", folder / "found"
     if transport.rank == 1:
         for number in range(MESSAGES):
             transport.post(0, TAG, b"%03d" % number)
         told.touch()
     if transport.rank == 0:
-        end = time.monotonic() + 60
-        while not told.exists() and time.monotonic() < end:  # without a call of MPI
-            time.sleep(0.01)
+        _wait_for(told)  # without a call of MPI
         found = []
         while (message := transport.poll(TAG)) is not None:
             found.append(message)
+        done.touch()
         assert found == [(1, b"%03d" % number) for number in range(MESSAGES)]
+    else:
+        _wait_for(done)
     transport.flush()
     transport.barrier("the end")
+
+
+def _wait_for(file: Path) -> None:
+    """Wait until another rank has made a file, for a minute at most."""
+    end = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 @pytest.mark.mpi(min_size=2)
