@@ -171,6 +171,15 @@ def simulated(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., E
     return run
 
 
+def refusals(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """The exit status of a command in this process, argparse's own included, and the program's lines on why."""
+    try:
+        status = main(command.split())
+    except SystemExit as end:
+        status = int(str(end.code))
+    return status, [line for line in capsys.readouterr().err.splitlines() if line.startswith("mpitrain")]
+
+
 def _trains(arguments: tuple[str, ...]) -> bool:
     """Whether these arguments are of the command `train`, with or without its name."""
     return not arguments or arguments[0] == "train" or arguments[0].startswith("--") or arguments[0].endswith(".toml")

@@ -24,7 +24,8 @@ class Slowed(nn.Sequential):
 
 
 def build(input_shape: tuple[int, ...], classes: int, seconds: float, slow: int) -> nn.Module:
-    """Rank `slow` takes twice as long. In a simulation, which has times of its own, nobody sleeps."""
+    """A perceptron that sleeps `seconds` in each training step, on rank `slow` twice as long. In a simulation no rank
+    sleeps, since the cluster file says how long its gradients take."""
     rank = next((os.environ[name] for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK") if name in os.environ), None)
     sleeps = 0.0 if rank is None else seconds * (1 + (int(rank) == slow))
     inputs = int(torch.Size(input_shape).numel())

@@ -46,7 +46,7 @@ class Reserved(ExitStack):
             if options.out is not None:
                 _make(options.out, exist_ok=False)
             name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
-            self._reserve(options.out or make_numbered(Path(config.run.out) / name))
+            self._reserve(options.out or make_numbered(Path(config.run.out) / name, parents=True))
         elif options.resume is None:
             _clear(self.lease.folder)
         assert self.lease is not None

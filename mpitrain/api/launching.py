@@ -54,7 +54,7 @@ def training(launch: str, ranks: int, words: list[str]) -> list[str]:
 
 
 def on_ranks(launch: str, ranks: int, words: list[str]) -> list[str]:
-    """The whole command line of a program that so many ranks run."""
+    """The command line that starts a program on this many ranks."""
     started = shlex.split(launch.replace("{ranks}", str(ranks)))
     if "--oversubscribe" not in started and ranks > (os.cpu_count() or 1) and is_open_mpi(started[0]):
         started.append("--oversubscribe")
@@ -85,8 +85,9 @@ class Heard(threading.Thread):
 
     def run(self) -> None:
         while part := os.read(self._source.fileno(), KEPT) if self._source else b"":
-            sys.stderr.buffer.write(part)
-            sys.stderr.flush()
+            with suppress(OSError):  # nobody reads it: the launcher must not wait for that
+                sys.stderr.buffer.write(part)
+                sys.stderr.flush()
             self._said = (self._said + part)[-KEPT:]
 
     def lost(self) -> list[int]:
@@ -156,7 +157,8 @@ class Relay:
 
 
 def _ended(process: "subprocess.Popen[bytes]", seconds: float, enough: Until) -> int | None:
-    """The exit status, or None if there is none within so many seconds, or before there was `enough` of waiting."""
+    """The exit status of a process that is waited for. None if it still runs after this many seconds, or when `enough`
+    says to wait no longer."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not enough():
         with suppress(subprocess.TimeoutExpired):

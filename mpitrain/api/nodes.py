@@ -25,9 +25,9 @@ def nodes_of(hosts: str) -> Nodes:
         pairs = (each.rpartition(":") if ":" in each else (each, "", "1") for each in hosts.split(","))
         with suppress(ValueError):
             found = {name.strip(): int(slots) for name, _, slots in pairs}
-            if all(found) and min(found.values()) > 0:
+            if all(found) and min(found.values()) > 0 and len(found) == len(hosts.split(",")):
                 return found
-        raise BadInput(f"--hosts {hosts}: expected a:4,b:4")
+        raise BadInput(f"--hosts {hosts}: expected a:4,b:4, each host once")
     listed, tasks = (os.environ.get(name, "") for name in ("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"))
     if not listed or "SLURM_HET_SIZE" in os.environ:  # whose components differ in what they have
         return {}

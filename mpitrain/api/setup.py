@@ -230,14 +230,14 @@ def open_run_folder(
         lease.find,
         metrics,
         progress,
-        _evaluation(session, corpora) if corpora else None,
-        CopyWriter(session.network.layout) if run.evaluate_late else None,
-        session.stop,
-        session.bytes_exchanged,
-        session.command_to_resume,
-        run.checkpoint_best,
-        session.saver,
-        session.witness,
+        evaluation=_evaluation(session, corpora) if corpora else None,
+        late=CopyWriter(session.network.layout) if run.evaluate_late else None,
+        stop=session.stop,
+        exchanged=session.bytes_exchanged,
+        resume=session.command_to_resume,
+        saves_best=run.checkpoint_best,
+        saver=session.saver,
+        witness=session.witness,
     )
     _say_start(session, resumed is not None)
     of_data = [] if session.device.phantom else warnings.of_data(session.schedule, told.class_counts, corpora)
@@ -262,8 +262,9 @@ def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
     if kept is not None and kept.measures:
         measuring = Measuring(kept, session.learner.corpus, training.seed, dtype, device)
     slices, pace = session.has_master, session.transport.runtime.pace.evaluation
-    told = session.network, corpora, dtype, session.clock, slices
-    return Evaluation(*told, device=device, measuring=measuring, pace=pace)
+    return Evaluation(
+        session.network, corpora, dtype, session.clock, slices, device=device, measuring=measuring, pace=pace
+    )
 
 
 def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:

@@ -67,8 +67,9 @@ class Launched:
     def left(self) -> Left:
         """What its run folder holds now; of a save the time when it was written, in place of samples."""
         if self._own:
-            saved = self.folder / MANIFEST
-            return Left("", saved.stat().st_mtime_ns if saved.exists() else 0)
+            with suppress(OSError):
+                return Left("", (self.folder / MANIFEST).stat().st_mtime_ns)
+            return Left("", 0)
         summary, (found, _) = self.folder / "summary.json", newest(self.folder / "checkpoints")
         with naming(summary):
             text = summary.read_text(encoding="utf-8") if summary.exists() else ""
@@ -93,7 +94,8 @@ class Launched:
         return self._failed
 
     def restart(self, status: int | None, lost: list[int], samples: int) -> None:
-        """Say and record that the training is started again after so many samples, and how many are trained anew."""
+        """Say and record that the training starts again from a checkpoint of this many samples, and how many later ones
+        are trained on a second time."""
         if self._own:
             print(f"mpitrain: {named(lost) if lost else 'a rank'} was lost (exit status {status})", file=sys.stderr)
             return

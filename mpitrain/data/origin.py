@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import class_names, folder_parts, preparation
 from mpitrain.errors import BadInput
-from mpitrain.files import Record, checksum, read_whole
+from mpitrain.files import Record, read_whole, sealed_json, unsealed_json
 from mpitrain.flat import Array
 
-NAME, CHECKSUM = "corpus.json", "xxh3"
+NAME = "corpus.json"
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -122,21 +122,17 @@ def of_part(path: Path, part: str = "train") -> Origin:
 
 def text(origin: Origin) -> str:
     """The content of corpus.json, with its checksum."""
-    fields = msgspec.to_builtins(origin)
-    return json.dumps({**fields, CHECKSUM: checksum(json.dumps(fields))}) + "\n"
+    return sealed_json(msgspec.to_builtins(origin))
 
 
 def read(run: Path) -> Origin | None:
     """The record in a run folder, None where there is none. Raises BadInput naming the file."""
     path = run / NAME
     try:
-        fields = msgspec.json.decode(read_whole(path), type=Record)
-        if fields.pop(CHECKSUM, None) != checksum(json.dumps(fields)):
-            raise ValueError("does not match its checksum")
-        return msgspec.convert(fields, Origin)
+        return msgspec.convert(unsealed_json(read_whole(path)), Origin)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}; remove it, and a resume writes it anew") from error
 
 

@@ -181,13 +181,14 @@ class DirectCarrier(StagedCarrier):
 
     def __init__(self, transport: Transport | Team, device: GpuMemory) -> None:
         super().__init__(transport, device)
-        self._chunked = ChunkedCollectives(transport, device)
+        chunked = ChunkedCollectives(transport, device)
+        every = chunked.sum, chunked.maximum, chunked.broadcast, chunked.reduce, chunked.gather, chunked.reduce_scatter
+        self._steps: dict[str, Callable[..., Steps]] = {steps.__name__: steps for steps in every}
 
     def begin(self, comm: Communicator, call: CollectiveCall) -> Request:
         if all(isinstance(array, np.ndarray) for array in call.arrays):
             return super().begin(comm, call)
-        steps: Steps = getattr(self._chunked, call.name)(*call.arguments)
-        return self._enqueue(ChunkedCollective(self.advance, steps))
+        return self._enqueue(ChunkedCollective(self.advance, self._steps[call.name](*call.arguments)))
 
     def settle(self, buffer: bytes | Array) -> None:
         if not isinstance(buffer, (bytes, np.ndarray)):

@@ -1,5 +1,6 @@
 """Files that are complete whenever they exist, even after a crash; and files of others, which may be anything."""
 
+import json
 import os
 import stat
 from contextlib import AbstractContextManager, suppress
@@ -14,6 +15,7 @@ from mpitrain.errors import naming
 #: A JSON or TOML object to write.
 Record = dict[str, object]
 LARGEST = 1 << 30  # bytes of a file that is read whole
+CHECKSUM = "xxh3"  # the key under which a JSON object holds its own
 
 
 class Version(NamedTuple):
@@ -60,13 +62,14 @@ def write_below(folder: Path, name: str, content: str | bytes) -> None:
         write_durably(folder / name, content)
 
 
-def make_numbered(folder: Path, mode: int = 0o777) -> Path:
-    """Make a new folder of this name, with a number appended if there is one. Raises BadInput naming it."""
+def make_numbered(folder: Path, mode: int = 0o777, parents: bool = False) -> Path:
+    """Make a new folder of this name, with a number appended if there is one; its `parents`, too, if they are wanted.
+    Raises BadInput naming it."""
     new = folder
     for number in count(2):
         with writing(new):
             try:
-                new.mkdir(mode, parents=True)
+                new.mkdir(mode, parents)
                 break
             except FileExistsError:
                 if not os.path.lexists(new):  # what is there is no folder, but stands where its parent is wanted
@@ -121,6 +124,21 @@ def writing(path: Path) -> AbstractContextManager[None]:
 def checksum(content: str | bytes | memoryview) -> str:
     """xxh3 of a content, by which it is known to be whole."""
     return xxhash.xxh3_64_hexdigest(content.encode() if isinstance(content, str) else content)
+
+
+def sealed_json(fields: Record) -> str:
+    """A JSON object with its checksum, as the content of a file."""
+    return json.dumps({**fields, CHECKSUM: checksum(json.dumps(fields))}) + "\n"
+
+
+def unsealed_json(content: str | bytes) -> Record:
+    """The object that `sealed_json` has written. Raises ValueError for anything else."""
+    fields = None
+    with suppress(ValueError, RecursionError):
+        fields = json.loads(content)
+    if not isinstance(fields, dict) or fields.pop(CHECKSUM, None) != checksum(json.dumps(fields)):
+        raise ValueError("does not match its checksum")
+    return fields
 
 
 def shipped(name: str) -> Path:

@@ -66,11 +66,8 @@ class WitnessedCommunicator:
         self.plain, self._witness = plain, witness
         self.rank, self.size = plain.rank, plain.size
         self.Ibcast, self.Ireduce, self.Iallreduce = plain.Ibcast, plain.Ireduce, plain.Iallreduce
-        self.Ireduce_scatter, self.Iallgather, self.Iallgatherv = (
-            plain.Ireduce_scatter,
-            plain.Iallgather,
-            plain.Iallgatherv,
-        )
+        self.Ireduce_scatter = plain.Ireduce_scatter
+        self.Iallgather, self.Iallgatherv = plain.Iallgather, plain.Iallgatherv
         self.Split, self.Split_type, self.Idup = plain.Split, plain.Split_type, plain.Idup
 
     def Isend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:

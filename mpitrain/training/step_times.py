@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mpitrain import __version__
 from mpitrain.config import Config
 from mpitrain.errors import BadInput, reason
-from mpitrain.files import checksum, read_text, write_whole
+from mpitrain.files import checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.flat import Array
 from mpitrain.models.model import Consumer, Model
 from mpitrain.models.torch import start as torch_start
@@ -154,23 +154,19 @@ def read(of: str, count: int, aloud: bool = True) -> StepTimes | None:
     is said `aloud`."""
     path = path_of(of)
     try:
-        seal, _, content = read_text(path).partition("\n")
-        if seal != checksum(content):
-            raise ValueError("does not match its checksum")
-        kept = msgspec.json.decode(content, type=StepTimes)
+        kept = msgspec.convert(unsealed_json(read_whole(path)), StepTimes)
         if (kept.of, len(kept.seconds)) != (of, count):
             raise ValueError("is of something else")
         return kept
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         if aloud:
             say(f"{path}: {reason(error)}; the steps are timed anew")
         return None
 
 
 def keep(times: StepTimes) -> None:
-    """Write the file, if there can be one: the checksum of what follows, and the times."""
-    content = msgspec.json.encode(times)
+    """Write the file, if there can be one."""
     with suppress(BadInput):
-        write_whole(path_of(times.of), checksum(content).encode() + b"\n" + content)
+        write_whole(path_of(times.of), sealed_json(msgspec.to_builtins(times)))

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.__main__ import main
 from mpitrain.errors import BadInput
+
+from ..conftest import refusals
 
 SETTINGS = {
     "lr=1": "unknown key lr; here it is training.learning_rate",
@@ -112,9 +113,5 @@ def test_a_wrong_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("jobs").mkdir()
-    try:
-        status = main(command.split())
-    except SystemExit as end:  # argparse's
-        status = int(str(end.code))
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mpitrain")]
+    status, lines = refusals(command, capsys)
     assert status == 2 and len(lines) == 1 and COMMANDS[command] in lines[0], lines

@@ -15,7 +15,7 @@ from mpitrain.data import origin
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import set_attributes
 from mpitrain.errors import BadInput
-from mpitrain.files import checksum
+from mpitrain.files import CHECKSUM, sealed_json
 
 from .conftest import make_frames, make_images, make_run
 
@@ -79,8 +79,8 @@ def test_what_one_side_does_not_tell_is_not_compared(
     describe(folder / "other", **attributes)
     assert alone("evaluate", "run", "other").status == 0
     told = json.loads((folder / "run" / origin.NAME).read_text())
-    old = {key: value for key, value in told.items() if key not in ("class_names", "preparation", origin.CHECKSUM)}
-    (folder / "run" / origin.NAME).write_text(json.dumps({**old, origin.CHECKSUM: checksum(json.dumps(old))}))
+    old = {key: value for key, value in told.items() if key not in ("class_names", "preparation", CHECKSUM)}
+    (folder / "run" / origin.NAME).write_text(sealed_json(old))
     describe(folder / "other", class_names="k l m n", preparation=preparation(cmvn="speaker"))
     assert alone("evaluate", "run", "other").status == 0
     assert alone("evaluate", "run", "own").status == 0

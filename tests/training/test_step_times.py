@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.files import checksum
+from mpitrain.files import sealed_json
 from mpitrain.training import step_times
 from mpitrain.training.step_times import SECONDS, StepTimes, Way, keep, key_of, path_of, read, slowest, timed, ways
 
@@ -107,8 +107,8 @@ def test_kept_times_come_back(cache: Path, capsys: pytest.CaptureFixture[str]) -
     assert [path.parent for path in cache.rglob("*.json")] == [cache / "mpitrain" / "steps"]
 
 
-def sealed(content: bytes) -> bytes:
-    return checksum(content).encode() + b"\n" + content
+def sealed(**fields: object) -> bytes:
+    return sealed_json(fields).encode()
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def sealed(content: bytes) -> bytes:
         (lambda content: content.replace(b"0.25", b"0.26"), "does not match its checksum"),
         (lambda content: b"", "does not match its checksum"),
         (lambda content: b"\xff\xfe" + content, ""),
-        (lambda content: sealed(b"{}"), ""),
-        (lambda content: sealed(b'{"samples": 1, "seconds": [-1.0, 1.0], "of": "it"}'), ""),
-        (lambda content: sealed(b'{"samples": 1, "seconds": [1.0], "of": "it"}'), "is of something else"),
-        (lambda content: sealed(b'{"samples": 1, "seconds": [1.0, 1.0], "of": "x"}'), "is of something else"),
+        (lambda content: sealed(), ""),
+        (lambda content: sealed(samples=1, seconds=[-1.0, 1.0], of="it"), ""),
+        (lambda content: sealed(samples=1, seconds=[1.0], of="it"), "is of something else"),
+        (lambda content: sealed(samples=1, seconds=[1.0, 1.0], of="x"), "is of something else"),
     ],
 )
 def test_a_spoilt_or_foreign_file_is_said_and_ignored(

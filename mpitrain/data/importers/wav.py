@@ -97,9 +97,8 @@ def plan(
         parts[part], missing = _utterances(source, labels, label_file, rates)
         notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
     how = replace(how, rate=next(iter(rates)), background=fill)
-    dims = log_mel(np.zeros(how.rate), how.rate, how.bins, how.deltas).shape[
-        1
-    ]  # reports anything that is missing, in one line
+    silence = np.zeros(how.rate)
+    dims = log_mel(silence, how.rate, how.bins, how.deltas).shape[1]  # reports anything that is missing, in one line
     attributes: dict[str, Value] = {"source": f"log-mel features of {sources['train']}"}
     if how.classes is not None or names:
         attributes |= {"classes": how.classes or len(names)}

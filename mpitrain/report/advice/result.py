@@ -99,7 +99,8 @@ class Advice:
         if self.question.target is not None and self.chosen.all and other.all:
             needed = self.chosen.mean * self._first.speed / (other.mean * its.speed)
             said += f", and needs {needed:.2g} times as many to come there"
-        return "; with that ".join([said, *[", ".join(bottlenecks(its.summary))] * bool(bottlenecks(its.summary))])
+        hindered = ", ".join(bottlenecks(its.summary))
+        return f"{said}; with that {hindered}" if hindered else said
 
     def cells(self) -> list[list[str]]:
         """The table: the finalists, then all others by how far they came."""

@@ -32,7 +32,7 @@ class Interrupted(Exception):
     """A stop was requested."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Tried:
     """What became of a candidate: without gradients, by seed in its longest trainings, which are of this share of the
     time and of so many epochs, and why it fell out."""
@@ -160,7 +160,7 @@ class Search:
             for each, trial in zip(left, trials, strict=True):
                 _take(each, share, trial, found.get(trial.name, Outcome(trial.name, LATE)))
             walls += sum(each.wall for each in found.values())
-            curves = {at: each.curve for at, each in enumerate(left) if not each.fell}
+            curves = {number: each.curve for number, each in enumerate(left) if not each.fell}
             order = ranked(curves, self.question.target, self.question.seconds * share)
             for number in order[schedule[at + 1].candidates :] if at + 1 < len(schedule) else ():
                 told = left[number].outcomes[0]
@@ -199,12 +199,13 @@ class Search:
 
     def _finals(self) -> None:
         """Train the best, and the configuration itself, with more seeds."""
-        final = [each for each in self.best if each in self.best[:FINALISTS] or each is self.tried[0]]
+        best, final = self.best, self.best[:FINALISTS]
+        final += [each for each in best[FINALISTS:] if each is self.tried[0]]
         trials = [(each, self._trial(each, self.question.whole, more)) for more in range(1, SEEDS) for each in final]
         found = self._try([trial for _, trial in trials], 1.0, "with more seeds")
         for each, trial in trials:
             each.outcomes += [found[trial.name]] if trial.name in found else []
-        for each in self.best:
+        for each in best:
             each.fell = "" if each in final else "others were sooner"
 
     def _try(self, trials: Sequence[Trial], part: float, what: str = "as configured") -> dict[str, Outcome]:

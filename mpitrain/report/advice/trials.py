@@ -16,7 +16,7 @@ import tomli_w
 
 from mpitrain.api.launching import start
 from mpitrain.errors import BadInput, last_words, printable
-from mpitrain.files import Record, checksum, read_text, write_whole
+from mpitrain.files import Record, checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.monitoring.records import merit_of
 from mpitrain.report.advice.candidates import Candidate
 from mpitrain.report.records import finite
@@ -24,7 +24,6 @@ from mpitrain.report.runs import read_run
 from mpitrain.signals import Stop
 from mpitrain.stopwatch import shares
 
-CHECKSUM = "xxh3"
 GRACE = 10.0  # seconds that a training has to end once it is told to
 #: Evaluations take no time, and nothing is written that nobody reads.
 QUIET: Record = {
@@ -158,21 +157,19 @@ class Trials:
         found = outcome(trial, run, Path(f"{run}.log"), status, wall)
         rmtree(run if trial.phantom else run / "checkpoints", ignore_errors=True)
         fields = {"of": self._of(trial), **msgspec.to_builtins(found)}
-        write_whole(
-            self.folder / "trials" / f"{trial.name}.json",
-            json.dumps({**fields, CHECKSUM: checksum(json.dumps(fields))}) + "\n",
-        )
+        write_whole(self._file(trial), sealed_json(fields))
         return found
 
     def _kept(self, trial: Trial) -> Outcome | None:
         """What an earlier start has found; None also where it is damaged, or of another question."""
         try:
-            fields = json.loads(read_text(self.folder / "trials" / f"{trial.name}.json"))
-            if fields.pop(CHECKSUM) != checksum(json.dumps(fields)) or fields.pop("of") != self._of(trial):
-                return None
-            return msgspec.convert(fields, Outcome)
-        except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+            fields = unsealed_json(read_whole(self._file(trial)))
+            return msgspec.convert(fields, Outcome) if fields.pop("of", None) == self._of(trial) else None
+        except (OSError, ValueError):
             return None
+
+    def _file(self, trial: Trial) -> Path:
+        return self.folder / "trials" / f"{trial.name}.json"
 
     def _of(self, trial: Trial) -> str:
         told = [self.where, self.ranks, trial.candidate.table, trial.settings()]

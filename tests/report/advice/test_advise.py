@@ -19,20 +19,8 @@ from mpitrain.report.advice.result import Advice
 from mpitrain.report.advice.search import Question, Search, Tried
 from mpitrain.report.advice.trials import Outcome
 
-CLUSTER = """
-nodes = 1
-ranks_per_node = 3
-cores_per_node = 3
-[gradient]
-seconds = 1e-4
-seconds_per_sample = 2e-5
-[within_node]
-latency = 1e-6
-bandwidth = 5e9
-[between_nodes]
-latency = 3e-5
-bandwidth = 1.25e8
-"""
+from ...conftest import NODE
+
 CONFIG = """
 [model]
 layers = [{ kind = "fully-connected", units = 16 }, { kind = "relu" }, { kind = "fully-connected", gain = 1.0 }]
@@ -46,7 +34,7 @@ WORDS = ["advise", "net.toml", "--cluster", "cluster.toml", "--ranks", "3", "--b
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small search, where the program runs."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    (tmp_path / "cluster.toml").write_text(NODE)
     (tmp_path / "net.toml").write_text(CONFIG)
     for name, small in (("BRACKET", 3), ("FINALISTS", 1), ("SEEDS", 2), ("PATIENCE", 0)):
         monkeypatch.setattr(search, name, small)
@@ -104,7 +92,7 @@ REFUSED = {
     "advise --ranks 2": "one of the arguments --cluster --here is required",
     "advise --ranks 2 --here --cluster cluster.toml": "not allowed with argument",
     "advise --ranks 0 --cluster cluster.toml": "--ranks 0: at least 1",
-    "advise --ranks 4 --cluster cluster.toml": "--ranks 4: cluster.toml has room for 3",
+    "advise --ranks 9 --cluster cluster.toml": "--ranks 9: cluster.toml has room for 8",
     "advise --ranks 2 --cluster nowhere.toml": "nowhere.toml: No such file",
     "advise --ranks 2 --cluster net.toml": "net.toml: ",
     "advise --ranks 2 --cluster cluster.toml --budget soon": "--budget soon: expected a time, such as 90s, 10m or 2h",
