@@ -8,6 +8,7 @@ error, both in earnest and simulated, as medians over seeds. Evaluations take no
 """
 
 import argparse
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -49,7 +50,9 @@ def trained(words: argparse.Namespace, name: str, rate: float, seed: int, simula
         if simulated
         else attempt(run, ranks, settings)
     )
-    return (told["samples_per_second"] * SECONDS / MINIBATCH / SPEEDS if told else 0.0), reached(run, words.target)
+    if told is None:
+        return 0.0, math.inf
+    return told["samples_per_second"] * SECONDS / MINIBATCH / SPEEDS, reached(run, words.target)
 
 
 def main() -> None:

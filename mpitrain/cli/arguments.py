@@ -32,9 +32,7 @@ def add_launch(commands: Subparsers) -> None:
     launch.add_argument("--launch", default="", metavar="WORDS", help=words)
     launch.add_argument("--hosts", default="", metavar="a:4,b:4", help="nodes and ranks; default: the Slurm job's")
     _add_training(launch)
-    own = (
-        "of a program of your own in place of CONFIG.toml, whose --continue names what ranks.save writes: -- FILE.py …"
-    )
+    own = "what a program of your own gets: launch -n 4 --continue DIR -- FILE.py WORDS; DIR is where it saves"
     launch.add_argument("words", nargs="*", metavar="WORDS", help=own)
     launch.set_defaults(run="mpitrain.cli.launch:run")
 

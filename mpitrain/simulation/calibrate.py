@@ -31,7 +31,7 @@ from mpitrain.models.model import Model
 from mpitrain.models.network import multiply_adds
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import agreed, ending_together
+from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.mpi.links import Link, link, pairs
 from mpitrain.sampling.batch import Batch
 from mpitrain.simulation.cluster import MeasuredNetwork
@@ -48,8 +48,7 @@ LATENCY = 3e-5  # seconds between nodes where --bandwidth says what is not there
 
 def calibrate(options: argparse.Namespace) -> int:
     """Write the file. Collective; the exit status."""
-    transport = Transport()
-    return ending_together(transport, lambda: _calibrate(transport, options))
+    return by_all_ranks(lambda transport: _calibrate(transport, options))
 
 
 def _calibrate(transport: Transport, given: argparse.Namespace) -> int:

@@ -29,8 +29,8 @@ from mpitrain.data.shards import PREPARATION, publish, set_attributes
 from mpitrain.data.validation import Attributes, Value, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, writing
-from mpitrain.mpi import Transport, abort_on_exception
-from mpitrain.mpi.agreement import agreed, ending_together
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.signals import Stop
 from mpitrain.stopwatch import PLAIN_EVERY
 
@@ -40,18 +40,15 @@ TICK = 0.25  # seconds between two checks of the progress of other processes and
 
 def run(options: argparse.Namespace) -> int:
     """Import on all ranks what `options.planning` plans; return the exit status."""
-    abort_on_exception()
     stop = Stop()
     stop.install()
-    transport = Transport()
-    importing = Importing(transport, options.folder, options.jobs, stop)
 
     def planning() -> CorpusPlan:
         require_least(options, jobs=1)
         plan: CorpusPlan = options.planning(options)
         return plan
 
-    return ending_together(transport, lambda: importing.run(planning))
+    return by_all_ranks(lambda transport: Importing(transport, options.folder, options.jobs, stop).run(planning))
 
 
 class Importing:
