@@ -14,12 +14,19 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.api import warnings
 from mpitrain.api.options import TrainOptions
-from mpitrain.api.requirements import require_fallback, require_keys, require_memory, require_whole_samples
+from mpitrain.api.requirements import (
+    require_fallback,
+    require_keys,
+    require_memory,
+    require_same_data,
+    require_whole_samples,
+)
 from mpitrain.checkpoint.late import CopyWriter
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.data import origin
+from mpitrain.data.sharing import ALONE, Sharing
 from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput, some
@@ -38,6 +45,8 @@ from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, last_record
 from mpitrain.mpi import Transport, cuda_aware, library
+from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi.node_memory import NodeMemory
 from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
 from mpitrain.protocols.standby import idle_ranks
@@ -48,8 +57,8 @@ from mpitrain.signals import Stop
 from mpitrain.start import rank_of
 from mpitrain.training import pretraining
 from mpitrain.training.context import Session, divide, fresh, workers_of
-from mpitrain.training.gradients import Learner
-from mpitrain.training.inputs import network_of
+from mpitrain.training.gradients import Learner, orders_of
+from mpitrain.training.inputs import network_of, say
 from mpitrain.training.parts import DataSource, Part, held_out, source_of, trained_on
 from mpitrain.training.user_code import Code
 
@@ -63,9 +72,39 @@ class Prepared(NamedTuple):
     source: DataSource
     corpus: Part
     network: Model
+    sharing: Sharing = ALONE  #: with whom this rank has its data in common
 
 
 def prepare(
+    transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code], source: DataSource | None
+) -> Prepared:
+    """Build everything that depends on the user's files and keys, and read the training part, which the ranks of a
+    node have once. Collective; raises BadInput."""
+    prepared = agreed(transport, lambda: _built(transport, config, options, code, source), "the preparation")
+    agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
+    sharing = _sharing(transport, config, prepared)
+
+    def hold() -> None:
+        transport.runtime.once("the samples", lambda: prepared.corpus.hold(sharing))
+
+    agreed(transport, hold, "the data", calls_mpi=sharing is not ALONE)
+    return prepared._replace(sharing=sharing)
+
+
+def _sharing(transport: Transport, config: Config, prepared: Prepared) -> Sharing:
+    """With whom this rank has its data in common: the ranks of its node, unless each is to have its own. Collective."""
+    lone = transport.nodes == transport.size or transport.runtime.simulated
+    if lone or config.data.memory_limit_gb is not None or not prepared.corpus.in_memory:
+        return ALONE
+    try:
+        return NodeMemory(transport)
+    except BadInput as error:
+        if error.spoken_here:
+            say(f"each rank has a copy of the data, since the ranks of a node do not share memory: {error}")
+        return ALONE
+
+
+def _built(
     transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code], source: DataSource | None
 ) -> Prepared:
     """Build everything that depends on the user's files and keys and needs no communication; network and data sets of
@@ -124,7 +163,7 @@ def new_session(
     witness: Witness | None = None,
 ) -> Session:
     """This rank's session, with the initial weights. Collective."""
-    device, source, corpus, network = prepared
+    device, source, corpus, network, sharing = prepared
     agree(device, transport, *cuda_aware(config.run.cuda_aware))
     if config.run.trace:
         device = trace.observed(device, transport.stopwatch)
@@ -136,6 +175,10 @@ def new_session(
     team = None
     if config.run.team != 1:
         team = Team(transport, divide(config.run.team, transport.node_leaders))
+    orders = transport.runtime.once(
+        "the order of the samples",
+        lambda: orders_of(training.seed, corpus.samples, config.algorithm.chunked, sharing),
+    )
     figures = RankFigures()
     make = partial(Leading, team) if team is not None and team.leads else Learner
     learner = make(
@@ -145,7 +188,7 @@ def new_session(
         dtype=training.dtype,
         per_sample=training.rate_per == "sample",
         independent=config.algorithm.independent,
-        chunked=config.algorithm.chunked,
+        orders=orders,
         device=device,
         deadline=config.run.deadline,
         pace=transport.runtime.pace.gradient if transport.runtime.simulated else None,

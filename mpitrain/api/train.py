@@ -22,7 +22,7 @@ from mpitrain.api.finish import finish, sha256
 from mpitrain.api.folder import Reserved
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.pretraining import pretrain
-from mpitrain.api.requirements import require_same_data, require_same_model
+from mpitrain.api.requirements import require_same_model
 from mpitrain.api.setup import Prepared, new_session, open_run_folder, prepare
 from mpitrain.api.shared import callback_of, share_checkpoint, shared_code, shared_config, started_or_resumed
 from mpitrain.checkpoint import coordination
@@ -90,8 +90,7 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
     code = shared_code(transport, config, options)
     callback = callback_of(transport, config, options)
     config, source = chosen(transport, config, options, code)
-    prepared = agreed(transport, lambda: prepare(transport, config, options, code, source), "the preparation")
-    agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
+    prepared = prepare(transport, config, options, code, source)
     agreed(transport, lambda: folder.reserve_new(config, options), "the run folder")
     lease = folder.lease
     _compile(transport, config, prepared)
@@ -144,7 +143,7 @@ def _witness(transport: Transport, config: Config, options: TrainOptions, folder
 
 def _compile(transport: Transport, config: Config, prepared: Prepared) -> None:
     """Compile the loops: one rank of each node fills the cache, then the others read it."""
-    device, _, corpus, network = prepared
+    device, corpus, network = prepared.device, prepared.corpus, prepared.network
     dtype = np.dtype(config.training.dtype)
 
     def once() -> None:

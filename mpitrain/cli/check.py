@@ -78,7 +78,7 @@ def advice(found: Found) -> list[str]:
     if found.write is not None and found.write < 50e6:
         said.append("the run folder is slow: write checkpoints rarely (run.checkpoint_every), or elsewhere (run.out)")
     if found.read is not None and found.read < 50e6:
-        said.append("the data are slow to read: copy them to the node's own disk, or raise data.memory_limit_gb")
+        said.append("the data are slow to read: copy them to the node's own disk, or raise data.node_memory_gb")
     return said or ["nothing to change"]
 
 

@@ -18,6 +18,7 @@ from mpitrain.data.normalising import STATISTICS, FrameNormaliser, of_pixels, st
 from mpitrain.data.reader import OpenFiles, ShardFile
 from mpitrain.data.rows import MemoryRows, Rows, ShardRows
 from mpitrain.data.shards import NAMES, PREPARATION, class_names, folder_parts, preparation
+from mpitrain.data.sharing import ALONE, Sharing
 from mpitrain.data.validation import Attributes, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -53,6 +54,7 @@ class Corpus:
         normalise: str = "corpus",
         statistics: Attributes | None = None,
         window: int = 0,
+        hold: bool = True,
     ) -> None:
         """Open the part.
 
@@ -60,8 +62,8 @@ class Corpus:
         minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
         `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
         "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean and
-        standard_deviation to use instead of the stored ones. `window`: the tokens of a sample. Raises BadInput naming
-        the folder, the shard, or the key of [data].
+        standard_deviation to use instead of the stored ones. `window`: the tokens of a sample. Without `hold`, the
+        caller calls it before anything is gathered. Raises BadInput naming the folder, the shard, or the key of [data].
         """
         files = _opened(path, part)
         first = files[0]
@@ -74,31 +76,49 @@ class Corpus:
         self.utterances = _joined([file.small["utterances"] for file in files]) if self.kind == "frames" else None
         self.keys = [key.decode() for file in files for key in file.small.get("keys", ())] or None
         self._digests = [str(file.attributes.get("xxh3_tokens", "")) for file in files]
-        self._context, self._filling = _both_sides(context), Lock()
+        self._context, self._normalise, self._filling = _both_sides(context), normalise, Lock()
         nbytes = sum(file.inputs_bytes for file in files)
         self.in_memory = nbytes <= memory_limit
         self.held_bytes = nbytes if self.in_memory else 0
         if self.kind == "images":
-            self._see(first, augmentation or Augmentation(), normalise, np.dtype(dtype))
+            self._see(first, augmentation or Augmentation(), np.dtype(dtype))
         elif augmentation is not None:
             augmentation.refuse(self.kind)
         if self.kind == "tokens":
-            self._read(files, window, normalise)
+            self._read(files, window)
         elif window:
             raise BadInput(f"data.window = {window}: for tokens; {path} holds {self.kind}")
-        self._rows: Rows = MemoryRows(files) if self.in_memory else ShardRows(files)
         if self.kind == "frames":
-            self._hear(files, normalise)
+            self._hear(files)
+        self._files = files
+        if hold:
+            self.hold()
+
+    def hold(self, sharing: Sharing = ALONE) -> None:
+        """Read the inputs that are to be in memory, and the statistics of groups. Raises BadInput naming a shard.
+
+        Collective over the processes that share memory, which have these inputs once.
+        """
+        files, self._files = self._files, []
+        self._rows: Rows = MemoryRows(files, sharing) if self.in_memory else ShardRows(files)
+        if self.kind == "frames":
+            sharing.together(self._measure)
+            self._rows.change(self._normaliser.apply)
         if self.in_memory:
             for file in files:
                 file.close()
+            targets = sharing.array(self.targets.shape, self.targets.dtype)
+            if sharing.part == 0:
+                targets[...] = self.targets
+            sharing.together(lambda: None)
+            self.targets = targets
 
-    def _see(self, first: ShardFile, augmentation: Augmentation, normalise: str, dtype: np.dtype) -> None:
+    def _see(self, first: ShardFile, augmentation: Augmentation, dtype: np.dtype) -> None:
         if any(self._context):
             raise BadInput(f"data.context = {list(self._context)}: images have no neighbouring frames")
         height, width, channels = first.inputs[1:]
         self.form = SampleForm(augmentation.shape((height, width, channels)), pixels=True)
-        self.mean, self.scale = of_pixels(normalise, self.attributes, channels, dtype)
+        self.mean, self.scale = of_pixels(self._normalise, self.attributes, channels, dtype)
         axes = None
         if augmentation.colour_shift:
             covariance = np.asarray(self.attributes.get("covariance", 0.0))
@@ -108,28 +128,31 @@ class Corpus:
         room = height - self.shape[0], width - self.shape[1]
         self._views = Views(augmentation, room, channels, axes, dtype)
 
-    def _hear(self, files: list[ShardFile], normalise: str) -> None:
-        dims = files[0].inputs[-1]
-        self.form = SampleForm((sum(self._context) + 1, dims))
-        offsets = self.utterances
-        if normalise in ("mean", "unit"):
-            raise BadInput(f"data.normalise = {normalise}: for pixels; frames take corpus, speaker, utterance or none")
-        groups = _groups(files, normalise)
-        if normalise in ("speaker", "utterance"):
+    def _hear(self, files: list[ShardFile]) -> None:
+        self.form = SampleForm((sum(self._context) + 1, files[0].inputs[-1]))
+        if self._normalise in ("mean", "unit"):
+            raise BadInput(
+                f"data.normalise = {self._normalise}: for pixels; frames take corpus, speaker, utterance or none"
+            )
+        self._groups = _groups(files, self._normalise)
+
+    def _measure(self) -> None:
+        """What normalises frames: the stored statistics, or those of groups, for which all frames are read."""
+        dims, offsets, groups = self.shape[-1], self.utterances, self._groups
+        if self._normalise in ("speaker", "utterance"):
             normaliser = FrameNormaliser.measured(self._rows.pieces(), offsets, groups, dims)
         else:
-            attributes = self.attributes if normalise == "corpus" else {}
+            attributes = self.attributes if self._normalise == "corpus" else {}
             mean, scale = stored(attributes, dims, np.float32)
             normaliser = FrameNormaliser(offsets, groups, mean[None], scale[None])
-        self.mean, self.scale = normaliser.mean, normaliser.scale
-        self._rows.change(normaliser.apply)
+        self.mean, self.scale, self._normaliser = normaliser.mean, normaliser.scale, normaliser
 
-    def _read(self, files: list[ShardFile], window: int, normalise: str) -> None:
+    def _read(self, files: list[ShardFile], window: int) -> None:
         tokens, path = sum(file.inputs[0] for file in files), files[0].path.parent
         if any(self._context):
             raise BadInput(f"data.context = {list(self._context)}: tokens have no frames; data.window is their number")
-        if normalise not in ("corpus", "none"):
-            raise BadInput(f"data.normalise = {normalise}: tokens are not normalised")
+        if self._normalise not in ("corpus", "none"):
+            raise BadInput(f"data.normalise = {self._normalise}: tokens are not normalised")
         if not window:
             raise BadInput(f"data.window: {path} holds tokens; say how many of them a sample has")
         if tokens <= window:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import xxhash
 
+from mpitrain.data.sharing import Sharing
 from mpitrain.errors import BadInput, blaming
-from mpitrain.flat import Array
+from mpitrain.flat import Array, share
 from mpitrain.sampling.batch import Batch, Place, SampleForm
 
 DATASET = "samples"  #: of a kind that is neither frames, images nor tokens
@@ -62,6 +63,18 @@ class OwnPart:
         self.form = SampleForm(first.inputs.shape, first.targets.shape, kinds[0], target_dtype=kinds[1])
         self._first = first
         self.held_bytes = sum(array.nbytes for array in self._arrays or ())
+
+    def hold(self, sharing: Sharing) -> None:
+        """Keep arrays once for the processes that share memory. Collective over them."""
+        if self._arrays is None:
+            return
+        own = self._arrays
+        common = Pair(*(sharing.array(array.shape, array.dtype) for array in own))
+        for array, room in zip(own, common, strict=True):
+            part = share(self.samples, sharing.part, sharing.parts)
+            room[part] = array[part]
+        sharing.together(lambda: None)
+        self._arrays = common
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -146,23 +146,31 @@ class ShardFile:
         """Number of classes."""
         return int(self.attributes["classes"])
 
-    def read(self, name: str, out: Array | None = None) -> Array:
-        """Read a complete array, into `out` if given, and verify its checksum."""
+    def read(self, name: str) -> Array:
+        """Read a complete array, and verify its checksum."""
         with naming(self.path):
             dataset = self._opened()[name]
-            array = np.empty(dataset.shape, dataset.dtype) if out is None else out
+            array = np.empty(dataset.shape, dataset.dtype)
             if array.size:
                 dataset.read_direct(array)
-            wanted = self.attributes.get(f"xxh3_{name}")
-            if wanted is not None and wanted != digest(array):
-                raise BadInput(f"{self.path}: damaged, {name} does not match its checksum")
-            return array
-
-    def read_inputs(self, out: Array | None = None) -> Array:
-        """Read all inputs; verify their checksum, and that they are finite, or tokens in range(classes)."""
-        array = self.read(self._name, out)
-        self._validate(array)
+        self._require_digest(name, array)
         return array
+
+    def _require_digest(self, name: str, array: Array) -> None:
+        wanted = self.attributes.get(f"xxh3_{name}")
+        if wanted is not None and wanted != digest(array):
+            raise BadInput(f"{self.path}: damaged, {name} does not match its checksum")
+
+    def read_inputs(self) -> Array:
+        """Read and verify all inputs."""
+        array = self.read(self._name)
+        self.validate(array)
+        return array
+
+    def verify(self, inputs: Array) -> None:
+        """Verify all inputs, which have been read by `read_rows`: their checksum, and what `validate` does."""
+        self._require_digest(self._name, inputs)
+        self.validate(inputs)
 
     def read_rows(self, start: int, stop: int, out: Array) -> None:
         """Read inputs [start, stop) into out [stop − start, ...]. Only HDF5's own checksums are verified."""
@@ -171,9 +179,9 @@ class ShardFile:
             if self._data is None:
                 self._data = file[self._name]
             self._data.read_direct(out, np.s_[start:stop])
-            self._validate(out)
 
-    def _validate(self, array: Array) -> None:
+    def validate(self, array: Array) -> None:
+        """Refuse inputs that are not finite, or tokens that are not in range(classes)."""
         if self.kind == "frames":
             validate_finite(self.path, array)
         elif self.kind == "tokens":

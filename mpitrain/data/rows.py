@@ -6,7 +6,8 @@ from math import prod
 import numpy as np
 
 from mpitrain.data.reader import ShardFile
-from mpitrain.flat import Array
+from mpitrain.data.sharing import Sharing
+from mpitrain.flat import Array, share
 
 Change = Callable[[Array, int], None]  # changes freshly read rows in place; the number is that of the first row
 
@@ -18,17 +19,28 @@ Span = tuple[int, Array, Array, Array]
 
 
 class MemoryRows:
-    """All rows in one array, read at once. Raises BadInput naming a shard that cannot be read."""
+    """All rows in one array, of which each process that shares it reads, verifies and changes a part. Raises BadInput
+    naming a shard that cannot be read."""
 
-    def __init__(self, files: list[ShardFile]) -> None:
-        first = files[0]
-        self._rows = np.empty((sum(file.inputs[0] for file in files), *first.inputs[1:]), first.dtype)
+    def __init__(self, files: list[ShardFile], sharing: Sharing) -> None:
+        first, self._sharing = files[0], sharing
+        self._starts = np.cumsum([0, *(file.inputs[0] for file in files)]).tolist()
+        self._rows = sharing.array((self._starts[-1], *first.inputs[1:]), first.dtype)
+        self._own = share(self._starts[-1], sharing.part, sharing.parts)
         self._places = np.arange(0)
-        start = 0
-        for file in files:
-            part = self._rows[start : start + file.inputs[0]]
-            file.read_inputs(part)
-            start += len(part)
+        sharing.together(lambda: self._read(files))
+        sharing.together(lambda: self._verify(files))
+
+    def _read(self, files: list[ShardFile]) -> None:
+        for file, start, end in zip(files, self._starts, self._starts[1:], strict=False):
+            begin, stop = max(start, self._own.start), min(end, self._own.stop)
+            if begin < stop:
+                file.read_rows(begin - start, stop - start, self._rows[begin:stop])
+
+    def _verify(self, files: list[ShardFile]) -> None:
+        whole = share(len(files), self._sharing.part, self._sharing.parts)
+        for number in range(whole.start, whole.stop):
+            files[number].verify(self._rows[self._starts[number] : self._starts[number + 1]])
 
     def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
         """One piece: everything."""
@@ -42,7 +54,7 @@ class MemoryRows:
 
     def change(self, change: Change) -> None:
         """Apply `change` now."""
-        change(self._rows, 0)
+        self._sharing.together(lambda: change(self._rows[self._own], self._own.start))
 
 
 class ShardRows:
@@ -92,7 +104,9 @@ class ShardRows:
             if start >= high:
                 break
             begin, end = max(low, start), min(high, int(self._starts[number + 1]))
-            self._files[number].read_rows(begin - start, end - start, rows[begin - low : end - low])
+            own = rows[begin - low : end - low]
+            self._files[number].read_rows(begin - start, end - start, own)
+            self._files[number].validate(own)
         if self._change:
             self._change(rows, low)
         return rows

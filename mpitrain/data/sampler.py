@@ -4,15 +4,12 @@ Positions count samples, not minibatches, so that the minibatch size may change 
 continues where it stopped: minibatch [start, start + count) of an epoch is that slice of the epoch's order.
 """
 
-from functools import lru_cache
-
 import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
 
 
-@lru_cache(maxsize=2)
 def epoch_indices(seed: int, epoch: int, samples: int) -> Array:
     """The order of an epoch: a permutation of range(samples), int64, read-only."""
     return _frozen(stream(seed, "order", epoch).permutation(samples))
@@ -24,7 +21,6 @@ def independent_indices(seed: int, epoch: int, start: int, count: int, samples: 
     return stream(seed, "independent", epoch, start).integers(samples, size=count)
 
 
-@lru_cache(maxsize=2)
 def chunked_indices(seed: int, epoch: int, samples: int, loaders: int, chunk: int) -> Array:
     """A permutation of range(samples), int64, read-only, that reads contiguously (EASGD's prefetch).
 

@@ -58,7 +58,7 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     config = shared_config(transport, options)
     code = shared_code(transport, config, options)
     config, source = chosen(transport, config, options, code)
-    prepared = agreed(transport, lambda: prepare(transport, config, options, code, source), "the preparation")
+    prepared = prepare(transport, config, options, code, source)
     corpus, network = prepared.corpus, prepared.network
     hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
     cores = min(map(int, transport.gather_texts(str(transport.node_cores), "the nodes' cores")))

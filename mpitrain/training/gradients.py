@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
+from mpitrain.data.sharing import ALONE, Orders, Sharing
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices, share
 from mpitrain.models.model import Consumer, Model, Ready
@@ -87,6 +88,14 @@ class Clipped:
                 self._then(slice(0, self._out.size))
 
 
+def orders_of(seed: int, samples: int, chunked: tuple[int, int] | None = None, sharing: Sharing = ALONE) -> Orders:
+    """The orders of a training, `chunked` or not. Collective over the processes that share them."""
+    if chunked:
+        loaders, chunk = chunked
+        return Orders(samples, lambda epoch: chunked_indices(seed, epoch, samples, loaders, chunk), sharing)
+    return Orders(samples, lambda epoch: epoch_indices(seed, epoch, samples), sharing)
+
+
 class Learner:
     """Computes minibatch gradients of a network on a corpus.
 
@@ -96,7 +105,8 @@ class Learner:
     disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
     gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for this many
     samples. `figures` of the gradients are given if it is there. The gradient of a minibatch is computed in this many
-    `parts`; above 0, `clip_norm` is the largest norm of its mean.
+    `parts`; above 0, `clip_norm` is the largest norm of its mean. `orders` are those of `seed` and `chunked`, where
+    other ranks have them too.
     """
 
     def __init__(
@@ -116,12 +126,14 @@ class Learner:
         figures: RankFigures | None = None,
         parts: int = 1,
         clip_norm: float = 0.0,
+        orders: Orders | None = None,
     ) -> None:
         self.network, self.corpus, self.device = network, corpus, device
         self._pace, self.stopwatch = pace, stopwatch or Stopwatch(lambda: 0.0)
         self._figures, self._parts, self.clip_norm = figures, parts, clip_norm
         self._sum: Array | None = None
-        self.seed, self.per_sample, self.independent, self.chunked = seed, per_sample, independent, chunked
+        self.seed, self.per_sample, self.independent = seed, per_sample, independent
+        self._orders = orders or orders_of(seed, corpus.samples, chunked)
         self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
         self._asked: deque[Work] = deque()
         self._expected: deque[Work] = deque()
@@ -130,12 +142,7 @@ class Learner:
         """The samples that a minibatch's positions name."""
         if self.independent:
             return independent_indices(self.seed, work.epoch, work.start, work.count, self.corpus.samples)
-        seed, samples = self.seed, self.corpus.samples
-        if self.chunked:
-            order = chunked_indices(seed, work.epoch, samples, *self.chunked)
-        else:
-            order = epoch_indices(seed, work.epoch, samples)
-        return order[work.start : work.start + work.count]
+        return self._orders.part(work.epoch, work.start, work.count)
 
     def gradient(
         self,

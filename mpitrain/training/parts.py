@@ -19,6 +19,7 @@ from mpitrain.data.digits import embedded
 from mpitrain.data.origin import Origin
 from mpitrain.data.own import DATASET, OwnPart, classes_of
 from mpitrain.data.shards import part_order, require_part
+from mpitrain.data.sharing import Sharing
 from mpitrain.errors import BadInput, blaming
 from mpitrain.sampling.batch import SampleForm, Samples
 from mpitrain.training.run_code import DATA, DataRecord, sums, texts
@@ -30,6 +31,9 @@ class Part(Samples, Protocol):
 
     kind: str
     held_bytes: int
+
+    def hold(self, sharing: Sharing) -> None:
+        """Keep in memory what is to be there, once for the processes that share it. Collective over them."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -51,7 +55,7 @@ class DataSource(Protocol):
         """What is known of a part."""
 
     def training(self, **changes: Any) -> Part:
-        """The part to train on."""
+        """The part to train on, of which nothing can be gathered before its `hold`."""
 
     def opened(self, part: str, known: Origin, **changes: Any) -> Part:
         """A part as the network saw its training part, which is `known`."""
@@ -79,7 +83,7 @@ class Shards:
 
     def training(self, **changes: Any) -> Corpus:
         """See DataSource."""
-        return Corpus(self.path, "train", **reading(self._config) | changes)
+        return Corpus(self.path, "train", **reading(self._config) | {"hold": False} | changes)
 
     def opened(self, part: str, known: Origin, **changes: Any) -> Corpus:
         """With its window, centre crop, the training part's own mean and deviation."""
@@ -104,6 +108,7 @@ class OwnData:
         for part in given:
             require_part(part, self._name)
         self._given = {part: given[part] for part in sorted(given, key=part_order)}
+        self._parts = list(self._given)
         self._classes = data.classes or classes_of(self._given["train"], self._name)
         record = DataRecord(data.import_ or "", options, sums(own))
         self.documents = {DATA: json.dumps(msgspec.to_builtins(record), indent=1) + "\n", **texts(own)}
@@ -114,7 +119,7 @@ class OwnData:
 
     def parts(self) -> list[str]:
         """See DataSource."""
-        return list(self._given)
+        return self._parts
 
     def origin(self, part: str = "train") -> Origin:
         """See DataSource."""
@@ -134,11 +139,11 @@ class OwnData:
         return self._part(part)
 
     def _part(self, part: str) -> OwnPart:
-        if part not in self._given:
-            raise BadInput(f"{self._name}: has no part {part}, only {', '.join(self._given)}")
+        if part not in self._parts:
+            raise BadInput(f"{self._name}: has no part {part}, only {', '.join(self._parts)}")
         if part not in self._opened:
-            dtype = self._config.training.dtype
-            self._opened[part] = OwnPart(self._name, part, self._given[part], self._classes, dtype)
+            given = self._given.pop(part)  # nobody else holds it then
+            self._opened[part] = OwnPart(self._name, part, given, self._classes, self._config.training.dtype)
         return self._opened[part]
 
 
@@ -191,7 +196,7 @@ def reading(config: Config) -> dict[str, Any]:
     return {
         "context": data.context,
         "dtype": training.dtype,
-        "memory_limit": int(data.memory_limit_gb * 1e9),
+        "memory_limit": int((data.memory_limit_gb or data.node_memory_gb) * 1e9),
         "augmentation": Augmentation(data.crop, data.flip, data.colour_shift, training.seed),
         "normalise": data.normalise,
         "window": data.window,

@@ -69,6 +69,7 @@ TRIALS = {
     "prepare/kaldi.py": Trial("--hours 0.01 --turns 1", wants=("kaldiio",)),
     "prepare/speech.py": Trial("--hours 0.005 --turns 1", wants=("espeakng_loader", "kaldi_native_fbank")),
     "loop/cost.py": Trial("resnet --rounds 1 --batches 2", 2, wants=("torch",)),
+    "memory/memory.py": Trial("{out} --make 0.002", 2),
     "pull/pull.py": Trial("1000 1", 2),
     "report/pages.py": Trial("--runs 1 --records 100 --repeats 1", wants=("chromium",)),
     "scaling/ddp.py": Trial("2 1 1", wants=("torch",)),

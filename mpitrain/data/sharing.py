@@ -1,0 +1,82 @@
+"""What the ranks of a node have once: the samples that they train on, and the order of an epoch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from mpitrain.flat import Array
+
+SLOTS = 2  # orders that are kept: ranks may be in an epoch and in the one after it
+
+
+class Sharing(Protocol):
+    """The processes that share memory, of which this is number `part` of `parts`."""
+
+    part: int
+    parts: int
+
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """Memory that all of them address, full of zeros. Collective."""
+
+    def together(self, action: Callable[[], object]) -> None:
+        """Call `action` in each of them, and wait for the others. Raises BadInput in all where one raises it.
+        Collective."""
+
+    def locked(self) -> AbstractContextManager[bool]:
+        """A context that no other process is in; False where one has not left it in time."""
+
+
+class Alone:
+    """A process that shares its data with nobody, or whose callers agree on what it raises."""
+
+    part, parts = 0, 1
+
+    @staticmethod
+    def array(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        return np.zeros(shape, dtype)
+
+    @staticmethod
+    def together(action: Callable[[], object]) -> None:
+        action()
+
+    @staticmethod
+    @contextmanager
+    def locked() -> Iterator[bool]:
+        yield True
+
+
+ALONE = Alone()
+
+
+class Orders:
+    """The orders of epochs, which `order` gives: a permutation of range(samples) for the number of an epoch.
+
+    Whoever asks first for an epoch's makes it for all that share it. One that is overwritten by a later epoch's, or
+    that another process does not finish, is made here once more.
+    """
+
+    def __init__(self, samples: int, order: Callable[[int], Array], sharing: Sharing = ALONE) -> None:
+        self._order, self._sharing, self._own = order, sharing, lru_cache(maxsize=SLOTS)(order)
+        self._there = sharing.array((SLOTS,), np.int64)  # the number of each one's epoch, from 1 on; 0 while it is made
+        self._orders = sharing.array((SLOTS, samples), np.uint32 if samples < 1 << 32 else np.int64)
+        self._lock, self._shares = Lock(), True  # a thread that reads ahead asks, too
+
+    def part(self, epoch: int, start: int, count: int) -> Array:
+        """The samples at `count` places of an epoch's order from `start` on, int64."""
+        slot, wanted = epoch % SLOTS, epoch + 1
+        with self._lock:
+            if self._shares:
+                with self._sharing.locked() as mine:
+                    self._shares = mine
+                    if mine and self._there[slot] < wanted:
+                        self._there[slot] = 0
+                        self._orders[slot] = self._order(epoch)
+                        self._there[slot] = wanted
+                    if mine and self._there[slot] == wanted:
+                        return self._orders[slot, start : start + count].astype(np.int64)
+            return self._own(epoch)[start : start + count]
