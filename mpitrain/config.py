@@ -142,9 +142,9 @@ class RunOptions(Section, frozen=True):
     takes a step sooner with it, by some that are timed before the training, and otherwise `"float32"`."""
     cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI accepts GPU memory; auto: ask MPI
     team: Annotated[int, msgspec.Meta(ge=1, le=1000)] | Literal["node"] = 1
-    """Only with `sparse-delta`: how many neighbouring ranks form a team that acts as one worker, or `"node"` for one
-    team per node. The ranks of a team share each minibatch, so that `training.minibatch` counts the whole team's
-    samples, and only the leader exchanges deltas."""
+    """With `sparse-delta` and the elastic family: how many neighbouring ranks form a team that acts as one worker, or
+    `"node"` for one team per node; a centre's rank is in none. The ranks of a team share each minibatch, so that
+    `training.minibatch` counts the whole team's samples, and only the leader exchanges anything with other teams."""
     threads: Few = 0  # threads per rank; 0: the rank's share of the cores that it may use
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
     evaluate_late: bool = False

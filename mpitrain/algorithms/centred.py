@@ -52,6 +52,7 @@ class Elastic(Centred, frozen=True):
     """A centre x̃ to which workers with parameters xⁱ add differences (Zhang, Choromanska & LeCun 2015)."""
 
     additive = True
+    in_teams = True
     tau: Count = 10  # τ: minibatches between two exchanges
     rate_decay: NotNegative = 0.0  # γ of η/(1 + γt)^0.5, t the worker's own clock
     centre: Literal["whole", "sharded"] = "whole"  # x̃ on rank 0, or a share of it on every rank

@@ -127,6 +127,7 @@ class _InStep(AttractingCentre, frozen=True):
 
     protocol = "model-averaging"
     has_master = False
+    in_teams = False
     workers_change = False
     together = True
 

@@ -56,7 +56,7 @@ from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.start import rank_of
 from mpitrain.training import pretraining
-from mpitrain.training.context import Session, divide, fresh, workers_of
+from mpitrain.training.context import Session, fresh, teams_of, workers_of
 from mpitrain.training.gradients import Learner, orders_of
 from mpitrain.training.inputs import network_of, say
 from mpitrain.training.parts import DataSource, Part, held_out, source_of, trained_on
@@ -174,7 +174,9 @@ def new_session(
         state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))
     team = None
     if config.run.team != 1:
-        team = Team(transport, divide(config.run.team, transport.node_leaders))
+        team = Team(transport, teams_of(config, transport))
+        if device.name == "cpu" and not transport.runtime.simulated:
+            team.share(network.layout.size, np.dtype(training.dtype))
     orders = transport.runtime.once(
         "the order of the samples",
         lambda: orders_of(training.seed, corpus.samples, config.algorithm.chunked, sharing),

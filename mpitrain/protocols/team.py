@@ -5,17 +5,18 @@ This is a level below any protocol. Above it the leader is one worker, whose `le
     leader    Share ──┐  θ ───┐            ┌── sum ──> gradient of the minibatch
     follower          └> order └> share of it ┘
 
-A follower waits for orders: to compute its share, to come to a meeting of all ranks, to go. What the team's ranks send
-each other is counted apart (`Team.traffic`).
+A follower waits for orders: to compute its share, to come to a meeting of all ranks, to go. Where all ranks of each
+team share memory, θ and the gradients stand there: messages only say when. What the team's ranks send each other is
+counted apart (`Team.traffic`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mpitrain.flat import Array
+from mpitrain.flat import Array, block_slices
 from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.team import Team
 from mpitrain.protocols.messages import TO_FIRST, TO_TEAM, Attend, Gone, Over, Share, pack
@@ -46,14 +47,19 @@ class TeamMember:
         """Sum the shares of `scale` times the minibatch's mean gradient at the leader's `theta` into the leader's
         `out`; there, the minibatch's mean loss."""
         team, share = self.team, work.share(self.team.rank, self.team.size)
-        team.wait(self._sums.start_broadcast(theta, 0), "the leader's parameters")
+        if team.rows is None:
+            team.wait(self._sums.start_broadcast(theta, 0), "the leader's parameters")
+        elif not team.leads:
+            theta, out = team.rows[0], team.rows[team.rank]
         buckets = Buckets(elements(BUCKET_MB, out), lambda part: self._start_sum(out[part]))
         weight = share.count / work.count
         loss = self._learner.scaled_gradient(theta, out, self.of(work), weight * scale, buckets.add, work)
         self._loss[0] = weight * loss
-        small = self._start_sum(self._loss)
+        small = self._start_reduce(self._loss)
         for request, part in buckets.drain():
             team.wait(request, "its share of a gradient")
+            if team.rows is not None and team.leads:
+                _add(out, team.rows[1:], part)
             if on_ready is not None and not self._learner.clip_norm:
                 on_ready(part)
         team.wait(small, "its share of a gradient")
@@ -63,7 +69,18 @@ class TeamMember:
         return float(self._loss[0])
 
     def _start_sum(self, array: Array) -> Request:
+        """Start summing a part of the gradients; in shared memory, only hearing that the followers' are there."""
+        return self._start_reduce(array if self.team.rows is None else np.zeros(1, np.int8))
+
+    def _start_reduce(self, array: Array) -> Request:
         return self._sums.start_reduce(0, array, array if self.team.leads else None)
+
+
+def _add(out: Array, rows: Sequence[Array], part: slice) -> None:
+    """Add a part of the followers' gradients to the leader's."""
+    for b in block_slices(part):
+        for row in rows:
+            np.add(out[b], row[b], out=out[b])
 
 
 class Leading(Learner):
@@ -82,11 +99,13 @@ class Leading(Learner):
         on_ready: Callable[[slice], None] | None = None,
         whole: Work | None = None,
     ) -> float:
-        scale = self.scale(work)
+        scale, team = self.scale(work), self._part.team
         if work in self._coming:
             del self._coming[: self._coming.index(work) + 1]
         following = self._coming[0] if self._coming else None
-        self._part.team.post(TO_TEAM.tag, pack(Share(work, following, scale)))
+        if team.rows is not None:
+            np.copyto(team.rows[0], theta)
+        team.post(TO_TEAM.tag, pack(Share(work, following, scale)))
         return self._part.gradient(theta, out, work, scale, on_ready)
 
     def expect(self, works: Iterable[Work]) -> None:
@@ -100,7 +119,7 @@ def order_meeting(session: Session) -> None:
         session.team.post(TO_TEAM.tag, pack(Attend()))
 
 
-def follow(session: Session, attend: Callable[[Session], None]) -> None:
+def follow(session: Session, attend: Callable[[Session], object] = lambda session: None) -> None:
     """A follower's training: carry out the leader's orders until it is over. `attend` comes to a meeting of all ranks.
 
     A stop request to this rank is passed on to the leader.

@@ -12,7 +12,7 @@ from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, some
 from mpitrain.flat import Array
 from mpitrain.models.model import Model
 from mpitrain.monitoring.counters import Counters
@@ -135,19 +135,26 @@ class Session:
             self.monitor.progress.line(f"vectors travel {WAYS[how]} (run.exchange)")
 
 
-def divide(size: int | Literal["node"], node_leaders: Sequence[int]) -> list[list[int]]:
-    """The ranks of each team, its leader first: this many neighbours, or those of each node.
+def divide(size: int | Literal["node"], node_leaders: Sequence[int], server: bool = False) -> list[list[int]]:
+    """The ranks of each team, its leader first: this many neighbours, or those of each node; a server is a team alone.
 
     `node_leaders` are, for each rank, the first rank of its node. Raises BadInput naming `run.team` for a number that
     does not divide the number of ranks.
     """
-    ranks = len(node_leaders)
+    first, ranks = int(server), len(node_leaders)
+    alone, count = [[rank] for rank in range(first)], ranks - first
     if size == "node":
-        leaders = sorted(set(node_leaders))
-        return [[rank for rank in range(ranks) if node_leaders[rank] == leader] for leader in leaders]
-    if ranks % size:
-        raise BadInput(f"run.team = {size}: {ranks} rank{'s' * (ranks > 1)} cannot be divided into teams of {size}")
-    return [list(range(first, first + size)) for first in range(0, ranks, size)]
+        leaders = sorted(set(node_leaders[first:]))
+        return alone + [[rank for rank in range(first, ranks) if node_leaders[rank] == leader] for leader in leaders]
+    if count % size:
+        beside = " beside the server" if server else ""
+        raise BadInput(f"run.team = {size}: {some(count, 'rank')}{beside} cannot be divided into teams of {size}")
+    return alone + [list(range(begin, begin + size)) for begin in range(first, ranks, size)]
+
+
+def teams_of(config: Config, transport: Transport) -> list[list[int]]:
+    """The ranks of each team of these ranks, its leader first. Raises BadInput naming `run.team`."""
+    return divide(config.run.team, transport.node_leaders, config.algorithm.has_master and transport.size > 1)
 
 
 def workers_of(config: Config, transport: Transport) -> int:
@@ -155,4 +162,4 @@ def workers_of(config: Config, transport: Transport) -> int:
 
     Raises BadInput naming `run.team` if the ranks cannot be divided.
     """
-    return config.algorithm.workers(len(divide(config.run.team, transport.node_leaders)))
+    return config.algorithm.workers(len(teams_of(config, transport)))

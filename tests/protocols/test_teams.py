@@ -1,4 +1,4 @@
-"""Teams: ranks that share each minibatch of their leader, who alone exchanges sparse deltas."""
+"""Teams: ranks that share each minibatch of their leader, who alone exchanges anything with other teams."""
 
 import json
 from collections import Counter
@@ -52,18 +52,20 @@ class Exact:
         return 0.5 * float(np.dot(gradient, gradient))
 
 
-def trained(session_of: Callable[..., Any], ranks: int, team: int, *settings: str, **how: Any) -> list[Any]:
+def trained(
+    session_of: Callable[..., Any], ranks: int, team: int, *settings: str, sparse: bool = True, **how: Any
+) -> list[Any]:
     """The sessions of simulated ranks in teams after a training on `Exact`."""
 
     def program(transport: Transport) -> Any:
-        session = session_of(transport, *PEERS, *settings, network=Exact(), **how)
+        session = session_of(transport, *(PEERS if sparse else ()), *settings, network=Exact(), **how)
         if team > 1:
-            session.team = Team(transport, divide(team, transport.node_leaders))
+            session.team = Team(transport, divide(team, transport.node_leaders, session.has_master))
             session.members = [members[0] for members in session.team.all]
             if session.team.leads:
                 learner, own = session.learner, {"seed": session.learner.seed, "clip_norm": session.learner.clip_norm}
                 session.learner = Leading(session.team, session.network, learner.corpus, dtype="float64", **own)
-        PROTOCOLS["peers"](session)
+        PROTOCOLS[session.config.algorithm.protocol](session)
         transport.leave()
         return session
 
@@ -79,6 +81,14 @@ def test_teams_are_neighbours_or_the_ranks_of_a_node() -> None:
     assert divide("node", [0, 1, 0, 1, 0]) == [[0, 2, 4], [1, 3]]
     with pytest.raises(BadInput, match=r"run\.team = 2: 3 ranks cannot"):
         divide(2, [0, 0, 0])
+
+
+def test_a_server_is_in_no_team() -> None:
+    """The others of its node are."""
+    assert divide(2, [0] * 5, True) == [[0], [1, 2], [3, 4]]
+    assert divide("node", [0, 0, 0, 3, 3], True) == [[0], [1, 2], [3, 4]]
+    with pytest.raises(BadInput, match=r"run\.team = 2: 3 ranks beside the server cannot"):
+        divide(2, [0] * 4, True)
 
 
 @pytest.mark.parametrize("per", ["minibatch", "sample"])
@@ -144,6 +154,25 @@ def test_two_teams_are_two_ranks_to_the_bit(session_of: Callable[..., Any], team
     assert teams[0].team.traffic.bytes_received == (team - 1) * teams[1].team.traffic.bytes_sent
 
 
+@pytest.mark.parametrize("name", ["easgd", "eamsgd", "downpour"])
+@pytest.mark.parametrize("team", [2, 4])
+def test_two_teams_beside_a_centre_are_two_workers_to_the_bit(
+    session_of: Callable[..., Any], name: str, team: int
+) -> None:
+    """In round-robin order; x̃ is rank 0's, the leaders' x their own, and followers end with their leader's."""
+    settings = (f"algorithm.name={name}", "algorithm.tau=3", "training.minibatch=4", "training.epochs=2", ROUND_ROBIN)
+    flat = trained(session_of, 3, 1, *settings, sparse=False)
+    teams = trained(session_of, 1 + 2 * team, team, *settings, sparse=False)
+    assert teams[0].state.theta.tobytes() == flat[0].state.theta.tobytes()
+    for one, leader in zip(flat[1:], teams[1::team], strict=True):
+        assert {key: vector.tobytes() for key, vector in one.state.local.items()} == {
+            key: vector.tobytes() for key, vector in leader.state.local.items()
+        }
+    shares = [len(session.learner.corpus.gathered) for session in teams[1:]]
+    assert sum(shares) == 128 and shares[1:team] == [shares[1]] * (team - 1)
+    assert [session.state.local for session in teams[2 : team + 1]] == [{}] * (team - 1)
+
+
 def test_a_minibatch_smaller_than_its_team_is_served_once(session_of: Callable[..., Any]) -> None:
     """Ranks without a share give nothing: the weights are those of one rank."""
     settings = ("training.minibatch=2", "training.epochs=2")
@@ -168,6 +197,23 @@ def test_teams_of_one_rank_are_no_teams_to_the_bit(tmp_path: Path) -> None:
     teams = simulated(Job[int](3, nodes=[0, 1, 2]), tmp_path / "teams", *keys, "run.team=node")
     assert teams["parameters_sha256"] == flat["parameters_sha256"] and teams["workers"] == flat["workers"] == 3
     assert teams["bytes_sent_within_teams"] == 0 and "bytes_sent_within_teams" not in flat
+
+
+@pytest.mark.parametrize("name", ["sparse-delta", "easgd"])
+def test_teams_that_share_memory_have_the_bits_of_those_by_messages(
+    launch: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    """The former are real ranks, the latter simulated ones; a sum of two does not depend on their order."""
+    keys = (f"algorithm.name={name}", "run.team=2", "training.epochs=1", "training.minibatch=16", ROUND_ROBIN)
+    ranks = 4 + (name == "easgd")
+    by_messages = simulated(Job[int](ranks), tmp_path / "messages", *keys)
+    words = [word for key in (*KEYS, *keys) for word in ("--set", key)]
+    ended = launch(ranks, "--out", str(tmp_path / "memory"), *words)
+    assert ended.status == 0, ended.err
+    shared = json.loads((tmp_path / "memory" / "summary.json").read_text())
+    assert shared["parameters_sha256"] == by_messages["parameters_sha256"]
+    assert shared["bytes_sent_within_teams"] < by_messages["bytes_sent_within_teams"] / 50
+    assert (shared["samples"], shared["workers"]) == (1438, 2)
 
 
 def heavy(seed: int) -> Callable[[int, int], float]:
@@ -200,17 +246,36 @@ def test_whatever_comes_when(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, or
 
 
 @pytest.mark.parametrize("order", ["free", "round-robin"])
-def test_a_stop_request_to_a_follower_ends_the_training(tmp_path: Path, order: str) -> None:
+@pytest.mark.parametrize("name", ["sparse-delta", "easgd"])
+def test_a_stop_request_to_a_follower_ends_the_training(tmp_path: Path, order: str, name: str) -> None:
     """After some time, whatever its leader is at."""
-    stops = [Stop() for _ in range(4)]
+    ranks = 4 + (name == "easgd")
+    stops = [Stop() for _ in range(ranks)]
 
     def seconds(rank: int, samples: int) -> float:
-        stops[3].flag |= job.scheduler.now > 0.3
+        stops[ranks - 1].flag |= job.scheduler.now > 0.3
         return 1e-4 * samples
 
-    job = Job[int](4, ClusterNetwork(Link(1e-4, 1e8)), seconds=seconds)
-    told = simulated(job, tmp_path / "run", "run.team=2", f"algorithm.order={order}", stops=stops)
-    assert told["exit_reason"] == "stopped" and 0 < told["samples"] < 14380 and told["replicas_identical"]
+    job = Job[int](ranks, ClusterNetwork(Link(1e-4, 1e8)), seconds=seconds)
+    keys = (f"algorithm.name={name}", "run.team=2", f"algorithm.order={order}")
+    told = simulated(job, tmp_path / "run", *keys, stops=stops)
+    assert told["exit_reason"] == "stopped" and 0 < told["samples"] < 14380
+    assert name == "easgd" or told["replicas_identical"]
+
+
+def test_teams_beside_a_centre_are_resumed(tmp_path: Path) -> None:
+    """Pieces of a checkpoint are the server's and the leaders'."""
+    keys = ("algorithm.name=easgd", "run.team=2", ROUND_ROBIN, "training.minibatch=48", "run.evaluate_every=0")
+    whole = simulated(Job[int](5), tmp_path / "whole", *keys, "training.epochs=2")
+    simulated(Job[int](5), tmp_path / "cut", *keys, "training.epochs=1")
+    options = TrainOptions(overrides=("training.epochs=2",), resume=tmp_path / "cut")
+    with threadpool_limits(1):
+        assert set(Job[int](5).run(lambda transport: train_on(transport, options, Stop()))) == {0}
+    told = json.loads((tmp_path / "cut" / "summary.json").read_text())
+    assert (told["samples"], told["workers"]) == (2876, 2) == (whole["samples"], whole["workers"])
+    assert {path.name for path in (tmp_path / "cut" / "checkpoints").glob("*2876/rank-*")} == {
+        f"rank-{rank:05d}.h5" for rank in (0, 1, 3)
+    }
 
 
 def test_a_resumed_run_of_teams_ends_with_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
@@ -239,7 +304,8 @@ def test_a_follower_that_freezes_is_named(launch: Callable[..., Any], tmp_path: 
 @pytest.mark.parametrize(
     ("keys", "line"),
     [
-        (("algorithm.name=easgd", "run.team=2"), "run.team = 2: workers of this algorithm are single ranks"),
+        (("algorithm.name=asgd", "run.team=2"), "run.team = 2: workers of this algorithm are single ranks"),
+        (("algorithm.name=easgd", "run.team=2"), "run.team = 2: 3 ranks beside the server cannot be divided"),
         (("algorithm.name=sparse-delta", "run.team=3"), "run.team = 3: 4 ranks cannot be divided into teams of 3"),
         (("algorithm.name=sparse-delta", "run.team=0"), "run.team: "),
         (("algorithm.name=sparse-delta", "run.team=nodes"), "run.team: "),

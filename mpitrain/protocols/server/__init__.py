@@ -20,7 +20,7 @@ from mpitrain.protocols.messages import TO_MASTER
 from mpitrain.protocols.server import alone
 from mpitrain.protocols.server.adding import AddingWorker, take_up
 from mpitrain.protocols.server.adding_master import AddingMaster
-from mpitrain.protocols.server.by_messages import AskingCentre, ServingCentre
+from mpitrain.protocols.server.by_messages import AskingCentre, LocalCentre, ServingCentre
 from mpitrain.protocols.server.interface import Centre, Source
 from mpitrain.protocols.server.link import MasterLink
 from mpitrain.protocols.server.merged import MergedCentre, MergingCentre
@@ -28,6 +28,7 @@ from mpitrain.protocols.server.merging import MergingWorker
 from mpitrain.protocols.server.merging_master import MergingMaster
 from mpitrain.protocols.server.versioned import open_memory
 from mpitrain.protocols.server.windows import WindowCentre
+from mpitrain.protocols.team import follow, release
 from mpitrain.training.context import Session
 from mpitrain.training.loop import warn
 
@@ -84,7 +85,9 @@ def _add(session: Session, how: str) -> Centre:
     (master, *workers), transport, theta = session.members, session.transport, session.state.theta
     options, link = session.config.algorithm, MasterLink(session, session.members[0])
     session.counters.numbered = False
-    number = workers.index(transport.rank) if transport.rank != master else -1
+    number = workers.index(transport.rank) if transport.rank in workers else -1
+    if session.follows:
+        session.state.local.clear()  # the leader has the team's
     worker = AddingWorker(session, link, number, workers) if number >= 0 else None
     queue, first = take_up(session, worker)
     source = Source(queue, session.schedule, options.period, options.samples_of_chunks)
@@ -93,6 +96,8 @@ def _add(session: Session, how: str) -> Centre:
         ranks = session.members if options.sharded else [master]
         centre = WindowCentre(transport, ranks, theta.size, theta.dtype, source, number)
         centre.put(theta)
+    elif session.follows:
+        centre = LocalCentre(theta, source, session.device)  # which nobody asks
     elif worker is None:
         centre = ServingCentre(transport, workers, theta, source, session.device)
         centre.put(theta)
@@ -100,6 +105,10 @@ def _add(session: Session, how: str) -> Centre:
         centre = AskingCentre(transport, link, theta, source, number, session.device)
     if worker is not None:
         worker.run(centre, first)
+        release(session)
+    elif session.follows:
+        session.state.to_device(session.device.to_device)
+        follow(session)
     else:
         AddingMaster(session, centre, workers, queue).serve()
     return centre

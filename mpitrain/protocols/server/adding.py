@@ -20,6 +20,7 @@ from mpitrain.models.model import Consumer
 from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Finite, PeriodLosses, Report, Token, pack
 from mpitrain.protocols.server.interface import Centre
 from mpitrain.protocols.server.link import MasterLink
+from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows, to_rows
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop, require_finite
@@ -279,6 +280,8 @@ class AddingWorker(Loop[Work]):
             self.report()
         self.transport.heartbeat()
         self.link.poll()
+        if self.session.team is not None:
+            hear(self.session)
         self.stopping |= self.session.stop.flag or self.link.stopping
         if self.link.saving:
             self._give_piece()

@@ -155,5 +155,5 @@ def _sizes(config: Config, workers: list[int]) -> list[tuple[int, int]]:
         raise BadInput("run.team = 'node': compare counts ranks before they have nodes; give the ranks of a team")
     if algorithm.workers(3) == 1:
         return [(1, 1)]
-    teams = [next(ranks for ranks in (count, count + 1) if algorithm.workers(ranks) == count) for count in workers]
-    return [(count, ranks * team) for count, ranks in zip(workers, teams, strict=True)]
+    server = int(algorithm.workers(3) == 2)
+    return [(count, count * team + server * (count * team > 1)) for count in workers]
