@@ -208,7 +208,10 @@ def accept_or_name(section: str, key: str, algorithm: str, value: Any) -> None:
         return
     assert configuration.resolve(tomllib.loads(configuration.to_toml(config))) == config
     assert configuration.to_toml(config).encode()
-    assert int((config.data.memory_limit_gb or config.data.node_memory_gb) * 1e9) < 2**63 and "\0" not in config.run.out + config.data.path
+    assert (
+        int((config.data.memory_limit_gb or config.data.node_memory_gb) * 1e9) < 2**63
+        and "\0" not in config.run.out + config.data.path
+    )
     numbers = [number for number in vars_of(config) if isinstance(number, int | float)]
     assert all(abs(number) <= 1e30 for number in numbers)
 

@@ -1,9 +1,9 @@
-"""How much memory do all ranks of a node take together for their data, and how long do they read them?
+"""How much memory do all ranks of a node take together for their data, and how long does reading take?
 
     mpirun -n N python benchmarks/memory/memory.py FOLDER [--make GB [--kind images|frames]] [--set KEY=VALUE]
 
 Each rank opens the training part as a training does, and gathers one epoch's samples; then every rank's share of the
-memory (its proportional set size) is read. With `--make` the first rank writes random data into FOLDER before.
+memory (its proportional set size) is read. With `--make` the first rank first writes random data into FOLDER.
 `--set data.memory_limit_gb=100` gives each rank a copy of its own.
 """
 
@@ -42,7 +42,7 @@ def make(folder: Path, nbytes: float, kind: str) -> None:
 
 
 def main() -> None:
-    """One line."""
+    """Print one line of results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--make", type=float, metavar="GB")

@@ -183,6 +183,7 @@ def links(out: Path, shared: Shared, fixed: Shared, seeds: tuple[int, ...]) -> N
         "allreduce, μ = 0": (dense, (0.2, 0.4)),
         "allreduce, μ = 0.9": (dense | {"algorithm.momentum": 0.9}, (0.05, 0.1)),
         "easgd, τ = 4, one server": (easgd, (0.2,)),
+        "easgd, τ = 4, sharded centre": (easgd | {"algorithm.centre": "sharded"}, (0.2,)),
         "sparse-delta, density 1/100": (sparse, (0.005,)),
         "sparse-delta, many-peers, 16 of 4096": (peers, (0.4, 0.8)),
         "block-momentum, τ = 4": (averages, (0.4, 0.8)),

@@ -72,7 +72,7 @@ class Prepared(NamedTuple):
     source: DataSource
     corpus: Part
     network: Model
-    sharing: Sharing = ALONE  #: with whom this rank has its data in common
+    sharing: Sharing = ALONE  #: the ranks that share this rank's data
 
 
 def prepare(
@@ -82,7 +82,7 @@ def prepare(
     node have once. Collective; raises BadInput."""
     prepared = agreed(transport, lambda: _built(transport, config, options, code, source), "the preparation")
     agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
-    sharing = _sharing(transport, config, prepared)
+    sharing = _sharing(transport, config)
 
     def hold() -> None:
         transport.runtime.once("the samples", lambda: prepared.corpus.hold(sharing))
@@ -91,15 +91,15 @@ def prepare(
     return prepared._replace(sharing=sharing)
 
 
-def _sharing(transport: Transport, config: Config, prepared: Prepared) -> Sharing:
-    """With whom this rank has its data in common: the ranks of its node, unless each is to have its own. Collective."""
+def _sharing(transport: Transport, config: Config) -> Sharing:
+    """The ranks that this rank shares its data with: those of its node, unless each is to have its own. Collective."""
     lone = transport.nodes == transport.size or transport.runtime.simulated
-    if lone or config.data.memory_limit_gb is not None or not prepared.corpus.in_memory:
+    if lone or config.data.memory_limit_gb is not None:
         return ALONE
     try:
         return NodeMemory(transport)
     except BadInput as error:
-        if error.spoken_here:
+        if error.spoken_here and config.run.progress != "none":
             say(f"each rank has a copy of the data, since the ranks of a node do not share memory: {error}")
         return ALONE
 
@@ -175,7 +175,7 @@ def new_session(
     team = None
     if config.run.team != 1:
         team = Team(transport, teams_of(config, transport))
-        if device.name == "cpu" and not transport.runtime.simulated:
+        if not transport.runtime.simulated and set(transport.gather_texts(device.name, "the devices")) == {"cpu"}:
             team.share(network.layout.size, np.dtype(training.dtype))
     orders = transport.runtime.once(
         "the order of the samples",
@@ -341,7 +341,7 @@ def _say_start(session: Session, resume: bool) -> None:
     server = "a server and " if session.has_master else ""
     idle = f", {len(idle_ranks(session))} idle" if idle_ranks(session) else ""
     if session.team is not None:
-        sizes = sorted({len(team) for team in session.team.all})
+        sizes = sorted({len(team) for team in session.team.all[session.has_master :]})
         idle = f", each a team of {' or '.join(map(str, sizes))} rank{'s' * (sizes[-1] > 1)}"
     monitor.progress.line(
         f"mpitrain {__version__}: {name_of(config.algorithm)} on {some(ranks, 'rank')} "

@@ -99,7 +99,7 @@ class Corpus:
 
         Collective over the processes that share memory, which have these inputs once.
         """
-        files, self._files = self._files, []
+        files = self._files
         self._rows: Rows = MemoryRows(files, sharing) if self.in_memory else ShardRows(files)
         if self.kind == "frames":
             sharing.together(self._measure)
@@ -112,6 +112,7 @@ class Corpus:
                 targets[...] = self.targets
             sharing.together(lambda: None)
             self.targets = targets
+        self._files = []
 
     def _see(self, first: ShardFile, augmentation: Augmentation, dtype: np.dtype) -> None:
         if any(self._context):

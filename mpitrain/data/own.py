@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import xxhash
 
-from mpitrain.data.sharing import Sharing
+from mpitrain.data.sharing import ALONE, Sharing
 from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, share
 from mpitrain.sampling.batch import Batch, Place, SampleForm
@@ -50,7 +50,7 @@ class OwnPart:
         self.in_memory = self._arrays is not None
         if self._arrays is not None:
             self._arrays = Pair(*(_converted(array, dtype, f"{name}: part {part}") for array in self._arrays))
-            self.samples, first = len(self._arrays.targets), Pair(*(array[0] for array in self._arrays))
+            self.samples, first = len(self._arrays.targets), Pair(*(np.array(array[0]) for array in self._arrays))
             self._check(self._arrays, range(self.samples))
         else:
             self._given = _map_style(given, f"{name}: part {part}")
@@ -66,9 +66,9 @@ class OwnPart:
 
     def hold(self, sharing: Sharing) -> None:
         """Keep arrays once for the processes that share memory. Collective over them."""
-        if self._arrays is None:
-            return
         own = self._arrays
+        if own is None or sharing is ALONE:
+            return
         common = Pair(*(sharing.array(array.shape, array.dtype) for array in own))
         for array, room in zip(own, common, strict=True):
             part = share(self.samples, sharing.part, sharing.parts)

@@ -1,9 +1,8 @@
-"""What the ranks of a node have once: the samples that they train on, and the order of an epoch."""
+"""What the ranks of a node keep one copy of: the samples that they train on, and the order of an epoch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +23,7 @@ class Sharing(Protocol):
         """Memory that all of them address, full of zeros. Collective."""
 
     def together(self, action: Callable[[], object]) -> None:
-        """Call `action` in each of them, and wait for the others. Raises BadInput in all where one raises it.
+        """Call `action`, as each of them does, and wait for the others. Raises BadInput in all where one raises it.
         Collective."""
 
     def locked(self) -> AbstractContextManager[bool]:
@@ -56,27 +55,26 @@ ALONE = Alone()
 class Orders:
     """The orders of epochs, which `order` gives: a permutation of range(samples) for the number of an epoch.
 
-    Whoever asks first for an epoch's makes it for all that share it. One that is overwritten by a later epoch's, or
-    that another process does not finish, is made here once more.
+    The first process to ask for an epoch's order makes it for all. An order that a later epoch's has overwritten, or
+    whose maker did not finish, is made again here.
     """
 
     def __init__(self, samples: int, order: Callable[[int], Array], sharing: Sharing = ALONE) -> None:
         self._order, self._sharing, self._own = order, sharing, lru_cache(maxsize=SLOTS)(order)
         self._there = sharing.array((SLOTS,), np.int64)  # the number of each one's epoch, from 1 on; 0 while it is made
         self._orders = sharing.array((SLOTS, samples), np.uint32 if samples < 1 << 32 else np.int64)
-        self._lock, self._shares = Lock(), True  # a thread that reads ahead asks, too
+        self._shares = True
 
     def part(self, epoch: int, start: int, count: int) -> Array:
         """The samples at `count` places of an epoch's order from `start` on, int64."""
         slot, wanted = epoch % SLOTS, epoch + 1
-        with self._lock:
-            if self._shares:
-                with self._sharing.locked() as mine:
-                    self._shares = mine
-                    if mine and self._there[slot] < wanted:
-                        self._there[slot] = 0
-                        self._orders[slot] = self._order(epoch)
-                        self._there[slot] = wanted
-                    if mine and self._there[slot] == wanted:
-                        return self._orders[slot, start : start + count].astype(np.int64)
-            return self._own(epoch)[start : start + count]
+        if self._shares:
+            with self._sharing.locked() as mine:
+                self._shares = mine
+                if mine and self._there[slot] < wanted:
+                    self._there[slot] = 0
+                    self._orders[slot] = self._order(epoch)
+                    self._there[slot] = wanted
+                if mine and self._there[slot] == wanted:
+                    return self._orders[slot, start : start + count].astype(np.int64)
+        return self._own(epoch)[start : start + count]

@@ -155,6 +155,15 @@ class CountedCollectives:
         return self.carrier.begin(self.comm, call)
 
 
+def reduced(terms: Sequence[Array], combine: Callable[[Array, Array], Array]) -> Array:
+    """The terms combined, in MPICH's order."""
+    beyond = len(terms) - (1 << (len(terms).bit_length() - 1))
+    level = [combine(terms[2 * i], terms[2 * i + 1]) for i in range(beyond)] + list(terms[2 * beyond :])
+    while len(level) > 1:
+        level = [combine(level[i], level[i + 1]) for i in range(0, len(level), 2)]
+    return level[0]
+
+
 def pieces_of(counts: Sequence[int]) -> list[slice]:
     """The members' pieces of a vector, `counts` elements long."""
     ends = list(accumulate(counts))

@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 from mpitrain.mpi.agreement import agreed
 from mpitrain.mpi.transport import Transport
 
-PATIENCE = 10.0  # seconds that a rank waits for the lock, which only one that is frozen keeps for longer
+WHAT = "the node's memory"
+PATIENCE = 10.0  # seconds that a rank waits for the lock: who has it is frozen, or orders some 10⁸ samples
 NAP = 5e-4  # seconds between two looks
 
 
@@ -33,19 +35,21 @@ class NodeMemory:
     def __init__(self, transport: Transport) -> None:
         self._transport, self.part, self.parts = transport, transport.local_rank, transport.local_size
         self._lock = self._file(1)
+        finalize(self, os.close, self._lock)
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Memory that all of them address, full of zeros. Collective."""
+        """Memory that all of them address, full of zeros. Collective; raises BadInput in all."""
         dtype = np.dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
         file = self._file(max(nbytes, 1))
-        memory = np.frombuffer(mmap.mmap(file, max(nbytes, 1)), np.uint8, nbytes)
-        agreed(self._transport, lambda: None, "the node's memory")  # until then it is the leader's alone
-        os.close(file)
-        return memory.view(dtype).reshape(shape)
+        try:
+            memory = agreed(self._transport, lambda: _mapped(file, max(nbytes, 1)), WHAT)
+        finally:
+            os.close(file)  # not before all have opened it
+        return np.frombuffer(memory, np.uint8, nbytes).view(dtype).reshape(shape)
 
     def together(self, action: Callable[[], object]) -> None:
-        """Call `action` in each of them, and wait for the others. Collective; raises BadInput in all."""
+        """Call `action`, as each of them does, and wait for the others. Collective; raises BadInput in all."""
         agreed(self._transport, action, "the data")
 
     @contextmanager
@@ -57,6 +61,7 @@ class NodeMemory:
             if time.monotonic() > until:
                 yield False
                 return
+            self._transport.heartbeat()
             time.sleep(NAP)
         try:
             yield True
@@ -71,24 +76,43 @@ class NodeMemory:
         return True
 
     def _file(self, size: int) -> int:
-        """The descriptor of a file of `size` bytes in memory."""
-        file, told, transport = -1, "", self._transport
-        if transport.leader:
-            file = os.memfd_create("mpitrain")
-            os.ftruncate(file, size)
-            told = f"/proc/{os.getpid()}/fd/{file} {os.fstat(file).st_ino}"
-        told = transport.gather_texts(told, "the node's memory")[transport.node_leaders[transport.rank]]
-        return agreed(transport, lambda: file if transport.leader else _opened(told), "the node's memory")
+        """The descriptor of a file of `size` bytes in memory. Collective; raises BadInput in all."""
+        transport, own = self._transport, list[int]()
+
+        def make() -> str:
+            if not transport.leader:
+                return ""
+            with naming(WHAT):
+                own.append(os.memfd_create("mpitrain"))
+                os.ftruncate(own[0], size)
+            return f"/proc/{os.getpid()}/fd/{own[0]} {os.fstat(own[0]).st_ino}"
+
+        def reach(told: str) -> None:
+            if not transport.leader:
+                own.append(_opened(told, size))
+
+        try:
+            told = transport.gather_texts(agreed(transport, make, WHAT), WHAT)
+            agreed(transport, lambda: reach(told[transport.node_leaders[transport.rank]]), WHAT)
+        except BadInput:
+            for file in own:
+                os.close(file)
+            raise
+        return own[0]
 
 
-def _opened(told: str) -> int:
+def _opened(told: str, size: int) -> int:
     """The file that a leader tells of. Raises BadInput if it is another one, or cannot be reached."""
     path, _, inode = told.partition(" ")
-    try:
+    with naming(path):
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    if os.fstat(file).st_ino != int(inode):
+    found = os.fstat(file)
+    if (found.st_ino, found.st_size) != (int(inode or 0), size):
         os.close(file)
-        raise BadInput(f"{path}: belongs to another process")
+        raise BadInput(f"{path}: is not the memory of this node's first rank")
     return file
+
+
+def _mapped(file: int, size: int) -> mmap.mmap:
+    with naming(WHAT):
+        return mmap.mmap(file, size)

@@ -14,6 +14,8 @@ from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
 from mpitrain.mpi.witness import Witness
 from mpitrain.mpi.witnessed import WitnessedCommunicator
 
+PROBE = 64  # bytes
+
 
 class Transport(Messages, Collectives):
     """Messages, collectives, windows."""
@@ -71,14 +73,15 @@ class Transport(Messages, Collectives):
         return SummingSegments(self, size)
 
     def progresses_passively(self, nap: float = 0.05) -> bool:
-        """Whether a get completes while its target is outside MPI: rank 0 sleeps `nap` seconds, the others read."""
-        memory, taken = self.remote_segments(4096), np.zeros(1)
+        """Whether a get completes while its target is outside MPI: rank 0 sleeps `nap` seconds, the others read, so
+        little that the answers to many ranks pass a slow link in that time."""
+        memory, taken = self.remote_segments(PROBE), np.zeros(1)
         self.barrier("the probe of passive progress")
         if self.rank == 0:
             self.sleep(nap)
         else:
             start = self.clock()
-            memory.read(0, 0, np.empty(4096, dtype=np.uint8))
+            memory.read(0, 0, np.empty(PROBE, dtype=np.uint8))
             taken[0] = self.clock() - start
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, taken, MPI.MAX), "the probe of passive progress")
         memory.close()

@@ -275,9 +275,9 @@ class Channel(Generic[T]):
         transport.post(to, self.tag, pack(message))
 
     def tell(self, session: Session, to: int, message: T) -> None:
-        """Send a message with this rank's traffic, and whether it was asked to stop."""
-        transport = session.transport
-        transport.post(to, self.tag, pack(message, session.stop.flag, transport.traffic.both))
+        """Send a message with this rank's traffic outside its team, and whether it was asked to stop."""
+        transport, within = session.transport, session.team.traffic.both if session.team is not None else 0
+        transport.post(to, self.tag, pack(message, session.stop.flag, transport.traffic.both - within))
 
     def poll(self, transport: Transport, *source: int) -> tuple[int, Envelope[T]] | None:
         """A message that waits, of one rank or any, as (sender, envelope)."""

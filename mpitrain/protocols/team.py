@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.flat import Array, block_slices
+from mpitrain.mpi.collectives import reduced
 from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.team import Team
 from mpitrain.protocols.messages import TO_FIRST, TO_TEAM, Attend, Gone, Over, Share, pack
@@ -77,10 +78,9 @@ class TeamMember:
 
 
 def _add(out: Array, rows: Sequence[Array], part: slice) -> None:
-    """Add a part of the followers' gradients to the leader's."""
+    """Add a part of the followers' gradients to the leader's, as messages would. Sums lie in any of them meanwhile."""
     for b in block_slices(part):
-        for row in rows:
-            np.add(out[b], row[b], out=out[b])
+        reduced([out[b], *(row[b] for row in rows)], lambda one, other: np.add(one, other, out=one))
 
 
 class Leading(Learner):
@@ -103,7 +103,7 @@ class Leading(Learner):
         if work in self._coming:
             del self._coming[: self._coming.index(work) + 1]
         following = self._coming[0] if self._coming else None
-        if team.rows is not None:
+        if team.rows is not None and team.followers:
             np.copyto(team.rows[0], theta)
         team.post(TO_TEAM.tag, pack(Share(work, following, scale)))
         return self._part.gradient(theta, out, work, scale, on_ready)
@@ -139,18 +139,17 @@ def follow(session: Session, attend: Callable[[Session], object] = lambda sessio
         transport.heartbeat()
     TO_FIRST.post(transport, team.leader, Gone())
     transport.flush()
-    _share_model(session, team)
 
 
 def release(session: Session) -> None:
-    """The leader's, at the end: let the followers go, with the parameters that the training has come to."""
-    team = session.team
-    if team is not None:
-        team.post(TO_TEAM.tag, pack(Over()))
-        dismissed(session, team.followers)
-        _share_model(session, team)
+    """The leader's, at the end: let the followers go."""
+    if session.team is not None:
+        session.team.post(TO_TEAM.tag, pack(Over()))
+        dismissed(session, session.team.followers)
 
 
-def _share_model(session: Session, team: Team) -> None:
-    sums = session.device.transport(team)
-    team.wait(sums.start_broadcast(session.state.theta, 0), "the final parameters")
+def share_model(session: Session) -> None:
+    """Give the followers the parameters that the leader's training has come to. Collective over the team, if any."""
+    if session.team is not None:
+        sums = session.device.transport(session.team)
+        session.team.wait(sums.start_broadcast(session.state.theta, 0), "the final parameters")

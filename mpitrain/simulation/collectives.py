@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.flat import Array
+from mpitrain.mpi.collectives import reduced
 from mpitrain.mpi.launcher import MPI
 from mpitrain.simulation.messages import SimulatedRequest
 from mpitrain.simulation.network import Wires
@@ -98,17 +99,6 @@ class Collective:
         self.parts[rank].request.complete()
 
 
-def reduced(terms: Sequence[Array], operation: MPI.Op) -> Array:
-    """The terms combined, in MPICH's order."""
-    combine = ufunc(operation)
-    power = 1 << (len(terms).bit_length() - 1)
-    beyond = len(terms) - power
-    level = [combine(terms[2 * i], terms[2 * i + 1]) for i in range(beyond)] + list(terms[2 * beyond :])
-    while len(level) > 1:
-        level = [combine(level[i], level[i + 1]) for i in range(0, len(level), 2)]
-    return level[0]
-
-
 def nothing(parts: list[CollectivePart]) -> None:
     """Of a barrier."""
 
@@ -122,7 +112,7 @@ def broadcast(parts: list[CollectivePart], root: int) -> None:
 
 def combine(parts: list[CollectivePart], operation: MPI.Op) -> None:
     """The terms combined, for those that take the result; one that gives None gives what it has where it takes."""
-    result = reduced([part.take[0] if part.give is None else part.give for part in parts], operation)
+    result = reduced([part.take[0] if part.give is None else part.give for part in parts], ufunc(operation))
     for part in parts:
         for place in part.take:
             np.copyto(place, result)
@@ -130,7 +120,7 @@ def combine(parts: list[CollectivePart], operation: MPI.Op) -> None:
 
 def scatter(parts: list[CollectivePart], counts: Sequence[int]) -> None:
     """The sum of the terms, to each rank its piece, of this many elements."""
-    result = reduced([part.give for part in parts], MPI.SUM)
+    result = reduced([part.give for part in parts], np.add)
     for part, piece in zip(parts, np.split(result, np.cumsum(counts)[:-1]), strict=True):
         np.copyto(part.take[0], piece)
 

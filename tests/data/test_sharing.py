@@ -1,6 +1,8 @@
 """What the ranks of a node have once is what each would have alone: samples, targets and orders."""
 
+import gc
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.train import train_on
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.own import OwnPart
 from mpitrain.data.sampler import epoch_indices
-from mpitrain.data.shards import document_arrays, shard_name, utterance_arrays, write_shard
+from mpitrain.data.shards import digest, document_arrays, shard_name, utterance_arrays, write_shard
 from mpitrain.data.sharing import Alone, Orders
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
 from mpitrain.mpi.node_memory import NodeMemory
 from mpitrain.sampling.batch import Samples
+from mpitrain.signals import Stop
+from mpitrain.simulation.job import Job
 
 
 @pytest.fixture
@@ -86,6 +92,10 @@ def test_arrays_of_ones_own_are_as_they_were(transport: Transport) -> None:
     for mine, common in zip(whole(alone), whole(together), strict=True):
         assert mine.tobytes() == common.tobytes()
     assert alone.identity() == together.identity()
+    gone = weakref.ref(given[0])
+    del alone, given
+    gc.collect()
+    assert gone() is None  # of which the node has a copy
 
 
 @pytest.mark.mpi(min_size=2)
@@ -102,6 +112,18 @@ def test_a_damaged_shard_is_named_by_all(transport: Transport, shared_path: Path
     with pytest.raises(BadInput, match="train-00001"):
         memory.together(lambda: None)
         Corpus(shared_path, "train", hold=False).hold(memory)
+
+
+def test_simulated_ranks_name_a_damaged_shard_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, although each of them would have read it."""
+    write(tmp_path, "images")
+    monkeypatch.setattr("mpitrain.data.reader.digest", lambda array: "" if array.ndim == 4 else digest(array))
+    options = TrainOptions(overrides=(f"data.path={tmp_path}", "run.threads=1"), out=tmp_path / "run")
+    assert set(Job[int](3).run(lambda transport: train_on(transport, options, Stop()))) == {2}
+    errors = capsys.readouterr().err
+    assert "train-00000-of-00003.h5: damaged, images does not" in errors and errors.count("\n") == 1
 
 
 @pytest.mark.mpi(min_size=2)

@@ -1,6 +1,8 @@
 """Memory of a node: all see what one writes, a lock excludes the others, and all hear why nothing is shared."""
 
+import gc
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +69,22 @@ def test_all_hear_where_a_rank_cannot_reach_the_memory(transport: Transport, mon
 
 def _wrong(texts: list[str], path: str) -> list[str]:
     return [f"{path}" if text.startswith("/proc") else text for text in texts]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_no_file_stays_open(transport: Transport) -> None:
+    """Python's maps keep one each as long as they are there."""
+
+    def files() -> int:
+        links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return sum("memfd:mpitrain" in os.readlink(path) for path in links)
+
+    before, memory = files(), NodeMemory(transport)
+    arrays = [memory.array((1000,), np.float32) for _ in range(3)]
+    assert arrays[2].size == 1000 and files() == before + 4
+    del memory, arrays
+    gc.collect()
+    assert files() == before
 
 
 @pytest.mark.mpi(min_size=2)

@@ -27,7 +27,7 @@ from mpitrain.protocols.peers.meeting import attend
 from mpitrain.protocols.peers.orders import Asynchronous, Synchronous
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
-from mpitrain.protocols.team import follow, release
+from mpitrain.protocols.team import follow, release, share_model
 from mpitrain.training.context import Session
 
 
@@ -46,10 +46,11 @@ def run(session: Session) -> None:
     session.state.to_device(session.device.to_device)
     if session.follows:
         follow(session, attend)
-        return
-    peer = Peer(session)
-    (Synchronous if peer.in_step else Asynchronous)(peer).train()
-    release(session)
+    else:
+        peer = Peer(session)
+        (Synchronous if peer.in_step else Asynchronous)(peer).train()
+        release(session)
+    share_model(session)
 
 
 def require_same_network(session: Session) -> None:

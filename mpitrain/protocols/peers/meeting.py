@@ -63,8 +63,7 @@ class Meetings(Loop[Piece]):
 
     def reason(self, done: bool = False) -> Reason | None:
         """Why this rank should come to a meeting now, if it should."""
-        if self.session.team is not None:
-            hear(self.session)
+        hear(self.session)
         if self.session.stop.flag:
             return "stop"
         if self.peer.save_wanted:

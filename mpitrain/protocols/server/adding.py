@@ -280,8 +280,7 @@ class AddingWorker(Loop[Work]):
             self.report()
         self.transport.heartbeat()
         self.link.poll()
-        if self.session.team is not None:
-            hear(self.session)
+        hear(self.session)
         self.stopping |= self.session.stop.flag or self.link.stopping
         if self.link.saving:
             self._give_piece()
