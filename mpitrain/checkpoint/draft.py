@@ -172,6 +172,7 @@ def _fill(file: h5py.File, piece: FileContent, layout: Layout) -> None:
 def delete(checkpoint: Path) -> None:
     """Delete a checkpoint. It is renamed first, so that no incomplete folder ever has a checkpoint's name."""
     hidden = checkpoint.with_name(f".deleting-{checkpoint.name}")
+    shutil.rmtree(hidden, ignore_errors=True)  # what a killed process had begun to delete
     with suppress(OSError):
         checkpoint.rename(hidden)
         shutil.rmtree(hidden)

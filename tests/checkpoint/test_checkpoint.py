@@ -170,6 +170,15 @@ def test_one_that_was_being_replaced_is_found(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) == (again, []) and not aside.exists()
 
 
+def test_a_deletion_that_was_cut_short_hinders_no_other(tmp_path: Path) -> None:
+    """Of the same name."""
+    for name in (".deleting-kept~", "kept~"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.h5").write_bytes(b"")
+    checkpoint.delete(tmp_path / "kept~")
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_killed_runs_left_is_deleted(tmp_path: Path) -> None:
     """With the next checkpoint."""
     for name in (".writing-000000000010", ".deleting-000000000009"):
