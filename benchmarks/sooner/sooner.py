@@ -50,14 +50,15 @@ class Study:
         #: What is to fall, and what it is divided by.
         self._figure, self._unit = ("test_loss", math.log(2)) if words.name == "bytes" else ("test_error", 1.0)
         given = [*self._base.settings, *words.set]
-        self._rate = configuration.load(self._base.path, given).training.learning_rate
+        training = configuration.load(self._base.path, given).training
+        self._rate, self._every = training.learning_rate, words.every * training.epochs
         self._keys = {key: _value(text) for key, text in (each.split("=", 1) for each in given)}
 
     def curve(self, ranks: int, method: dict[str, Any], factor: float, seed: int) -> tuple[list[float], list[float]]:
         """Seconds and test errors (or bits a byte) of a training; empty where it diverged."""
         own = factor * self._rate * (1.0 - float(method.get("algorithm.momentum", method.get("algorithm.delta", 0.0))))
         keys = method | {"training.learning_rate": round(own, 8), "training.seed": seed, "model.seed": seed}
-        quiet = {"run.progress": "none", "run.evaluate_every": self._words.every, "run.evaluate_late": True}
+        quiet = {"run.progress": "none", "run.evaluate_every": self._every, "run.evaluate_late": True}
         pushed = f"-n{method['algorithm.minibatches']}" if method.get("algorithm.minibatches", 1) != 1 else ""
         title = "-".join([f"{method['algorithm.name']}{pushed}", f"{ranks}", f"r{factor:g}", f"s{seed}"])
         settings = {**self._keys, **quiet, "run.checkpoint_every": 0, **keys}
@@ -107,7 +108,7 @@ def main() -> None:
         "--rates", type=float, nargs="+", default=[0.5, 1.0, 2.0, 4.0], help="times the benchmark's own"
     )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--every", type=float, default=0.1, help="epochs from one evaluation to the next")
+    parser.add_argument("--every", type=float, default=0.1, help="share of a training between two evaluations")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--set", action="append", default=[])
     words = parser.parse_args()

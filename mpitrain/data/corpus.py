@@ -105,8 +105,6 @@ class Corpus:
             sharing.together(self._measure)
             self._rows.change(self._normaliser.apply)
         if self.in_memory:
-            for file in files:
-                file.close()
             targets = sharing.array(self.targets.shape, self.targets.dtype)
             if sharing.part == 0:
                 targets[...] = self.targets

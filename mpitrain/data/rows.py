@@ -36,6 +36,7 @@ class MemoryRows:
             begin, stop = max(start, self._own.start), min(end, self._own.stop)
             if begin < stop:
                 file.read_rows(begin - start, stop - start, self._rows[begin:stop])
+            file.close()  # at once: HDF5's buffers serve the next one
 
     def _verify(self, files: list[ShardFile]) -> None:
         whole = share(len(files), self._sharing.part, self._sharing.parts)
