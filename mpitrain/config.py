@@ -7,7 +7,7 @@ range are errors. `to_toml` writes the resolved configuration, which resolves to
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -221,15 +221,11 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
     if resumed:
         if not _name(table):
             raise BadInput(f"{path}: is incomplete: it names no algorithm")
-        said: Record = {}
-        for override in overrides:
-            set_key(said, override)
-        if _name(said) not in (None, _name(table)):
+        if _name(with_keys({}, overrides)) not in (None, _name(table)):
             del table["algorithm"]
         again = {f"{key}=auto" for key in CHOSEN}
         overrides = [override for override in overrides if re.sub(r"[\s\"']", "", override) not in again]
-    for override in overrides:
-        set_key(table, override)
+    table = with_keys(table, overrides)
     if path is None and not {"data", "model", "algorithm", "stages"} & set(table):
         table = _merge({"training": FIRST}, table)
     return resolve(table)
@@ -257,6 +253,13 @@ def parse_toml(path: Path, text: str) -> Record:
             return tomllib.loads(text)
         except RecursionError:
             raise BadInput(f"{path}: brackets are nested too deeply") from None
+
+
+def with_keys(table: Record, overrides: Iterable[str]) -> Record:
+    """The table, after `set_key` with each of these."""
+    for override in overrides:
+        set_key(table, override)
+    return table
 
 
 def set_key(table: Record, override: str) -> None:

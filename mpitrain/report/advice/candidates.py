@@ -14,7 +14,7 @@ import numpy as np
 
 from mpitrain.algorithms import ALGORITHMS, name_of
 from mpitrain.algorithms.space import COMMON, MINIBATCH, RATE, MomentumChoice, Space
-from mpitrain.config import Config, resolve
+from mpitrain.config import Config, overrides_of, resolve, with_keys
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
 from mpitrain.report.runs import flat
@@ -106,11 +106,11 @@ class Candidates:
             table["algorithm"] = {"name": name, **self._chosen(name)}
         factor, larger = (values.pop(key, 1.0) for key in COMMON)
         try:
-            _set(table, values)
+            with_keys(table, overrides_of(values))
             rate = self._factor * plain.training.learning_rate / _slowed(plain) * _slowed(resolve(table))
             size = max(1, round(self._larger * plain.training.minibatch * larger))
             scaled = {RATE: float(f"{rate * factor:.3g}"), MINIBATCH: size}
-            _set(table, {key: value for key, value in scaled.items() if key in axes})
+            with_keys(table, overrides_of({key: value for key, value in scaled.items() if key in axes}))
             config = resolve(table)
         except BadInput:
             return None
@@ -132,14 +132,6 @@ class Candidates:
             golden = (1 + golden) ** (1 / (axes + 1))
         begun = stream(self._seed, "candidates", *name.encode()).random(axes)
         return tuple(((begun + number / golden ** np.arange(1, axes + 1)) % 1.0).tolist())
-
-
-def _set(table: Record, values: Record) -> None:
-    for key, value in values.items():
-        section, _, name = key.partition(".")
-        inner = table.setdefault(section, {})
-        assert isinstance(inner, dict)
-        inner[name] = value
 
 
 def _slowed(config: Config) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.algorithms import ALGORITHMS, maker_of
-from mpitrain.config import CHOSEN, Config, load, overrides_of, read_toml, set_key, to_toml
+from mpitrain.config import CHOSEN, Config, load, overrides_of, read_toml, to_toml, with_keys
 from mpitrain.errors import BadInput, nearest, printable
 from mpitrain.files import Record
 from mpitrain.report.benchmarks.known import Base
@@ -102,10 +102,7 @@ def matrix(
 
 def _left(path: Path | None, overrides: list[str]) -> tuple[str, ...]:
     """The keys in FAIR that neither the file nor an override sets, nor a preset of the algorithm that they choose."""
-    table = read_toml(path) if path else {}
-    for override in overrides:
-        set_key(table, override)
-    said = flat(table)
+    said = flat(with_keys(read_toml(path) if path else {}, overrides))
     recipe = ALGORITHMS[str(said.get("algorithm.name", "asgd"))].recipes.get(str(said.get("algorithm.preset")), {})
     return tuple(key for key in FAIR if key not in {**said, **flat({**recipe})})
 
