@@ -5,11 +5,11 @@ import argparse
 import os
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # where commands are added
 DEADLINE = 300.0  # seconds; the default of run.deadline
@@ -26,6 +26,17 @@ LOCAL_RANK = (
 )
 
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many ranks there are: Open MPI, MPICH and Intel MPI
+
+
+def option(
+    parser: argparse._ActionsContainer, words: str, text: str, kind: Callable[[str], Any] | None = None, **more: Any
+) -> None:
+    """Add an argument "config FILE" or an option "--out DIR", whose value is of this `kind`, by default a text, or an
+    option "--check" without a value, unless `more` says otherwise. `text` is its help."""
+    name, _, metavar = words.partition(" ")
+    if metavar or kind:
+        more = {"metavar": metavar or None, "type": kind, **more}
+    parser.add_argument(name, help=text, **(more or {"action": "store_true"}))
 
 
 def rank_of(environment: Mapping[str, str], otherwise: int) -> int:

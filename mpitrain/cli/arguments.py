@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 KINDS = ("posteriors", "log-posteriors", "log-likelihoods")
 FORMATS = ("safetensors", "onnx", "npz")
@@ -27,13 +27,12 @@ def add_train(commands: Subparsers) -> None:
 def add_launch(commands: Subparsers) -> None:
     """Add `launch`."""
     launch = commands.add_parser("launch", help="train on several ranks, and start them again when one is lost")
-    launch.add_argument("-n", type=int, required=True, dest="ranks", metavar="N", help="number of ranks")
-    words = 'launcher, such as "mpirun -n {ranks}"; default: the first one found'
-    launch.add_argument("--launch", default="", metavar="WORDS", help=words)
-    launch.add_argument("--hosts", default="", metavar="a:4,b:4", help="nodes and ranks; default: the Slurm job's")
+    option(launch, "-n N", "number of ranks", int, required=True, dest="ranks")
+    option(launch, "--launch WORDS", 'launcher, such as "mpirun -n {ranks}"; default: the first one found', default="")
+    option(launch, "--hosts a:4,b:4", "nodes and ranks; default: the Slurm job's", default="")
     _add_training(launch)
     own = "what a program of your own gets: launch -n 4 --continue DIR -- FILE.py WORDS; DIR is where it saves"
-    launch.add_argument("words", nargs="*", metavar="WORDS", help=own)
+    option(launch, "words WORDS", own, nargs="*")
     launch.set_defaults(run="mpitrain.cli.launch:run")
 
 
@@ -41,36 +40,33 @@ def add_trained(commands: Subparsers) -> None:
     """Add `evaluate`, `predict` and `export`."""
     evaluate = commands.add_parser("evaluate", help="loss and error of a trained network on held-out data")
     _add_run(evaluate)
-    evaluate.add_argument("data", nargs="?", type=Path, metavar="DATA", help="a shard folder; default: the run's own")
-    parts = "test, dev, ...; default: all held-out splits"
-    evaluate.add_argument("--part", action="append", metavar="NAME", help=parts)
+    option(evaluate, "data DATA", "a shard folder; default: the run's own", Path, nargs="?")
+    option(evaluate, "--part NAME", "test, dev, ...; default: all held-out splits", action="append")
     shown = evaluate.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    option(shown, "--json", "print one JSON object instead of a table")
     blocks = "write sums over 1000 blocks of samples of each part, as JSON, instead of a table"
-    shown.add_argument("--blocks", type=Path, metavar="FILE", help=blocks)
+    option(shown, "--blocks FILE", blocks, Path)
     evaluate.set_defaults(run="mpitrain.trained.evaluate:evaluate")
 
     predict = commands.add_parser("predict", help="write a trained network's posteriors or scaled log-likelihoods")
     _add_run(predict)
-    predict.add_argument("data", type=Path, metavar="DATA", help="a shard folder")
-    out = "a file ending in .h5, .npz or .ark (Kaldi, with a .scp)"
-    predict.add_argument("out", type=Path, metavar="OUT", help=out)
-    predict.add_argument("--part", metavar="NAME", help="test, dev, ...; default: the first held-out split")
+    option(predict, "data DATA", "a shard folder", Path)
+    option(predict, "out OUT", "a file ending in .h5, .npz or .ark (Kaldi, with a .scp)", Path)
+    option(predict, "--part NAME", "test, dev, ...; default: the first held-out split")
     _add_output(predict)
     predict.set_defaults(run="mpitrain.trained.predict:predict")
 
     export = commands.add_parser("export", help="write a trained network in another program's format")
     _add_run(export)
-    export.add_argument("--format", required=True, help=", ".join(FORMATS))
-    export.add_argument("--out", type=Path, metavar="FILE", help="default: RUN/model.FORMAT")
+    option(export, "--format", ", ".join(FORMATS), required=True)
+    option(export, "--out FILE", "default: RUN/model.FORMAT", Path)
     onnx = export.add_argument_group("onnx")
     _add_output(onnx)
-    onnx.add_argument("--opset", type=int, metavar="N", help="version of ONNX's operators; default: 17")
-    onnx.add_argument("--input", choices=("uint8", "float32"), help="type of images; default: uint8")
+    option(onnx, "--opset N", "version of ONNX's operators; default: 17", int)
+    option(onnx, "--input", "type of images; default: uint8", choices=("uint8", "float32"))
     check = "compare with onnxruntime on held-out data; default: if it is installed and the data exist"
-    onnx.add_argument("--check", action=argparse.BooleanOptionalAction, help=check)
-    data = "shard folder for the comparison; default: the run's own"
-    onnx.add_argument("--data", type=Path, metavar="DATA", help=data)
+    option(onnx, "--check", check, action=argparse.BooleanOptionalAction)
+    option(onnx, "--data DATA", "shard folder for the comparison; default: the run's own", Path)
     export.set_defaults(run="mpitrain.trained.export:export")
 
 
@@ -78,28 +74,25 @@ def add_simulated(commands: Subparsers) -> None:
     """Add `simulate` and `calibrate`."""
     simulate = commands.add_parser("simulate", help="train on a cluster that a file describes, in virtual time")
     _add_training(simulate)
-    what = "the cluster: a file, or a paper's name, such as strom2015: docs/simulate.md"
     where = simulate.add_mutually_exclusive_group(required=True)
-    where.add_argument("--cluster", metavar="FILE", help=what)
+    option(where, "--cluster FILE", "the cluster: a file, or a paper's name, such as strom2015: docs/simulate.md")
     again = "a run of run.record_order = true: repeat its training to the bit, event by event"
-    where.add_argument("--replay", type=Path, metavar="RUN", help=again)
-    simulate.add_argument("--trace", action="store_true", help="also write trace.json: --set run.trace=true")
-    alone = "neither data nor gradients, for time and traffic alone"
-    simulate.add_argument("--phantom", action="store_true", help=alone)
+    option(where, "--replay RUN", again, Path)
+    option(simulate, "--trace", "also write trace.json: --set run.trace=true")
+    option(simulate, "--phantom", "neither data nor gradients, for time and traffic alone")
     entries = (
         "entries that a phantom of sparse-delta sends per weight and minibatch; default: its target_density, or 0.002"
     )
-    simulate.add_argument("--density", type=float, metavar="D", help=entries)
-    count = "how many; default: as many as the cluster has room for"
-    simulate.add_argument("--ranks", type=int, metavar="N", help=count)
+    option(simulate, "--density D", entries, float)
+    option(simulate, "--ranks N", "how many; default: as many as the cluster has room for", int)
     simulate.set_defaults(run="mpitrain.simulation.command:run")
 
     calibrate = commands.add_parser("calibrate", help="measure this machine's file for simulate, under mpirun")
-    calibrate.add_argument("cluster", type=Path, metavar="FILE", help="the file to write, such as cluster.toml")
+    option(calibrate, "cluster FILE", "the file to write, such as cluster.toml", Path)
     _add_config(calibrate)
-    calibrate.add_argument("--nodes", type=int, metavar="N", help="number of nodes to write; default: those measured")
+    option(calibrate, "--nodes N", "number of nodes to write; default: those measured", int)
     rate = "bandwidth between nodes to write, a second: 1Gbit, 12.5GB; default: as measured"
-    calibrate.add_argument("--bandwidth", metavar="RATE", help=rate)
+    option(calibrate, "--bandwidth RATE", rate)
     calibrate.set_defaults(run="mpitrain.simulation.calibrate:calibrate")
 
 
@@ -109,58 +102,54 @@ def add_shown(commands: Subparsers) -> None:
     describe = commands.add_parser("describe", help=what)
     _add_config(describe)
     shape = "shape of an input, or WINDOWxFEATURES; default: the data's, or a preset's own"
-    describe.add_argument("--input", metavar="HxWxC", help=shape)
-    describe.add_argument("--classes", type=int, metavar="N", help="default: as for --input")
+    option(describe, "--input HxWxC", shape)
+    option(describe, "--classes N", "default: as for --input", int)
     timed = "also time a step by NumPy, by PyTorch and by PyTorch in bf16, as far as they are there"
-    describe.add_argument("--time", action="store_true", help=timed)
+    option(describe, "--time", timed)
     describe.set_defaults(run="mpitrain.cli.describe:run")
 
     jobs = commands.add_parser("jobs", help="write the batch scripts for Slurm to DIR/jobs")
-    jobs.add_argument("dir", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: this folder")
+    option(jobs, "dir DIR", "default: this folder", Path, nargs="?", default=Path())
     jobs.set_defaults(run="mpitrain.cli.jobs:run")
 
     info = commands.add_parser("info", help="what was found: MPI, ranks, nodes, threads, devices")
-    info.add_argument("--check", action="store_true", help="also measure links, storage and a gradient, and advise")
-    info.add_argument("--data", type=Path, metavar="DIR", help="with --check: a shard folder to read from")
-    info.add_argument("--out", type=Path, metavar="DIR", help="with --check: a folder to write to")
+    option(info, "--check", "also measure links, storage and a gradient, and advise")
+    option(info, "--data DIR", "with --check: a shard folder to read from", Path)
+    option(info, "--out DIR", "with --check: a folder to write to", Path)
     info.set_defaults(run="mpitrain.cli.info:run")
 
 
 def _add_config(parser: argparse.ArgumentParser, override: str = "override a key, as a.b=value") -> None:
-    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=override)
+    option(parser, "config CONFIG.toml", "default: the embedded digits", Path, nargs="?")
+    option(parser, "--set KEY=VALUE", override, action="append", default=[])
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
     """What to train, with which settings, and where to."""
     _add_config(parser, "override one key, as a.b=value")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<time>-<algorithm>")
-    where.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
+    option(where, "--out DIR", "the run folder; default: runs/<time>-<algorithm>", Path)
+    option(where, "--resume DIR", "continue the run in this folder", Path)
     requeued = "--resume DIR where it holds a whole checkpoint, else start in it: for jobs that are requeued"
-    where.add_argument("--continue", type=Path, dest="continued", metavar="DIR", help=requeued)
+    option(where, "--continue DIR", requeued, Path, dest="continued")
     _add_code(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
+    option(parser, "--print-config", "print the resolved configuration and leave")
 
 
 def _add_code(parser: argparse.ArgumentParser) -> None:
     """Which code of the user's own is executed on account of a run folder."""
-    trust = "execute the code that a run folder names, though another user owns it"
-    parser.add_argument("--trust", action="store_true", help=trust)
+    option(parser, "--trust", "execute the code that a run folder names, though another user owns it")
     new = "execute the files of model.import and model.loss as they are now, not as the run was trained with them"
-    parser.add_argument("--new-code", action="store_true", help=new)
+    option(parser, "--new-code", new)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
-    which = "a folder in RUN/checkpoints, such as best; default: the newest"
-    parser.add_argument("--checkpoint", metavar="NAME", help=which)
+    option(parser, "run_folder RUN", "a run folder", Path)
+    option(parser, "--checkpoint NAME", "a folder in RUN/checkpoints, such as best; default: the newest")
     _add_code(parser)
 
 
 def _add_output(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--output", choices=KINDS, default=KINDS[0], help=f"default: {KINDS[0]}")
-    priors = "priors or counts of the classes; default: counts in the training split"
-    parser.add_argument("--priors", type=Path, metavar="FILE", help=priors)
-    smoothing = "added to each class's count; default: 1, or 0 with --priors"
-    parser.add_argument("--smoothing", type=float, metavar="N", help=smoothing)
+    option(parser, "--output", f"default: {KINDS[0]}", choices=KINDS, default=KINDS[0])
+    option(parser, "--priors FILE", "priors or counts of the classes; default: counts in the training split", Path)
+    option(parser, "--smoothing N", "added to each class's count; default: 1, or 0 with --priors", float)

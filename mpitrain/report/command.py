@@ -9,19 +9,19 @@ from mpitrain.files import write_whole
 from mpitrain.report.page import page
 from mpitrain.report.pictures import FORMATS, draw
 from mpitrain.report.runs import StoredRun, read_runs
+from mpitrain.start import Subparsers, option
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser("report", help="an HTML page about runs: curves, results, differences")
-    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page; default: RUN/report.html, or report.html")
-    parser.add_argument("--title", default="", help="heading of the page; default: the names of the runs")
-    plots = "also write every plot to a file in DIR (needs matplotlib)"
-    parser.add_argument("--plots", type=Path, metavar="DIR", help=plots)
-    parser.add_argument("--format", choices=FORMATS, default="png", help="format of these files; default: png")
+    option(parser, "folders RUN", "a run folder", Path, nargs="+")
+    option(parser, "--out FILE", "the page; default: RUN/report.html, or report.html", Path)
+    option(parser, "--title", "heading of the page; default: the names of the runs", default="")
+    option(parser, "--plots DIR", "also write every plot to a file in DIR (needs matplotlib)", Path)
+    option(parser, "--format", "format of these files; default: png", choices=FORMATS, default="png")
     watch = "write the page anew every S seconds (10) until all runs have ended; it loads itself anew in the browser"
-    parser.add_argument("--watch", type=int, nargs="?", const=10, metavar="S", help=watch)
+    option(parser, "--watch S", watch, int, nargs="?", const=10)
     parser.set_defaults(run=run)
 
 
@@ -36,11 +36,8 @@ def run(options: argparse.Namespace) -> None:
     out = options.out or (folders[0] if len(options.folders) == 1 else Path()) / "report.html"
     if not out.parent.is_dir():
         raise BadInput(f"--out: {out.parent}: no such folder")
-    title = options.title or (
-        runs[0].name if len(runs) == 1 else "Report of " + ", ".join(run.name for run in runs[:4])
-    )
-    if len(runs) > 4 and not options.title:
-        title += f" and {len(runs) - 4} more"
+    names = ", ".join(run.name for run in runs[:4]) + f" and {len(runs) - 4} more" * (len(runs) > 4)
+    title = options.title or (f"Report of {names}" if len(runs) > 1 else names)
     if options.watch:
         runs = _watch(folders, runs, out, title, options.watch)
     drawn = draw(runs, options.plots, options.format) if options.plots else []

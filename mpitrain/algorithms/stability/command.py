@@ -12,29 +12,26 @@ from mpitrain.algorithms import elastic
 from mpitrain.algorithms.stability import grid, maps, variance
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record
+from mpitrain.start import Subparsers, option
 
 METHODS = ("easgd", "eamsgd", "admm")
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand; `args.run` is then `run`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "stability", help="stability and noise of EASGD, EAMSGD and ADMM at a setting (on x²/2; needs no data)"
-    )
-    parser.add_argument("--method", choices=METHODS, required=True, help="whose stability")
-    parser.add_argument("--workers", type=int, required=True, metavar="P", help="number of workers")
-    parser.add_argument("--eta", type=float, metavar="E", help="learning rate, in units of 1/curvature")
-    parser.add_argument("--alpha", type=float, metavar="A", help="moving rate α = ηρ = β/p; this or --rho")
-    parser.add_argument("--rho", type=float, metavar="R", help="penalty ρ; this or --alpha")
-    parser.add_argument("--momentum", type=float, default=0.9, metavar="D", help="δ of eamsgd (0.9)")
-    parser.add_argument("--simulate", type=int, metavar="T", help="add the centre at times 0 … T, from 1000")
-    parser.add_argument("--grid", type=int, metavar="N", help="N × N points of η in (0, 0.01), ρ in (0, 10)")
-    parser.add_argument(
-        "--variance", action="store_true", help="with --grid: the centre's variance over η and β in (0, 1) instead"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where --grid goes: .png or .csv")
+    what = "stability and noise of EASGD, EAMSGD and ADMM at a setting (on x²/2; needs no data)"
+    parser = subparsers.add_parser("stability", help=what)
+    option(parser, "--method", "whose stability", choices=METHODS, required=True)
+    option(parser, "--workers P", "number of workers", int, required=True)
+    option(parser, "--eta E", "learning rate, in units of 1/curvature", float)
+    option(parser, "--alpha A", "moving rate α = ηρ = β/p; this or --rho", float)
+    option(parser, "--rho R", "penalty ρ; this or --alpha", float)
+    option(parser, "--momentum D", "δ of eamsgd (0.9)", float, default=0.9)
+    option(parser, "--simulate T", "add the centre at times 0 … T, from 1000", int)
+    option(parser, "--grid N", "N × N points of η in (0, 0.01), ρ in (0, 10)", int)
+    option(parser, "--variance", "with --grid: the centre's variance over η and β in (0, 1) instead")
+    option(parser, "--out FILE", "where --grid goes: .png or .csv", Path)
     parser.set_defaults(run=run)
-    return parser
 
 
 def run(args: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mpitrain.data.importers import arrays, cifar, glyphs, kaldi, mnist, picture_folders, text, wav
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 
 def add_parsers(commands: Subparsers) -> None:
@@ -11,30 +11,25 @@ def add_parsers(commands: Subparsers) -> None:
     prepare = commands.add_parser("prepare", help="write a shard folder from a source")
     sources = prepare.add_subparsers(metavar="SOURCE", required=True)
     digits = sources.add_parser("digits", help="the embedded handwritten digits")
-    digits.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
+    option(digits, "folder DIR", "the folder for the shards", Path)
     digits.set_defaults(run="mpitrain.data.importers.preparing:digits")
     _add_speech(sources)
     for importer in (kaldi, wav, cifar, mnist, picture_folders, arrays, text, glyphs):
         importer.add_parser(sources)
     check = commands.add_parser("check", help="verify every shard of a folder")
-    check.add_argument("folder", type=Path, metavar="DIR", help="a shard folder")
+    option(check, "folder DIR", "a shard folder", Path)
     check.set_defaults(run="mpitrain.data.check:run")
 
 
 def _add_speech(sources: Subparsers) -> None:
     speech = sources.add_parser("speech", help="a phone-aligned corpus of synthesised speech")
-    speech.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
-    speech.add_argument("--language", default="bn", help="bn (Bengali), cmn (Mandarin), en, hi, de, es; default: bn")
-    speech.add_argument("--hours", type=float, default=1.0, help="hours of training speech; default: 1")
-    speech.add_argument("--classes", type=int, default=1998, help="number of phone states; default: 1998")
-    speech.add_argument("--bins", type=int, default=23, help="log-mel features per frame; default: 23")
-    speech.add_argument("--deltas", action="store_true", help="add first and second order deltas")
-    speech.add_argument(
-        "--noise",
-        type=float,
-        metavar="SNR",
-        help="add noise with at least this SNR in dB to half of the training speech",
-    )
-    speech.add_argument("--seed", type=int, default=1, help="seed of sentences, voices and noise; default: 1")
-    speech.add_argument("--jobs", type=int, help="number of processes; default: one per core")
+    option(speech, "folder DIR", "the folder for the shards", Path)
+    option(speech, "--language", "bn (Bengali), cmn (Mandarin), en, hi, de, es; default: bn", default="bn")
+    option(speech, "--hours", "hours of training speech; default: 1", float, default=1.0)
+    option(speech, "--classes", "number of phone states; default: 1998", int, default=1998)
+    option(speech, "--bins", "log-mel features per frame; default: 23", int, default=23)
+    option(speech, "--deltas", "add first and second order deltas")
+    option(speech, "--noise SNR", "add noise with at least this SNR in dB to half of the training speech", float)
+    option(speech, "--seed", "seed of sentences, voices and noise; default: 1", int, default=1)
+    option(speech, "--jobs", "number of processes; default: one per core", int)
     speech.set_defaults(run="mpitrain.data.importers.preparing:speech")

@@ -8,39 +8,39 @@ from pathlib import Path
 
 from mpitrain.api.clusters import find
 from mpitrain.api.launching import PROGRAM, launcher, training
-from mpitrain.config import FIRST, read_toml, set_key
+from mpitrain.config import FIRST, read_toml, with_keys
 from mpitrain.console import open_console
 from mpitrain.errors import BadInput, printable, some
-from mpitrain.files import Record
 from mpitrain.report.advice.candidates import Candidates
 from mpitrain.report.advice.result import HEADER, Advice
 from mpitrain.report.advice.search import Interrupted, Question, Search
 from mpitrain.report.advice.trials import Trials
 from mpitrain.report.comparison.table import markdown
 from mpitrain.signals import STOPPED, Stop
+from mpitrain.start import Subparsers, option
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 SHORT = 12  # rows that are printed
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser("advise", help="find out what to train with, on a cluster or on these ranks")
-    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="default: the embedded digits")
+    option(parser, "config CONFIG.toml", "default: the embedded digits", Path, nargs="?")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--cluster", metavar="FILE", help="simulate on the ranks of this cluster, as by calibrate")
-    where.add_argument("--here", action="store_true", help="try in earnest, on ranks that are started here")
-    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks")
+    option(where, "--cluster FILE", "simulate on the ranks of this cluster, as by calibrate")
+    option(where, "--here", "try in earnest, on ranks that are started here")
+    option(parser, "--ranks N", "number of ranks", int, required=True)
     what = parser.add_mutually_exclusive_group()
     wanted = "find the least time to this error, as a fraction; default: to that of the configuration itself"
-    what.add_argument("--target-error", type=float, metavar="E", help=wanted)
-    what.add_argument("--time", metavar="T", help="find the least error after this time of training: 90s, 10m, 2h")
-    parser.add_argument("--budget", default="10m", metavar="T", help="how long the search may take; default: 10m")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="draws what is tried; default: 1")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a key that is to stay so")
-    parser.add_argument("--out", type=Path, default=Path("runs/advice"), metavar="DIR", help="default: runs/advice")
+    option(what, "--target-error E", wanted, float)
+    option(what, "--time T", "find the least error after this time of training: 90s, 10m, 2h")
+    option(parser, "--budget T", "how long the search may take; default: 10m", default="10m")
+    option(parser, "--seed N", "draws what is tried; default: 1", int, default=1)
+    option(parser, "--set KEY=VALUE", "set a key that is to stay so", action="append", default=[])
+    option(parser, "--out DIR", "default: runs/advice", Path, default=Path("runs/advice"))
     words = 'with --here, launcher, such as "mpirun -n {ranks}"; default: the first one found'
-    parser.add_argument("--launch", default="", metavar="WORDS", help=words)
+    option(parser, "--launch WORDS", words, default="")
     parser.set_defaults(run=run)
 
 
@@ -48,14 +48,12 @@ def run(options: argparse.Namespace) -> int:
     """Search and write the advice; 0, or 75 if a signal stopped it. Raises BadInput naming an option."""
     budget, target = _seconds("--budget", options.budget), options.target_error
     question = Question(target, _seconds("--time", options.time) if options.time is not None else None)
-    for option, number, least in (("--ranks", options.ranks, 1), ("--seed", options.seed, 0)):
+    for name, number, least in (("--ranks", options.ranks, 1), ("--seed", options.seed, 0)):
         if number < least:
-            raise BadInput(f"{option} {number}: at least {least}")
+            raise BadInput(f"{name} {number}: at least {least}")
     if target is not None and not 0 <= target < 1e9:
         raise BadInput(f"--target-error {target:g}: not an error")
-    table: Record = read_toml(options.config) if options.config else {"training": dict(FIRST)}
-    for override in options.set:
-        set_key(table, override)
+    table = with_keys(read_toml(options.config) if options.config else {"training": dict(FIRST)}, options.set)
     candidates = Candidates(table, {word.partition("=")[0].strip() for word in options.set}, options.seed)
     stop, console = Stop(), open_console()
     trials = _trials(options, stop)

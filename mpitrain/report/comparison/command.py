@@ -19,40 +19,36 @@ from mpitrain.report.comparison.matrix import Element, by_chance, matrix
 from mpitrain.report.html import duration, join, table
 from mpitrain.report.page import page, section
 from mpitrain.signals import STOPPED
+from mpitrain.start import Subparsers, option
 
 DAY = 86400.0
 Kind = TypeVar("Kind", int, float)
 Starter = Callable[[Element], list[str]]  # the command line of a run
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand."""
     what = "run configurations with several numbers of workers, and compare them in a table"
     parser = subparsers.add_parser("compare", help=what)
-    parser.add_argument("configs", nargs="+", metavar="CONFIG", help="a TOML file, or the name of an algorithm")
+    option(parser, "configs CONFIG", "a TOML file, or the name of an algorithm", nargs="+")
     errors = "errors to reach, as fractions: 0.05,0.02; of text bits a byte, otherwise the figure of merit"
-    parser.add_argument("--target-error", default="", metavar="X,...", help=errors)
-    parser.add_argument("--on", choices=NAMES, help="a benchmark: its configuration and data; docs/benchmarks.md")
-    paired = "also resample differences on the same test samples; --on does"
-    parser.add_argument("--paired", action="store_true", help=paired)
-    parser.add_argument("--workers", default="1", metavar="N,...", help="numbers of workers; default: 1")
-    parser.add_argument("--seeds", default="", metavar="N,...", help="seeds; default: that of the configuration")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run, as in train")
-    parser.add_argument("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help="default: runs/compare")
-    words = 'launcher, such as "mpirun -n {ranks}"; default: the first one found'
-    parser.add_argument("--launch", default="", metavar="WORDS", help=words)
-    cluster = "a cluster, as for simulate: simulate the runs on it"
-    parser.add_argument("--simulate", default="", metavar="FILE", help=cluster)
-    parser.add_argument("--deadline", type=float, default=DAY, metavar="S", help="seconds for one run; default: a day")
+    option(parser, "--target-error X,...", errors, default="")
+    option(parser, "--on", "a benchmark: its configuration and data; docs/benchmarks.md", choices=NAMES)
+    option(parser, "--paired", "also resample differences on the same test samples; --on does")
+    option(parser, "--workers N,...", "numbers of workers; default: 1", default="1")
+    option(parser, "--seeds N,...", "seeds; default: that of the configuration", default="")
+    option(parser, "--set KEY=VALUE", "for every run, as in train", action="append", default=[])
+    option(parser, "--out DIR", "default: runs/compare", Path, default=Path("runs/compare"))
+    option(parser, "--launch WORDS", 'launcher, such as "mpirun -n {ranks}"; default: the first one found', default="")
+    option(parser, "--simulate FILE", "a cluster, as for simulate: simulate the runs on it", default="")
+    option(parser, "--deadline S", "seconds for one run; default: a day", float, default=DAY)
     base = "configuration whose fewest workers are the base of speed-ups; default: the same"
-    parser.add_argument("--baseline", default="", metavar="NAME", help=base)
-    tested = "test set, such as test-noisy; default: the first"
-    parser.add_argument("--test-set", default="test", metavar="NAME", help=tested)
+    option(parser, "--baseline NAME", base, default="")
+    option(parser, "--test-set NAME", "test set, such as test-noisy; default: the first", default="test")
     step = parser.add_mutually_exclusive_group()
-    listed = "print number, name, ranks and state of each run, and run nothing"
-    step.add_argument("--list", action="store_true", help=listed)
-    step.add_argument("--run", type=int, dest="element", metavar="K", help="run only number K of the list, from 0")
-    step.add_argument("--table", action="store_true", help="write the table of the existing runs, and run nothing")
+    option(step, "--list", "print number, name, ranks and state of each run, and run nothing")
+    option(step, "--run K", "run only number K of the list, from 0", int, dest="element")
+    option(step, "--table", "write the table of the existing runs, and run nothing")
     parser.set_defaults(run=run)
 
 
