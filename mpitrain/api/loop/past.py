@@ -23,7 +23,7 @@ Apply = Callable[[], None]
 
 
 class UserNumbers(msgspec.Struct, frozen=True):
-    """Each as `tree.flattened` has it, but for the optimizer's class and the names of each group's parameters."""
+    """Each as `users.flattened` has it, but for the optimizer's class and the names of each group's parameters."""
 
     kind: str
     groups: list[list[str]]

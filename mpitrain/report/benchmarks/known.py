@@ -1,14 +1,35 @@
-"""The benchmarks by name: their configurations, data and errors to reach."""
+"""The benchmarks by name: their configurations, errors to reach, and data.
 
+The data are made from a pinned wheel, from Debian's fonts, and from espeak-ng's voices. What they were made of, and a
+checksum of all shards, stand in `benchmark.json` beside them.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from mpitrain.files import shipped
-from mpitrain.report.benchmarks.making import HERE, make
+from mpitrain.data.reader import ShardFile
+from mpitrain.errors import BadInput, last_words, naming
+from mpitrain.files import Record, checksum, read_text, shipped, write_whole
 
 FOLDER = Path("runs/benchmarks")  # of the data, unless data.path is given
 TARGETS = {"bytes": "2.5", "glyphs": "0.3", "speech": "0.4"}  # which one worker reaches in about half its time
 NAMES = tuple(TARGETS)
+HERE = Path(__file__).parent
+TOLD = "benchmark.json"
+PROGRAM = (sys.executable, "-m", "mpitrain", "prepare")
+WHEEL, VERSION = "sympy", "1.14.0"  # pure Python, 25 MB of it; PyTorch installs it
+SYMBOLS = ("D050000L*", "StandardSymbolsPS*")  # fonts that draw other things than the letters asked for
 
 
 class Base(NamedTuple):
@@ -38,3 +59,95 @@ def require_data(name: str, settings: list[str]) -> None:
 
 def _given(settings: list[str]) -> bool:
     return any(setting.partition("=")[0].strip() == "data.path" for setting in settings)
+
+
+# ---- the data
+
+
+def make(name: str, folder: Path) -> None:
+    """Make the data in a folder if it is not there; print their checksum. Raises BadInput naming what is missing."""
+    if not folder.exists():
+        new = folder.with_name(f".making-{os.getpid()}-{folder.name}")
+        scratch = new.with_name(f"{new.name}-from")
+        try:
+            print(f"{name}: making the data in {folder}, once; this takes a minute or two", flush=True)
+            with naming(folder):
+                scratch.mkdir(parents=True)
+            versions = MAKERS[name](scratch, new)
+            told: Record = {"benchmark": name, "of": versions, "checksum": digest(new)}
+            told |= {"python": platform.python_version(), **_versions("numpy")}
+            write_whole(new / TOLD, json.dumps(told, indent=1) + "\n")
+            with suppress(OSError):  # another process has made them meanwhile
+                new.rename(folder)
+        finally:
+            for path in (new, scratch):
+                shutil.rmtree(path, ignore_errors=True)
+    path = folder / TOLD
+    with naming(path), naming(f"{path}: no record of a benchmark", ValueError, KeyError, TypeError):
+        told = json.loads(read_text(path))
+        print(f"{name}: data with the checksum {told['checksum']}; what they were made of stands in {path}", flush=True)
+
+
+def digest(folder: Path) -> str:
+    """A checksum of the arrays of all shards."""
+    found = []
+    for path in sorted(folder.glob("*.h5")):
+        with ShardFile(path) as file:
+            found += [f"{path.name} {key} {file.attributes[key]}" for key in sorted(file.attributes) if "xxh3_" in key]
+    return checksum("\n".join(found))
+
+
+def _bytes(scratch: Path, folder: Path) -> Record:
+    run([*PROGRAM, "text", "--ending", ".py", str(_wheel(scratch)), str(folder)])
+    return {WHEEL: VERSION}
+
+
+def _wheel(scratch: Path) -> Path:
+    """The folder of the pinned wheel's modules: installed, or downloaded by pip."""
+    with suppress(metadata.PackageNotFoundError):
+        found = find_spec(WHEEL)
+        if metadata.version(WHEEL) == VERSION and found is not None and found.origin:
+            return Path(found.origin).parent
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    run([*pip, "--dest", str(scratch), f"{WHEEL}=={VERSION}"])
+    (path,) = scratch.glob("*.whl")
+    with naming(path, OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        archive.extractall(scratch)
+    return scratch / WHEEL
+
+
+def _glyphs(scratch: Path, folder: Path) -> Record:
+    packages = (HERE / "fonts.txt").read_text().split()
+    (scratch / "fonts").mkdir()
+    hint = "; `apt-get update` brings the lists of packages up to date"
+    run(["apt-get", "download", "-qq", *packages], scratch, hint)
+    archives = sorted(scratch.glob("*.deb"))
+    for path in archives:
+        run(["dpkg-deb", "--extract", str(path), str(scratch / "fonts" / path.name.partition("_")[0])])
+    for pattern in SYMBOLS:
+        for path in scratch.rglob(pattern):
+            path.unlink()
+    run([*PROGRAM, "glyphs", str(scratch / "fonts"), str(folder)])
+    return {"packages": [path.stem for path in archives], **_versions("Pillow")}
+
+
+def _speech(scratch: Path, folder: Path) -> Record:
+    run([*PROGRAM, "speech", str(folder), "--language", "en", "--hours", "3", "--classes", "200"])
+    return _versions("espeakng-loader", "kaldi-native-fbank")
+
+
+MAKERS: dict[str, Callable[[Path, Path], Record]] = {"bytes": _bytes, "glyphs": _glyphs, "speech": _speech}
+
+
+def run(words: Sequence[str], folder: Path | None = None, hint: str = "") -> None:
+    """Run a command to its end. Raises BadInput with the last thing that it said, and a hint."""
+    try:
+        ended = subprocess.run(words, cwd=folder, stderr=subprocess.PIPE, check=False)
+    except OSError as error:
+        raise BadInput(f"{words[0]}: {error.strerror}; this benchmark's data are made with it") from None
+    if ended.returncode:
+        raise BadInput(f"{' '.join(words[:4])} …: {last_words(ended.stderr, ended.returncode)}{hint}")
+
+
+def _versions(*names: str) -> Record:
+    return {name: metadata.version(name) for name in names}

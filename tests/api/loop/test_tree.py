@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
 
-from mpitrain.api.loop.tree import flattened, rebuilt  # noqa: E402
+from mpitrain.api.loop.users import flattened, rebuilt  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
 
 

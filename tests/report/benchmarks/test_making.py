@@ -11,8 +11,8 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.errors import BadInput
-from mpitrain.report.benchmarks import making
-from mpitrain.report.benchmarks.making import HERE, TOLD, digest, make
+from mpitrain.report.benchmarks import known
+from mpitrain.report.benchmarks.known import HERE, TOLD, digest, make
 
 SOURCES = "".join(f"value_{number} = {number}\n" for number in range(40))
 
@@ -29,7 +29,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "package" / f"file{number}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(SOURCES)
-    monkeypatch.setattr(making, "_wheel", lambda scratch: tmp_path / "package")
+    monkeypatch.setattr(known, "_wheel", lambda scratch: tmp_path / "package")
     return tmp_path / "package"
 
 
@@ -86,7 +86,7 @@ def test_what_makes_them_fails_in_one_line(wheel: Path, capsys: pytest.CaptureFi
 
 def test_the_wheel_is_downloaded_where_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pip download` puts it into the folder, from which its modules are taken."""
-    monkeypatch.setattr(making, "VERSION", "0.0.1")
+    monkeypatch.setattr(known, "VERSION", "0.0.1")
     words: list[list[str]] = []
 
     def run(command: list[str]) -> None:
@@ -94,8 +94,8 @@ def test_the_wheel_is_downloaded_where_it_is_not_installed(tmp_path: Path, monke
         with zipfile.ZipFile(tmp_path / "sympy-0.0.1-py3-none-any.whl", "w") as archive:
             archive.writestr("sympy/one.py", SOURCES)
 
-    monkeypatch.setattr(making, "run", run)
-    assert (making._wheel(tmp_path) / "one.py").read_text() == SOURCES
+    monkeypatch.setattr(known, "run", run)
+    assert (known._wheel(tmp_path) / "one.py").read_text() == SOURCES
     assert words[0][-1] == "sympy==0.0.1" and "download" in words[0]
 
 
@@ -116,8 +116,8 @@ name = names[sum(Path(sys.argv[2]).read_bytes()) % 4]
     program(tmp_path / "bin", "dpkg-deb", unpack)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     (tmp_path / "scratch").mkdir()
-    monkeypatch.setattr(making, "run", _small(making.run))
-    versions = making.MAKERS["glyphs"](tmp_path / "scratch", tmp_path / "out")
+    monkeypatch.setattr(known, "run", _small(known.run))
+    versions = known.MAKERS["glyphs"](tmp_path / "scratch", tmp_path / "out")
     packages = (HERE / "fonts.txt").read_text().split()
     assert versions["packages"] == [f"{name}_1_all" for name in sorted(packages)] and versions["Pillow"]
     assert len(list((tmp_path / "scratch" / "fonts").iterdir())) == len(packages) and list((tmp_path / "out").iterdir())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpitrain.report.comparison.paired import BlockSums, difference
+from mpitrain.report.comparison.differences import BlockSums, difference
 
 SAMPLES = np.full(400, 50.0)
 
