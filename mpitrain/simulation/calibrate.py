@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -64,33 +64,36 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     cores = min(map(int, transport.gather_texts(str(transport.node_cores), "the nodes' cores")))
     number = transport.threads(config.run.threads)
     load = max(map(float, transport.gather_texts(f"{os.getloadavg()[0]:.1f}", "the nodes' loads")))
+    together = max(1, cores // number)
     with threadpool_limits(number):
-        together = max(1, cores // number)
         gradients = _of_all(transport, together, lambda: _gradients(config, corpus, network), "the others' gradients")
         updates, copies, evaluations = np.mean(
             _of_all(transport, together, lambda: _work(config, corpus, network), "the others' updates"), axis=0
         )
     samples, seconds = np.concatenate(gradients).T
-    work = {
-        "update": {"seconds_per_byte": _short(updates)},
-        "copy": {"seconds_per_byte": _short(copies)},
-        "evaluation": {"seconds_per_sample": _short(evaluations)},
-    }
+    start, slope = line(samples, seconds)
+    factors = spread(samples, seconds, start, slope)
     within, between = (link(transport, pair) for pair in pairs(hosts))
     told = Link((between or Link(LATENCY)).latency, bandwidth) if bandwidth else between
     inside = within or (Link() if bandwidth else None)
-    content = described(hosts, together, samples, seconds, inside, told, work)
     own = MeasuredNetwork(network.name, network.layout.size, multiply_adds(network))
-    content |= {"nodes": given.nodes or content["nodes"], "network": msgspec.to_builtins(own)}
-    notes = [f"Gradients in {config.training.dtype}, products in {config.run.matmul}, {some(number, 'thread')} a rank."]
-    for lacks, line in (
-        (given.nodes, "As many nodes as --nodes says, not as there were."),
-        (bandwidth, f"Between nodes the bandwidth of --bandwidth, the latency {'measured' if between else 'assumed'}."),
-        (not within, "One rank a node: the link within a node was not measured, only copied."),
-        (not between and not bandwidth, "One node: the link between nodes was not measured, only copied."),
-    ):
-        notes += [line] * bool(lacks)
-    busy = list(doubts(content["gradient"]["spread"], load, cores))
+    content = {
+        "nodes": given.nodes or len(set(hosts)),
+        "ranks_per_node": max(Counter(hosts).values()),
+        "cores_per_node": together,
+        "gradient": {"seconds": _short(start), "seconds_per_sample": _short(slope), "spread": factors},
+        "update": {"seconds_per_byte": _short(updates)},
+        "copy": {"seconds_per_byte": _short(copies)},
+        "evaluation": {"seconds_per_sample": _short(evaluations)},
+        "within_node": _connection(inside or told or Link()),
+        "between_nodes": _connection(told or inside or Link()),
+        "network": msgspec.to_builtins(own),
+    }
+    notes = [
+        f"Gradients in {config.training.dtype}, products in {config.run.matmul}, {some(number, 'thread')} a rank.",
+        *_unmeasured(given, within, between),
+    ]
+    busy = list(doubts(factors, load, cores))
     lists = re.sub(r"\[\n[^\]]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())[:-1]}]", tomli_w.dumps(content))
     text = "".join(f"# {line}\n" for line in [*notes, *busy]) + lists
     agreed(transport, lambda: None if transport.rank else write_whole(path, text), "the file")
@@ -98,6 +101,19 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
         print(text, end="")
         print("".join(f"mpitrain: warning: {line}\n" for line in busy), end="", file=sys.stderr)
     return 0
+
+
+def _unmeasured(given: argparse.Namespace, within: Link | None, between: Link | None) -> Iterator[str]:
+    """What the file says that was not measured."""
+    latency = "measured" if between else "assumed"
+    for lacks, line in (
+        (given.nodes, "As many nodes as --nodes says, not as there were."),
+        (given.bandwidth, f"Between nodes the bandwidth of --bandwidth, the latency {latency}."),
+        (not within, "One rank a node: the link within a node was not measured, only copied."),
+        (not between and not given.bandwidth, "One node: the link between nodes was not measured, only copied."),
+    ):
+        if lacks:
+            yield line
 
 
 def _wanted(given: argparse.Namespace, first: bool) -> float | None:
@@ -206,34 +222,6 @@ def spread(samples: Array, seconds: Array, start: float, slope: float) -> list[f
     """Equidistant quantiles of measured seconds ÷ the line's."""
     factors = np.quantile(seconds / (start + slope * samples), np.linspace(0, 1, QUANTILES))
     return [float(f"{factor:.3g}") for factor in factors]
-
-
-def described(
-    hosts: list[str],
-    cores: int,
-    samples: Array,
-    seconds: Array,
-    within: Link | None,
-    between: Link | None,
-    work: dict[str, dict[str, float]],
-) -> dict[str, Any]:
-    """The content of the file."""
-    start, slope = line(samples, seconds)
-    nodes, most = len(set(hosts)), max(Counter(hosts).values())
-    known = within or between or Link()
-    return {
-        "nodes": nodes,
-        "ranks_per_node": most,
-        "cores_per_node": cores,
-        "gradient": {
-            "seconds": _short(start),
-            "seconds_per_sample": _short(slope),
-            "spread": spread(samples, seconds, start, slope),
-        },
-        **work,
-        "within_node": _connection(within or known),
-        "between_nodes": _connection(between or known),
-    }
 
 
 def _connection(measured: Link) -> dict[str, float]:

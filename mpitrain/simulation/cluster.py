@@ -131,24 +131,23 @@ class Cluster(Section, frozen=True):
 
     def pace(self) -> Callable[[int, float], float]:
         """A function of a rank and a number of samples: the seconds of the rank's next gradient."""
-        slowed, numbers = self._slowed(), Counter[int]()
+        numbers = Counter[int]()
 
         def seconds(rank: int, samples: float) -> float:
             numbers[rank] += 1
-            factor = self.gradient.factor(rank, numbers[rank]) * slowed(rank)
+            factor = self.gradient.factor(rank, numbers[rank]) * self._slowed(rank)
             return factor * (self.gradient.seconds + self.gradient.seconds_per_sample * samples)
 
         return seconds
 
-    def work(self) -> Callable[[int, str, float], float]:
-        """A function of a rank, a kind of work and its amount: the seconds that it takes."""
-        slowed = self._slowed()
+    def work(self, rank: int, kind: str, amount: float) -> float:
+        """The seconds that this amount of a kind of work takes a rank."""
         each = {
             "update": self.update.seconds_per_byte,
             "copy": self.copy.seconds_per_byte,
             "evaluation": self.evaluation.seconds_per_sample,
         }
-        return lambda rank, kind, amount: each[kind] * amount * slowed(rank)
+        return each[kind] * amount * self._slowed(rank)
 
     def scale(self, model: Model, path: Path) -> tuple[float, str]:
         """How many times as long a sample takes with this model as with the file's network, and a line that says so.
@@ -168,10 +167,9 @@ class Cluster(Section, frozen=True):
         ratio = work / own.multiply_adds
         return ratio, f"{said}: a sample is taken to last {ratio:.3g} times as long, by the ratio of multiply-adds"
 
-    def _slowed(self) -> Callable[[int], float]:
-        """A function of a rank: by what factor its node is slow."""
-        slow = {each.node: each.factor for each in self.slow}
-        return lambda rank: slow.get(rank // self.ranks_per_node, 1.0)
+    def _slowed(self, rank: int) -> float:
+        """By what factor a rank's node is slow."""
+        return {each.node: each.factor for each in self.slow}.get(rank // self.ranks_per_node, 1.0)
 
     def stops(self) -> dict[int, list[tuple[float, float]]]:
         """By rank: from when until when it stands still."""

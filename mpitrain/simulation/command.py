@@ -59,7 +59,7 @@ def simulate(options: TrainOptions, path: Path, ranks: int | None) -> int:
     network, nodes = described.network(), described.nodes_of(count)
     paces, stops = described.pace(), described.stops()
     options = replace(options, scale=lambda model: described.scale(model, path))
-    job = Job[int](count, network, nodes, paces, described.cores_per_node, stops=stops, work=described.work())
+    job = Job[int](count, network, nodes, paces, described.cores_per_node, stops=stops, work=described.work)
     requests = [Stop() for _ in range(count)]
     # A signal reaches one rank, as in a real job: it tells the others. What computing costs, the cluster's file says.
     with requests[0].listening(), threadpool_limits(1), _rare_collections():

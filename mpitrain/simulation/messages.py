@@ -20,23 +20,13 @@ class SimulatedRequest:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake, self._seen, self._awaited, self.done = wake, False, False, False
         self._error: Exception | None = None
-        self._source, self._tag, self._count = MPI.PROC_NULL, MPI.ANY_TAG, 0
+        self._came = MPI.PROC_NULL, MPI.ANY_TAG, 0  # source, tag, bytes
 
-    def complete(self) -> None:
-        """It has completed."""
-        self.done = True
+    def complete(self, came: tuple[int, int, int] | None = None, error: Exception | None = None) -> None:
+        """It has completed, with a message if one `came`, or failed, as `Test` will say."""
+        self.done, self._came, self._error = True, came or self._came, error
         if self._awaited:
             self._wake()
-
-    def fail(self, error: Exception) -> None:
-        """It has failed, as `Test` will say."""
-        self._error = error
-        self.complete()
-
-    def received(self, source: int, tag: int, count: int) -> None:
-        """It has completed with a message."""
-        self._source, self._tag, self._count = source, tag, count
-        self.complete()
 
     def Test(self, status: MPI.Status | None = None, /) -> bool:  # named as in MPI's requests
         if not self.done:
@@ -48,7 +38,7 @@ class SimulatedRequest:
             self._seen = True
             self._wake()  # what the rank does upon it may be what it waits for
         if status is not None:
-            fill(status, self._source, self._tag, self._count)
+            fill(status, *self._came)
         return True
 
 
@@ -91,7 +81,7 @@ class Mailbox:
     def arrive(self, message: SentMessage) -> None:
         """A message is there: for the first receive that it suits, else for probes."""
         for number, (source, tag, memory, request) in enumerate(self._posted):
-            if _suits(message, source, tag):
+            if source in (message.source, MPI.ANY_SOURCE) and tag in (message.tag, MPI.ANY_TAG):
                 del self._posted[number]
                 self._receive(message, memory, request)
                 return
@@ -151,10 +141,9 @@ class Mailbox:
         message.taken()
         try:
             copy(message, memory)
+            request.complete((message.source, message.tag, message.payload.size))
         except MPI.Exception as error:  # the receiver's, whose turn it need not be
-            request.fail(error)
-        else:
-            request.received(message.source, message.tag, message.payload.size)
+            request.complete(error=error)
 
 
 def copy(message: SentMessage, memory: Array) -> None:
@@ -168,10 +157,6 @@ def fill(status: MPI.Status, source: int, tag: int, count: int) -> None:
     """Set what a status tells."""
     status.source, status.tag = source, tag
     status.Set_elements(MPI.BYTE, count)
-
-
-def _suits(message: SentMessage, source: int, tag: int) -> bool:
-    return source in (message.source, MPI.ANY_SOURCE) and tag in (message.tag, MPI.ANY_TAG)
 
 
 def flat(buffer: BufSpec) -> Array:
