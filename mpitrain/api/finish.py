@@ -67,9 +67,8 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         fields["time"] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
         _write_summary(session, monitor, fields, said)
         rows = _closing_rows(session, monitor, fields)
-        lines = [*_doubts(session, monitor), *_needs(fields), *_next(monitor.folder)] if reason == "finished" else []
-        if session.device.phantom:
-            lines = []
+        trained = reason == "finished" and not session.device.phantom
+        lines = [*_doubts(session, monitor), *_needs(fields), *_next(monitor.folder)] if trained else []
         monitor.progress.table(rows + ([(reason, why)] if why else []), str(monitor.folder), lines)
         if reason in ("diverged", "incomplete"):
             print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
@@ -249,28 +248,25 @@ def _summary(
 def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, Any]) -> list[tuple[str, str]]:
     counters, algorithm = session.counters, session.config.algorithm
     speed, within = fields["samples_per_second"], fields.get("bytes_sent_within_teams", 0)
+    refused, dropped = counters.refusals, counters.samples_dropped
     rate = f", {speed:,.0f} a second" if speed else ""  # no speed if nothing was left to train
     since = " since the resume" if counters.trained_before else ""
-    mean, most = counters.staleness
+    mean, most = fields["staleness_mean"], fields["staleness_max"]
     stale = "" if mean is None or not most else f", staleness {mean:.1f} (at most {most})"
     both = fields["bytes_sent"] + fields["bytes_received"]
     exchanged = f"{(both - 2 * within) / 1e6:,.1f} MB{since} ({session.exchange})"
     if session.team is not None:
         exchanged += f", and {2 * within / 1e6:,.1f} MB within teams"
+    again = f"{fields['restarts']}; {fields['samples_repeated']:,} samples were trained on again"
     rows = [
         ("algorithm", f"{name_of(algorithm)}, {some(session.workers, 'worker')}"),
         ("samples", f"{session.state.trained:,} in {seconds_text(fields['seconds'])} s{rate}"),
+        ("updates", speed and f"{counters.updates:,}{since}{stale}"),
+        ("exchanged", speed and session.exchange != "none" and exchanged),
+        ("time", speed and shares_text(fields["time"][session.has_master :])),
+        ("refused", refused and f"{some(refused, 'gradient')} with elements that are not finite"),
+        ("dropped", dropped and f"gradients of {dropped:,} samples, too stale; trained on again"),
+        ("restarts", fields["restarts"] and again),
+        ("train loss", monitor.last_loss is not None and loss_text(monitor.last_loss)),
     ]
-    if speed:
-        rows.append(("updates", f"{counters.updates:,}{since}{stale}"))
-        rows += [("exchanged", exchanged)] if session.exchange != "none" else []
-        rows.append(("time", shares_text(fields["time"][session.has_master :])))
-    if counters.refusals:
-        rows.append(("refused", f"{some(counters.refusals, 'gradient')} with elements that are not finite"))
-    if counters.samples_dropped:
-        rows.append(("dropped", f"gradients of {counters.samples_dropped:,} samples, too stale; trained on again"))
-    if fields["restarts"]:
-        rows.append(("restarts", f"{fields['restarts']}; {fields['samples_repeated']:,} samples were trained on again"))
-    if monitor.last_loss is not None:
-        rows.append(("train loss", loss_text(monitor.last_loss)))
-    return rows + merits(fields)
+    return [(name, text) for name, text in rows if text] + merits(fields)

@@ -9,7 +9,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.config import Config
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, naming
 from mpitrain.files import make_numbered
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.records import Metrics, records_of
@@ -58,25 +58,22 @@ class Reserved(ExitStack):
 
 
 def _make(folder: Path, exist_ok: bool) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=exist_ok)
-    except FileExistsError:
-        raise BadInput(f"{folder}: {user(folder) or 'is there already; --resume continues a run'}") from None
-    except OSError as error:
-        raise BadInput(f"{folder}: {error.strerror}") from error
+    with naming(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=exist_ok)
+        except FileExistsError:
+            raise BadInput(f"{folder}: {user(folder) or 'is there already; --resume continues a run'}") from None
 
 
 def _clear(folder: Path) -> None:
     """Remove the files of an earlier start that wrote no checkpoint; that it was started again stays on record."""
     metrics = folder / "metrics.jsonl"
     restarts = [*records_of(metrics, "restart")][::-1]
-    try:
+    with naming(folder):
         events = folder.glob("events.out.tfevents.*")
         orders = (folder / order.FOLDER).glob("*")
         for left in (metrics, folder / trace.NAME, *events, *orders):
             left.unlink(missing_ok=True)
-    except OSError as error:
-        raise BadInput(f"{folder}: {error.strerror}") from error
     if restarts:
         records = Metrics(metrics)
         for each in restarts:

@@ -21,6 +21,7 @@ from mpitrain.signals import NUMBERS
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
 ENDING = 60.0  # seconds that a launcher has to end after its ranks, one of whose nodes may not answer
+ANSWER = 20.0  # seconds within which a program must have answered, or a node started a process
 KEPT = 1 << 16  # bytes of what a launcher has said last
 #: Ranks that were lost: as the others name those that were silent, Open MPI's launcher one that died, and Slurm's.
 LOST = re.compile(
@@ -167,8 +168,12 @@ def _ended(process: "subprocess.Popen[bytes]", seconds: float, enough: Until) ->
 
 
 def is_open_mpi(program: str) -> bool:
-    try:
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return "Open MPI" in told.stdout or "Open MPI" in told.stderr
+    return any("Open MPI" in text for text in told_by([program, "--version"]))
+
+
+def told_by(words: list[str]) -> tuple[str, str]:
+    """What a command prints, and on standard error; nothing if it cannot be run, or takes longer than ANSWER."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER, check=False)
+        return ended.stdout, ended.stderr
+    return "", ""

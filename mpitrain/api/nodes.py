@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mpitrain.api.launching import is_open_mpi, start
+from mpitrain.api.launching import ANSWER, is_open_mpi, start, told_by
 from mpitrain.errors import BadInput
-
-ANSWER = 20.0  # seconds within which a node must have started a process
 
 Nodes = dict[str, int]  # how many ranks each has room for, by its name
 
@@ -31,13 +29,9 @@ def nodes_of(hosts: str) -> Nodes:
     listed, tasks = (os.environ.get(name, "") for name in ("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"))
     if not listed or "SLURM_HET_SIZE" in os.environ:  # whose components differ in what they have
         return {}
-    try:
-        told = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, timeout=ANSWER)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
     # as in 4(x2),3
     counts = [int(each) for each, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks) for _ in range(int(times or 1))]
-    names = told.stdout.split()
+    names = told_by(["scontrol", "show", "hostnames", listed])[0].split()
     return dict(zip(names, counts, strict=True)) if len(names) == len(counts) > 1 else {}
 
 

@@ -6,13 +6,13 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpitrain.errors import BadInput, some
+from mpitrain.errors import BadInput, naming, some
 from mpitrain.flat import Array
 from mpitrain.models.network import build
 from mpitrain.mpi import Transport
@@ -22,6 +22,7 @@ from mpitrain.sampling.batch import Batch
 #: What is measured with: the network of Strom 2015, 14.6 million weights, on a minibatch of 64.
 NETWORK, INPUT, CLASSES, MINIBATCH = "strom2015-dnn", (17, 20), 3000, 64
 WRITTEN, READ = 64 << 20, 256 << 20  # bytes
+SLOW = 50e6  # bytes per second of storage
 
 
 @dataclass(frozen=True)
@@ -57,29 +58,24 @@ class Found:
 
 def advice(found: Found) -> list[str]:
     """What to change, in plain lines."""
-    said = []
-    if found.ranks == 1:
-        said.append("one rank: if more were started, the launcher does not fit this MPI (docs/clusters.md)")
     busy = found.ranks_a_node * found.threads
-    if busy > found.cores:
-        said.append(
-            f"{found.ranks_a_node} ranks of {some(found.threads, 'thread')} share {some(found.cores, 'core')} of a "
-            "node: more ranks train no faster there; start fewer, or set run.threads"
-        )
-    elif 2 * busy <= found.cores:
-        said.append(
-            f"{found.cores - busy} cores of a node stay idle: more ranks, or a larger run.threads, can use them"
-        )
-    said += _of_exchange(found)
-    if found.nodes > 1 and not found.passive:
-        said.append(
-            "MPI serves one-sided reads only while their target calls MPI: run.exchange = 'auto' takes messages"
-        )
-    if found.write is not None and found.write < 50e6:
-        said.append("the run folder is slow: write checkpoints rarely (run.checkpoint_every), or elsewhere (run.out)")
-    if found.read is not None and found.read < 50e6:
-        said.append("the data are slow to read: copy them to the node's own disk, or raise data.node_memory_gb")
-    return said or ["nothing to change"]
+    share = f"{found.ranks_a_node} ranks of {some(found.threads, 'thread')} share {some(found.cores, 'core')} of a node"
+    idle = f"{found.cores - busy} cores of a node stay idle"
+    reads = "MPI serves one-sided reads only while their target calls MPI"
+    slow = "the run folder is slow: write checkpoints rarely (run.checkpoint_every), or elsewhere (run.out)"
+    said = (
+        (found.ranks == 1, "one rank: if more were started, the launcher does not fit this MPI (docs/clusters.md)"),
+        (busy > found.cores, f"{share}: more ranks train no faster there; start fewer, or set run.threads"),
+        (2 * busy <= found.cores, f"{idle}: more ranks, or a larger run.threads, can use them"),
+        *((True, line) for line in _of_exchange(found)),
+        (found.nodes > 1 and not found.passive, f"{reads}: run.exchange = 'auto' takes messages"),
+        ((found.write or inf) < SLOW, slow),
+        (
+            (found.read or inf) < SLOW,
+            "the data are slow to read: copy them to the node's own disk, or raise data.node_memory_gb",
+        ),
+    )
+    return [line for holds, line in said if holds] or ["nothing to change"]
 
 
 def _of_exchange(found: Found) -> list[str]:
@@ -155,15 +151,14 @@ def _write(folder: Path) -> float:
     """Bytes per second, written through to the disk."""
     path, block = folder / ".mpitrain-check", os.urandom(1 << 20)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        began = time.perf_counter()
-        with path.open("wb", buffering=0) as file:
-            for _ in range(WRITTEN // len(block)):
-                file.write(block)
-            os.fsync(file.fileno())
-        return WRITTEN / (time.perf_counter() - began)
-    except OSError as error:
-        raise BadInput(f"--out: {folder}: {error.strerror}") from None
+        with naming(f"--out: {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            began = time.perf_counter()
+            with path.open("wb", buffering=0) as file:
+                for _ in range(WRITTEN // len(block)):
+                    file.write(block)
+                os.fsync(file.fileno())
+            return WRITTEN / (time.perf_counter() - began)
     finally:
         with suppress(OSError):
             path.unlink()
@@ -172,14 +167,12 @@ def _write(folder: Path) -> float:
 def _read(folder: Path) -> float:
     """Bytes per second of the first shards, past the page cache."""
     taken, began = 0, time.perf_counter()
-    try:
+    with naming(f"--data: {folder}"):
         for path in sorted(folder.glob("*.h5")):
             with path.open("rb", buffering=0) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 while taken < READ and (block := file.read(1 << 20)):
                     taken += len(block)
-    except OSError as error:
-        raise BadInput(f"--data: {folder}: {error.strerror}") from None
     if not taken:
         raise BadInput(f"--data: {folder}: holds no shards (*.h5)")
     return taken / (time.perf_counter() - began)

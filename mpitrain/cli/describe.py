@@ -4,7 +4,9 @@ import argparse
 import os
 import platform
 import re
+from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -31,7 +33,7 @@ from mpitrain.training.parts import form_of, source_of
 from mpitrain.training.step_times import Way, steps, timed, ways
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Print the table. Raises BadInput naming the key, the option or the folder that does not fit."""
     config = configuration.load(options.config, options.set)
     if config.model.import_ and options.config and (options.config.parent / "metrics.jsonl").exists():
@@ -47,28 +49,27 @@ def run(options: argparse.Namespace) -> int:
             f"{model.name}: inputs of {_times(shape)}" + (f", {classes:,} classes, {model.output}" if classes else "")
         )
         table, lines = _module(model, config)
-        Console(highlight=False).print(table)
-        print("\n".join(lines))
-        return _print_times(config, form, classes) if options.time else 0
-    network, design = network_of_layers(model, "layers", "describe"), design_of(config)
-    penalty = f"l2 {network.l2:g}{' of all parameters' if network.l2 and network.l2_biases else ''}"
-    print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, {penalty}")
-    Console(highlight=False).print(layers_table(network, designs.complete(design.layers, classes, design.output)))
-    return _print_times(config, form, classes) if options.time else 0
+    else:
+        network, design = network_of_layers(model, "layers", "describe"), design_of(config)
+        penalty = f"l2 {network.l2:g}{' of all parameters' if network.l2 and network.l2_biases else ''}"
+        print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, {penalty}")
+        table, lines = layers_table(network, designs.complete(design.layers, classes, design.output)), []
+    Console(highlight=False).print(table)
+    for line in chain(lines, _step_times(config, form, classes) if options.time else ()):
+        print(line)
 
 
-def _print_times(config: Config, form: SampleForm, classes: int) -> int:
-    """A line for each way in which the network can be computed here: what a step takes; the status."""
+def _step_times(config: Config, form: SampleForm, classes: int) -> Iterator[str]:
+    """A line for each way in which the network can be computed here: what a step takes."""
     every = Way("torch" if config.model.import_ else "auto", "auto").of(config)
     of = [way for way in ways(every) if way.backend == "numpy" or find_spec("torch")]
     threads = config.run.threads or len(os.sched_getaffinity(0))
     with threadpool_limits(threads):
         times = timed("", steps(config, of, form, classes, threads), config.training.minibatch)
     name = processor().get("model name", platform.machine())
-    print(f"a step of {some(times.samples, 'sample')} on {some(threads, 'thread')}, {name}:")
+    yield f"a step of {some(times.samples, 'sample')} on {some(threads, 'thread')}, {name}:"
     for way, seconds in zip(of, times.seconds, strict=True):
-        print(f"{way!s:<16} {1e3 * seconds:9.4g} ms {seconds / min(times.seconds):6.2f}")
-    return 0
+        yield f"{way!s:<16} {1e3 * seconds:9.4g} ms {seconds / min(times.seconds):6.2f}"
 
 
 def _module(model: Any, config: Config) -> tuple[Table, list[str]]:

@@ -10,8 +10,9 @@ from threadpoolctl import threadpool_info
 
 from mpitrain import __version__
 from mpitrain.cli.check import advice, measure
+from mpitrain.cli.train import refuse
 from mpitrain.device import available, describe, why_staged
-from mpitrain.errors import BadInput, some
+from mpitrain.errors import some
 from mpitrain.mpi import Transport, abort_on_exception, cuda_aware, library
 from mpitrain.mpi.agreement import agreed, ending_together
 
@@ -22,10 +23,10 @@ DIRECT = "collectives, and the messages of the server's and the elastic algorith
 def run(options: argparse.Namespace) -> int:
     """Print versions, the MPI library, where the ranks are and how they would exchange vectors. With --check, measure
     and advise as well, reading from --data and writing to --out. The exit status."""
+    if not options.check and (options.data or options.out):
+        return refuse("--data, --out: only --check reads and writes")
     abort_on_exception()
     transport = Transport(deadline=60.0)
-    if not options.check and (options.data or options.out):
-        return ending_together(transport, lambda: agreed(transport, _refuse, "the command line"))
     number = transport.threads(0)
     each = some(number, "thread")
     places = transport.gather_texts(
@@ -45,10 +46,6 @@ def run(options: argparse.Namespace) -> int:
         transport.leave()
         return 0
     return ending_together(transport, lambda: _check(transport, number, passive, options.data, options.out))
-
-
-def _refuse() -> int:
-    raise BadInput("--data, --out: only --check reads and writes")
 
 
 def _check(transport: Transport, number: int, passive: bool, data: Path | None, out: Path | None) -> int:

@@ -48,7 +48,8 @@ class Launched:
         if (options.words and not self._own) or (self._own and (options.set or not options.continued)):
             raise BadInput("launch: a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py WORDS")
         given = {"--out": options.out, "--resume": options.resume, "--continue": options.continued}
-        how, folder = next(((name, path) for name, path in given.items() if path), ("--out", _default()))
+        new = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-launched"
+        how, folder = next(((name, path) for name, path in given.items() if path), ("--out", new))
         self._how, self.folder = str(how), Path(folder)
         self._metrics = self.folder / "metrics.jsonl"
 
@@ -116,10 +117,9 @@ class Launched:
 
     def _recorded(self) -> int:
         """The size of its records."""
-        try:
+        with suppress(OSError):
             return self._metrics.stat().st_size
-        except OSError:
-            return 0
+        return 0
 
 
 def run(options: argparse.Namespace) -> int:
@@ -170,7 +170,3 @@ def _ranks(wanted: int, nodes: Nodes, there: Nodes, least: Callable[[], int]) ->
         line += f"; run.least_ranks is {needed}; the next launch goes on"
     print(f"mpitrain: {line}", file=sys.stderr, flush=True)
     return 0 if few else ranks
-
-
-def _default() -> Path:
-    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-launched"

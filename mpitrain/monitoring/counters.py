@@ -90,10 +90,7 @@ class Counters:
             counted["staleness_histogram"] = {str(age): self._stalenesses[age] for age in sorted(self._stalenesses)}
         return counted
 
-    @property
-    def staleness(self) -> tuple[float | None, int | None]:
-        """Mean and maximum staleness of the updates; None if they are not numbered."""
-        return (self.staleness_sum / max(self.updates, 1), self.staleness_max) if self.numbered else (None, None)
-
     def _staleness(self) -> Record:
-        return dict(zip(("staleness_mean", "staleness_max"), self.staleness, strict=True))
+        """Mean and maximum staleness of the updates; None if they are not numbered."""
+        known = (self.staleness_sum / max(self.updates, 1), self.staleness_max) if self.numbered else (None, None)
+        return dict(zip(("staleness_mean", "staleness_max"), known, strict=True))

@@ -222,10 +222,8 @@ class MasterMonitor(Monitor):
         """Once: when a rank is killed, the launcher ends all others before they can say it."""
         if not self._said_how_to_resume:
             self._said_how_to_resume = True
-            command = self.resume(self.folder)
-            self.progress.line(
-                f"first checkpoint, at epoch {samples / self.samples:.2f}; if the run is cut off: {command}"
-            )
+            first = f"first checkpoint, at epoch {samples / self.samples:.2f}"
+            self.progress.line(f"{first}; if the run is cut off: {self.resume(self.folder)}")
 
     # ---- the run folder
 

@@ -48,6 +48,7 @@ FIGURES = {
 }
 
 
+@dataclass(eq=False)
 class Metrics:
     """Appends records to a file, without buffering, and to `events`; the user's `callback` is called with each.
 
@@ -55,17 +56,15 @@ class Metrics:
     `warn`, as is the first exception of `callback`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        events: EventFile | None = None,
-        warn: Callable[[str], None] = print,
-        callback: Callable[[Record], object] | None = None,
-    ) -> None:
-        self._path, self._events, self._warn, self._callback = path, events, warn, callback
+    path: Path
+    events: EventFile | None = None
+    warn: Callable[[str], None] = print
+    callback: Callable[[Record], object] | None = None
+
+    def __post_init__(self) -> None:
         self._refused = self._raised = False
-        with naming(path):
-            self._file = io.FileIO(_own(path, os.O_RDWR | os.O_CREAT), "a+")
+        with naming(self.path):
+            self._file = io.FileIO(_own(self.path, os.O_RDWR | os.O_CREAT), "a+")
             _drop_cut_line(self._file)
 
     def write(self, event: str, **fields: object) -> None:
@@ -73,23 +72,23 @@ class Metrics:
         fields = {key: _finite(value) for key, value in fields.items()}
         try:
             self._append(_line(event, fields))
-            if self._events is not None:
-                self._events.write(event, fields)
+            if self.events is not None:
+                self.events.write(event, fields)
             self._refused = False
         except OSError as error:
             if not self._refused:
-                self._warn(f"warning: {self._path}: {error.strerror}; the training goes on without these records")
+                self.warn(f"warning: {self.path}: {error.strerror}; the training goes on without these records")
             self._refused = True
-        if self._callback is not None:
+        if self.callback is not None:
             self._call({"event": event, **fields})
 
     def _call(self, record: Record) -> None:
         try:
-            self._callback(record)  # type: ignore[misc]
+            self.callback(record)  # type: ignore[misc]
         except Exception as error:  # the user's own
             if not self._raised:
                 why = f"{type(error).__name__}: {first_line(error)}"
-                self._warn(f"warning: run.callback: {why}; the training goes on, and further exceptions are not said")
+                self.warn(f"warning: run.callback: {why}; the training goes on, and further exceptions are not said")
             self._raised = True
 
     def move(self, path: Path) -> None:
@@ -99,7 +98,7 @@ class Metrics:
                 self._file.seek(0)
                 write_below(path.parent, path.name, self._file.readall())
                 self._file = io.FileIO(_own(path, os.O_RDWR), "a+")
-            self._path = path
+            self.path = path
 
     def _append(self, line: bytes) -> None:
         size = self._file.seek(0, os.SEEK_END)
@@ -141,10 +140,18 @@ def records_of(path: Path, *events: str) -> Iterator[Record]:
         return
     for line in reversed(lines):
         if any(event.encode() in line for event in events):
-            with suppress(ValueError, RecursionError):
-                found = json.loads(line)
-                if isinstance(found, dict) and found.get("event") in events:
-                    yield found
+            found = record_in(line)
+            if found is not None and found["event"] in events:
+                yield found
+
+
+def record_in(line: str | bytes) -> Record | None:
+    """The record that a line of a metrics.jsonl holds; None if it holds none."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        if isinstance(found, dict) and isinstance(found.get("event"), str):
+            return found
+    return None
 
 
 def last_record(path: Path, event: str) -> Record | None:

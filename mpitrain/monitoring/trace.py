@@ -82,8 +82,10 @@ def write(
     """Gather the ranks' events and write trace.json, in rank 0's run folder; `master` is a rank that computes none of
     the gradients. Collective."""
     ranks = _told(transport, recorder)
-    mine = _encoded(recorder, transport.rank, _zeros(transport, ranks)[transport.rank])
-    texts = _gathered(transport, mine)
+    zero = _zeros(transport, ranks)[transport.rank]
+    stretches = [_stretch(each, transport.rank, zero) for each in recorder.stretches]
+    instants = [_instant(each, transport.rank, zero) for each in recorder.instants]
+    texts = _gathered(transport, _joined([*stretches, *instants]))
     if monitor is None or not monitor.counters.trained_now:
         return
     dropped = {rank: each.dropped for rank, each in enumerate(ranks) if each.dropped}
@@ -158,35 +160,24 @@ def _names(transport: Transport, ranks: Sequence[RankTrace], master: int | None)
             _named("thread_name", rank, {"name": "time"}),
             _named("thread_name", rank, {"name": "messages and updates"}, POINTS),
         ]
-    return b",\n".join(map(msgspec.json.encode, found))
+    return _joined(found)
 
 
 def _named(name: str, rank: int, arguments: Record, thread: int = TIME) -> Record:
     return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": arguments}
 
 
-def _encoded(recorder: TimeRecorder, rank: int, zero: float) -> bytes:
-    """A rank's events as text."""
-    events = [
-        *(_stretch(each, rank, zero) for each in recorder.stretches),
-        *(_instant(each, rank, zero) for each in recorder.instants),
-    ]
+def _joined(events: Sequence[Record]) -> bytes:
+    """Events as text."""
     return b",\n".join(map(msgspec.json.encode, events))
 
 
 def _stretch(each: Stretch, rank: int, zero: float) -> Record:
     began, ended = _nanoseconds(each.began - zero), _nanoseconds(each.ended - zero)
-    arguments: Record = {}
-    if each.about is not None:
-        arguments["what"] = each.about.what
-        if each.about.whom is not None:
-            arguments["whom"] = each.about.whom
-        if each.about.more:
-            arguments["more"] = each.about.more
-        if each.about.nbytes is not None:
-            arguments["bytes"] = each.about.nbytes
-    if each.looking:
-        arguments["looking"] = _nanoseconds(each.looking) / 1000
+    told: Record = {"looking": _nanoseconds(each.looking) / 1000 if each.looking else None}
+    if (about := each.about) is not None:
+        told = {"what": about.what, "whom": about.whom, "more": about.more or None, "bytes": about.nbytes, **told}
+    arguments = {key: value for key, value in told.items() if value is not None}
     place: Record = {"ph": "X", "pid": rank, "tid": TIME, "ts": began / 1000, "dur": (ended - began) / 1000}
     return {"name": each.kind, **place, "args": arguments}
 

@@ -9,7 +9,7 @@ import msgspec
 
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, read_text
-from mpitrain.monitoring.records import FIGURES
+from mpitrain.monitoring.records import FIGURES, record_in
 from mpitrain.stopwatch import KINDS
 
 Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # finite, no bool
@@ -58,7 +58,7 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
     the run was killed, and values of the wrong type."""
     with naming(path):
         lines = read_text(path, errors="replace").splitlines()
-    records = [record for record in map(_record, lines) if record is not None]
+    records = [record for record in map(record_in, lines) if record is not None]
     if lines and not records:
         raise BadInput(f"{path}: no line of it is a record")
     broken = len(lines) - len(records)
@@ -82,14 +82,6 @@ def read_summary(path: Path) -> Record | None:
         if said:
             raise BadInput(f"{path}: {said}")
     return found
-
-
-def _record(line: str) -> Record | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
 
 
 def _short(value: object) -> str:

@@ -163,12 +163,9 @@ def _session(records: list[Record], later: list[Record]) -> RunSession:
     end, reason, silent = KILLED if later else ALIVE, str(last.get("exit_reason")), tuple[int, ...]()
     if last["event"] == "end":
         end = ENDS.get(reason, reason)
-    elif last["event"] == "failed":
-        end = str(last.get("text"))
-        silent = tuple(last.get("silent") or ())  # type: ignore[arg-type]  # was checked
-    elif last["event"] == "restart":
-        end = str(last.get("text"))
-        silent = tuple(rank for rank, _ in last.get("lost_ranks") or ())  # type: ignore[attr-defined]  # was checked
+    elif last is not start:
+        end, lost = str(last.get("text")), last.get("lost_ranks") or ()
+        silent = tuple(last.get("silent") or [rank for rank, _ in lost])  # type: ignore  # was checked
     began, since = finite(start, "samples") or 0.0, finite(start, "seconds") or 0.0
     samples, seconds = (max(finite(each, key) or 0.0 for each in records) for key in ("samples", "seconds"))
     again = finite(later[0], "samples") if later else None

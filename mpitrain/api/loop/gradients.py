@@ -31,7 +31,6 @@ class Gradients(Method):
         sums = self.transport.duplicate()  # apart from all else: a rank may leave one out, which the roll finds
         self._buckets = Buckets(size, lambda part: sums.start_sum(self._sum[part]))
         self._rolling = self._running = self._held = False
-        self.accumulating = False
         self._t = self._sums = self._samples = self._together = 0
         self._hooks = [
             p.register_post_accumulate_grad_hook(partial(self._ready, number))

@@ -27,6 +27,8 @@ class Method:
 
     #: Whether all ranks are always at the same batch.
     in_step: bool = True
+    #: Whether the user only adds up gradients now.
+    accumulating: bool = False
 
     def __init__(self, transport: Transport, flat: FlatModule, attendance: Attendance, algorithm: Algorithm) -> None:
         self.transport, self.flat, self.attendance, self.algorithm = transport, flat, attendance, algorithm

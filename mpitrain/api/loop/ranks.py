@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from mpitrain.api.loop.attendance import Attendance
-from mpitrain.api.loop.gradients import Gradients
 from mpitrain.api.loop.loader import Dealt, shared
 from mpitrain.api.loop.method import Method
 from mpitrain.api.loop.module import FlatModule
@@ -144,14 +143,11 @@ class Ranks:
     def accumulate(self) -> Iterator[None]:
         """Within this context gradients are only added up, and a later backward outside of it sums them over the ranks.
         Only `allreduce` sums gradients; with others it changes nothing."""
-        gradients = self._method if isinstance(self._method, Gradients) else None
-        if gradients is not None:
-            gradients.accumulating = True
+        self._method.accumulating = True
         try:
             yield
         finally:
-            if gradients is not None:
-                gradients.accumulating = False
+            self._method.accumulating = False
 
     @contextmanager
     def model(self) -> Iterator[torch.nn.Module]:

@@ -5,13 +5,14 @@ Jamieson & Talwalkar 2016; in rungs as in Hyperband (Li et al. 2018), each of wh
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from mpitrain.files import Record
 from mpitrain.report.comparison.table import time_to
 
+T = TypeVar("T")
 ETA = 3  # of the candidates of a rung one in so many goes on, for so many times as long
 Curve = Sequence[Record]  #: evaluations with their "seconds", "samples" and "merit", of which less is better
 
@@ -49,7 +50,7 @@ def at_time(curve: Curve, seconds: float) -> float:
     return float(np.interp(seconds, column(curve, "seconds"), column(curve, "merit"), left=inf))
 
 
-def ranked(curves: Mapping[int, Curve], target: float | None, seconds: float) -> list[int]:
+def ranked(curves: Mapping[T, Curve], target: float | None, seconds: float) -> list[T]:
     """From the best to the worst. Without a target: by the figure of merit at a time. Otherwise by the time to the
     target, or where fewer reach that, to what half of them reach, and then by the least."""
     if target is None:

@@ -87,11 +87,9 @@ class Search:
     @property
     def best(self) -> list[Tried]:
         """The candidates that trained for the longest, from the best to the worst by the first seed."""
-        longest = {
-            at: each for at, each in enumerate(self.tried) if each.outcomes and each.share >= self.question.whole
-        }
-        curves = {at: each.curve for at, each in longest.items()}
-        return [longest[at] for at in ranked(curves, self.question.target, self.question.seconds * self.question.whole)]
+        asked = self.question
+        curves = {each: each.curve for each in self.tried if each.outcomes and each.share >= asked.whole}
+        return ranked(curves, asked.target, asked.seconds * asked.whole)
 
     def run(self) -> None:
         """Search. Raises BadInput where the configuration itself cannot be trained, Interrupted at a stop request."""
@@ -159,12 +157,12 @@ class Search:
             found = self._try(trials, part, f"for {_part(share)} of the time")
             for each, trial in zip(left, trials, strict=True):
                 _take(each, share, trial, found.get(trial.name, Outcome(trial.name, LATE)))
-            walls += sum(each.wall for each in found.values())
-            curves = {number: each.curve for number, each in enumerate(left) if not each.fell}
+            walls += sum(outcome.wall for outcome in found.values())
+            curves = {each: each.curve for each in left if not each.fell}
             order = ranked(curves, self.question.target, self.question.seconds * share)
-            for number in order[schedule[at + 1].candidates :] if at + 1 < len(schedule) else ():
-                told = left[number].outcomes[0]
-                left[number].fell = f"{figure(told, least(told.curve))} after {duration(told.number('seconds'))}"
+            for each in order[schedule[at + 1].candidates :] if at + 1 < len(schedule) else ():
+                told = each.outcomes[0]
+                each.fell = f"{figure(told, least(told.curve))} after {duration(told.number('seconds'))}"
         return walls
 
     def _look(self, tried: Sequence[Tried]) -> None:
