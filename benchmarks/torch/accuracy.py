@@ -73,7 +73,7 @@ def plain(name: str, seed: int, config: Config) -> float:
     """Test error of a plain loop."""
     torch.manual_seed(seed)
     source, training = Shards(config), config.training
-    corpus = source.training()
+    corpus = source.training(hold=True)
     shape = corpus.shape if len(corpus.shape) == 2 else (corpus.shape[2], *corpus.shape[:2])
     module = import_module(name).build(shape, corpus.classes, **(config.model.options or {}))
     optimizer = torch.optim.SGD(module.parameters(), lr=training.learning_rate, **KNOWN[name].optimizer)

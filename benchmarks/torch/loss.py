@@ -86,7 +86,7 @@ def batch(corpus: Corpus, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tens
 def plain(name: str, config: Config) -> Result:
     """A plain loop."""
     source, training, seed = Shards(config), config.training, config.training.seed
-    corpus = source.training()
+    corpus = source.training(hold=True)
     network = network_of(config, corpus.form, corpus.classes)
     module = standalone(network, network.initial(seed)) if name == "bytes" else layers(name, corpus, network, seed)
     optimizers = {"nesterov": {"momentum": 0.9, "nesterov": True}, "sgd": {}}

@@ -61,7 +61,7 @@ class Straight:
         config = configuration.load(None, list(keys))
         assert config.training.dtype == "float64"
         self.config, self.options, self.ranks = config, config.algorithm, ranks
-        self.corpus = Shards(config).training()
+        self.corpus = Shards(config).training(hold=True)
         self.network: Any = network_of(config, self.corpus.form, self.corpus.classes)
         self.schedule = config.schedule(self.corpus.samples)
         self.start = self.network.initial(config.initial_seed, np.float64)
