@@ -216,14 +216,14 @@ def test_bad_input_in_a_held_out_part_leaves_run_folders_as_they_were(
 def test_ranks_with_different_data_are_named(launch: Callable[..., Any], tmp_path: Path, change: str) -> None:
     """As where each node has a copy, and one is an older one: status 2, one line."""
     (tmp_path / "other.py").write_text(
-        "import sys\nfrom mpitrain.api import train as run\nfrom mpitrain.mpi import MPI\n"
+        "import sys\nfrom mpitrain.api import setup\nfrom mpitrain.mpi import MPI\n"
         "from mpitrain.__main__ import main\n"
-        "plain = run.prepare\n"
-        "def prepare(*arguments):\n"
+        "plain = setup._built\n"
+        "def built(*arguments):\n"
         "    prepared = plain(*arguments)\n    corpus = prepared.corpus\n"
         f"    if MPI.COMM_WORLD.rank == 2:\n        corpus.{change}\n"
         "    return prepared\n"
-        "run.prepare = prepare\nsys.exit(main())\n"
+        "setup._built = built\nsys.exit(main())\n"
     )
     ended = launch(4, "--out", "run", program=("other.py",))
     lines = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
