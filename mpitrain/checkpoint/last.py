@@ -18,10 +18,9 @@ from mpitrain.checkpoint import Draft
 from mpitrain.checkpoint.coordination import Copies, copied
 from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.errors import BadInput, printable
+from mpitrain.errors import BadInput
 from mpitrain.files import make_numbered
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import agreed
 
 WHAT = "the last checkpoint"
 UNSEEN = "unseen"  # what a rank says of a folder that is on another node
@@ -59,12 +58,7 @@ def write(
             return Written(saver.folder.parent, "; ".join(faults), lacking)
         faults.append(fault)
     saver.move(own)
-
-    def fail() -> None:
-        if transport.rank == 0:
-            raise BadInput("; ".join(faults))
-
-    return agreed(transport, fail, WHAT)
+    raise BadInput.known("; ".join(faults), spoken_here=transport.rank == 0)
 
 
 def _found(own: Path, find: Callable[[], Path | None] | None) -> Path:
@@ -85,34 +79,32 @@ def _attempt(
 ) -> tuple[str, list[int]]:
     """Write the checkpoint into the run folder that is rank 0's `place`; why that failed, or "", and the ranks that do
     not see it. Collective."""
-    run, fault, first = "", "", transport.rank == 0
-    if first:
-        run, fault = _begin(saver, place, name, copies)
-    name, run, fault = json.loads(transport.broadcast(json.dumps((name, run, fault)).encode(), WHAT))
+    fault, first = "", transport.rank == 0
+
+    def begin() -> None:
+        saver.move(place())
+        saver.begin(name, copies.nbytes)
+
+    if first and (fault := _fault(begin)):
+        for folder in (saver.folder, saver.folder.parent):  # if they were made for it
+            with suppress(OSError):
+                folder.rmdir()
+    told = json.dumps((name, str(saver.folder.parent.absolute()), fault)).encode()
+    name, run, fault = json.loads(transport.broadcast(told, WHAT))
     if fault:
         return fault, []
     if not first:
         saver.move(Path(run))
     texts = transport.gather_texts(_write_own(saver, transport.rank, name, copies), WHAT)
     lacking = [rank for rank in copies.sizes if texts[rank] == UNSEEN]
-    if first:
-        fault = next((text for text in texts if text not in ("", UNSEEN)), "")
-        fault = _end(saver, name, copies, [rank for rank in copies.sizes if rank not in lacking], fault)
+    if first and (fault := next((text for text in texts if text not in ("", UNSEEN)), "")):
+        Draft(saver.folder, name).abandon()
+    elif first:
+        assert copies.whole is not None
+        saver.commit(name, copies.whole, [rank for rank in copies.sizes if rank not in lacking])
+        if fault := _fault(saver.settle):
+            saver.outcomes()  # which are said here
     return os.fsdecode(transport.broadcast(os.fsencode(fault), WHAT)), lacking
-
-
-def _begin(saver: Saver, place: Callable[[], Path], name: int, copies: Copies) -> tuple[str, str]:
-    """Rank 0's: where the checkpoint has begun, or why that failed."""
-    try:
-        run = place()
-        saver.move(run)
-        saver.begin(name, copies.nbytes)
-    except BadInput as error:
-        for folder in (saver.folder, saver.folder.parent):  # if they were made for it
-            with suppress(OSError):
-                folder.rmdir()
-        return "", str(error)
-    return str(run.absolute()), ""
 
 
 def _write_own(saver: Saver, rank: int, name: int, copies: Copies) -> str:
@@ -122,24 +114,13 @@ def _write_own(saver: Saver, rank: int, name: int, copies: Copies) -> str:
     if not Draft(saver.folder, name).path.is_dir():
         return UNSEEN
     saver.write_own(name, rank, copies.own)
-    return _settled(saver)
+    return _fault(saver.settle)
 
 
-def _end(saver: Saver, name: int, copies: Copies, ranks: list[int], fault: str) -> str:
-    """Rank 0's: commit the checkpoint, unless some rank has met a fault; the fault, or ""."""
-    if fault:
-        Draft(saver.folder, name).abandon()
-        return fault
-    assert copies.whole is not None
-    saver.commit(name, copies.whole, ranks)
-    if fault := _settled(saver):
-        saver.outcomes()  # which are said here
-    return fault
-
-
-def _settled(saver: Saver) -> str:
+def _fault(action: Callable[[], None]) -> str:
+    """Why an action failed, or ""."""
     try:
-        saver.settle()
+        action()
     except BadInput as error:
-        return printable(str(error))
+        return str(error)
     return ""

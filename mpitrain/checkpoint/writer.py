@@ -1,12 +1,11 @@
 """One rank's side of writing checkpoints: it copies its vectors at once, and a thread writes them during training."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
 
 import numpy as np
 
@@ -19,8 +18,6 @@ from mpitrain.files import read_text, write_below
 from mpitrain.flat import Array, Layout, on_host
 from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Work
-
-Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
@@ -37,15 +34,14 @@ class Saver:
     layout: Layout
     keep: int
     deadline: float
-    transport: Transport | None = None
+    transport: Transport
     documents: Mapping[str, str] = field(default_factory=dict)
     kept: Callable[[Array], dict[str, Array]] = lambda parameters: {}
 
     def __post_init__(self) -> None:
         self._to_publish = True
         self._thread = ThreadPoolExecutor(1, "checkpoints")
-        self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last
-        self._own: list[Future[None]] = []  # of these, writing this rank's own files
+        self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last; what completes it is last
         self._awaited: dict[int, Path] = {}  # the pieces that complete the checkpoint, by rank, until all are there
         self._cleared, self._clearing = False, Lock()
         self.begun = 0  # checkpoints
@@ -73,7 +69,7 @@ class Saver:
     def offer_best(self, error: float, model: Array, trained: int, merit: str = "error") -> None:
         """If the error, or another figure of `merit`, is the smallest so far, start writing a copy of the model."""
         if self._best_error is None:
-            self._best_error = self._alive_while(lambda: best_error(self.folder, merit))
+            self._best_error = self.transport.alive_while(lambda: best_error(self.folder, merit))
         if error < self._best_error:
             self._best_error = error
             vector = np.array(on_host(model))
@@ -86,9 +82,8 @@ class Saver:
 
     def _copied(self, owner: str, vectors: dict[str, Array]) -> dict[str, Array]:
         """Copies in buffers that are reused, after the previous checkpoint has been written from them."""
-        self._await(self._jobs)
+        self.transport.at_work(self._jobs, self._lacking)
         self._jobs.clear()
-        self._own.clear()
         out = {}
         for name, vector in vectors.items():
             host = on_host(vector)
@@ -110,7 +105,7 @@ class Saver:
             self._clear()
             Draft(self.folder, samples).begin(nbytes)
 
-        self._alive_while(make)
+        self.transport.alive_while(make)
         self.begun += 1
 
     def refused(self, samples: int, reason: str) -> None:
@@ -130,9 +125,7 @@ class Saver:
 
     def _start(self, write: Callable[..., None], *arguments: object) -> "Future[None]":
         """Start writing a file of this rank's own."""
-        job = self._thread.submit(write, *arguments)
-        self._own.append(job)
-        self._jobs.append(job)
+        self._jobs.append(job := self._thread.submit(write, *arguments))
         self._joined()
         return job
 
@@ -173,7 +166,6 @@ class Saver:
     def move(self, run: Path) -> None:
         """Write into this run folder from now on, once everything has been written that was begun."""
         self._jobs.clear()
-        self._own.clear()
         self.folder, self._to_publish = run / "checkpoints", True
 
     def _clear(self) -> None:
@@ -210,20 +202,12 @@ class Saver:
 
     def settle(self) -> None:
         """Wait until everything is written. Raises BadInput for a checkpoint that is not."""
-        self._await(self._all())
+        self.transport.at_work(self._all(), self._lacking)
         for job in self._jobs:
             job.result()
 
-    def _await(self, jobs: Sequence["Future[None]"]) -> None:
-        if self.transport is None:
-            wait(jobs)
-        else:
-            self.transport.at_work(jobs, self._lacking)
-
     def _joined(self) -> bool:
         """Whether all is written. Simulated ranks wait for it: threads take no simulated time."""
-        if self.transport is None:
-            return not wait(self._all(), 0).not_done
         return self.transport.runtime.join(self._all(), 0.0, alone=not self._lacking())
 
     def _all(self) -> "list[Future[None]]":
@@ -231,10 +215,7 @@ class Saver:
 
     def _lacking(self) -> list[int]:
         """The ranks whose pieces the thread is waiting for, once it has written its own."""
-        if not all(job.done() for job in self._own):
+        if not all(job.done() for job in self._jobs[:-1]):
             return []
         lacking = [rank for rank, path in self._awaited.items() if not path.exists()]
         return lacking if self._awaited else []  # a checkpoint that is complete has its pieces under another name
-
-    def _alive_while(self, action: Callable[[], Result]) -> Result:
-        return action() if self.transport is None else self.transport.alive_while(action)

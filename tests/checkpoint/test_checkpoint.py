@@ -20,6 +20,7 @@ from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
 from mpitrain.flat import Layout, Parameter
+from mpitrain.mpi import Transport
 from mpitrain.sampling.queue import Queue, Work
 from mpitrain.training.context import fresh
 
@@ -184,7 +185,7 @@ def test_what_killed_runs_left_is_deleted(tmp_path: Path) -> None:
     for name in (".writing-000000000010", ".deleting-000000000009"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "state.h5").touch()
-    Saver(tmp_path, LAYOUT, 1, 60.0).begin(20, 0)
+    Saver(tmp_path, LAYOUT, 1, 60.0, Transport()).begin(20, 0)
     assert [path.name for path in tmp_path.iterdir()] == [".writing-000000000020"]
 
 
@@ -197,7 +198,7 @@ def write(saver: Saver, state: State) -> None:
 
 def test_what_changes_while_it_is_written_does_not_matter(tmp_path: Path) -> None:
     """A copy is written."""
-    saver, state = Saver(tmp_path, LAYOUT, 1, 60.0), filled(1, 10)
+    saver, state = Saver(tmp_path, LAYOUT, 1, 60.0, Transport()), filled(1, 10)
     saved = state.theta.copy()
     piece = saver.copy_state(state, [])
     state.theta[:] = 0
@@ -212,13 +213,13 @@ def test_what_changes_while_it_is_written_does_not_matter(tmp_path: Path) -> Non
 
 def test_the_best_model_stays(tmp_path: Path) -> None:
     """The one with the smallest error, also of those before a resume, beside the newest; nan is no error."""
-    saver, state = Saver(tmp_path, LAYOUT, 1, 60.0), filled(1, 10)
+    saver, state = Saver(tmp_path, LAYOUT, 1, 60.0, Transport()), filled(1, 10)
     assert checkpoint.best_error(tmp_path) == inf
     for trained, error in ((10, 0.5), (20, float("nan")), (30, 0.2), (40, 0.3)):
         state.trained = trained
         saver.offer_best(error, np.full(17, trained, np.float64), trained)
         write(saver, state)
-    saver = Saver(tmp_path, LAYOUT, 1, 60.0)  # as of a resumed run
+    saver = Saver(tmp_path, LAYOUT, 1, 60.0, Transport())  # as of a resumed run
     saver.offer_best(0.25, np.zeros(17), 50)
     state.trained = 50
     write(saver, state)
@@ -233,7 +234,7 @@ def test_the_best_model_stays(tmp_path: Path) -> None:
 
 def test_pieces_that_do_not_come_are_named(tmp_path: Path) -> None:
     """After the deadline, or at once when a rank could not write its own; nothing is left of the draft."""
-    saver, state = Saver(tmp_path, LAYOUT, 1, 0.05), filled(1, 10)
+    saver, state = Saver(tmp_path, LAYOUT, 1, 0.05, Transport()), filled(1, 10)
     for refused in (False, True):
         saver.begin(10, 0)
         if refused:
@@ -294,7 +295,7 @@ def test_suspended_time_is_not_taken_for_another_rank_s_silence(tmp_path: Path) 
 
 def test_a_refusal_without_a_reason_is_one(tmp_path: Path) -> None:
     """A full disk takes the file's name, and not what it should say; no checkpoint is told of that is not there."""
-    saver, state = Saver(tmp_path, LAYOUT, 1, 60.0), filled(1, 10)
+    saver, state = Saver(tmp_path, LAYOUT, 1, 60.0, Transport()), filled(1, 10)
     saver.begin(10, 0)
     (tmp_path / ".writing-000000000010" / "rank-00003.h5.fault").touch()
     saver.commit(10, saver.copy_state(state, []), [3])
@@ -305,7 +306,7 @@ def test_a_refusal_without_a_reason_is_one(tmp_path: Path) -> None:
 
 def test_a_best_model_that_cannot_be_written_is_written_with_the_next_checkpoint(tmp_path: Path) -> None:
     """It costs no checkpoint, is told of, and stays unless there is a better one."""
-    saver, state = Saver(tmp_path, LAYOUT, 9, 60.0), filled(1, 10)
+    saver, state = Saver(tmp_path, LAYOUT, 9, 60.0, Transport()), filled(1, 10)
     (tmp_path / ".writing-best").touch()  # where its folder is to be
     saver.offer_best(0.2, np.full(17, 7.0), 7)
     write(saver, state)

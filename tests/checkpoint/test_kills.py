@@ -20,7 +20,15 @@ from mpitrain.sampling.queue import Queue, Work
 from mpitrain.flat import Layout, Parameter
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.checkpoint.state import State
+from concurrent.futures import wait
 
+class Alone:
+    "A transport that waits for this rank's own threads alone, without MPI, which killed children would leave behind."
+    at_work = staticmethod(lambda jobs, awaited: wait(jobs))
+    alive_while = staticmethod(lambda action: action())
+    join = staticmethod(lambda jobs, seconds, alone: not wait(jobs, seconds).not_done)
+
+Alone.runtime = Alone
 SIZE = 30_000
 LAYOUT = Layout([Parameter("w", (SIZE,), ("constant", 0.0))])
 folder, kills, same = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
@@ -50,7 +58,7 @@ def resumed():
 
 def write(pipe, seed):
     random.seed(seed)
-    state, saver = resumed(), Saver(folder, LAYOUT, 2, 60.0)
+    state, saver = resumed(), Saver(folder, LAYOUT, 2, 60.0, Alone)
     while True:
         state.trained += random.choice((0, 1, 1, 7))  # 0: a checkpoint in the place of another
         for vector in (state.theta, state.beside["velocity"], state.local["x"]):

@@ -170,7 +170,7 @@ def test_a_resumed_run_has_all_of_the_residuals(session_of, transport, tmp_path:
     folder = Path(transport.broadcast(str(tmp_path / "checkpoints").encode(), "the folder").decode())
     before = peers(session_of, transport)
     PROTOCOLS["peers"](before)
-    before.saver = Saver(folder, before.network.layout, 3, 60.0)
+    before.saver = Saver(folder, before.network.layout, 3, 60.0, transport)
     last.write(before.saver, before.state, transport)
     transport.barrier("the checkpoint")
     ranks = max(transport.size // 2, 1) if fewer else transport.size

@@ -319,7 +319,7 @@ def stop_after(session, samples: int) -> None:
 
 def with_saver(session, folder: Path, resume: bool = False):
     """The session with a place for checkpoints, or with the state of the newest one there."""
-    session.saver = Saver(folder, session.network.layout, 3, 60.0)
+    session.saver = Saver(folder, session.network.layout, 3, 60.0, session.transport)
     if resume:
         session.resumed = checkpoint.newest(folder)[0]
         checkpoint.load_state(session.resumed, session.state, session.network.layout)
