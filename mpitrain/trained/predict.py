@@ -1,19 +1,20 @@
 """`predict RUN DATA OUT`: write the outputs of a trained network for all samples of a part, for other programs.
 
 Ranks compute pieces of rows in turn, and rank 0 receives them in order and writes: piece k is computed by rank
-k mod size. A rank computes its next piece while the previous one waits to be received, but no more, so that memory is
+k mod size. While rank 0 writes, a rank whose piece was received computes its next one, but no more, so that memory is
 bounded. Only rank 0 needs access to the output file.
 """
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import class_names
-from mpitrain.errors import BadInput, printable
+from mpitrain.errors import printable
 from mpitrain.flat import Array, blocks
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
@@ -23,8 +24,6 @@ from mpitrain.trained.model import TrainedModel, opened
 from mpitrain.trained.posteriors import Compute, computing, priors_of
 from mpitrain.trained.writers import Content, open_writer, require_known
 from mpitrain.training.parts import held_out
-
-HEAD = 1024  # bytes before the rows: empty, or an error message
 
 
 def predict(options: argparse.Namespace) -> int:
@@ -43,13 +42,14 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
     with opened(transport, options, prepare) as (model, (corpus, priors)):
         compute, classes = computing(model, corpus, options.output, priors), corpus.classes
         parts = list(blocks(corpus.samples, TOGETHER))
+        rows = in_order(transport, parts, classes, compute)
         if transport.rank == 0:
             with open_writer(options.out, content(model, corpus, options)) as write:
-                for rows in lead(transport, parts, classes, compute):
-                    write(rows)
+                for piece in rows:
+                    write(piece)
             print(f"{options.out}: {options.output} of {corpus.samples:,} samples of part {corpus.part}")
         else:
-            follow(transport, parts, classes, compute)
+            list(rows)  # which are none here
     transport.barrier("the end")
     return 0
 
@@ -66,40 +66,19 @@ def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) ->
     return Content(kind, corpus.classes, corpus.targets, offsets, keys, about, names)
 
 
-def lead(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> Iterator[Array]:
-    """Yield all rows in order. Rank 0 calls this. Raises BadInput for a fault on another rank."""
-    longest = max(part.stop - part.start for part in parts)
-    room = np.empty(HEAD + 4 * longest * classes, np.uint8)
-    for number, part in enumerate(parts):
-        rank = number % transport.size
-        if rank == 0:
-            yield compute(part)
+def in_order(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> Iterator[Array]:
+    """Yield all rows in order on rank 0, and none on the others. Raises BadInput on all ranks where one does.
+    Collective."""
+    for start in range(0, len(parts), transport.size):
+        together = parts[start : start + transport.size]
+        own = map(compute, together[transport.rank : transport.rank + 1])
+        mine = agreed(transport, partial(list, own), "the predictions")
+        if transport.rank:
+            for rows in mine:
+                transport.wait(transport.send(0, Tag.ROWS, rows), "the first rank to take predictions")
             continue
-        message = room[: HEAD + 4 * (part.stop - part.start) * classes]
-        transport.receive_into(rank, Tag.ROWS, message, f"the predictions of rank {rank}")
-        if fault := bytes(message[:HEAD]).rstrip(b"\0"):
-            raise BadInput(fault.decode(errors="replace"))
-        yield message[HEAD:].view(np.float32).reshape(-1, classes)
-
-
-def follow(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> None:
-    """Compute this rank's pieces and send them. The other ranks call this. A fault is sent to rank 0, which ends the
-    job."""
-    own = parts[transport.rank :: transport.size]
-    longest = max((part.stop - part.start for part in own), default=0)
-    rooms = [np.empty(HEAD + 4 * longest * classes, np.uint8) for _ in range(2)]
-    before = None
-    for number, part in enumerate(own):
-        message, fault = rooms[number % 2][: HEAD + 4 * (part.stop - part.start) * classes], b""
-        try:
-            message[HEAD:].view(np.float32).reshape(-1, classes)[:] = compute(part)
-        except BadInput as error:
-            fault = str(error).encode()[:HEAD]
-        message[:HEAD] = np.frombuffer(fault.ljust(HEAD, b"\0"), np.uint8)
-        if before is not None:
-            transport.wait(before, "the first rank to take predictions")
-        before = transport.send_matched(0, Tag.ROWS, message)
-        if fault:
-            break
-    if before is not None:
-        transport.wait(before, "the first rank to take predictions")
+        yield from mine
+        for rank, part in enumerate(together[1:], 1):
+            rows = np.empty((part.stop - part.start, classes), np.float32)
+            transport.receive_into(rank, Tag.ROWS, rows, f"the predictions of rank {rank}")
+            yield rows
