@@ -1,5 +1,6 @@
 """What fills a minibatch in one pass over memory."""
 
+import numpy as np
 from numba import njit
 
 from mpitrain.flat import Array
@@ -16,14 +17,8 @@ def gather_windows(
     window, dims = out.shape[1], out.shape[2]
     for k in range(indices.size):
         frame = indices[k]
-        low, high = 0, offsets.size - 1  # offsets[low] <= frame < offsets[high]
-        while high - low > 1:
-            middle = (low + high) // 2
-            if offsets[middle] <= frame:
-                low = middle
-            else:
-                high = middle
-        first, last = offsets[low], offsets[high] - 1
+        after = np.searchsorted(offsets, frame, "right")
+        first, last = offsets[after - 1], offsets[after] - 1
         for w in range(window):
             row = min(max(frame + w - left, first), last) - base
             for d in range(dims):

@@ -67,11 +67,8 @@ def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype |
 
 @njit(cache=True, nogil=True)
 def _add_moments(rows: Array, first: int, offsets: Array, groups: Array, sums: Array, squares: Array) -> None:
-    utterance = np.searchsorted(offsets, first, "right") - 1
     for row in range(len(rows)):
-        while offsets[utterance + 1] <= first + row:
-            utterance += 1
-        group = groups[utterance]
+        group = groups[np.searchsorted(offsets, first + row, "right") - 1]
         for d in range(rows.shape[1]):
             value = np.float64(rows[row, d])
             sums[group, d] += value
@@ -80,11 +77,8 @@ def _add_moments(rows: Array, first: int, offsets: Array, groups: Array, sums: A
 
 @njit(cache=True, nogil=True)
 def _normalise(rows: Array, first: int, offsets: Array, groups: Array, mean: Array, scale: Array) -> None:
-    utterance = np.searchsorted(offsets, first, "right") - 1
     for row in range(len(rows)):
-        while offsets[utterance + 1] <= first + row:
-            utterance += 1
-        group = groups[utterance]
+        group = groups[np.searchsorted(offsets, first + row, "right") - 1]
         for d in range(rows.shape[1]):
             rows[row, d] = (rows[row, d] - mean[group, d]) * scale[group, d]
 
