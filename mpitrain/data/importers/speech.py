@@ -9,8 +9,9 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Executor
+from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -33,9 +34,8 @@ from mpitrain.files import writing
 from mpitrain.flat import Array
 
 HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
-AHEAD = 4  # utterances that are in work or ready, per process
+AHEAD = 2  # utterances that are in work or ready, per process
 SILENT = 1000  # a part is abandoned after this many utterances without speech
-SECONDS_EACH = 4.5  # approximate length of an utterance
 
 Make = Callable[[int], Utterance | None]
 
@@ -64,11 +64,15 @@ def prepare_speech(
             raise BadInput(f"{folder}: already holds shards; delete them to start over")
         with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
             numbers: dict[PhoneState, int] = {}
-            spoken = {part: SpokenPart(Path(scratch) / part, recipe.dims) for part in PARTS}
+            spoken = {part: SpokenPart(Path(scratch) / part, recipe.dims, numbers) for part in PARTS}
             with Progress(console=console, transient=True) as bars, unbroken():
                 for part in PARTS:
                     seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
-                    _speak(spoken[part], numbers, executor, partial(utterance, recipe, part), seconds, bars, part, jobs)
+                    wanted = round(seconds / SHIFT)
+                    bar = bars.add_task(f"speaking {part}", total=wanted)
+                    with closing(_in_order(executor, partial(utterance, recipe, part), AHEAD * jobs)) as utterances:
+                        for frames in spoken[part].fill(utterances, wanted):
+                            bars.update(bar, completed=frames)
             counts = np.bincount(np.concatenate(spoken["train"].states), minlength=len(numbers))
             classes_of, names = choose(list(numbers), counts, classes)
             attributes: dict[str, Value] = {
@@ -86,20 +90,30 @@ def prepare_speech(
 
 
 class SpokenPart:
-    """The utterances of a part before its classes are known: features in a file, states in order of appearance."""
+    """The utterances of a part before its classes are known: features in a file called like it, states by their
+    `numbers`, in order of appearance. Only states that contain a frame are added to `numbers`."""
 
-    def __init__(self, path: Path, dims: int) -> None:
-        self._path, self._dims = path, dims
+    def __init__(self, path: Path, dims: int, numbers: dict[PhoneState, int]) -> None:
+        self._path, self._dims, self._numbers = path, dims, numbers
         self._file = path.open("wb")
         self.states: list[Array] = []  #: those of the frames of each utterance
         self.speakers: list[int] = []  #: that of each utterance
         self.moments = moments(np.empty((0, dims), np.float32))
         self.frames = 0
 
-    def add(self, spoken: Utterance, numbers: dict[PhoneState, int]) -> None:
-        """Add an utterance. Only states that contain a frame are added to `numbers`."""
+    def fill(self, utterances: Iterator[Utterance | None], frames: int) -> Iterator[int]:
+        """Add utterances until there are this many frames; yields how many there are."""
+        silent = 0
+        while self.frames < frames:
+            if (made := next(utterances)) is not None:
+                self._add(made)
+                yield self.frames
+            elif (silent := silent + 1) == SILENT:
+                raise BadInput(f"{self._path.name}: espeak-ng said nothing {SILENT} times")
+
+    def _add(self, spoken: Utterance) -> None:
         used, frames = np.unique(spoken.segments, return_inverse=True)
-        found = [numbers.setdefault(spoken.states[number], len(numbers)) for number in used]
+        found = [self._numbers.setdefault(spoken.states[number], len(self._numbers)) for number in used]
         self.states.append(np.array(found, np.int32)[frames])
         with writing(self._path):
             self._file.write(spoken.features.tobytes())
@@ -122,33 +136,16 @@ class SpokenPart:
         writer.finish()
 
 
-def _speak(
-    spoken: SpokenPart,
-    numbers: dict[PhoneState, int],
-    executor: Executor,
-    make: Make,
-    seconds: float,
-    bars: Progress,
-    part: str,
-    jobs: int,
-) -> None:
-    """Fill a part up to its length. Utterances are added in order, while later ones are already being synthesised."""
-    wanted, places = round(seconds / SHIFT), count()
-    bar = bars.add_task(f"speaking {part}", total=wanted)
-    under_way: deque[Future[Utterance | None]] = deque()
-    silent = 0
-    while spoken.frames < wanted:
-        expected = round((wanted - spoken.frames) * SHIFT / SECONDS_EACH)
-        while len(under_way) < min(max(expected, jobs), AHEAD * jobs):
-            under_way.append(executor.submit(make, next(places)))
-        made = under_way.popleft().result()
-        if made is not None:
-            spoken.add(made, numbers)
-            bars.update(bar, completed=spoken.frames)
-        elif (silent := silent + 1) == SILENT:
-            raise BadInput(f"{part}: espeak-ng said nothing {SILENT} times")
-    for nobodys in under_way:
-        nobodys.cancel()
+def _in_order(executor: Executor, make: Make, most: int) -> Generator[Utterance | None, None, None]:
+    """make(0), make(1), … without end; of those that follow `most` are already being made."""
+    under_way = deque(executor.submit(make, number) for number in range(most))
+    try:
+        for number in count(most):
+            yield under_way.popleft().result()
+            under_way.append(executor.submit(make, number))
+    finally:
+        for nobodys in under_way:
+            nobodys.cancel()
 
 
 def _report(console: Console, spoken: dict[str, SpokenPart], classes: int, states: int, seconds: float) -> None:
