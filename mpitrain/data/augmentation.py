@@ -45,7 +45,7 @@ class Augmentation:
 
 
 class Views:
-    """Draws the crop, reflection and colour shift of each image of a minibatch.
+    """Draws the crop, reflection and colour shift of each image of a minibatch, into buffers that grow as needed.
 
     `room`: rows and columns by which an image is larger than its crop. `axes` [c, c]: the principal axes of the colours
     in columns, each scaled to the shift for a standard normal number of 1; None for no colour shift.
@@ -59,26 +59,35 @@ class Views:
         axes: Array | None = None,
         dtype: np.dtype | type = np.float32,
     ) -> None:
-        self._augmentation, self._room, self._axes = augmentation, np.array(room), axes
+        self._augmentation, self._room, self._axes = augmentation, room, axes
         self._channels, self._dtype = channels, np.dtype(dtype)
-        self._moves = any(room) or augmentation.flip or axes is not None
+        self._moves = bool(any(room) or augmentation.flip or axes is not None)
+        self._centre = np.array([room[0] // 2, room[1] // 2, 0])
+        self._resize(0)
 
     def at(self, place: tuple[int, int] | None, count: int) -> tuple[Array, Array]:
         """int64 [count, 3]: top row, left column, whether reflected; and shifts in colour [count, c].
 
         `place` is the epoch and position of the first sample; None, for an evaluation, gives the unchanged centre crop.
         """
-        corners, shifts = np.zeros((count, 3), np.int64), np.zeros((count, self._channels), self._dtype)
-        corners[:, :2] = self._room // 2
+        if len(self._corners) < count:
+            self._resize(count)
+        corners, shifts, draws = self._corners[:count], self._shifts[:count], self._draws[:count]
         if place is None or not self._moves:
+            corners[:] = self._centre
+            shifts[:] = 0
             return corners, shifts
-        (epoch, start), draws = place, np.empty((count, DRAWS))
+        epoch, start = place
         uniforms(self._augmentation.seed, "augmentation", (epoch,), start, draws)
-        corners[:, :2] = draws[:, :2] * (self._room + 1)  # uniformly one of the (room + 1) positions in each direction
-        corners[:, 2] = self._augmentation.flip & (draws[:, 2] < 0.5)
+        choose_views(draws, self._room, self._augmentation.flip, corners)
         if self._axes is not None:
             choose_shifts(draws, self._axes, shifts)
         return corners, shifts
+
+    def _resize(self, count: int) -> None:
+        self._corners = np.empty((count, 3), np.int64)
+        self._shifts = np.zeros((count, self._channels), self._dtype)
+        self._draws = np.empty((count, DRAWS))
 
 
 def colour_axes(covariance: Array, scale: Array, deviation: float) -> Array:
@@ -91,6 +100,15 @@ def colour_axes(covariance: Array, scale: Array, deviation: float) -> Array:
     signs = np.where(vectors[np.abs(vectors).argmax(axis=0), range(3)] < 0, -1.0, 1.0)  # the same on every machine
     axes = deviation * vectors * signs * np.sqrt(np.maximum(values, 0)) * np.asarray(scale, np.float64)[:, None]
     return np.ascontiguousarray(axes.astype(scale.dtype))
+
+
+@njit(cache=True, nogil=True)
+def choose_views(draws: Array, room: tuple[int, int], flip: bool, corners: Array) -> None:
+    """corners [n, 3] ← uniformly one of the (room + 1) positions in each direction, and 1 with probability ½."""
+    for k in range(len(corners)):
+        corners[k, 0] = int(draws[k, 0] * (room[0] + 1))
+        corners[k, 1] = int(draws[k, 1] * (room[1] + 1))
+        corners[k, 2] = 1 if flip and draws[k, 2] < 0.5 else 0
 
 
 @njit(cache=True, nogil=True)

@@ -84,18 +84,18 @@ def make_folders(folder: Path, name: str) -> None:
         (folder / between).mkdir(exist_ok=True)
 
 
-def regular_size(path: Path) -> int:
-    """The size of a regular file, to which `path` may be a link. Raises OSError for anything else: a pipe would be
+def regular_status(path: Path) -> os.stat_result:
+    """The status of a regular file, to which `path` may be a link. Raises OSError for anything else: a pipe would be
     waited for, a device may never end."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError("not a regular file")
-    return found.st_size
+    return found
 
 
 def read_whole(path: Path, most: int = LARGEST) -> bytes:
     """The content of a regular file of at most `most` bytes. Raises OSError."""
-    size = regular_size(path)
+    size = regular_status(path).st_size
     if size > most:
         raise OSError(f"larger than {most >> 20:,} MiB")
     with path.open("rb") as file:

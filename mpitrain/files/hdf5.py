@@ -9,7 +9,7 @@ from pathlib import Path
 
 import h5py
 
-from mpitrain.files import regular_size
+from mpitrain.files import regular_status
 
 #: What h5py raises for a damaged file.
 ERRORS = (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError)
@@ -21,7 +21,7 @@ DEPTH, MOST = 32, 1 << 20  # of groups within each other, and of links in a file
 
 def opened(path: Path) -> h5py.File:
     """The file, open to be read, which is a context that closes it. Raises one of ERRORS."""
-    regular_size(path)
+    regular_status(path)
     return h5py.File(path, "r")
 
 

@@ -72,7 +72,7 @@ def in_order(transport: Transport, parts: list[slice], classes: int, compute: Co
     for start in range(0, len(parts), transport.size):
         together = parts[start : start + transport.size]
         own = map(compute, together[transport.rank : transport.rank + 1])
-        mine = agreed(transport, partial(list, own), "the predictions")
+        mine: list[Array] = agreed(transport, partial(list, own), "the predictions")
         if transport.rank:
             for rows in mine:
                 transport.wait(transport.send(0, Tag.ROWS, rows), "the first rank to take predictions")

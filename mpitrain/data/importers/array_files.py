@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import Version, hdf5, regular_size, version_of
+from mpitrain.files import Version, hdf5, regular_status, version_of
 from mpitrain.flat import Array
 
 HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
@@ -41,7 +41,7 @@ class FileArrays(NamedTuple):
 def opened(path: Path) -> Iterator[FileArrays]:
     """The arrays of a file, those in groups of HDF5 as group/name. Raises BadInput naming the file."""
     with naming(f"{path}: cannot be read", Exception):
-        regular_size(path)
+        version = version_of(regular_status(path))
         with path.open("rb") as file:
             begins = file.read(8)
         if begins == HDF5:
@@ -50,7 +50,6 @@ def opened(path: Path) -> Iterator[FileArrays]:
         elif begins.startswith(ZIP):
             with np.load(path, allow_pickle=False) as archive:
                 _require_room(archive.zip.infolist(), path)
-                version = version_of(path.stat())
                 yield FileArrays(path, archive.files, lambda name: _loaded(path, name, version), whole=True)
         else:
             raise BadInput(f"{path}: {'neither npz nor HDF5' if begins else 'is empty'}")

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.array_files import FileArray, FileArrays, opened
-from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, add_common, require_least, shard_slices
+from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, add_source, shard_slices
 from mpitrain.data.shards import shard_name
-from mpitrain.data.validation import CLASSES, Value
+from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers
@@ -52,12 +52,9 @@ class ArrayChunk(NamedTuple):
 
 def add_parser(sources: Subparsers) -> None:
     """Add `prepare arrays`."""
-    parser = sources.add_parser(
-        "arrays",
-        help="arrays of an npz archive or an HDF5 file",
-        description="In SOURCE and in the names of arrays, {part} stands for each part's name.",
-    )
-    parser.add_argument("source", metavar="SOURCE", help="the file, or {part}.npz and the like")
+    what, source = "arrays of an npz archive or an HDF5 file", "the file, or {part}.npz and the like"
+    parser = add_source(sources, "arrays", what, source, _planned, classes=1)
+    parser.description = "In SOURCE and in the names of arrays, {part} stands for each part's name."
     inputs = parser.add_mutually_exclusive_group(required=True)
     inputs.add_argument("--images", metavar="NAME", help="uint8 [n, h, w] or [n, h, w, channels]")
     inputs.add_argument("--features", metavar="NAME", help="numbers [frames, dims]")
@@ -71,11 +68,9 @@ def add_parser(sources: Subparsers) -> None:
     parser.add_argument("--parts", default="train", help="the splits, such as train,dev,test; default: train")
     parser.add_argument("--classes", type=int, help="number of classes; default: the largest target plus one")
     parser.add_argument("--channels-first", action="store_true", help="images are [n, channels, h, w]")
-    add_common(parser, _planned)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
-    require_least(options, classes=1)
     kind = "images" if options.images else "frames"
     if options.channels_first and kind == "frames":
         raise BadInput("--channels-first: features have no channels")
@@ -85,7 +80,7 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
     inputs = options.images or options.features
     divided = options.utterances, options.lengths, options.speakers
     names = Names(kind, inputs, options.targets, *divided, options.channels_first)
-    return plan(options.source, names, options.parts.split(","), options.classes)
+    return plan(str(options.source), names, options.parts.split(","), options.classes)
 
 
 def plan(source: str, names: Names, parts: list[str], classes: int | None = None) -> CorpusPlan:
@@ -96,10 +91,8 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     if len(parts) > 1 and PLACE not in source + names.inputs:
         raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor the name of the inputs contains {PLACE}")
     chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part)) for part in parts}
-    attributes: dict[str, Value] = {"source": f"arrays of {Path(source).name}"}
-    if classes:
-        attributes["classes"] = classes
-    return CorpusPlan(names.kind, attributes, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))
+    told = CorpusPlan.described(f"arrays of {Path(source).name}", classes)
+    return CorpusPlan(names.kind, told, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))
 
 
 def _chunks(path: Path, names: Names) -> list[ArrayChunk]:

@@ -15,9 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.pickles import read_pickle
-from mpitrain.data.importers.plan import CorpusPlan, add_common
-from mpitrain.data.shards import NAMES
-from mpitrain.data.validation import Value
+from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers
@@ -53,14 +51,12 @@ TEST = {"cifar10": "test_batch", "cifar100": "test"}
 def add_parser(sources: Subparsers) -> None:
     """Add `prepare cifar10` and `prepare cifar100`."""
     for name in ("cifar10", "cifar100"):
-        parser = sources.add_parser(name, help=f"CIFAR-{name[5:]}: the python or the binary archive")
-        parser.add_argument(
-            "source", type=Path, metavar="SOURCE", help="the tar.gz, or the folder into which it was unpacked"
-        )
+        what = f"CIFAR-{name[5:]}: the python or the binary archive"
+        files = "the tar.gz, or the folder into which it was unpacked"
+        parser = add_source(sources, name, what, files, _planned)
         if name == "cifar100":
             parser.add_argument("--labels", choices=("fine", "coarse"), default="fine", help="100 or 20; default: fine")
         parser.set_defaults(name=name)
-        add_common(parser, _planned)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
@@ -82,13 +78,9 @@ def plan(path: Path, name: str) -> CorpusPlan:
         if file not in there:
             raise BadInput(f"{path}: has no {file}, which is a part of {labels.source}")
     names = class_names(_read(path, there[names_file]), labels, path / names_file)
-    attributes: dict[str, Value] = {"source": labels.source, "classes": labels.classes, NAMES: " ".join(names)}
     chunks = {part: [there[file] for file in files] for part, files in parts.items()}
-    return CorpusPlan("images", attributes, chunks, partial(_files, path), partial(_batch, path, labels))
-
-
-def _files(path: Path, member: str) -> list[Path]:
-    return [path / member if path.is_dir() else path]
+    told, make = CorpusPlan.described(labels.source, labels.classes, names), partial(_batch, path, labels)
+    return CorpusPlan("images", told, chunks, lambda file: [path / file if path.is_dir() else path], make)
 
 
 def _batch(path: Path, labels: LabelSet, member: str) -> dict[str, Array]:

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least, shard_slices
-from mpitrain.data.shards import NAMES
-from mpitrain.data.validation import Value
+from mpitrain.data.importers.plan import CorpusPlan, add_source, shard_slices
 from mpitrain.errors import BadInput, library, naming, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
@@ -43,16 +41,14 @@ class GlyphChunk(NamedTuple):
 
 def add_parser(sources: Subparsers) -> None:
     """Add `prepare glyphs`."""
-    parser = sources.add_parser("glyphs", help="letters and digits drawn from fonts")
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="a folder with a folder of fonts for each maker")
+    what, source = "letters and digits drawn from fonts", "a folder with a folder of fonts for each maker"
+    parser = add_source(sources, "glyphs", what, source, _planned, train=1, test=2, seed=0)
     parser.add_argument("--train", type=int, default=100_000, metavar="N", help="images; default: 100000")
     parser.add_argument("--test", type=int, default=20_000, metavar="N", help="test images; default: 20000")
     parser.add_argument("--seed", type=int, default=1, help="seed of the split and of all drawing; default: 1")
-    add_common(parser, _planned)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
-    require_least(options, train=1, test=2, seed=0)
     return plan(options.source, {"train": options.train, "dev": options.test // 2, "test": options.test}, options.seed)
 
 
@@ -73,14 +69,11 @@ def plan(folder: Path, samples: dict[str, int], seed: int = 1) -> CorpusPlan:
         part: [GlyphChunk(part, own.start, own.stop, samples[part]) for own in shard_slices(samples[part], SIDE * SIDE)]
         for part in PARTS
     }
-    attributes: dict[str, Value] = {
-        "source": f"glyphs of {some(sum(map(len, families.values())), 'typeface')}",
-        "classes": len(CHARACTERS),
-        NAMES: " ".join(CHARACTERS),
-    }
-    make = partial(_shard, folder, families, seed)
     notes = (", ".join(f"{part}: {some(len(found), 'typeface')}" for part, found in families.items()),)
-    return CorpusPlan("images", attributes, chunks, partial(_files, folder, families), make, seed, notes)
+    paths = {part: [folder / path for family in found for path in family] for part, found in families.items()}
+    source = f"glyphs of {some(sum(map(len, families.values())), 'typeface')}"
+    told, make = CorpusPlan.described(source, len(CHARACTERS), CHARACTERS), partial(_shard, folder, families, seed)
+    return CorpusPlan("images", told, chunks, lambda chunk: paths[chunk.part], make, seed, notes)
 
 
 def _families(maker: Path) -> Families:
@@ -106,10 +99,6 @@ def _font(path: Path) -> Font:
 
     with naming(f"{path}: no font", Exception):  # FreeType's own errors are OSError, Pillow's of several kinds
         return ImageFont.truetype(str(path), EM, layout_engine=ImageFont.Layout.BASIC)
-
-
-def _files(folder: Path, families: dict[str, Families], chunk: GlyphChunk) -> list[Path]:
-    return [folder / path for family in families[chunk.part] for path in family]
 
 
 def _shard(folder: Path, families: dict[str, Families], seed: int, chunk: GlyphChunk) -> dict[str, Array]:

@@ -21,7 +21,7 @@ from rich.progress import Progress
 
 from mpitrain.console import open_console
 from mpitrain.data.check import Figures, figures, lines_of_classes, row, table_of_parts
-from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, Task, digest_extents, portions, require_least
+from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, Task, digest_extents, portions
 from mpitrain.data.importers.processes import processes, unbroken
 from mpitrain.data.normalising import MOMENTS, STATISTICS, statistics
 from mpitrain.data.reader import ShardFile
@@ -42,13 +42,8 @@ def run(options: argparse.Namespace) -> int:
     """Import on all ranks what `options.planning` plans; return the exit status."""
     stop = Stop()
     stop.install()
-
-    def planning() -> CorpusPlan:
-        require_least(options, jobs=1)
-        plan: CorpusPlan = options.planning(options)
-        return plan
-
-    return by_all_ranks(lambda transport: Importing(transport, options.folder, options.jobs, stop).run(planning))
+    plan = partial(options.planning, options)
+    return by_all_ranks(lambda transport: Importing(transport, options.folder, options.jobs, stop).run(plan))
 
 
 class Importing:

@@ -14,9 +14,8 @@ import numpy as np
 
 from mpitrain.data.importers import recorded
 from mpitrain.data.importers.kaldi_archive import Archives, Pointer, places
-from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least
+from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
-from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers
@@ -48,8 +47,8 @@ class StoredUtterance(NamedTuple):
 
 def add_parser(sources: Subparsers) -> None:
     """Add `prepare kaldi`."""
-    parser = sources.add_parser("kaldi", help="Kaldi's features and alignments: scp, ark")
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="data folder with feats.scp, or an scp, or an ark")
+    what, source = "Kaldi's features and alignments: scp, ark", "data folder with feats.scp, or an scp, or an ark"
+    parser = add_source(sources, "kaldi", what, source, _planned, tolerance=0, seed=0)
     parser.add_argument(
         "--alignments",
         type=Path,
@@ -68,11 +67,9 @@ def add_parser(sources: Subparsers) -> None:
     )
     parser.add_argument("--norm-vars", action="store_true", help="with --cmvn: also divide by the standard deviation")
     recorded.add_matching(parser)
-    add_common(parser, _planned)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
-    require_least(options, tolerance=0, seed=0)
     if options.norm_vars and options.cmvn == "none":
         raise BadInput("--norm-vars: goes with --cmvn")
     how = KaldiOptions(options.cmvn, options.norm_vars, options.tolerance, options.classes)
@@ -104,12 +101,10 @@ def plan(
             notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no alignment")
         dims = archives.matrix(parts["train"][0].where.features).shape[1]
     parts = recorded.split_off(parts, held_out, seed)
-    attributes: dict[str, Value] = {"source": f"Kaldi features of {sources['train']}"}
-    if how.classes is not None:
-        attributes["classes"] = how.classes
+    told = CorpusPlan.described(f"Kaldi features of {sources['train']}", how.classes)
     prepared = {"cmvn": how.cmvn, "norm_vars": how.variance}
     shards = recorded.chunks(parts, 4 * dims, whole_speakers=how.cmvn == "speaker")
-    return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how, dims), (how, dims), notes, prepared)
+    return CorpusPlan("frames", told, shards, _files, partial(_shard, how, dims), (how, dims), notes, prepared)
 
 
 def _utterances(
@@ -169,14 +164,11 @@ def _sums(features: list[Array], chunk: Chunk[StoredUtterance], cmvn: str, archi
             _read_sums(utterance, own.shape[1], archives)
             for utterance, own in zip(chunk.utterances, features, strict=True)
         ]
-    each = [sums_of(own) for own in features]
-    if cmvn == "utterance":
-        return each
-    of_speaker: dict[str, Array] = {}
-    names = [utterance.speaker or utterance.key for utterance in chunk.utterances]
-    for name, sums in zip(names, each, strict=True):
-        of_speaker[name] = of_speaker.get(name, 0) + sums
-    return [of_speaker[name] for name in names]
+    names = [(utterance.speaker if cmvn == "speaker" else "") or utterance.key for utterance in chunk.utterances]
+    totals = dict.fromkeys(names, 0.0)
+    for name, own in zip(names, features, strict=True):
+        totals[name] = totals[name] + sums_of(own)
+    return [totals[name] for name in names]
 
 
 def _read_sums(utterance: ImportedUtterance[StoredUtterance], dims: int, archives: Archives) -> Array:

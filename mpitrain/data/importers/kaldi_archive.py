@@ -13,12 +13,14 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.kaldi_objects import begin, read_integers, read_matrix, skip
-from mpitrain.errors import BadInput, naming, reason
+from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 
 OPEN = 16  # most archives that are kept open
 KEY = 4096  # most bytes of a key
 DIGITS = 100  # most digits of an offset: int() raises an error for several thousand
+#: What damaged objects raise.
+FAULTS = (ValueError, OverflowError, EOFError, zlib.error, AssertionError, struct.error, MemoryError)
 
 _POINTER = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?:\[(?P<cut>[\d:, ]*)\])?")
 
@@ -119,15 +121,12 @@ class Archives:
 
 @contextmanager
 def _naming(place: Pointer) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        hint = "" if Path(place.path).is_absolute() else "; scripts count paths from where the command is run"
-        raise BadInput(f"{place.path}: no such file{hint}") from error
-    except OSError as error:
-        raise BadInput(f"{place}: {reason(error)}") from error
-    except (ValueError, OverflowError, EOFError, zlib.error, AssertionError, struct.error, MemoryError) as error:
-        raise BadInput(f"{place}: not a Kaldi object: {reason(error)}") from error
+    with naming(f"{place}: not a Kaldi object", *FAULTS), naming(place):
+        try:
+            yield
+        except FileNotFoundError as error:
+            hint = "" if Path(place.path).is_absolute() else "; scripts count paths from where the command is run"
+            raise BadInput(f"{place.path}: no such file{hint}") from error
 
 
 def _opened(path: str) -> BinaryIO:

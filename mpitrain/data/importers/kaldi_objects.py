@@ -9,6 +9,7 @@ import gzip
 import io
 import os
 import struct
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -53,10 +54,7 @@ def skip(file: BinaryIO) -> None:
         return
     line = file.readline()
     if b"[" in line:
-        while b"]" not in line:
-            line = file.readline()
-            if not line:
-                raise ValueError("a bracket that nothing closes")
+        list(_to_bracket(file, line))
 
 
 def begin(file: BinaryIO) -> tuple[bytes, bytes, int]:
@@ -113,14 +111,18 @@ def _text_matrix(file: BinaryIO) -> Array:
     opened, _, line = line.partition(b"[")
     if opened.strip() or not _:
         raise ValueError("a matrix in text begins with [")
-    while True:
-        values, closed, _ = line.partition(b"]")
+    for values in _to_bracket(file, line):
         if words := values.split():
             rows.append(np.array(words, np.float64))
-        if closed:
-            break
-        if not (line := file.readline()):
-            raise ValueError("a bracket that nothing closes")
     if len({len(row) for row in rows}) > 1:
         raise ValueError("rows of several lengths")
     return np.array(rows, np.float64).reshape(len(rows), -1)
+
+
+def _to_bracket(file: BinaryIO, line: bytes) -> Iterator[bytes]:
+    """This line and those that follow, up to the first closing bracket."""
+    while b"]" not in line:
+        yield line
+        if not (line := file.readline()):
+            raise ValueError("a bracket that nothing closes")
+    yield line.partition(b"]")[0]

@@ -4,7 +4,6 @@ IDX files (Y. LeCun, http://yann.lecun.com/exdb/mnist) are big-endian: two zero 
 number of axes, the size of each in four bytes, the data.
 """
 
-import argparse
 import gzip
 import struct
 import zlib
@@ -14,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least
-from mpitrain.data.validation import Value
+from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers
@@ -27,15 +25,10 @@ NAMES = {"train": "train", "test": "t10k"}
 
 def add_parser(sources: Subparsers) -> None:
     """Add `prepare mnist`."""
-    parser = sources.add_parser("mnist", help="MNIST, Fashion-MNIST and others in their format: IDX files")
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="the folder with the four files, gzipped or not")
+    what = "MNIST, Fashion-MNIST and others in their format: IDX files"
+    files = "the folder with the four files, gzipped or not"
+    parser = add_source(sources, "mnist", what, files, lambda options: plan(options.source, options.classes), classes=1)
     parser.add_argument("--classes", type=int, default=10, help="number of classes; default: 10")
-    add_common(parser, _planned)
-
-
-def _planned(options: argparse.Namespace) -> CorpusPlan:
-    require_least(options, classes=1)
-    return plan(options.source, options.classes)
 
 
 def plan(folder: Path, classes: int = 10) -> CorpusPlan:
@@ -45,8 +38,8 @@ def plan(folder: Path, classes: int = 10) -> CorpusPlan:
     chunks = {
         part: [(_found(folder, name, "images", 3), _found(folder, name, "labels", 1))] for part, name in NAMES.items()
     }
-    attributes: dict[str, Value] = {"source": f"IDX files of {folder.resolve().name}", "classes": classes}
-    return CorpusPlan("images", attributes, chunks, tuple, partial(_part, classes))
+    told = CorpusPlan.described(f"IDX files of {folder.resolve().name}", classes)
+    return CorpusPlan("images", told, chunks, tuple, partial(_part, classes))
 
 
 def _found(folder: Path, name: str, what: str, axes: int) -> Path:

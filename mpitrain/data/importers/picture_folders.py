@@ -10,9 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.pictures import load_picture, suffixes
-from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, add_common, require_least, shard_slices
-from mpitrain.data.shards import NAMES
-from mpitrain.data.validation import Value
+from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, add_source, shard_slices
 from mpitrain.errors import BadInput, printable, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
@@ -51,8 +49,8 @@ Classes = dict[str, list[Path]]  #: image files by class
 
 def add_parser(sources: Subparsers) -> None:
     """Add `prepare images`."""
-    parser = sources.add_parser("images", help="images in one folder per class")
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="CLASS/..., or train/CLASS/..., val/..., test/...")
+    what, source = "images in one folder per class", "CLASS/..., or train/CLASS/..., val/..., test/..."
+    parser = add_source(sources, "images", what, source, _planned, size=0, seed=0)
     parser.add_argument(
         "--size",
         type=int,
@@ -67,11 +65,9 @@ def add_parser(sources: Subparsers) -> None:
     parser.add_argument("--test", type=float, default=0.0, metavar="SHARE", help="the same for test; default: 0")
     parser.add_argument("--seed", type=int, default=1, help="seed of the split and the order; default: 1")
     parser.add_argument("--skip-broken", action="store_true", help="leave out files that cannot be read, and name them")
-    add_common(parser, _planned)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
-    require_least(options, size=0, seed=0)
     look, split = Look(options.size, options.grey), Split(options.dev, options.test, options.seed)
     return plan(options.source, look, split, options.skip_broken)
 
@@ -90,11 +86,6 @@ def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False) -> C
         for part, classes in parts.items()
     }
     kept = [printable("_".join(name.split())) for name in names]
-    attributes: dict[str, Value] = {
-        "source": f"pictures of {folder.resolve().name}",
-        "classes": len(names),
-        NAMES: " ".join(kept),
-    }
     notes = [f"class {name!r} is called {its}" for name, its in zip(names, kept, strict=True) if name != its]
     if len(set(kept)) < len(kept):
         raise BadInput(f"{folder}: two classes would have one name: {notes[0]}, where blanks are not allowed")
@@ -102,9 +93,13 @@ def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False) -> C
         named = ", ".join(str(path.relative_to(folder)) for path in left[:NAMED])
         more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
         notes.append(f"left out {some(len(left), 'file')} without the name of a picture (.png, .jpg, …): {named}{more}")
+    told = CorpusPlan.described(f"pictures of {folder.resolve().name}", len(names), kept)
     make = partial(_shard, folder, look, shape)
-    files = partial(_files, folder)
-    return CorpusPlan("images", attributes, chunks, files, make, (look, shape), tuple(notes), skip_broken=skip_broken)
+
+    def files(chunk: PictureChunk) -> Iterator[Path]:
+        return (folder / name for name in chunk.paths)
+
+    return CorpusPlan("images", told, chunks, files, make, (look, shape), tuple(notes), skip_broken=skip_broken)
 
 
 def _shape(folder: Path, look: Look, paths: list[Path]) -> tuple[int, ...]:
@@ -189,10 +184,6 @@ def _chunks(folder: Path, classes: Classes, names: list[str], size: int, seed: i
     for own in shard_slices(len(pairs), size):
         paths, targets = zip(*pairs[own], strict=True)
         yield PictureChunk(paths, targets)
-
-
-def _files(folder: Path, chunk: PictureChunk) -> Iterator[Path]:
-    return (folder / name for name in chunk.paths)
 
 
 def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: PictureChunk) -> dict[str, Array]:

@@ -11,18 +11,18 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from stat import S_ISREG
 from typing import Generic, NamedTuple, TypeVar
 
 import xxhash
 
 from mpitrain.data.normalising import moments
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import provisional_name, shard_name, write_shard
+from mpitrain.data.shards import NAMES, provisional_name, shard_name, write_shard
 from mpitrain.data.validation import CLASSES, KINDS, Value
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import Record, Version, version_of
+from mpitrain.files import Record, Version, regular_status, version_of
 from mpitrain.flat import Array, share
+from mpitrain.start import Subparsers
 
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards per part, unless they would become too small or too large
@@ -39,10 +39,9 @@ class CorpusPlan(Generic[Source]):
     `make` turns a chunk into the arrays of a shard of this `kind`, from the chunk's `files`. It runs in other
     processes, so both must be picklable, and raises BadInput naming the source. What all files hold, `attributes` and
     the reprs of `chunks` and `options`, which are all else that `make` depends on, distinguish a corpus from those of
-    other imports. `attributes` holds `source`, and `classes` if known; mean and standard deviation of the training part
-    are computed if they are missing. `preparation` describes the features, see `shards`. `notes` are messages for the
-    user. `make` may leave out broken files, which it then names under LEFT_OUT; without `skip_broken` they end the
-    import, once all are known.
+    other imports. `attributes` are `described`; mean and standard deviation of the training part are computed.
+    `preparation` describes the features, see `shards`. `notes` are messages for the user. `make` may leave out broken
+    files, which it then names under LEFT_OUT; without `skip_broken` they end the import, once all are known.
     """
 
     kind: str
@@ -54,6 +53,12 @@ class CorpusPlan(Generic[Source]):
     notes: tuple[str, ...] = ()
     preparation: Record = field(default_factory=dict)
     skip_broken: bool = False
+
+    @staticmethod
+    def described(source: str, classes: int | None, names: Iterable[str] = ()) -> dict[str, Value]:
+        """The attributes of all shards: where they are from, and the number of classes and their names, if known."""
+        told = {"source": source, "classes": classes, NAMES: " ".join(names)}
+        return {name: value for name, value in told.items() if value}
 
     def versions(self) -> dict[Path, Version]:
         """All files of the source, in order, with their versions. Raises BadInput naming one that cannot be read."""
@@ -116,13 +121,30 @@ class Task(Generic[Source]):
         write_shard(self.provisional, self.kind, arrays, {**own, **self.attributes})
 
 
-def add_common(parser: argparse.ArgumentParser, planning: Callable[[argparse.Namespace], CorpusPlan]) -> None:
-    """Add the arguments that all importers share, after their own: the folder and the number of processes."""
+def add_source(
+    sources: Subparsers,
+    name: str,
+    what: str,
+    source: str,
+    planning: Callable[[argparse.Namespace], CorpusPlan],
+    nargs: str | None = None,
+    **least: int,
+) -> argparse.ArgumentParser:
+    """Add `prepare NAME` with the arguments that all importers share: the source, the folder and the number of
+    processes. `least`: the smallest values of other options."""
+    parser = sources.add_parser(name, help=what)
+    parser.add_argument("source", type=Path, nargs=nargs, metavar="SOURCE", help=source)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
     parser.add_argument(
         "--jobs", type=int, help="number of processes; default: the rank's share of the cores it may use"
     )
-    parser.set_defaults(run="mpitrain.data.importers.importing:run", planning=planning)
+
+    def checked(options: argparse.Namespace) -> CorpusPlan:
+        require_least(options, jobs=1, **least)
+        return planning(options)
+
+    parser.set_defaults(run="mpitrain.data.importers.importing:run", planning=checked)
+    return parser
 
 
 def require_least(options: argparse.Namespace, **least: int) -> None:
@@ -148,10 +170,7 @@ def versions(paths: Iterable[Path]) -> dict[Path, Version]:
     for path in paths:
         if path not in found:
             with naming(path):
-                status = path.stat()
-            if not S_ISREG(status.st_mode):
-                raise BadInput(f"{path}: not a regular file")
-            found[path] = version_of(status)
+                found[path] = version_of(regular_status(path))
     return found
 
 

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, add_common, require_least, versions
+from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, add_source, versions
 from mpitrain.data.shards import document_arrays
-from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput, first_line, library, naming, some
-from mpitrain.files import Record
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers
@@ -33,10 +31,8 @@ class TextPiece(NamedTuple):
 
 def add_parser(sources: Subparsers) -> None:
     """Add `prepare text`."""
-    parser = sources.add_parser("text", help="text files as tokens: bytes, or a tokenizer's")
-    parser.add_argument(
-        "source", type=Path, nargs="+", metavar="SOURCE", help="a file, or a folder, of which all files are taken"
-    )
+    what, source = "text files as tokens: bytes, or a tokenizer's", "a file, or a folder, of which all files are taken"
+    parser = add_source(sources, "text", what, source, _planned, nargs="+", seed=0)
     parser.add_argument("--ending", default="", metavar=".py", help="of folders only files that end so; default: all")
     parser.add_argument(
         "--tokenizer", type=Path, metavar="FILE", help="tokenizer.json of the package tokenizers; default: bytes"
@@ -46,11 +42,9 @@ def add_parser(sources: Subparsers) -> None:
     )
     parser.add_argument("--test", type=float, default=0.05, metavar="SHARE", help="the same for test; default: 0.05")
     parser.add_argument("--seed", type=int, default=1, help="seed of the order of the files; default: 1")
-    add_common(parser, _planned)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
-    require_least(options, seed=0)
     shares = {"dev": options.dev, "test": options.test}
     for part, share in shares.items():
         if not 0 <= share < 1 or sum(shares.values()) >= 1:
@@ -73,12 +67,11 @@ def plan(files: list[Path], shares: dict[str, float], tokenizer: Path | None = N
         raise BadInput("prepare text: no file of text")
     documents = [documents[place] for place in stream(seed, "order of texts").permutation(len(documents))]
     chunks = {part: list(_chunks(pieces)) for part, pieces in _divided(documents, shares).items()}
-    attributes: dict[str, Value] = {"source": f"{some(len(documents), 'document')} of text", "classes": classes}
     left = len(files) - len(documents)
+    told = CorpusPlan.described(f"{some(len(documents), 'document')} of text", classes)
+    of_chunk, make = partial(_sources, tokenizer), partial(_shard, tokenizer)
     notes = (f"left out {some(left, 'empty file')}",) if left else ()
-    preparation: Record = {"tokens": how}
-    of_chunk = partial(_sources, tokenizer)
-    return CorpusPlan("tokens", attributes, chunks, of_chunk, partial(_shard, tokenizer), how, notes, preparation)
+    return CorpusPlan("tokens", told, chunks, of_chunk, make, how, notes, {"tokens": how})
 
 
 def _files(sources: Iterable[Path], ending: str) -> Iterator[Path]:

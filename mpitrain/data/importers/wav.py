@@ -13,10 +13,8 @@ from mpitrain.data.importers import recorded
 from mpitrain.data.importers.features import ENDINGS, SHIFT, about, frame_centres, log_mel, preparation, read_samples
 from mpitrain.data.importers.kaldi_archive import script
 from mpitrain.data.importers.labels import UtteranceLabels, classes_of, read_frames, read_segments
-from mpitrain.data.importers.plan import CorpusPlan, add_common, require_least
+from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
-from mpitrain.data.shards import NAMES
-from mpitrain.data.validation import Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers
@@ -44,10 +42,9 @@ class LabelledRecording(NamedTuple):
 
 def add_parser(sources: Subparsers) -> None:
     """Add `prepare wav`."""
-    parser = sources.add_parser("wav", help="audio files and a file of labels: WAV, FLAC, SPHERE and others")
-    parser.add_argument(
-        "source", type=Path, metavar="SOURCE", help="folder of recordings, or a list with a key and a path per line"
-    )
+    what = "audio files and a file of labels: WAV, FLAC, SPHERE and others"
+    source = "folder of recordings, or a list with a key and a path per line"
+    parser = add_source(sources, "wav", what, source, _planned, tolerance=0, seed=0, bins=3)
     labels = parser.add_mutually_exclusive_group(required=True)
     labels.add_argument(
         "--frames", type=Path, metavar="FILE", help="labels: a key, then one label per frame, on each line"
@@ -62,11 +59,9 @@ def add_parser(sources: Subparsers) -> None:
     parser.add_argument("--bins", type=int, default=23, help="log-mel features per frame; default: 23")
     parser.add_argument("--deltas", action="store_true", help="add first and second order deltas")
     recorded.add_matching(parser)
-    add_common(parser, _planned)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
-    require_least(options, tolerance=0, seed=0, bins=3)
     if options.background is not None and not options.segments:
         raise BadInput("--background: goes with --segments")
     how = RecordingOptions(options.bins, options.deltas, options.tolerance, options.classes)
@@ -99,14 +94,10 @@ def plan(
     how = replace(how, rate=next(iter(rates)), background=fill)
     silence = np.zeros(how.rate)
     dims = log_mel(silence, how.rate, how.bins, how.deltas).shape[1]  # reports anything that is missing, in one line
-    attributes: dict[str, Value] = {"source": f"log-mel features of {sources['train']}"}
-    if how.classes is not None or names:
-        attributes |= {"classes": how.classes or len(names)}
-    if names:
-        attributes[NAMES] = " ".join(names)
+    told = CorpusPlan.described(f"log-mel features of {sources['train']}", how.classes or len(names), names)
     shards = recorded.chunks(recorded.split_off(parts, held_out, seed), 4 * dims)
     prepared = preparation(how.rate, how.bins, how.deltas)
-    return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how), how, notes, prepared)
+    return CorpusPlan("frames", told, shards, _files, partial(_shard, how), how, notes, prepared)
 
 
 def _labels(
