@@ -42,7 +42,9 @@ class Holder(msgspec.Struct, frozen=True):
         """This process."""
         job, restarts = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "0")
         started = _started(os.getpid()) or ""
-        return cls(socket.gethostname(), os.getpid(), started, _machine(), job, restarts, uuid4().hex)
+        # this boot of this machine and its namespace of process numbers, which differs between containers
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip() + " " + os.readlink("/proc/self/ns/pid")
+        return cls(socket.gethostname(), os.getpid(), started, machine, job, restarts, uuid4().hex)
 
     @property
     def lives(self) -> bool | None:
@@ -200,11 +202,6 @@ def _read(path: Path | str, folder: int | None = None) -> tuple[Holder, float]:
         with suppress(msgspec.DecodeError):
             holder = msgspec.json.decode(file.read(LONGEST), type=Holder)
         return holder, found.st_mtime
-
-
-def _machine() -> str:
-    """This boot of this machine and its namespace of process numbers, which differs between containers."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + " " + os.readlink("/proc/self/ns/pid")
 
 
 def _started(process: int) -> str | None:

@@ -113,19 +113,15 @@ def _normalise(graph: Graph, model: TrainedModel) -> None:
     origin, data = model.origin, model.config.data
     if origin.kind == "images":
         if data.crop:
-            _crop(graph, origin.shape, data.crop)
+            starts = np.array([(length - data.crop) // 2 for length in origin.shape[:2]])
+            bounds = {"crop_starts": starts, "crop_ends": starts + data.crop, "crop_axes": np.array([1, 2])}
+            graph.add("Slice", *(graph.constant(name, array) for name, array in bounds.items()))
         graph.add("Cast", to=1)  # FLOAT
     elif data.normalise != "corpus":
         return
     mean, scale = model.moments()
     graph.add("Sub", graph.constant("mean", mean))
     graph.add("Mul", graph.constant("scale", scale))
-
-
-def _crop(graph: Graph, shape: list[int], side: int) -> None:
-    starts = np.array([(length - side) // 2 for length in shape[:2]])
-    bounds = (("crop_starts", starts), ("crop_ends", starts + side), ("crop_axes", np.array([1, 2])))
-    graph.add("Slice", *(graph.constant(name, array) for name, array in bounds))
 
 
 def _finish(graph: Graph, output: str, options: GraphOptions) -> None:

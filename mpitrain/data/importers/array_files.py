@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
-from zipfile import ZipInfo
 
 import h5py
 import numpy as np
@@ -49,18 +48,12 @@ def opened(path: Path) -> Iterator[FileArrays]:
                 yield FileArrays(path, hdf5.names(stored), partial(hdf5.data_set, stored), whole=False)
         elif begins.startswith(ZIP):
             with np.load(path, allow_pickle=False) as archive:
-                _require_room(archive.zip.infolist(), path)
+                for member in archive.zip.infolist():
+                    if member.file_size > version.size * hdf5.EXPANSION:
+                        raise ValueError(f"{member.filename} would take {member.file_size:,} bytes")
                 yield FileArrays(path, archive.files, lambda name: _loaded(path, name, version), whole=True)
         else:
             raise BadInput(f"{path}: {'neither npz nor HDF5' if begins else 'is empty'}")
-
-
-def _require_room(members: list[ZipInfo], path: Path) -> None:
-    """Raise ValueError for a member whose size is larger than an archive of this size can hold."""
-    most = path.stat().st_size * hdf5.EXPANSION
-    for member in members:
-        if member.file_size > most:
-            raise ValueError(f"{member.filename} would take {member.file_size:,} bytes")
 
 
 @lru_cache(maxsize=4)

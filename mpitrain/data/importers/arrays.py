@@ -91,8 +91,8 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     if len(parts) > 1 and PLACE not in source + names.inputs:
         raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor the name of the inputs contains {PLACE}")
     chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part)) for part in parts}
-    told = CorpusPlan.described(f"arrays of {Path(source).name}", classes)
-    return CorpusPlan(names.kind, told, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))
+    attributes = CorpusPlan.described(f"arrays of {Path(source).name}", classes)
+    return CorpusPlan(names.kind, attributes, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))
 
 
 def _chunks(path: Path, names: Names) -> list[ArrayChunk]:

@@ -79,8 +79,8 @@ def plan(path: Path, name: str) -> CorpusPlan:
             raise BadInput(f"{path}: has no {file}, which is a part of {labels.source}")
     names = class_names(_read(path, there[names_file]), labels, path / names_file)
     chunks = {part: [there[file] for file in files] for part, files in parts.items()}
-    told, make = CorpusPlan.described(labels.source, labels.classes, names), partial(_batch, path, labels)
-    return CorpusPlan("images", told, chunks, lambda file: [path / file if path.is_dir() else path], make)
+    attributes, make = CorpusPlan.described(labels.source, labels.classes, names), partial(_batch, path, labels)
+    return CorpusPlan("images", attributes, chunks, lambda file: [path / file if path.is_dir() else path], make)
 
 
 def _batch(path: Path, labels: LabelSet, member: str) -> dict[str, Array]:

@@ -72,8 +72,9 @@ def plan(folder: Path, samples: dict[str, int], seed: int = 1) -> CorpusPlan:
     notes = (", ".join(f"{part}: {some(len(found), 'typeface')}" for part, found in families.items()),)
     paths = {part: [folder / path for family in found for path in family] for part, found in families.items()}
     source = f"glyphs of {some(sum(map(len, families.values())), 'typeface')}"
-    told, make = CorpusPlan.described(source, len(CHARACTERS), CHARACTERS), partial(_shard, folder, families, seed)
-    return CorpusPlan("images", told, chunks, lambda chunk: paths[chunk.part], make, seed, notes)
+    attributes = CorpusPlan.described(source, len(CHARACTERS), CHARACTERS)
+    make = partial(_shard, folder, families, seed)
+    return CorpusPlan("images", attributes, chunks, lambda chunk: paths[chunk.part], make, seed, notes)
 
 
 def _families(maker: Path) -> Families:

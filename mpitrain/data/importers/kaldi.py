@@ -101,10 +101,10 @@ def plan(
             notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no alignment")
         dims = archives.matrix(parts["train"][0].where.features).shape[1]
     parts = recorded.split_off(parts, held_out, seed)
-    told = CorpusPlan.described(f"Kaldi features of {sources['train']}", how.classes)
+    attributes = CorpusPlan.described(f"Kaldi features of {sources['train']}", how.classes)
     prepared = {"cmvn": how.cmvn, "norm_vars": how.variance}
     shards = recorded.chunks(parts, 4 * dims, whole_speakers=how.cmvn == "speaker")
-    return CorpusPlan("frames", told, shards, _files, partial(_shard, how, dims), (how, dims), notes, prepared)
+    return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how, dims), (how, dims), notes, prepared)
 
 
 def _utterances(

@@ -38,8 +38,8 @@ def plan(folder: Path, classes: int = 10) -> CorpusPlan:
     chunks = {
         part: [(_found(folder, name, "images", 3), _found(folder, name, "labels", 1))] for part, name in NAMES.items()
     }
-    told = CorpusPlan.described(f"IDX files of {folder.resolve().name}", classes)
-    return CorpusPlan("images", told, chunks, tuple, partial(_part, classes))
+    attributes = CorpusPlan.described(f"IDX files of {folder.resolve().name}", classes)
+    return CorpusPlan("images", attributes, chunks, tuple, partial(_part, classes))
 
 
 def _found(folder: Path, name: str, what: str, axes: int) -> Path:

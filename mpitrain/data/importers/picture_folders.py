@@ -93,13 +93,13 @@ def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False) -> C
         named = ", ".join(str(path.relative_to(folder)) for path in left[:NAMED])
         more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
         notes.append(f"left out {some(len(left), 'file')} without the name of a picture (.png, .jpg, …): {named}{more}")
-    told = CorpusPlan.described(f"pictures of {folder.resolve().name}", len(names), kept)
+    attributes = CorpusPlan.described(f"pictures of {folder.resolve().name}", len(names), kept)
     make = partial(_shard, folder, look, shape)
 
     def files(chunk: PictureChunk) -> Iterator[Path]:
         return (folder / name for name in chunk.paths)
 
-    return CorpusPlan("images", told, chunks, files, make, (look, shape), tuple(notes), skip_broken=skip_broken)
+    return CorpusPlan("images", attributes, chunks, files, make, (look, shape), tuple(notes), skip_broken=skip_broken)
 
 
 def _shape(folder: Path, look: Look, paths: list[Path]) -> tuple[int, ...]:

@@ -57,8 +57,8 @@ class CorpusPlan(Generic[Source]):
     @staticmethod
     def described(source: str, classes: int | None, names: Iterable[str] = ()) -> dict[str, Value]:
         """The attributes of all shards: where they are from, and the number of classes and their names, if known."""
-        told = {"source": source, "classes": classes, NAMES: " ".join(names)}
-        return {name: value for name, value in told.items() if value}
+        every = {"source": source, "classes": classes, NAMES: " ".join(names)}
+        return {name: value for name, value in every.items() if value}
 
     def versions(self) -> dict[Path, Version]:
         """All files of the source, in order, with their versions. Raises BadInput naming one that cannot be read."""

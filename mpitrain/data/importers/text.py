@@ -68,10 +68,10 @@ def plan(files: list[Path], shares: dict[str, float], tokenizer: Path | None = N
     documents = [documents[place] for place in stream(seed, "order of texts").permutation(len(documents))]
     chunks = {part: list(_chunks(pieces)) for part, pieces in _divided(documents, shares).items()}
     left = len(files) - len(documents)
-    told = CorpusPlan.described(f"{some(len(documents), 'document')} of text", classes)
+    attributes = CorpusPlan.described(f"{some(len(documents), 'document')} of text", classes)
     of_chunk, make = partial(_sources, tokenizer), partial(_shard, tokenizer)
     notes = (f"left out {some(left, 'empty file')}",) if left else ()
-    return CorpusPlan("tokens", told, chunks, of_chunk, make, how, notes, {"tokens": how})
+    return CorpusPlan("tokens", attributes, chunks, of_chunk, make, how, notes, {"tokens": how})
 
 
 def _files(sources: Iterable[Path], ending: str) -> Iterator[Path]:

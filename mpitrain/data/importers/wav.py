@@ -94,10 +94,10 @@ def plan(
     how = replace(how, rate=next(iter(rates)), background=fill)
     silence = np.zeros(how.rate)
     dims = log_mel(silence, how.rate, how.bins, how.deltas).shape[1]  # reports anything that is missing, in one line
-    told = CorpusPlan.described(f"log-mel features of {sources['train']}", how.classes or len(names), names)
+    attributes = CorpusPlan.described(f"log-mel features of {sources['train']}", how.classes or len(names), names)
     shards = recorded.chunks(recorded.split_off(parts, held_out, seed), 4 * dims)
     prepared = preparation(how.rate, how.bins, how.deltas)
-    return CorpusPlan("frames", told, shards, _files, partial(_shard, how), how, notes, prepared)
+    return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how), how, notes, prepared)
 
 
 def _labels(
