@@ -14,7 +14,7 @@ from mpitrain.data.shards import shard_name
 from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 PLACE = "{part}"  # in the name of a file or array: a placeholder for the name of the part
 
@@ -56,18 +56,16 @@ def add_parser(sources: Subparsers) -> None:
     parser = add_source(sources, "arrays", what, source, _planned, classes=1)
     parser.description = "In SOURCE and in the names of arrays, {part} stands for each part's name."
     inputs = parser.add_mutually_exclusive_group(required=True)
-    inputs.add_argument("--images", metavar="NAME", help="uint8 [n, h, w] or [n, h, w, channels]")
-    inputs.add_argument("--features", metavar="NAME", help="numbers [frames, dims]")
-    parser.add_argument("--targets", metavar="NAME", default="targets", help="class of each sample; default: targets")
+    option(inputs, "--images NAME", "uint8 [n, h, w] or [n, h, w, channels]")
+    option(inputs, "--features NAME", "numbers [frames, dims]")
+    option(parser, "--targets NAME", "class of each sample; default: targets", default="targets")
     utterances = parser.add_mutually_exclusive_group()
-    utterances.add_argument(
-        "--utterances", metavar="NAME", default="", help="offsets at which utterances begin, and their end"
-    )
-    utterances.add_argument("--lengths", metavar="NAME", default="", help="frames of each utterance")
-    parser.add_argument("--speakers", metavar="NAME", default="", help="name or number of each utterance's speaker")
-    parser.add_argument("--parts", default="train", help="the splits, such as train,dev,test; default: train")
-    parser.add_argument("--classes", type=int, help="number of classes; default: the largest target plus one")
-    parser.add_argument("--channels-first", action="store_true", help="images are [n, channels, h, w]")
+    option(utterances, "--utterances NAME", "offsets at which utterances begin, and their end", default="")
+    option(utterances, "--lengths NAME", "frames of each utterance", default="")
+    option(parser, "--speakers NAME", "name or number of each utterance's speaker", default="")
+    option(parser, "--parts", "the splits, such as train,dev,test; default: train", default="train")
+    option(parser, "--classes", "number of classes; default: the largest target plus one", int)
+    option(parser, "--channels-first", "images are [n, channels, h, w]")
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:

@@ -18,7 +18,7 @@ from mpitrain.data.importers.pickles import read_pickle
 from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 SIDE, PLANES = 32, 3
 PIXELS = PLANES * SIDE * SIDE
@@ -55,7 +55,7 @@ def add_parser(sources: Subparsers) -> None:
         files = "the tar.gz, or the folder into which it was unpacked"
         parser = add_source(sources, name, what, files, _planned)
         if name == "cifar100":
-            parser.add_argument("--labels", choices=("fine", "coarse"), default="fine", help="100 or 20; default: fine")
+            option(parser, "--labels", "100 or 20; default: fine", choices=("fine", "coarse"), default="fine")
         parser.set_defaults(name=name)
 
 

@@ -16,7 +16,7 @@ from mpitrain.data.importers.plan import CorpusPlan, add_source, shard_slices
 from mpitrain.errors import BadInput, library, naming, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
 ABSENT = "\U0010ffff"  # in no font: drawn as each font draws what it does not have
@@ -43,9 +43,9 @@ def add_parser(sources: Subparsers) -> None:
     """Add `prepare glyphs`."""
     what, source = "letters and digits drawn from fonts", "a folder with a folder of fonts for each maker"
     parser = add_source(sources, "glyphs", what, source, _planned, train=1, test=2, seed=0)
-    parser.add_argument("--train", type=int, default=100_000, metavar="N", help="images; default: 100000")
-    parser.add_argument("--test", type=int, default=20_000, metavar="N", help="test images; default: 20000")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the split and of all drawing; default: 1")
+    option(parser, "--train N", "images; default: 100000", int, default=100_000)
+    option(parser, "--test N", "test images; default: 20000", int, default=20_000)
+    option(parser, "--seed", "seed of the split and of all drawing; default: 1", int, default=1)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:

@@ -18,7 +18,7 @@ from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 FLOOR = 1e-20  # smallest variance, as in Kaldi's apply-cmvn
 
@@ -49,23 +49,12 @@ def add_parser(sources: Subparsers) -> None:
     """Add `prepare kaldi`."""
     what, source = "Kaldi's features and alignments: scp, ark", "data folder with feats.scp, or an scp, or an ark"
     parser = add_source(sources, "kaldi", what, source, _planned, tolerance=0, seed=0)
-    parser.add_argument(
-        "--alignments",
-        type=Path,
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="FILE",
-        help="an integer per frame, for all splits: scp, ark, ark.gz",
-    )
+    alignments = "an integer per frame, for all splits: scp, ark, ark.gz"
+    option(parser, "--alignments FILE", alignments, Path, nargs="+", action="extend", required=True)
     recorded.add_parts(parser, "data folder")
-    parser.add_argument(
-        "--cmvn",
-        choices=("none", "scp", "speaker", "utterance"),
-        default="none",
-        help="subtract the mean given by cmvn.scp, or that of the speaker or utterance; default: none",
-    )
-    parser.add_argument("--norm-vars", action="store_true", help="with --cmvn: also divide by the standard deviation")
+    cmvn = "subtract the mean given by cmvn.scp, or that of the speaker or utterance; default: none"
+    option(parser, "--cmvn", cmvn, choices=("none", "scp", "speaker", "utterance"), default="none")
+    option(parser, "--norm-vars", "with --cmvn: also divide by the standard deviation")
     recorded.add_matching(parser)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 GZIP = b"\x1f\x8b"
 UNSIGNED_BYTE = 8
@@ -28,7 +28,7 @@ def add_parser(sources: Subparsers) -> None:
     what = "MNIST, Fashion-MNIST and others in their format: IDX files"
     files = "the folder with the four files, gzipped or not"
     parser = add_source(sources, "mnist", what, files, lambda options: plan(options.source, options.classes), classes=1)
-    parser.add_argument("--classes", type=int, default=10, help="number of classes; default: 10")
+    option(parser, "--classes", "number of classes; default: 10", int, default=10)
 
 
 def plan(folder: Path, classes: int = 10) -> CorpusPlan:

@@ -14,7 +14,7 @@ from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, add_source, shard
 from mpitrain.errors import BadInput, printable, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
 
@@ -51,20 +51,12 @@ def add_parser(sources: Subparsers) -> None:
     """Add `prepare images`."""
     what, source = "images in one folder per class", "CLASS/..., or train/CLASS/..., val/..., test/..."
     parser = add_source(sources, "images", what, source, _planned, size=0, seed=0)
-    parser.add_argument(
-        "--size",
-        type=int,
-        default=0,
-        metavar="N",
-        help="resize the shorter side to N pixels and crop the central N x N",
-    )
-    parser.add_argument("--grey", action="store_true", help="one channel instead of three")
-    parser.add_argument(
-        "--dev", type=float, default=0.0, metavar="SHARE", help="fraction of each class to hold out as dev; default: 0"
-    )
-    parser.add_argument("--test", type=float, default=0.0, metavar="SHARE", help="the same for test; default: 0")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the split and the order; default: 1")
-    parser.add_argument("--skip-broken", action="store_true", help="leave out files that cannot be read, and name them")
+    option(parser, "--size N", "resize the shorter side to N pixels and crop the central N x N", int, default=0)
+    option(parser, "--grey", "one channel instead of three")
+    option(parser, "--dev SHARE", "fraction of each class to hold out as dev; default: 0", float, default=0.0)
+    option(parser, "--test SHARE", "the same for test; default: 0", float, default=0.0)
+    option(parser, "--seed", "seed of the split and the order; default: 1", int, default=1)
+    option(parser, "--skip-broken", "leave out files that cannot be read, and name them")
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:

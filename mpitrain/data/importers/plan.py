@@ -22,7 +22,7 @@ from mpitrain.data.validation import CLASSES, KINDS, Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, Version, regular_status, version_of
 from mpitrain.flat import Array, share
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards per part, unless they would become too small or too large
@@ -133,11 +133,9 @@ def add_source(
     """Add `prepare NAME` with the arguments that all importers share: the source, the folder and the number of
     processes. `least`: the smallest values of other options."""
     parser = sources.add_parser(name, help=what)
-    parser.add_argument("source", type=Path, nargs=nargs, metavar="SOURCE", help=source)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder for the shards")
-    parser.add_argument(
-        "--jobs", type=int, help="number of processes; default: the rank's share of the cores it may use"
-    )
+    option(parser, "source SOURCE", source, Path, nargs=nargs)
+    option(parser, "folder DIR", "the folder for the shards", Path)
+    option(parser, "--jobs", "number of processes; default: the rank's share of the cores it may use", int)
 
     def checked(options: argparse.Namespace) -> CorpusPlan:
         require_least(options, jobs=1, **least)

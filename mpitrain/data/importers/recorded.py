@@ -15,6 +15,7 @@ from mpitrain.data.validation import CLASSES
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
+from mpitrain.start import option
 
 NAMED = 20  # most keys that a message names
 
@@ -41,25 +42,17 @@ class Chunk(Generic[Where]):
 
 def add_parts(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the options for the sources of the other splits."""
-    parser.add_argument("--dev", type=Path, metavar="SOURCE", help=f"{what} of the split dev")
-    parser.add_argument(
-        "--test", action="append", default=[], metavar="[NAME=]SOURCE", help="the same of test or test-NAME; repeatable"
-    )
-    parser.add_argument(
-        "--split-off",
-        default="",
-        metavar="SPLIT=N,...",
-        help="move N speakers of SOURCE to a split, such as dev=10,test=10",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="seed for drawing them; default: 1")
+    option(parser, "--dev SOURCE", f"{what} of the split dev", Path)
+    option(parser, "--test [NAME=]SOURCE", "the same of test or test-NAME; repeatable", action="append", default=[])
+    moved = "move N speakers of SOURCE to a split, such as dev=10,test=10"
+    option(parser, "--split-off SPLIT=N,...", moved, default="")
+    option(parser, "--seed", "seed for drawing them; default: 1", int, default=1)
 
 
 def add_matching(parser: argparse.ArgumentParser) -> None:
     """Add the options for matching labels to frames."""
-    parser.add_argument("--classes", type=int, help="number of classes; default: the largest label plus one")
-    parser.add_argument(
-        "--tolerance", type=int, default=0, metavar="N", help="cut up to N frames if lengths differ; default: 0"
-    )
+    option(parser, "--classes", "number of classes; default: the largest label plus one", int)
+    option(parser, "--tolerance N", "cut up to N frames if lengths differ; default: 0", int, default=0)
 
 
 def parts_of(options: argparse.Namespace) -> tuple[dict[str, Path], dict[str, int]]:

@@ -15,7 +15,7 @@ from mpitrain.data.shards import document_arrays
 from mpitrain.errors import BadInput, first_line, library, naming, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 LINE = 1 << 16  # bytes in which a line is expected to end
 FEW = 1 << 16  # this many different tokens are uint16
@@ -33,15 +33,11 @@ def add_parser(sources: Subparsers) -> None:
     """Add `prepare text`."""
     what, source = "text files as tokens: bytes, or a tokenizer's", "a file, or a folder, of which all files are taken"
     parser = add_source(sources, "text", what, source, _planned, nargs="+", seed=0)
-    parser.add_argument("--ending", default="", metavar=".py", help="of folders only files that end so; default: all")
-    parser.add_argument(
-        "--tokenizer", type=Path, metavar="FILE", help="tokenizer.json of the package tokenizers; default: bytes"
-    )
-    parser.add_argument(
-        "--dev", type=float, default=0.05, metavar="SHARE", help="fraction of the bytes to hold out; default: 0.05"
-    )
-    parser.add_argument("--test", type=float, default=0.05, metavar="SHARE", help="the same for test; default: 0.05")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the order of the files; default: 1")
+    option(parser, "--ending .py", "of folders only files that end so; default: all", default="")
+    option(parser, "--tokenizer FILE", "tokenizer.json of the package tokenizers; default: bytes", Path)
+    option(parser, "--dev SHARE", "fraction of the bytes to hold out; default: 0.05", float, default=0.05)
+    option(parser, "--test SHARE", "the same for test; default: 0.05", float, default=0.05)
+    option(parser, "--seed", "seed of the order of the files; default: 1", int, default=1)
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:

@@ -17,7 +17,7 @@ from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
-from mpitrain.start import Subparsers
+from mpitrain.start import Subparsers, option
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,12 @@ def add_parser(sources: Subparsers) -> None:
     source = "folder of recordings, or a list with a key and a path per line"
     parser = add_source(sources, "wav", what, source, _planned, tolerance=0, seed=0, bins=3)
     labels = parser.add_mutually_exclusive_group(required=True)
-    labels.add_argument(
-        "--frames", type=Path, metavar="FILE", help="labels: a key, then one label per frame, on each line"
-    )
-    labels.add_argument(
-        "--segments", type=Path, metavar="FILE", help="labels: key, start, end (seconds) and label on each line; or CTM"
-    )
-    parser.add_argument(
-        "--background", metavar="LABEL", help="label of frames outside all segments; default: such frames are an error"
-    )
+    option(labels, "--frames FILE", "labels: a key, then one label per frame, on each line", Path)
+    option(labels, "--segments FILE", "labels: key, start, end (seconds) and label on each line; or CTM", Path)
+    option(parser, "--background LABEL", "label of frames outside all segments; default: such frames are an error")
     recorded.add_parts(parser, "folder or list")
-    parser.add_argument("--bins", type=int, default=23, help="log-mel features per frame; default: 23")
-    parser.add_argument("--deltas", action="store_true", help="add first and second order deltas")
+    option(parser, "--bins", "log-mel features per frame; default: 23", int, default=23)
+    option(parser, "--deltas", "add first and second order deltas")
     recorded.add_matching(parser)
 
 
