@@ -36,7 +36,7 @@ class Loading:
                 slow(mpitrain.models.warm, "warm")
                 slow(mpitrain.api.setup, "open_run_folder")
             else:
-                slow(mpitrain.api.setup, "prepare")
+                slow(mpitrain.api.setup, "_built")
 
 sys.meta_path.insert(0, Loading())
 from mpitrain.__main__ import main
@@ -52,7 +52,5 @@ def test_work_that_takes_longer_than_the_deadline_ends_no_job(launch: Callable[.
     ended = launch(2, *words, "--out", "run", program=("slow.py",))
     assert ended.status == 0, ended.err
     worked = [line for line in ended.out.splitlines() if line.startswith("worked: ")]
-    assert sorted(worked) == [
-        f"worked: {what}" for what in ("mpitrain.api.train", "open_run_folder", "prepare", "warm")
-    ]
+    assert sorted(worked) == [f"worked: {what}" for what in ("_built", "mpitrain.api.train", "open_run_folder", "warm")]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_reason"] == "finished"
