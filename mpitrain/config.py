@@ -75,10 +75,11 @@ class Data(Section, frozen=True):
     window: Number = 0
     """Tokens of a sample, each of which is the target of those before it; a sample begins where the last one ended."""
     node_memory_gb: Amount = 4.0
-    """Parts whose inputs take more than this are read from disk during training; of a smaller training part, the ranks
-    of a node share one copy in memory."""
+    """Parts whose inputs take more than this are read from disk during training, but for those shards of the training
+    part that fit; what is in memory of the training part, the ranks of a node share."""
     memory_limit_gb: Amount | None = None
-    """The same limit for each rank, in place of `node_memory_gb`; each rank then keeps its own copy."""
+    """The same limit for each rank, in place of `node_memory_gb`; each rank then keeps its own copy of a smaller part,
+    and nothing of a larger one."""
     normalise: Literal["corpus", "speaker", "utterance", "mean", "unit", "none"] = "corpus"
     """Whose mean and standard deviation; for images also `"mean"`, the corpus's mean alone; `"unit"`: pixels ÷ 255."""
     crop: Number = 0  # side of the square crop in pixels: random in training, central in evaluation

@@ -2,9 +2,9 @@
 
     mpirun -n N python benchmarks/memory/memory.py FOLDER [--make GB [--kind images|frames]] [--set KEY=VALUE]
 
-Each rank opens the training part as a training does, and gathers one epoch's samples; then every rank's share of the
-memory (its proportional set size) is read. With `--make` the first rank first writes random data into FOLDER.
-`--set data.memory_limit_gb=100` gives each rank a copy of its own.
+Each rank opens the training part as a training does, and gathers its share of an epoch's samples; then every rank's
+share of the memory (its proportional set size) is read. With `--make` the first rank first writes random data into
+FOLDER. `--set data.memory_limit_gb=100` gives each rank a copy of its own.
 """
 
 import argparse
@@ -63,10 +63,12 @@ def main() -> None:
     corpus = prepared.corpus
     orders = orders_of(1, corpus.samples, None, prepared.sharing)
     room = corpus.form.room(MINIBATCH, np.float32)
-    for first in range(0, corpus.samples - MINIBATCH + 1, MINIBATCH):
+    ready = transport.clock()
+    for first in range(transport.rank * MINIBATCH, corpus.samples - MINIBATCH + 1, transport.size * MINIBATCH):
         corpus.gather(orders.part(0, first, MINIBATCH), room, (0, first))
         transport.heartbeat()
     transport.barrier("all to have read")
+    gathered = transport.clock() - ready
     rollup = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
     mine = int(re.findall(r"^Pss:\s+(\d+) kB$", rollup, re.MULTILINE)[0]) * 1024
     total = sum(map(int, transport.gather_texts(str(mine), "the memory")))
@@ -75,7 +77,7 @@ def main() -> None:
         print(
             f"{transport.size} ranks, {held / 1e6:,.0f} MB of samples: {total / 1e6:,.0f} MB in all "
             f"({(total - 1.1 * held) / 1e6 / transport.size:,.0f} MB a rank beside 1.1 times the samples), "
-            f"read in {seconds:.2f} s"
+            f"prepared in {seconds:.2f} s, gathered in {gathered:.2f} s"
         )
     transport.barrier("the end")
 

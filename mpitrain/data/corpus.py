@@ -2,7 +2,7 @@
 
 Context windows of frames are cut on the fly, never across utterances; images are converted to floating point numbers,
 cropped and augmented; both are normalised. Tokens are cut into windows, one after the other, across documents. A part
-below the memory limit is read completely, a larger one on demand.
+below the memory limit is read completely, a larger one on demand, but for those shards that are kept.
 """
 
 from collections.abc import Sequence
@@ -77,9 +77,10 @@ class Corpus:
         self.keys = [key.decode() for file in files for key in file.small.get("keys", ())] or None
         self._digests = [str(file.attributes.get("xxh3_tokens", "")) for file in files]
         self._context, self._normalise, self._filling = _both_sides(context), normalise, Lock()
-        nbytes = sum(file.inputs_bytes for file in files)
-        self.in_memory = nbytes <= memory_limit
-        self.held_bytes = nbytes if self.in_memory else 0
+        nbytes = np.cumsum([file.inputs_bytes for file in files])
+        self._fitting = int(np.searchsorted(nbytes, memory_limit, "right"))  # how many of the shards
+        self.in_memory = self._fitting == len(files)
+        self.held_bytes = int(nbytes[-1]) if self.in_memory else 0
         if self.kind == "images":
             self._see(first, augmentation or Augmentation(), np.dtype(dtype))
         elif augmentation is not None:
@@ -94,17 +95,21 @@ class Corpus:
         if hold:
             self.hold()
 
-    def hold(self, sharing: Sharing = ALONE) -> None:
+    def hold(self, sharing: Sharing = ALONE, partly: bool = False) -> None:
         """Read the inputs that are to be in memory, and the statistics of groups. Raises BadInput naming a shard.
 
-        Collective over the processes that share memory, which have these inputs once.
+        `partly`: of a part above the memory limit, as many shards as fit are kept in memory. Collective over the
+        processes that share memory, which have these inputs once.
         """
         files = self._files
-        self._rows: Rows = MemoryRows(files, sharing) if self.in_memory else ShardRows(files)
+        kept = files[: self._fitting if self.in_memory or partly else 0]
+        held = MemoryRows(kept, sharing) if kept else None
+        self._rows: Rows = held if held and self.in_memory else ShardRows(files, held)
+        self.held_bytes = sum(file.inputs_bytes for file in kept)
         if self.kind == "frames":
             sharing.together(self._measure)
             self._rows.change(self._normaliser.apply)
-        if self.in_memory:
+        if sharing is not ALONE:
             targets = sharing.array(self.targets.shape, self.targets.dtype)
             if sharing.part == 0:
                 targets[...] = self.targets

@@ -64,8 +64,8 @@ class OwnPart:
         self._first = first
         self.held_bytes = sum(array.nbytes for array in self._arrays or ())
 
-    def hold(self, sharing: Sharing) -> None:
-        """Keep arrays once for the processes that share memory. Collective over them."""
+    def hold(self, sharing: Sharing, partly: bool = False) -> None:
+        """Keep arrays once for the processes that share memory; `partly` means nothing. Collective over them."""
         own = self._arrays
         if own is None or sharing is ALONE:
             return

@@ -1,4 +1,4 @@
-"""The storage of a corpus's inputs: in memory, or in shards that are read on demand."""
+"""The storage of a corpus's inputs: in memory, in shards that are read on demand, or partly here and partly there."""
 
 from collections.abc import Callable, Iterator
 from math import prod
@@ -25,7 +25,7 @@ class MemoryRows:
     def __init__(self, files: list[ShardFile], sharing: Sharing) -> None:
         first, self._sharing = files[0], sharing
         self._starts = np.cumsum([0, *(file.inputs[0] for file in files)]).tolist()
-        self._rows = sharing.array((self._starts[-1], *first.inputs[1:]), first.dtype)
+        self.rows = sharing.array((self._starts[-1], *first.inputs[1:]), first.dtype)
         self._own = share(self._starts[-1], sharing.part, sharing.parts)
         self._places = np.arange(0)
         sharing.together(lambda: self._read(files))
@@ -35,34 +35,35 @@ class MemoryRows:
         for file, start, end in zip(files, self._starts, self._starts[1:], strict=False):
             begin, stop = max(start, self._own.start), min(end, self._own.stop)
             if begin < stop:
-                file.read_rows(begin - start, stop - start, self._rows[begin:stop])
+                file.read_rows(begin - start, stop - start, self.rows[begin:stop])
             file.close()  # at once: HDF5's buffers serve the next one
 
     def _verify(self, files: list[ShardFile]) -> None:
         whole = share(len(files), self._sharing.part, self._sharing.parts)
         for number in range(whole.start, whole.stop):
-            files[number].verify(self._rows[self._starts[number] : self._starts[number + 1]])
+            files[number].verify(self.rows[self._starts[number] : self._starts[number + 1]])
 
     def spans(self, indices: Array, context: tuple[int, int]) -> Iterator[Span]:
         """One piece: everything."""
         if len(self._places) < len(indices):
             self._places = np.arange(len(indices))
-        yield 0, self._rows, indices, self._places[: len(indices)]
+        yield 0, self.rows, indices, self._places[: len(indices)]
 
     def pieces(self) -> Iterator[tuple[int, Array]]:
         """One piece: everything."""
-        yield 0, self._rows
+        yield 0, self.rows
 
     def change(self, change: Change) -> None:
         """Apply `change` now."""
-        self._sharing.together(lambda: change(self._rows[self._own], self._own.start))
+        self._sharing.together(lambda: change(self.rows[self._own], self._own.start))
 
 
 class ShardRows:
-    """Rows in open shards. Neighbours are read together, so that a chunked order reads almost sequentially."""
+    """Rows in open shards, of which those of the first ones may be `kept` in memory. Neighbours are read together, so
+    that a chunked order reads almost sequentially."""
 
-    def __init__(self, files: list[ShardFile]) -> None:
-        self._files = files
+    def __init__(self, files: list[ShardFile], kept: MemoryRows | None = None) -> None:
+        self._files, self._kept = files, kept
         self._change: Change | None = None
         self._starts = np.cumsum([0, *(file.inputs[0] for file in files)])
         self._shape, self._dtype = files[0].inputs[1:], files[0].dtype
@@ -76,6 +77,11 @@ class ShardRows:
         row = prod(self._shape) * self._dtype.itemsize
         order = np.argsort(indices, kind="stable")
         wanted = indices[order]
+        if self._kept:
+            here = int(np.searchsorted(wanted, len(self._kept.rows) - context[1]))
+            if here:
+                yield 0, self._kept.rows, wanted[:here], order[:here]
+            wanted, order = wanted[here:], order[here:]
         begin = 0
         while begin < len(wanted):
             last = begin + int(np.searchsorted(wanted[begin:], wanted[begin] + max(SPAN // row, 1)))
@@ -89,12 +95,16 @@ class ShardRows:
     def pieces(self) -> Iterator[tuple[int, Array]]:
         """All rows in order, in pieces with the number of their first row."""
         step, rows = max(SPAN // (prod(self._shape) * self._dtype.itemsize), 1), int(self._starts[-1])
-        for low in range(0, rows, step):
+        if self._kept:
+            yield from self._kept.pieces()
+        for low in range(len(self._kept.rows) if self._kept else 0, rows, step):
             yield low, self._read(low, min(low + step, rows))
 
     def change(self, change: Change) -> None:
-        """Apply `change` whenever rows are read."""
+        """Apply `change` whenever rows are read, and now to those in memory."""
         self._change = change
+        if self._kept:
+            self._kept.change(change)
 
     def _read(self, low: int, high: int) -> Array:
         if len(self._buffer) < high - low:

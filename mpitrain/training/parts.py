@@ -32,8 +32,9 @@ class Part(Samples, Protocol):
     kind: str
     held_bytes: int
 
-    def hold(self, sharing: Sharing) -> None:
-        """Keep in memory what is to be there, once for the processes that share it. Collective over them."""
+    def hold(self, sharing: Sharing, partly: bool) -> None:
+        """Keep in memory what is to be there, once for the processes that share it; `partly`: of what does not fit,
+        too, as much as fits. Collective over them."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

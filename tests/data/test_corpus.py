@@ -56,8 +56,11 @@ def test_disk_and_memory_give_the_same(
     folder = tmp_path_factory.mktemp("corpus")
     _write_frames(folder)
     memory, disk = (Corpus(folder, "train", context=(left, right), memory_limit=limit) for limit in (1e9, 0))
-    for one, other in zip(_batch(memory, indices), _batch(disk, indices), strict=True):
-        assert np.array_equal(one, other)
+    both = Corpus(folder, "train", context=(left, right), memory_limit=memory.held_bytes - 1, hold=False)
+    both.hold(partly=True)
+    assert 0 < both.held_bytes < memory.held_bytes and not both.in_memory and not disk.held_bytes
+    for one, other, third in zip(*(_batch(each, indices) for each in (memory, disk, both)), strict=True):
+        assert np.array_equal(one, other) and np.array_equal(one, third)
 
 
 @pytest.mark.parametrize("memory_limit", [1e9, 0])

@@ -67,6 +67,7 @@ def whole(part: Samples) -> tuple[Array, Array]:
         ("frames", {"normalise": "utterance"}),
         ("frames", {}),
         ("frames", {"memory_limit": 0, "normalise": "speaker"}),
+        ("frames", {"memory_limit": 1700, "normalise": "speaker", "context": 2}),  # of two shards of three
         ("images", {}),
         ("tokens", {"window": 7}),
     ],
@@ -78,7 +79,7 @@ def test_shards_are_as_each_rank_would_read_them(
         write(shared_path, kind)
     transport.barrier("the shards")
     alone, together = Corpus(shared_path, "train", **how), Corpus(shared_path, "train", hold=False, **how)
-    together.hold(NodeMemory(transport))
+    together.hold(NodeMemory(transport), partly=True)
     for mine, common in zip(whole(alone), whole(together), strict=True):
         assert mine.tobytes() == common.tobytes()
     assert alone.identity() == together.identity()

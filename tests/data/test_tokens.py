@@ -35,7 +35,7 @@ def test_windows(
     tmp_path_factory: pytest.TempPathFactory, shards: list[list[list[int]]], window: int, data: Any, wide: bool
 ) -> None:
     """They follow one another, across documents and shards, and each target is the token after its input; in memory
-    and from disk, in any order."""
+    from disk, and partly here and there, in any order."""
     folder = tmp_path_factory.mktemp("tokens")
     write(folder, shards, np.uint32 if wide else np.uint16)
     stream = [token for documents in shards for own in documents for token in own]
@@ -45,10 +45,12 @@ def test_windows(
         return
     samples = (len(stream) - 1) // window
     order = np.array(data.draw(st.lists(st.integers(0, samples - 1), min_size=1, max_size=9)))
-    for limit in (1e9, 0):
-        corpus = Corpus(folder, "train", window=window, memory_limit=limit)
+    every = len(stream) * (4 if wide else 2)
+    for limit in (1e9, 0, every - 1):
+        corpus = Corpus(folder, "train", window=window, memory_limit=limit, hold=False)
+        corpus.hold(partly=True)
         assert (corpus.samples, corpus.shape, corpus.classes) == (samples, (window,), 300)
-        assert corpus.in_memory == bool(limit) and corpus.form.bytes == pytest.approx(3)
+        assert corpus.in_memory == (limit > every) and corpus.form.bytes == pytest.approx(3)
         batch = corpus.gather(order, corpus.form.room(len(order), np.float32))
         for place, sample in enumerate(order):
             start = int(sample) * window
