@@ -15,6 +15,8 @@ from mpitrain.files import regular_status
 ERRORS = (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError)
 EXPANSION = 1032  # deflate expands one byte to at most this many
 LARGEST_CHUNK = 1 << 28  # bytes: HDF5 holds a whole chunk in memory
+#: Bytes of chunks that HDF5 keeps of each data set: one or two of ours. By default 8 MiB, 8 GB of a thousand shards.
+CACHE = 1 << 18
 HOPS = 16  # most soft links to follow to a data set
 DEPTH, MOST = 32, 1 << 20  # of groups within each other, and of links in a file
 
@@ -22,7 +24,7 @@ DEPTH, MOST = 32, 1 << 20  # of groups within each other, and of links in a file
 def opened(path: Path) -> h5py.File:
     """The file, open to be read, which is a context that closes it. Raises one of ERRORS."""
     regular_status(path)
-    return h5py.File(path, "r")
+    return h5py.File(path, "r", rdcc_nbytes=CACHE)
 
 
 def data_set(file: h5py.File, name: str, expansion: int = EXPANSION) -> h5py.Dataset:
