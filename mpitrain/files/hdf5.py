@@ -15,8 +15,8 @@ from mpitrain.files import regular_status
 ERRORS = (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError)
 EXPANSION = 1032  # deflate expands one byte to at most this many
 LARGEST_CHUNK = 1 << 28  # bytes: HDF5 holds a whole chunk in memory
-#: Bytes of chunks that HDF5 keeps of each data set: one or two of ours. By default 8 MiB, 8 GB of a thousand shards.
-CACHE = 1 << 18
+#: Bytes of chunks that HDF5 keeps of each data set: one of h5py's largest. By default 8 MiB, 8 GB of a thousand shards.
+CACHE = 1 << 20
 HOPS = 16  # most soft links to follow to a data set
 DEPTH, MOST = 32, 1 << 20  # of groups within each other, and of links in a file
 
