@@ -75,8 +75,8 @@ class Data(Section, frozen=True):
     window: Number = 0
     """Tokens of a sample, each of which is the target of those before it; a sample begins where the last one ended."""
     node_memory_gb: Amount = 4.0
-    """Parts whose inputs take more than this are read from disk during training, but for those shards of the training
-    part that fit; what is in memory of the training part, the ranks of a node share."""
+    """Parts whose inputs take more than this are read from disk during training. Of the training part as many shards
+    as fit are kept in memory nevertheless. The ranks of a node share what is in memory of the training part."""
     memory_limit_gb: Amount | None = None
     """The same limit for each rank, in place of `node_memory_gb`; each rank then keeps its own copy of a smaller part,
     and nothing of a larger one."""

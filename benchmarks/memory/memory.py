@@ -4,7 +4,7 @@
 
 Each rank opens the training part as a training does, and gathers its share of an epoch's samples; then every rank's
 share of the memory (its proportional set size) is read. With `--make` the first rank first writes random data into
-FOLDER. `--set data.memory_limit_gb=100` gives each rank a copy of its own.
+FOLDER. With `--set data.memory_limit_gb=100` each rank keeps its own copy of the samples.
 """
 
 import argparse

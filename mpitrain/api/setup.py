@@ -83,8 +83,8 @@ def prepare(
     prepared = agreed(transport, lambda: _built(transport, config, options, code, source), "the preparation")
     agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
     sharing = _sharing(transport, config)
-    once = sharing is not ALONE or transport.nodes == transport.size  # a node's memory holds one copy, or several
-    partly = once and config.data.memory_limit_gb is None and not transport.runtime.simulated
+    one_copy = sharing is not ALONE or transport.local_size == 1  # on this rank's node
+    partly = one_copy and config.data.memory_limit_gb is None and not transport.runtime.simulated
 
     def hold() -> None:
         transport.runtime.once("the samples", lambda: prepared.corpus.hold(sharing, partly))

@@ -2,7 +2,7 @@
 
 Context windows of frames are cut on the fly, never across utterances; images are converted to floating point numbers,
 cropped and augmented; both are normalised. Tokens are cut into windows, one after the other, across documents. A part
-below the memory limit is read completely, a larger one on demand, but for those shards that are kept.
+below the memory limit is read completely, a larger one on demand, but for the shards that may be kept in memory.
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ class Corpus:
     def hold(self, sharing: Sharing = ALONE, partly: bool = False) -> None:
         """Read the inputs that are to be in memory, and the statistics of groups. Raises BadInput naming a shard.
 
-        `partly`: of a part above the memory limit, as many shards as fit are kept in memory. Collective over the
+        Of a part above the memory limit none are, or, if `partly`, those of as many shards as fit. Collective over the
         processes that share memory, which have these inputs once.
         """
         files = self._files

@@ -65,7 +65,7 @@ class OwnPart:
         self.held_bytes = sum(array.nbytes for array in self._arrays or ())
 
     def hold(self, sharing: Sharing, partly: bool = False) -> None:
-        """Keep arrays once for the processes that share memory; `partly` means nothing. Collective over them."""
+        """Keep arrays once for the processes that share memory, all of them also if `partly`. Collective over them."""
         own = self._arrays
         if own is None or sharing is ALONE:
             return

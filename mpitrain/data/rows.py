@@ -1,4 +1,5 @@
-"""The storage of a corpus's inputs: in memory, in shards that are read on demand, or partly here and partly there."""
+"""The storage of a corpus's inputs: in memory, in shards that are read on demand, or partly the one and partly the
+other."""
 
 from collections.abc import Callable, Iterator
 from math import prod

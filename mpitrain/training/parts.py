@@ -33,8 +33,8 @@ class Part(Samples, Protocol):
     held_bytes: int
 
     def hold(self, sharing: Sharing, partly: bool) -> None:
-        """Keep in memory what is to be there, once for the processes that share it; `partly`: of what does not fit,
-        too, as much as fits. Collective over them."""
+        """Keep in memory what fits into the limit, once for the processes that share it; of a part that does not fit
+        as a whole, nothing, or as much as fits if `partly`. Collective over them."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

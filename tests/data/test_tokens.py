@@ -34,8 +34,8 @@ TOKENS = st.lists(st.lists(st.lists(st.integers(0, 299), max_size=9), min_size=1
 def test_windows(
     tmp_path_factory: pytest.TempPathFactory, shards: list[list[list[int]]], window: int, data: Any, wide: bool
 ) -> None:
-    """They follow one another, across documents and shards, and each target is the token after its input; in memory
-    from disk, and partly here and there, in any order."""
+    """They follow one another, across documents and shards, and each target is the token after its input; in memory,
+    from disk, and partly the one and partly the other, in any order."""
     folder = tmp_path_factory.mktemp("tokens")
     write(folder, shards, np.uint32 if wide else np.uint16)
     stream = [token for documents in shards for own in documents for token in own]

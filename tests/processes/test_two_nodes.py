@@ -72,8 +72,8 @@ def test_ranks_are_grouped_by_node(on_two_nodes: Callable[..., Any]) -> None:
 def test_the_digits_are_learnt_across_nodes(
     on_two_nodes: Callable[..., Any], tmp_path: Path, name: str, exchanges: tuple[str, ...], epochs: int
 ) -> None:
-    """What the probe has chosen is said at the start and in the summary; a checkpoint is there. The
-    workers of a server take turns: what they learn would else depend on what the machine does beside."""
+    """What the probe has chosen is said at the start and in the summary; a checkpoint is there. Workers
+    of a server take turns: what they learn would otherwise depend on what else the machine does."""
     turns = ("algorithm.order=round-robin",) * (name in ("asgd", "easgd"))
     settings = (f"algorithm.name={name}", f"training.epochs={epochs}", "run.evaluate_every=0", *turns)
     ended = on_two_nodes(*(word for each in settings for word in ("--set", each)), "--out", "run")
