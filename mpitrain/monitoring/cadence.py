@@ -31,13 +31,19 @@ class Cadence:
         self.seconds_before = seconds
         self._began = self._recorded = self._saved = self._saving = self.clock()
         self._saved_at, self._pause, self._still = trained, FIRST, 0.0
+        self._over: float | None = None
         self.evaluating(trained)
         self._evaluates, self._saves = False, False
 
     @property
     def seconds(self) -> float:
         """Training time in seconds."""
-        return self.seconds_before + self.clock() - self._began - self._still
+        now = self.clock() if self._over is None else self._over
+        return self.seconds_before + now - self._began - self._still
+
+    def end(self) -> None:
+        """The training has ended: what comes now, such as the last evaluation, is none of its time."""
+        self._over = self.clock() if self._over is None else self._over
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:

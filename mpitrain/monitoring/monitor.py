@@ -151,6 +151,7 @@ class MasterMonitor(Monitor):
 
     def trained(self) -> None:
         """The training has ended."""
+        self.cadence.end()
         self._counted()
         self._said_how_to_resume = True
 

@@ -15,6 +15,7 @@ from mpitrain.checkpoint.late import CopyWriter
 from mpitrain.checkpoint.state import MasterNumbers, State, checked
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.cadence import Cadence
+from mpitrain.monitoring.evaluation import Results
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, by_part
@@ -258,6 +259,24 @@ def test_late_evaluations_are_of_their_moments_and_take_no_time(tmp_path: Path) 
     moments = [(5, 1.0, 1, 0.5, 0.5), (10, 2.0, 2, 0.25, 0.25), (15, 3.0, 3, 0.125, 0.125)]
     assert told(run)[:3] == moments and told(run)[3][-1] == 0.0625 and run.monitor.evaluated
     assert run.monitor.results["test_error"] == 0.0625 and not (tmp_path / "late").exists()
+
+
+def test_evaluations_after_the_training_are_none_of_its_time(tmp_path: Path) -> None:
+    """Neither in their own records nor in the last one."""
+    run = Run(*LATE, folder=tmp_path)
+    train_late(run, [0.5, 0.25])
+    run.state.theta[:] = 0.125
+    run.monitor.trained()
+    step = run.evaluation.step
+
+    def slow() -> Results | None:
+        run.pass_time(7.0)
+        return step()
+
+    run.evaluation.step = slow
+    run.monitor.finish(evaluate=True)
+    assert [record["seconds"] for record in run.evaluations()] == [1.0, 2.0, 2.0]
+    assert run.records[-1]["seconds"] == 2.0
 
 
 def test_late_evaluations_survive_a_stop(tmp_path: Path) -> None:
