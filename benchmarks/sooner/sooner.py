@@ -1,7 +1,7 @@
 """How much sooner than one rank do two workers come to the same error? On the benchmarks of `compare --on`.
 
     python benchmarks/sooner/sooner.py speech|glyphs|bytes OUT [--simulated] [--workers N] [--rates F ...] [--seeds N]
-        [--only METHOD ...] [--set KEY=VALUE]
+        [--longer F] [--only METHOD ...] [--set KEY=VALUE]
 
 The target is the test error (`bytes`: the bits a byte) that one rank of `msgd` has after 60 % of its time, at the best
 rate on seed 1 and as the median over the seeds. Every method then takes the rate that comes to the target first on seed
@@ -51,7 +51,7 @@ class Study:
         self._figure, self._unit = ("test_loss", math.log(2)) if words.name == "bytes" else ("test_error", 1.0)
         given = [*self._base.settings, *words.set]
         training = configuration.load(self._base.path, given).training
-        self._rate, self._every = training.learning_rate, words.every * training.epochs
+        self._rate, self._every, self._epochs = training.learning_rate, words.every * training.epochs, training.epochs
         self._keys = {key: _value(text) for key, text in (each.split("=", 1) for each in given)}
 
     def curve(self, ranks: int, method: dict[str, Any], factor: float, seed: int) -> tuple[list[float], list[float]]:
@@ -62,6 +62,9 @@ class Study:
         pushed = f"-n{method['algorithm.minibatches']}" if method.get("algorithm.minibatches", 1) != 1 else ""
         title = "-".join([f"{method['algorithm.name']}{pushed}", f"{ranks}", f"r{factor:g}", f"s{seed}"])
         settings = {**self._keys, **quiet, "run.checkpoint_every": 0, **keys}
+        if method is not ONE and self._words.longer != 1:
+            title += f"-x{self._words.longer:g}"
+            settings["training.epochs"] = round(self._words.longer * self._epochs, 6)
         run = self._words.out / f"{title}{'-simulated' * self._words.simulated}"
         told = (
             simulate(run, ranks, CLUSTER, settings, self._base.path)
@@ -109,6 +112,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--every", type=float, default=0.1, help="share of a training between two evaluations")
+    parser.add_argument("--longer", type=float, default=1.0, help="times the samples of one rank that methods train on")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--set", action="append", default=[])
     words = parser.parse_args()
