@@ -17,7 +17,8 @@ from mpitrain.api.nodes import Nodes, answering, nodes_of, on_nodes
 from mpitrain.checkpoint import CONFIG, newest
 from mpitrain.checkpoint.files import MANIFEST, order
 from mpitrain.errors import BadInput, named, naming, some
-from mpitrain.monitoring.records import Metrics, last_record, records_of
+from mpitrain.monitoring.records import last_record
+from mpitrain.monitoring.restarts import restarted
 from mpitrain.signals import STOPPED
 
 TRIES = 3  # starts, one after the other, that leave no new checkpoint
@@ -101,19 +102,8 @@ class Launched:
             print(f"mpitrain: {named(lost) if lost else 'a rank'} was lost (exit status {status})", file=sys.stderr)
             return
         failed = (last_record(self._metrics, "failed") or {}) if self.failed() else {}
-        told, last = failed.get("silent"), next(records_of(self._metrics, "train", "start", "restart"), {})
-        lost = told if isinstance(told, list) and told else lost
-        reached = max(count if isinstance(count := last.get("samples"), int) else 0, samples)
-        who = f"{named(lost)} {'were' if len(lost) > 1 else 'was'} lost" if lost else "a rank was lost"
-        again = f"; at least {reached - samples:,} samples are trained again" if reached > samples else ""
-        where = f"goes on after {samples:,} samples" if samples else "begins anew: there is no checkpoint yet"
-        text = f"{who} (exit status {status}); the training {where}{again}"
-        print(f"mpitrain: {text}", file=sys.stderr, flush=True)
-        pairs = [[rank, reached] for rank in lost]
-        with suppress(BadInput, OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            record = Metrics(self._metrics).write
-            record("restart", text=text, samples=samples, repeated=reached - samples, lost_ranks=pairs)
+        told = failed.get("silent")
+        restarted(self._metrics, told if isinstance(told, list) and told else lost, f"exit status {status}", samples)
 
     def _recorded(self) -> int:
         """The size of its records."""

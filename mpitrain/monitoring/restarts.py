@@ -1,0 +1,26 @@
+"""What is said and recorded where a training has lost ranks and goes on, in new processes or in those that are left."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mpitrain.errors import BadInput, named
+from mpitrain.files import Record
+from mpitrain.monitoring.records import Metrics, records_of
+
+
+def restarted(metrics: Path, lost: Sequence[int], how: str, samples: int, reached: int = 0) -> None:
+    """Say and record that a training has lost ranks and goes on from a checkpoint of this many samples. It had
+    `reached` so many, or those of its last record, of which the later ones are trained on a second time."""
+    last: Record = next(records_of(metrics, "train", "start", "restart"), {})
+    reached = max(reached, samples, count if isinstance(count := last.get("samples"), int) else 0)
+    who = f"{named(lost)} {'were' if len(lost) > 1 else 'was'} lost" if lost else "a rank was lost"
+    again = f"; at least {reached - samples:,} samples are trained again" if reached > samples else ""
+    where = f"goes on after {samples:,} samples" if samples else "begins anew: there is no checkpoint yet"
+    text = f"{who} ({how}); the training {where}{again}"
+    print(f"mpitrain: {text}", file=sys.stderr, flush=True)
+    pairs = [[rank, reached] for rank in lost]
+    with suppress(BadInput, OSError):
+        metrics.parent.mkdir(parents=True, exist_ok=True)
+        Metrics(metrics).write("restart", text=text, samples=samples, repeated=reached - samples, lost_ranks=pairs)
