@@ -164,8 +164,12 @@ class RunOptions(Section, frozen=True):
     deadline: Amount = DEADLINE
     """Seconds to wait for a rank that sends no heartbeat; it is then named, and the job ends."""
     least_ranks: Count = 1
-    """With fewer ranks, because nodes no longer answer, `mpitrain launch` ends with status 75 and does not train on
-    ([guide](faults.md))."""
+    """With fewer ranks, because nodes no longer answer or ranks were lost, a training ends with status 75 and does not
+    go on ([guide](faults.md))."""
+    lost_ranks: Literal["end", "continue"] = "end"
+    """`"continue"`: where a rank dies, or is silent for `deadline`, the others go on without it, in place of ending the
+    job ([guide](faults.md#going-on-without-a-rank)). Needs Open MPI 5 and `mpirun --with-ft ulfm`; vectors travel by
+    messages."""
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"  # how vectors travel; auto: as measured
     nonfinite_limit: Count = 10  # how many gradients of one worker in a row may not be finite; then a server's run ends
     gradient_statistics: bool = False
@@ -337,6 +341,8 @@ def resolve(table: Record) -> Config:
             raise BadInput(f"training.{key}: not with {name_of(algorithm)}, {why}")
     if config.run.record_order:
         config = replace(config, run=_recorded(config.run))
+    if config.run.lost_ranks == "continue":
+        config = replace(config, run=_continuing(config.run, algorithm))
     algorithm.check()
     settings = config.schedule(MANY).all  # how many samples there will be is not known yet
     algorithm.check_with(config.run.exchange, config.training.rate_per, settings)
@@ -364,6 +370,20 @@ def _recorded(run: RunOptions) -> RunOptions:
     if run.device == "gpu":
         raise BadInput("run.record_order: run.device = 'gpu': a replay computes on the CPU, where bits differ")
     return replace(run, exchange="messages", device="cpu")
+
+
+def _continuing(run: RunOptions, algorithm: Algorithm) -> RunOptions:
+    """[run] of a training that goes on without ranks that are lost. Raises BadInput where that cannot be."""
+    for wrong, why in (
+        (run.exchange not in ("auto", "messages"), f"run.exchange = {run.exchange!r}: memory is lost with its rank"),
+        (algorithm.protocol == "hybrid", f"{name_of(algorithm)} has a part of the network on each rank"),
+        (algorithm.sharded, "algorithm.centre = 'sharded' has a part of the centre on each rank"),
+        (run.team != 1, "not with run.team"),
+        (run.record_order, "not with run.record_order"),
+    ):
+        if wrong:
+            raise BadInput(f"run.lost_ranks = 'continue': {why}")
+    return replace(run, exchange="messages")
 
 
 def to_toml(config: Config) -> str:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 #: What other programs call a key, and what to write here.
 ALIASES = {
@@ -51,6 +52,19 @@ class Overdue(RuntimeError):
 
     def __init__(self, line: str, silent: Sequence[int] = ()) -> None:
         super().__init__(line)
+        self.silent = tuple(silent)
+
+
+class RankLost(RuntimeError):
+    """A rank has died, or stands still: what needs all ranks works no more, and others may go on without it.
+
+    `silent`: the ranks that are known to stand still; `held`: what this rank had of the training, if it had begun.
+    """
+
+    held: Any = None
+
+    def __init__(self, silent: Sequence[int] = ()) -> None:
+        super().__init__("a rank was lost")
         self.silent = tuple(silent)
 
 

@@ -70,6 +70,7 @@ def main(implementations: list[str]) -> int:
                 "-q",
                 "tests/jobs/test_launchers.py",
                 "tests/processes/test_segments.py",
+                "tests/processes/test_going_on.py",
                 "tests/cli/test_lost_ranks.py",
             ]
             failed += step(f"{mpi}'s launchers", launchers, SERIAL_DEADLINE)

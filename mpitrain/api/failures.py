@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Thread
 
 from mpitrain.checkpoint.files import REPLACED, folders
-from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, first_line, printable
+from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, first_line, printable
 from mpitrain.monitoring.records import append
 from mpitrain.mpi.agreement import others_see
 from mpitrain.training.context import Session
@@ -22,7 +22,14 @@ def failures_recorded(session: Session) -> Iterator[None]:
     """
     try:
         yield
+    except RankLost as error:
+        error.held = session
+        raise
     except Overdue as error:
+        if session.config.run.lost_ranks == "continue" and error.silent:  # the others go on without them
+            lost = RankLost(error.silent)
+            lost.held = session
+            raise lost from error
         known = Overdue(f"{error}; {how_to_resume(session)}", error.silent)
         if not others_see(session.transport, error):
             _record(session, str(known), error.silent)

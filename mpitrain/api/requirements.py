@@ -16,7 +16,7 @@ from mpitrain.config import Config
 from mpitrain.errors import BadInput
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import Network
-from mpitrain.mpi import Transport
+from mpitrain.mpi import Transport, enduring
 from mpitrain.training.context import Session
 from mpitrain.training.parts import Part
 
@@ -25,10 +25,15 @@ def require_keys(transport: Transport, config: Config, options: TrainOptions) ->
     """Refuse keys and options that do not fit these ranks, or depend on values that a phantom has not."""
     algorithm, run, name = config.algorithm, config.run, name_of(config.algorithm)
     phantom, method = options.phantom, config.pretraining.method
+    alone = transport.size == 1 or transport.runtime.simulated
     shared, on_gpu = algorithm.has_master and run.exchange == "shared", run.device == "gpu"
     for wrong, why in (
         (shared and transport.nodes > 1, "run.exchange = 'shared': the ranks are on several nodes"),
         (on_gpu and transport.runtime.simulated, "run.device = 'gpu': simulated ranks compute on the CPU"),
+        (
+            run.lost_ranks == "continue" and not (alone or enduring.tolerant()),
+            f"run.lost_ranks = 'continue': needs {enduring.NEEDED}",
+        ),
         (options.density and not phantom, "--density: only with --phantom: gradients show what they send"),
         (phantom and algorithm.needs_values, f"--phantom: {name}: {algorithm.needs_values}"),
         (options.density and not algorithm.sparse, f"--density: {name} sends whole vectors"),

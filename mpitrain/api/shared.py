@@ -12,7 +12,7 @@ import msgspec
 from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.api.options import TrainOptions
-from mpitrain.checkpoint.state import MasterNumbers, checked
+from mpitrain.checkpoint.state import MasterNumbers, State, checked
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.errors import BadInput
@@ -120,15 +120,20 @@ def callback_of(transport: Transport, config: Config, options: TrainOptions) -> 
     return call
 
 
+def share_state(state: State, transport: Transport, root: int = 0) -> None:
+    """Broadcast the state that one rank has."""
+    for vector in state.vectors().values():
+        transport.broadcast_array(vector, "the checkpoint", root)
+    numbers = transport.broadcast(json.dumps(state.numbers()).encode(), "the checkpoint", root)
+    state.restore(checked(json.loads(numbers), MasterNumbers))
+    ranges = transport.broadcast(msgspec.json.encode(state.queue.returned), "the checkpoint", root)
+    state.queue.returned = msgspec.json.decode(ranges, type=list[Work])
+
+
 def share_checkpoint(session: Session) -> None:
     """Broadcast the state that rank 0 read from a checkpoint; read what it holds of a model beside the parameters."""
     state, transport = session.state, session.transport
-    for vector in state.vectors().values():
-        transport.broadcast_array(vector, "the checkpoint")
-    numbers = transport.broadcast(json.dumps(state.numbers()).encode(), "the checkpoint")
-    state.restore(checked(json.loads(numbers), MasterNumbers))
-    ranges = msgspec.json.encode(state.queue.returned)
-    state.queue.returned = msgspec.json.decode(transport.broadcast(ranges, "the checkpoint"), type=list[Work])
+    share_state(state, transport)
     own, folder = buffered(session.network), session.resumed
     if own is not None and folder is not None:
         own.restore(transport.alive_while(lambda: checkpoint.load_kept(folder)), on_host(state.model))

@@ -20,6 +20,7 @@ from mpitrain.api.computing import chosen
 from mpitrain.api.failures import failures_recorded
 from mpitrain.api.finish import finish, sha256
 from mpitrain.api.folder import Reserved
+from mpitrain.api.going_on import prepare_for_loss
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.pretraining import pretrain
 from mpitrain.api.requirements import require_same_model
@@ -110,6 +111,8 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
     )
     if options.resume:
         share_checkpoint(session)
+    if config.run.lost_ranks == "continue":
+        prepare_for_loss(session)
     with failures_recorded(session):
         if not options.resume:
             pretrain(session)

@@ -15,9 +15,13 @@ from mpitrain.device import available, describe, why_staged
 from mpitrain.errors import some
 from mpitrain.mpi import Transport, abort_on_exception, cuda_aware, library
 from mpitrain.mpi.agreement import agreed, ending_together
+from mpitrain.mpi.enduring import NEEDED, tolerant
 
 #: The exchanges for which a CUDA-aware MPI reads and writes GPU memory directly.
 DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"
+
+
+ENDURES = "the others can go on: run.lost_ranks = 'continue'"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,6 +70,7 @@ def _facts(transport: Transport, passive: bool, staged: str) -> list[tuple[str, 
         ("MPI", library()),
         ("ranks", f"{transport.size} on {transport.nodes} node{'s' if transport.nodes != 1 else ''}"),
         ("one-sided reads", "served while the target computes" if passive else "wait until the target enters MPI"),
+        ("a lost rank", f"ends the job; the others can go on under {NEEDED}" if not tolerant() else ENDURES),
         ("exchange", _exchange(transport, passive) if staged else "messages from GPU memory"),
         ("GPU", describe()),
         ("CUDA-aware MPI", _staging(staged)),

@@ -1,12 +1,15 @@
 """The start of a training: MPI first, then all that a training loads, which takes its time."""
 
 import argparse
+import gc
 
-from mpitrain.api.options import from_arguments
-from mpitrain.errors import BadInput
+from mpitrain.api.options import TrainOptions, from_arguments
+from mpitrain.errors import BadInput, RankLost
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
-from mpitrain.signals import Stop
+from mpitrain.mpi.enduring import tolerant, world
+from mpitrain.mpi.process import PROCESS
+from mpitrain.signals import STOPPED, Stop
 from mpitrain.start import first_deadline
 
 
@@ -15,16 +18,31 @@ def train(options: argparse.Namespace) -> int:
     abort_on_exception()
     stop = Stop()
     stop.install()
-    transport = Transport(deadline=first_deadline(options.set))
+    transport, told = Transport(world(), deadline=first_deadline(options.set)), None
 
     def load_and_train() -> int:
+        nonlocal told
+        gc.collect()  # what was held before a rank was lost
         transport.watch()
         with transport.working():  # loading takes seconds, on some file systems minutes
             from mpitrain.api.train import configured
-        told = agreed(transport, lambda: from_arguments(options), "the command line")
+        if told is None:
+            told = agreed(transport, lambda: from_arguments(options), "the command line")
         return configured(transport, told, stop)
 
-    return ending_together(transport, load_and_train)
+    while True:
+        try:
+            status = ending_together(transport, load_and_train)
+        except RankLost as loss:
+            from mpitrain.api.going_on import without_lost
+
+            transport, told = without_lost(transport, loss.held, loss.silent, told or TrainOptions())
+            if told is not None:
+                continue
+            status = STOPPED
+        if tolerant():
+            PROCESS.end_without_finalizing(status)
+        return status
 
 
 def refuse(fault: str) -> int:

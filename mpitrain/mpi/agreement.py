@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TypeVar
 
-from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, printable
+from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, printable
 from mpitrain.mpi import Transport
 from mpitrain.mpi.process import PRINTING, abort_on_exception
 
@@ -17,7 +17,8 @@ def ending_together(transport: Transport, action: Callable[[], int]) -> int:
     """What `action` returns, or the exit status for what it raises: 2 for bad input, 1 for a failure."""
     try:
         status = _status(transport, action)
-        transport.leave()
+        with suppress(RankLost):  # from now on nothing is lost with a rank
+            transport.leave()
     except Overdue as error:
         _end(transport, str(error), 1, PRINTING * min(others_see(transport, error), 2))
         return 1

@@ -43,6 +43,7 @@ class Process:
     probes = PROBES
     threads = 0
     witness = None
+    together: MPI.Comm = MPI.COMM_WORLD  #: the ranks that end together
     clock, sleep = staticmethod(time.monotonic), staticmethod(time.sleep)
 
     def __init__(self) -> None:
@@ -108,9 +109,19 @@ class Process:
         if MPI.Is_initialized() and not MPI.Is_finalized():
             # An error here says that another rank is ending the job, and has said why.
             with self.blocking("MPI_Finalize", self._patience), suppress(MPI.Exception):
-                MPI.COMM_WORLD.Barrier()  # without Python's lock, which the next call holds: the watchdog sees it
+                self.together.Barrier()  # without Python's lock, which the next call holds: the watchdog sees it
                 MPI.Finalize()
         segments.forget()
+
+    def end_without_finalizing(self, status: int) -> None:
+        """End this process where others may have been lost, with those that are left: MPI_Finalize of Open MPI 5.0.11
+        now and then waits for the lost ones forever."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with self.blocking("MPI_Barrier", self._patience), suppress(MPI.Exception):
+            self.together.Barrier()
+        segments.remove_own()
+        os._exit(status)
 
     def _end_alone(self, line: str) -> None:
         """End this process, and so the job, without MPI, which is in a call that does not return."""

@@ -34,11 +34,20 @@ def run(session: Session) -> None:
 class CommonCentre:
     """The centre that `ranks` ranks hold alike, and the sums over them by which it moves as their `rule` says.
 
-    `vectors` are the centre's, by name.
+    `vectors` are the centre's, by name. `all_or_nothing`: nothing moves before all sums are there, of which a rank that
+    is lost may keep some from coming.
     """
 
-    def __init__(self, transport: CountedCollectives, rule: AveragingRule, vectors: Vectors, ranks: int) -> None:
+    def __init__(
+        self,
+        transport: CountedCollectives,
+        rule: AveragingRule,
+        vectors: Vectors,
+        ranks: int,
+        all_or_nothing: bool = False,
+    ) -> None:
         self._transport, self._rule, self._vectors, self._ranks = transport, rule, vectors, ranks
+        self._all_or_nothing = all_or_nothing
         self._sums: list[tuple[list[Request], slice]] = []
 
     def start(self, eta: float, t: int) -> None:
@@ -59,12 +68,17 @@ class CommonCentre:
 
     def end(self) -> None:
         """Wait for the sums, piece by piece, and move the centre by them."""
+        if self._all_or_nothing:
+            self._await([request for requests, _ in self._sums for request in requests])
         for requests, piece in self._sums:
-            for request in requests:
-                self._transport.wait(request, "the other ranks' parameters")
+            self._await(requests)
             for b in block_slices(piece, block_of(self._vectors["theta"])):
                 self._rule.take(b, {name: vector[b] for name, vector in self._vectors.items()}, self._ranks)
         self._sums.clear()
+
+    def _await(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._transport.wait(request, "the other ranks' parameters")
 
 
 class AveragingPast(msgspec.Struct, frozen=True):
@@ -92,10 +106,12 @@ class AveragingStepper(Together):
         if self.options.sparse:
             self.centre = CompressedCentre(session, self.worker, vectors)
         else:
-            self.centre = CommonCentre(self.transport, self.worker, vectors, len(self.ranks))
+            whole = session.config.run.lost_ranks == "continue"
+            self.centre = CommonCentre(self.transport, self.worker, vectors, len(self.ranks), whole)
         self.state.local = self.worker.vectors
         self.t = 0
         self.since = 0  # steps since the last exchange
+        self._in_hand: list[Work] = []  # what the centre has nothing of yet
         self.learning_rate = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)
         self._g = np.empty_like(x)
         self._small = np.zeros(4)
@@ -107,6 +123,8 @@ class AveragingStepper(Together):
             self.worker.restored()
 
         session.restore(take)  # of the same ranks; else each goes on from x̃
+        if not self.since:
+            session.outstanding = lambda: self._in_hand
 
     def train(self) -> None:
         """Until the end, or until some rank was told to stop."""
@@ -115,7 +133,7 @@ class AveragingStepper(Together):
             self.worker.shorten(self.since)
             self.centre.start(self.options.own_rate(self.learning_rate, self.t), self.t)
             self.centre.end()
-            self.since = 0
+            self.since, self._in_hand = 0, []
             self._note_numbers()
 
     def attend(self) -> None:
@@ -130,6 +148,7 @@ class AveragingStepper(Together):
         share, worker = work.share(self.part, len(self.ranks)), self.worker
         eta = self.options.own_rate(self.learning_rate, self.t)
         exchange = worker.due(self.t)
+        self._in_hand.append(work)
         if exchange and worker.overlaps:
             self.centre.start(eta, self.t)
 
@@ -148,14 +167,15 @@ class AveragingStepper(Together):
             self.centre.start(eta, self.t)
         if exchange:
             self.centre.end()
-            self.since = 0
+            self.since, self._in_hand = 0, [work] if worker.overlaps else []
+            self.session.outstanding = lambda: self._in_hand
+        self.state.index += 1
         self._small[:] = loss, share.count, self.session.stop.flag, self.session.monitor.save_due()
         self.transport.wait(self.transport.start_sum(self._small), "the other ranks' losses")
         self.t += 1
         self.since += 0 if exchange and not worker.overlaps else 1
         mean = float(self._small[0] / self._small[1])
         self.stopping, self._saving = bool(self._small[2]), bool(self._small[3])
-        self.state.index += 1
         return mean
 
     def _note_numbers(self) -> None:

@@ -1,7 +1,8 @@
 """Sequential SGD on one rank, and the same on several that share every minibatch (`allreduce`).
 
 All ranks hold the same θ and apply the same update. A rank's share of the gradient is summed over the ranks bucket by
-bucket while backward still computes the earlier layers; the update of a bucket follows its sum at once.
+bucket while backward still computes the earlier layers; the update of a bucket follows its sum at once, unless
+gradients are clipped or the training is to go on without ranks that are lost.
 """
 
 from dataclasses import replace
@@ -35,6 +36,10 @@ class AllreduceStepper(Together):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
+        self._in_hand: list[Work] = []  # the minibatch that is not in the state yet
+        session.outstanding = lambda: self._in_hand
+        #: Whether no part is updated before the sums of all are there: a rank that is lost may keep some from coming.
+        self._all_or_nothing = session.config.run.lost_ranks == "continue"
         self.gradient, self.update = np.empty_like(self.state.theta), Rule(session)
         if len(self.ranks) > 1:
             self.transport, self._small = session.device.transport(session.transport), np.zeros(3)
@@ -43,11 +48,13 @@ class AllreduceStepper(Together):
 
     def step(self, work: Work) -> float:
         """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
+        self._in_hand = [work]
         if len(self.ranks) > 1:
             loss = self._step_together(work, work.share(self.part, len(self.ranks)))
         else:
             update = Consumer(self.gradient, lambda part, g: self.update(part, g, self.learning_rate))
             loss = self.session.learner.gradient(self.update.at, self.gradient, work, update)
+            self._in_hand = []
             hear(self.session)
             self.stopping = self.session.stop.flag
         self.state.index += 1
@@ -68,14 +75,17 @@ class AllreduceStepper(Together):
         small = self.transport.start_sum(self._small)
         # Clipped is the mean gradient, of which `unit` is the multiple that the ranks have summed.
         rest, unit = 1.0 / ranks if equal else 1.0, learner.scale(work) * (ranks if equal else 1.0)
+        at_once = not (learner.clip_norm or self._all_or_nothing)
         for request, part in self._buckets.drain():
             self.transport.wait(request, "the other ranks' gradients")
-            if not learner.clip_norm:
+            if at_once:
                 self.update(part, self.gradient[part], eta, rest)
+        self.transport.wait(small, "the other ranks' losses")
         if learner.clip_norm:
             clip(self.gradient, learner.clip_norm, unit)
+        if not at_once:
             self.update(slice(0, self.gradient.size), self.gradient, eta, rest)
-        self.transport.wait(small, "the other ranks' losses")
+        self._in_hand = []
         self.stopping = bool(self._small[2])
         return float(self._small[0] / self._small[1])
 

@@ -21,7 +21,7 @@ from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
-from mpitrain.sampling.queue import Queue
+from mpitrain.sampling.queue import Queue, Work
 from mpitrain.sampling.stages import Schedule
 from mpitrain.signals import Stop
 from mpitrain.training.gradients import Learner
@@ -67,6 +67,12 @@ class Session:
     figures: RankFigures = field(default_factory=RankFigures)
     documents: Mapping[str, str] = field(default_factory=dict)  # of network and data: texts by file name
     witness: Witness = field(default_factory=Witness)  # of what decides and does not follow from the input
+    #: Where this rank's state is that of the training at all times: what was handed out and is not in it yet.
+    outstanding: Callable[[], list[Work]] | None = None
+    #: Where replicas differ: brings one up to date among the ranks that are not lost; whether this rank has it. Each
+    #: rank then goes on with vectors of its own.
+    even_out: Callable[[Transport, list[int]], bool] | None = None
+    began: float = 0.0  # when the training did, by the transport's clock
 
     def __post_init__(self) -> None:
         self.counters = Counters(self.state, self.figures)

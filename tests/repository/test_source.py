@@ -93,7 +93,8 @@ MODULES = {
 OPTIONAL = {"PIL", "cudnn", "cupy", "kaldiio", "matplotlib", "rich", "tensorboardX", "torch"}
 OPTIONAL |= {"mpitrain.console"}
 OPTIONAL |= {f"mpitrain.models.torch{name}" for name in (".layers", ".module", ".place", ".state")}
-OPTIONAL |= {"mpitrain.device.gpu", "mpitrain.device.gpu_place", "mpitrain.trained.onnx_torch", "mpitrain.api.train"}
+OPTIONAL |= {"mpitrain.device.gpu", "mpitrain.device.gpu_place", "mpitrain.trained.onnx_torch"}
+OPTIONAL |= {"mpitrain.api.train", "mpitrain.api.going_on"}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

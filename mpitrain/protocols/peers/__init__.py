@@ -14,6 +14,7 @@ other ranks compute their shares of it, and come to the meetings, which are coll
 """
 
 import json
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from mpitrain.compression.compressor import warm
 from mpitrain.compression.thresholds import UNIT
 from mpitrain.errors import WireError
 from mpitrain.mpi import Transport
+from mpitrain.protocols.peers.evening import even_out
 from mpitrain.protocols.peers.leftovers import take_up
 from mpitrain.protocols.peers.meeting import attend
 from mpitrain.protocols.peers.orders import Asynchronous, Synchronous
@@ -48,7 +50,9 @@ def run(session: Session) -> None:
         follow(session, attend)
     else:
         peer = Peer(session)
-        (Synchronous if peer.in_step else Asynchronous)(peer).train()
+        loop = (Synchronous if peer.in_step else Asynchronous)(peer)
+        session.even_out = partial(even_out, loop)
+        loop.train()
         release(session)
     share_model(session)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from mpitrain.compression.residual import Entries
+from mpitrain.errors import RankLost
 from mpitrain.mpi import Transport
 from mpitrain.mpi.tags import Tag
 from mpitrain.mpi.waiting import Whom
@@ -30,6 +31,7 @@ class Deltas:
         room = window if at_once else max(window, AHEAD)
         self.inbox = Inbox(transport, Tag.DELTA, self.peers, room * len(self.peers), most)
         self._most_unsent = self._may_go_unsent = patience
+        self.computing = False  # then a rank that is lost is heard of later, and the residual has a gradient whole
         self.round_requests = False  # whether a message of this round, or its sender, asks for a meeting
 
     # ---- out
@@ -57,7 +59,12 @@ class Deltas:
 
     def collect(self) -> bool:
         """Let messages come in without touching the weights; whether any came."""
-        return bool(self.peers) and self.inbox.collect()
+        try:
+            return bool(self.peers) and self.inbox.collect()
+        except RankLost:
+            if not self.computing:
+                raise
+            return False
 
     def receive(self) -> bool:
         """Take what has come; whether there was anything."""

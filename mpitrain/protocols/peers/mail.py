@@ -24,6 +24,7 @@ class Outbox:
         self._transport, self._tag, self.peers = transport, tag, peers
         self._buffers = [np.empty(capacity, dtype=np.uint8) for _ in range(window)]
         self._sends: list[dict[int, Any]] = [{} for _ in range(window)]
+        self._messages: list[Array] = [each[:0] for each in self._buffers]  # the parts of them that were sent
         self.sent = 0
 
     @property
@@ -41,10 +42,16 @@ class Outbox:
 
     def send(self, message: Array) -> None:
         """Start sending a part of `buffer` to every peer."""
+        self._messages[self.sent % len(self._sends)] = message
         self._sends[self.sent % len(self._sends)] = {
             peer: self._transport.send_matched(peer, self._tag, message) for peer in self.peers
         }
         self.sent += 1
+
+    def since(self, number: int) -> list[Array]:
+        """The messages from this one on. Those before the last `window` have reached everybody."""
+        assert self.sent - number <= len(self._messages)
+        return [self._messages[each % len(self._messages)] for each in range(number, self.sent)]
 
     def _under_way(self, slot: int) -> list[int]:
         sends = self._sends[slot] = {peer: send for peer, send in self._sends[slot].items() if not send.Test()}

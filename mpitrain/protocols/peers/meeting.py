@@ -57,9 +57,14 @@ class Meetings(Loop[Piece]):
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer.session)
         self.peer, self.exchange = peer, peer.exchange
+        self.place = 0  # the first round of which this rank has not done its part
 
     def attend(self) -> None:
         self.peer.attend()
+
+    def place_after(self, number: int, messages: int) -> int:
+        """The first round that a rank of this number has not done its part of once it has sent so many messages."""
+        raise NotImplementedError
 
     def reason(self, done: bool = False) -> Reason | None:
         """Why this rank should come to a meeting now, if it should."""

@@ -30,7 +30,8 @@ class Asynchronous(Meetings[Turn]):
 
     def advance(self, work: Turn) -> None:
         """A turn. With a full window it only adds to the residual, as long as patience lasts."""
-        peer, self.turn = self.peer, self.peer.rounds.turn(self.peer.number, work.after, work.since)
+        peer, self.place = self.peer, work.place
+        self.turn = peer.rounds.turn(peer.number, work.after, work.since)
         peer.enter_stage(work)
         turns = [each for each in (work, self.turn) if each is not None]
         self.session.learner.expect([minibatch for each in turns for minibatch, _ in each.steps])
@@ -38,6 +39,13 @@ class Asynchronous(Meetings[Turn]):
         entries = peer.compute(work.steps, work.workers, emit)
         if emit:
             peer.send(entries)
+        self.place = END if self.turn is None else self.turn.place
+
+    def place_after(self, number: int, messages: int) -> int:
+        turn = self.peer.rounds.turn(number, 0)
+        for _ in range(messages):
+            turn = None if turn is None else self.peer.rounds.turn(number, turn.after, turn.since)
+        return END if turn is None else turn.place
 
     def _may_start(self, turn: Turn) -> bool:
         return self.peer.number == 0 or turn.since <= self.exchange.reached
@@ -69,12 +77,20 @@ class Synchronous(Meetings[PeerRound]):
     def advance(self, work: PeerRound) -> None:
         """A turn of every rank that has one; the others send nothing."""
         peer, exchange, steps = self.peer, self.exchange, work.of(self.peer.number)
+        self.place = work.place
         entries = peer.compute(steps, work.workers, emit=True) if steps else peer.compressor.nothing
         exchange.round_requests = self.reason() is not None
         exchange.await_window()
         peer.send(entries, exchange.round_requests, of_work=bool(steps))
+        self.place = work.after
         exchange.take_round()
         self.now = peer.rounds.at(work.after)
+
+    def place_after(self, number: int, messages: int) -> int:
+        now = self.peer.rounds.at(0)
+        for _ in range(messages):
+            now = None if now is None else self.peer.rounds.at(now.after)
+        return END if now is None else now.place
 
     def attend(self) -> None:
         super().attend()

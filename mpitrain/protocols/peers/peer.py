@@ -55,6 +55,13 @@ class Peer(Trainer):
 
     def compute(self, steps: Steps, workers: int, emit: bool) -> Entries:
         """A turn in a round of this many workers; the entries to send, none unless `emit`."""
+        self.exchange.computing = True
+        try:
+            return self._entries(steps, workers, emit)
+        finally:
+            self.exchange.computing = False
+
+    def _entries(self, steps: Steps, workers: int, emit: bool) -> Entries:
         options, compressor, (work, settings) = self.options, self.compressor, steps[-1]
         of_entries = self._rate_of_entries(settings, workers)
         if emit and options.error_decay < 1:

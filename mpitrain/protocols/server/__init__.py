@@ -99,7 +99,8 @@ def _add(session: Session, how: str) -> Centre:
     elif session.follows:
         centre = LocalCentre(theta, source, session.device)  # which nobody asks
     elif worker is None:
-        centre = ServingCentre(transport, workers, theta, source, session.device)
+        whole = session.config.run.lost_ranks == "continue"
+        centre = ServingCentre(transport, workers, theta, source, session.device, whole)
         centre.put(theta)
     else:
         centre = AskingCentre(transport, link, theta, source, number, session.device)

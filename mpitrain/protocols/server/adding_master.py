@@ -18,6 +18,8 @@ class AddingMaster(Master):
         self._unused: dict[int, tuple[Work, ...]] = {}  # what workers have not trained on of what they were given
         self._sizes: dict[int, int] = {}  # bytes of the pieces that workers have copied
         self._saving = False
+        if centre.untrained() is not None:
+            session.outstanding = self._untrained
 
     def serve(self) -> None:
         super().serve()
@@ -28,6 +30,7 @@ class AddingMaster(Master):
     def handle(self, sender: int, message: FromWorker) -> None:
         match message:
             case Report(samples, loss, exchanges):
+                self.centre.trained(sender, samples)
                 self.counters.trained(samples, loss)
                 self.counters.updated(count=exchanges)
                 self.state.index += exchanges
@@ -45,6 +48,11 @@ class AddingMaster(Master):
     def _outstanding(self) -> list[Work]:
         """By the workers' newest lists, which fit together if each was made since its worker last took or used any."""
         return [work for worker in sorted(self._unused) for work in self._unused[worker]]
+
+    def _untrained(self) -> list[Work]:
+        """What workers had claimed and not reported, once the state is what x̃ and the queue are now."""
+        self.refresh()
+        return self.centre.untrained() or []
 
     def refresh(self) -> None:
         """Bring the state up to what x̃ and the queue are now."""

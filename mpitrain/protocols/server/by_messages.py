@@ -14,6 +14,7 @@ from mpitrain.mpi import Transport
 from mpitrain.protocols.messages import TO_WORKER, Added, Claim, FromWorker, Gradient, Move, Piece, Place, Vectors
 from mpitrain.protocols.server.interface import Centre, Claimed, Source
 from mpitrain.protocols.server.link import MasterLink
+from mpitrain.sampling.queue import Work
 
 
 class LocalCentre(Centre):
@@ -49,23 +50,33 @@ class LocalCentre(Centre):
 
 
 class ServingCentre(LocalCentre):
-    """The master's face by messages."""
+    """The master's face by messages. `whole_moves`: of a worker that is lost meanwhile a move counts wholly or not."""
 
     def __init__(
-        self, transport: Transport, workers: list[int], theta: Array, source: Source, device: Cpu = CPU
+        self,
+        transport: Transport,
+        workers: list[int],
+        theta: Array,
+        source: Source,
+        device: Cpu = CPU,
+        whole_moves: bool = False,
     ) -> None:
         super().__init__(theta, source, device if device.direct else device.host)
         self._transport, self._workers = transport, workers
         self._vectors = Vectors(transport, self._device)
         self._copies = Snapshots(transport, self._device)
         self._pushed = dict.fromkeys(workers, 0)  # pieces of a move that have come
+        self._claimed: dict[int, list[Work]] = {worker: [] for worker in workers}
         self._d = np.empty_like(self.theta[self.pieces[0]])
+        self._whole_moves, self._moves = whole_moves, dict[int, Array]()
 
     def handle(self, sender: int, message: FromWorker) -> bool:
         match message:
             case Claim(has):
                 TO_WORKER.post(self._transport, sender, Place(self._place))
-                if self.claim(has, self._workers.index(sender)).works or has:
+                works = self.claim(has, self._workers.index(sender)).works
+                self._claimed[sender] += works
+                if works or has:
                     self._copies.asked.append(sender)
             case Move():
                 self._add(sender, message)
@@ -75,12 +86,29 @@ class ServingCentre(LocalCentre):
 
     def _add(self, sender: int, told: Move) -> None:
         piece = self.pieces[self._pushed[sender]]
-        d = self._d[: piece.stop - piece.start]
-        self._vectors.receive(sender, told, d, "a move of the centre")
-        self.push(piece, d)
+        last = piece is self.pieces[-1]
+        if self._whole_moves:
+            move = self._moves.setdefault(sender, np.empty_like(self.theta))
+            self._vectors.receive(sender, told, move[piece], "a move of the centre")
+            for each in self.pieces if last else ():
+                self.push(each, move[each])
+        else:
+            d = self._d[: piece.stop - piece.start]
+            self._vectors.receive(sender, told, d, "a move of the centre")
+            self.push(piece, d)
         self._pushed[sender] = (self._pushed[sender] + 1) % len(self.pieces)
-        if not self._pushed[sender]:
+        if last:
             TO_WORKER.post(self._transport, sender, Added())
+
+    def trained(self, worker: int, samples: int) -> None:
+        claimed = self._claimed[worker]
+        while samples and claimed:
+            used = min(samples, claimed[0].count)
+            samples -= used
+            claimed[:1] = [claimed[0].rest(used)] if used < claimed[0].count else []
+
+    def untrained(self) -> list[Work]:
+        return [work for claimed in self._claimed.values() for work in claimed]
 
     def serve(self) -> bool:
         return self._copies.send(self.theta)

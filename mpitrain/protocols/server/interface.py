@@ -94,6 +94,13 @@ class Centre:
         """Whether a worker's message was for the centre; then it has been dealt with."""
         return False
 
+    def trained(self, worker: int, samples: int) -> None:
+        """A worker has reported that it has trained on so many of the samples that it has claimed."""
+
+    def untrained(self) -> list[Work] | None:
+        """What workers have claimed and not reported, where that is known."""
+        return None
+
     def serve(self) -> bool:
         """Go on with what workers have asked for; whether anything moved."""
         return False

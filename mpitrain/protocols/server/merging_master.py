@@ -34,10 +34,14 @@ class MergingMaster(Master):
         self.pulling: int | None = None  # in round-robin order: who must have Θ before the next update
         self.speeds = Speeds(self.options.given_speeds, session.clock, workers)
         self._next = 0  # in round-robin order: whose gradient comes next
+        session.outstanding = self._outstanding
 
     def save(self) -> None:
         """The master alone; what workers hold is handed out again after a resume."""
-        self.save_with([*self.assigned.values(), *self.stocks.values()])
+        self.save_with(self._outstanding())
+
+    def _outstanding(self) -> list[Work]:
+        return [*self.assigned.values(), *self.stocks.values()]
 
     def serve(self) -> None:
         super().serve()
@@ -118,11 +122,12 @@ class MergingMaster(Master):
         settings, left = self.session.schedule.at(position), self.session.schedule.until_change(position)
         if not self.session.stop.flag:
             work = self._next_work(worker, settings.minibatch, left)
+        if work is not None:
+            self.assigned[worker] = work
         self.tell(worker, Assignment(self.state.index, work, self.state.rate(settings.learning_rate)))
         if work is None:
             self.finished.add(worker)
             return
-        self.assigned[worker] = work
         self.updates.begins(worker)
         self.speeds.began(worker)
         if self.in_order:

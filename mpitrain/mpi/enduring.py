@@ -1,0 +1,192 @@
+"""A communicator that can be left for one of fewer ranks, where MPI can find that a rank has died (ULFM): Open MPI 5
+under `mpirun --with-ft ulfm`.
+
+Whatever finds that a rank has died, or has heard of it, raises RankLost; but for sends, after which the next look does.
+So a rank learns of it where it takes up what others have done, and not in the middle of what it does itself.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from mpitrain.errors import RankLost
+from mpitrain.mpi.communicator import Communicator, Matched, Receive, Request
+from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace, require_one_job
+from mpitrain.mpi.process import PROCESS
+
+T = TypeVar("T")
+FAULTS = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+NEEDED = "Open MPI 5, started by mpirun --with-ft ulfm"
+
+
+def tolerant() -> bool:
+    """Whether this MPI was started so that it outlasts its ranks."""
+    name, version = MPI.get_vendor()
+    enabled = os.environ.get("OMPI_MCA_mpi_ft_enable")  # noqa: SIM112 (as its launcher spells it)
+    return name == "Open MPI" and version >= (5,) and enabled in ("1", "true")
+
+
+def world() -> "EnduringCommunicator | None":
+    """All ranks that were started, where they can go on without some of them. Raises BadInput as `require_one_job`."""
+    if not tolerant():
+        return None
+    require_one_job()
+    return EnduringCommunicator(MPI.COMM_WORLD, Family())
+
+
+class Family:
+    """A communicator and those that were made of it: whether a send has found a rank dead."""
+
+    def __init__(self) -> None:
+        self.members: list[MPI.Comm] = []
+        self.broken = False
+
+
+class _Noticing:
+    """Context in which what MPI raises because a rank has died is RankLost."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if isinstance(error, MPI.Exception) and error.Get_error_class() in FAULTS:
+            raise RankLost() from error
+
+
+NOTICING = _Noticing()
+
+
+class EnduringRequest:
+    """What is to come from others."""
+
+    def __init__(self, plain: Receive | Request) -> None:
+        self._plain = plain
+
+    def Test(self, status: MPI.Status | None = None, /) -> bool:  # named as in MPI's requests
+        told = () if status is None else (status,)
+        with NOTICING:
+            return self._plain.Test(*told)
+
+
+class EnduringSend:
+    """What goes to another rank: to a dead one it has gone."""
+
+    def __init__(self, family: Family, begin: Callable[[], Request]) -> None:
+        self._family = family
+        self._plain = self._unless_dead(begin, None)
+
+    def Test(self) -> bool:
+        return self._plain is None or self._unless_dead(self._plain.Test, True)
+
+    def _unless_dead(self, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            with NOTICING:
+                return call()
+        except RankLost:
+            self._family.broken = True
+            return otherwise
+
+
+class EnduringMessage:
+    """A message that a look has taken, whose sender may die before all of it has come."""
+
+    def __init__(self, plain: Matched) -> None:
+        self._plain = plain
+
+    def Recv(self, buffer: BufSpec, /) -> None:
+        with NOTICING:
+            self._plain.Recv(buffer)
+
+    def Irecv(self, buffer: BufSpec, /) -> Request:
+        with NOTICING:
+            return EnduringRequest(self._plain.Irecv(buffer))
+
+
+class EnduringCommunicator:
+    """A communicator of MPI's and those that are made of it."""
+
+    def __init__(self, plain: MPI.Comm, family: Family, like: "EnduringCommunicator | None" = None) -> None:
+        """`like`: one of as many ranks, where this one is only being made."""
+        self.plain, self._family = plain, family
+        self.rank: int = (like or plain).rank
+        self.size: int = (like or plain).size
+        self.processes: list[str] = []  #: what each rank has told of its process
+        family.members.append(plain)
+
+    def without_lost(self) -> "tuple[EnduringCommunicator, list[int]]":
+        """The communicator of all that live, and the ranks of this one that do not. Every one that lives calls it,
+        upon which whatever the others wait for in this family raises RankLost."""
+        for communicator in self._family.members:
+            communicator.Revoke()
+        PROCESS.together = whole = self.plain.Shrink()
+        before = self.plain.Get_group()
+        gone = MPI.Group.Difference(before, whole.Get_group())
+        return EnduringCommunicator(whole, Family()), MPI.Group.Translate_ranks(gone, None, before)
+
+    # ---- messages
+
+    def Isend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
+        return EnduringSend(self._family, lambda: self.plain.Isend(buffer, to, tag))
+
+    def Issend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
+        return EnduringSend(self._family, lambda: self.plain.Issend(buffer, to, tag))
+
+    def Irecv(self, buffer: BufSpec, source: int, tag: int, /) -> Receive:
+        return self._begun(lambda: self.plain.Irecv(buffer, source, tag))
+
+    def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, /) -> bool:
+        self._require_whole()
+        with NOTICING:
+            return self.plain.Iprobe(source, tag)
+
+    def Improbe(self, source: int, tag: int, status: MPI.Status, /) -> Matched | None:
+        self._require_whole()
+        with NOTICING:
+            found = self.plain.Improbe(source, tag, status)
+        return None if found is None else EnduringMessage(found)
+
+    def _require_whole(self) -> None:
+        if self._family.broken:
+            raise RankLost()
+
+    # ---- collectives
+
+    def Ibarrier(self) -> Request:
+        return self._begun(self.plain.Ibarrier)
+
+    def Ibcast(self, buffer: BufSpec, root: int, /) -> Request:
+        return self._begun(lambda: self.plain.Ibcast(buffer, root))
+
+    def Ireduce(self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /) -> Request:
+        return self._begun(lambda: self.plain.Ireduce(send, receive, operation, root))
+
+    def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> Request:
+        return self._begun(lambda: self.plain.Iallreduce(send, receive, operation))
+
+    def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> Request:
+        return self._begun(lambda: self.plain.Ireduce_scatter(send, receive, counts))
+
+    def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> Request:
+        return self._begun(lambda: self.plain.Iallgather(send, receive))
+
+    def Iallgatherv(self, send: BufSpec | InPlace, receive: BufSpecV, /) -> Request:
+        return self._begun(lambda: self.plain.Iallgatherv(send, receive))
+
+    def Split(self, color: int, /) -> Communicator:
+        with NOTICING:
+            return EnduringCommunicator(self.plain.Split(color), self._family)
+
+    def Split_type(self, kind: int, /) -> Communicator:
+        with NOTICING:
+            return EnduringCommunicator(self.plain.Split_type(kind), self._family)
+
+    def Idup(self) -> tuple[Communicator, Request]:
+        with NOTICING:
+            made, request = self.plain.Idup()
+        return EnduringCommunicator(made, self._family, self), EnduringRequest(request)
+
+    def _begun(self, begin: Callable[[], Receive | Request]) -> Receive:
+        self._require_whole()
+        with NOTICING:
+            return EnduringRequest(begin())

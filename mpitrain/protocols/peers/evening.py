@@ -1,0 +1,68 @@
+"""After the loss of a peer: one replica gets whatever the ranks that are left have sent, and of each lost one as much
+as any of them has applied; then it is everybody's."""
+
+import msgspec
+import numpy as np
+
+from mpitrain.errors import RankLost
+from mpitrain.mpi import Transport
+from mpitrain.protocols.peers.exchange import DeltaExchange
+from mpitrain.protocols.peers.meeting import Meetings
+
+WHAT = "the messages of a lost rank"
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What a rank has applied, in messages by sender, and its next round."""
+
+    messages: dict[int, int]
+    place: int
+
+
+def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
+    """Bring one replica up to date, and its queue to what nobody has done; whether this rank has it. `transport` are
+    the members that are not `lost`, in order. Collective.
+
+    A lost rank has done what its messages are of; its residual is lost, and what came into that is done again.
+    """
+    peer, exchange = loop.peer, loop.exchange
+    left = [member for member in peer.members if member not in lost]
+    _apply_what_came(exchange)
+    mine = msgspec.json.encode(Applied(exchange.replica.sequences, loop.place)).decode()
+    found = [msgspec.json.decode(text, type=Applied) for text in transport.gather_texts(mine, WHAT)]
+    newest = max(range(len(left)), key=lambda rank: sum(found[rank].messages[each] for each in lost))
+    for rank, sender in enumerate(left):
+        first = found[newest].messages[sender]
+        text = b"".join(_framed(message) for message in exchange.outbox.since(first)) if rank == transport.rank else b""
+        text = transport.broadcast(text, WHAT, rank)
+        if transport.rank == newest != rank:
+            for message in _unframed(text):
+                exchange.replica.read(message, sender)
+    places = {sender: each.place for sender, each in zip(left, found, strict=True)}
+    for number, member in enumerate(peer.members):
+        if member in lost:
+            places[member] = loop.place_after(number, found[newest].messages[member])
+    peer.state.queue = peer.rounds.remaining([places[member] for member in peer.members])
+    return transport.rank == newest
+
+
+def _apply_what_came(exchange: DeltaExchange) -> None:
+    for peer in exchange.peers:
+        try:
+            while exchange.take_from(peer):
+                pass
+        except RankLost:  # half of a message
+            continue
+
+
+def _framed(message: np.ndarray) -> bytes:
+    return message.size.to_bytes(8, "little") + message.tobytes()
+
+
+def _unframed(text: bytes) -> list[np.ndarray]:
+    found, at = [], 0
+    while at < len(text):
+        end = at + 8 + int.from_bytes(text[at : at + 8], "little")
+        found.append(np.frombuffer(text[at + 8 : end], np.uint8))
+        at = end
+    return found

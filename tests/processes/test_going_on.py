@@ -1,0 +1,144 @@
+"""`run.lost_ranks = "continue"` under Open MPI: a training goes on without ranks that are killed or frozen."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitrain import checkpoint
+from mpitrain.monitoring.records import records_of
+from mpitrain.signals import STOPPED
+from tests.cli.test_lost_ranks import LOAD, faults
+from tests.conftest import MPIRUN, Ended, finish, start
+from tests.faults import Fault, program
+
+enduring = pytest.mark.skipif(
+    not MPIRUN.exists() or b"Open MPI" not in subprocess.run([MPIRUN, "--version"], stdout=subprocess.PIPE).stdout,
+    reason="needs Open MPI 5 and its mpirun in this environment",
+)
+SAMPLES, EPOCHS, MINIBATCH, DEADLINE = 1438, 4, 16, 5
+KILL, FREEZE = 9, 19
+
+
+def keys_of(algorithm: str, *keys: str) -> list[str]:
+    """The words of a training's keys."""
+    own = (f"algorithm.name={algorithm}", f"training.epochs={EPOCHS}", f"training.minibatch={MINIBATCH}")
+    return [word for key in (*own, "run.evaluate_every=1", *keys) for word in ("--set", key)]
+
+
+def trained(folder: Path, ranks: int, algorithm: str, *lost: Fault, keys: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The summary of a training that loses ranks."""
+    words = keys_of(algorithm, "run.lost_ranks=continue", f"run.deadline={DEADLINE}", *keys)
+    faulty = program(Fault(LOAD, ["note loads-{rank}"]), *lost)
+    command = [str(MPIRUN), "--with-ft", "ulfm", "-n", str(ranks), sys.executable, *faulty, *words, "--out", "run"]
+    ended = finish(start(command, folder), 120)
+    assert ended.status == 0, f"{ended.out}\n{ended.err}"
+    assert (folder / "lost").exists(), "nobody was lost"
+    told = json.loads((folder / "run" / "summary.json").read_text())
+    assert told["exit_reason"] == "finished" and told["samples"] == EPOCHS * SAMPLES, ended.err
+    return told
+
+
+def loaded(folder: Path) -> Counter[tuple[int, int]]:
+    """How often each sample of each epoch was loaded."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for path in folder.glob("loads-*"):
+        for line in path.read_text().splitlines():
+            if line.count(" ") == 3:
+                epoch, first, count = (int(word) for word in line.split()[1:])
+                counts.update((epoch, first + k) for k in range(count))
+    return counts
+
+
+@enduring
+@pytest.mark.parametrize(
+    ("algorithm", "victim", "signal"),
+    [("asgd", 2, KILL), ("allreduce", 3, KILL), ("asgd", 1, FREEZE), ("easgd", 3, KILL)],
+)
+def test_a_lost_rank_costs_what_the_others_had_in_hand(
+    tmp_path: Path, algorithm: str, victim: int, signal: int
+) -> None:
+    """What a master or a replica had is trained on no more; minibatches that ranks were at are begun anew."""
+    told = trained(tmp_path, 4, algorithm, *faults("training", victim, signal))
+    assert told["restarts"] == 1 and told["samples_repeated"] == 0 and told["ranks"] == 3
+    assert [rank for rank, _ in told["lost_ranks"]] == [victim]
+    counts = loaded(tmp_path)
+    assert len(counts) == EPOCHS * SAMPLES
+    assert sum(count - 1 for count in counts.values()) <= 4 * 2 * MINIBATCH  # each rank reads one minibatch ahead
+
+
+@enduring
+@pytest.mark.parametrize("keys", [(), ("algorithm.order=round-robin",), ("algorithm.tau=3", "algorithm.combine=mean")])
+def test_peers_that_are_left_have_one_replica(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    """Each message that is applied ends with its sender's sum of all that it has sent, so that one that was left out,
+    or taken twice, ends the training. The turns of the lost one that nobody knows of are done again."""
+    told = trained(tmp_path, 4, "sparse-delta", *faults("training", 1, KILL), keys=keys)
+    assert told["replicas_identical"] and told["restarts"] == 1 and told["ranks"] == 3
+    counts = loaded(tmp_path)
+    assert len(counts) == EPOCHS * SAMPLES
+    assert sum(count - 1 for count in counts.values()) <= 4 * 3 * 2 * MINIBATCH
+
+
+@enduring
+def test_replicas_go_on_as_from_a_checkpoint(tmp_path: Path, run_command: Callable[[list[str], float], Ended]) -> None:
+    """To the bit: as four ranks whose checkpoint of that moment three ranks go on from."""
+    told = trained(tmp_path, 4, "allreduce", *faults("training", 0, KILL))
+    samples = next(records_of(tmp_path / "run" / "metrics.jsonl", "restart"))["samples"]
+    assert 0 < samples < EPOCHS * SAMPLES
+
+    def run(ranks: int, *words: str) -> None:
+        command = [str(MPIRUN), "-n", str(ranks), sys.executable, "-m", "mpitrain", *words]
+        ended = run_command(command, 120)
+        assert ended.status == 0, ended.err
+
+    keys = keys_of("allreduce", f"run.checkpoint_samples={samples}", "run.checkpoints_kept=100")
+    run(4, *keys, "--out", "whole")
+    for path in (tmp_path / "whole" / "checkpoints").iterdir():
+        if path.name != f"{samples:012d}":
+            shutil.rmtree(path)
+    run(3, "--resume", "whole")
+    resumed = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert resumed["parameters_sha256"] == told["parameters_sha256"]
+
+
+@enduring
+def test_without_its_first_rank_a_training_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    """The second one has the run folder then, and says what is trained on again."""
+    told = trained(tmp_path, 4, "easgd", *faults("training", 0, KILL), keys=("run.checkpoint_samples=256",))
+    assert told["restarts"] == 1 and told["ranks"] == 3
+    assert [rank for rank, _ in told["lost_ranks"]] == [0]
+
+
+@enduring
+def test_ranks_are_lost_one_after_another(tmp_path: Path) -> None:
+    """The second one while the others resume after the first."""
+    second = Fault("mpitrain.api.shared.share_checkpoint", [f"lose {KILL}"], 3)
+    told = trained(tmp_path, 4, "asgd", *faults("training", 1, KILL), second)
+    assert told["ranks"] == 2 and told["restarts"] == 2
+
+
+@enduring
+def test_fewer_than_the_least_ranks_end_with_what_they_have(tmp_path: Path) -> None:
+    """The status is that of a training to be continued; what the ranks had is saved."""
+    faulty = program(*faults("training", 2, KILL))
+    words = ["--set", "run.lost_ranks=continue", "--set", "run.least_ranks=4", "--out", "run"]
+    command = [str(MPIRUN), "--with-ft", "ulfm", "-n", "4", sys.executable, *faulty, *words]
+    ended = finish(start(command, tmp_path), 120)
+    assert ended.status == STOPPED, ended.err
+    assert "run.least_ranks is 4; --resume run continues" in ended.err
+    newest, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert newest is not None and int(newest.name) > 0
+
+
+def test_an_mpi_that_ends_with_its_ranks_is_refused(launch: Callable[..., Ended]) -> None:
+    """One line, and status 2, where mpirun was not told to tolerate faults."""
+    ended = launch(2, "--set", "run.lost_ranks=continue")
+    assert ended.status == 2
+    (line,) = [line for line in ended.err.splitlines() if line.startswith("mpitrain")]
+    assert line == "mpitrain: run.lost_ranks = 'continue': needs Open MPI 5, started by mpirun --with-ft ulfm"
