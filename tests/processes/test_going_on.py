@@ -18,12 +18,15 @@ from tests.cli.test_lost_ranks import LOAD, faults
 from tests.conftest import MPIRUN, Ended, finish, start
 from tests.faults import Fault, program
 
-enduring = pytest.mark.skipif(
-    not MPIRUN.exists() or b"Open MPI" not in subprocess.run([MPIRUN, "--version"], stdout=subprocess.PIPE).stdout,
-    reason="needs Open MPI 5 and its mpirun in this environment",
-)
+enduring = pytest.mark.usefixtures("open_mpi")
 SAMPLES, EPOCHS, MINIBATCH, DEADLINE = 1438, 4, 16, 5
 KILL, FREEZE = 9, 19
+
+
+@pytest.fixture(scope="module")
+def open_mpi() -> None:
+    if not MPIRUN.exists() or b"Open MPI" not in subprocess.run([MPIRUN, "--version"], stdout=subprocess.PIPE).stdout:
+        pytest.skip("needs Open MPI 5 and its mpirun in this environment")
 
 
 def keys_of(algorithm: str, *keys: str) -> list[str]:
