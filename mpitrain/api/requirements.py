@@ -16,7 +16,8 @@ from mpitrain.config import Config
 from mpitrain.errors import BadInput
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import Network
-from mpitrain.mpi import Transport, enduring
+from mpitrain.mpi import Transport
+from mpitrain.mpi.enduring import NEEDED, EnduringCommunicator, tolerant
 from mpitrain.training.context import Session
 from mpitrain.training.parts import Part
 
@@ -31,8 +32,8 @@ def require_keys(transport: Transport, config: Config, options: TrainOptions) ->
         (shared and transport.nodes > 1, "run.exchange = 'shared': the ranks are on several nodes"),
         (on_gpu and transport.runtime.simulated, "run.device = 'gpu': simulated ranks compute on the CPU"),
         (
-            run.lost_ranks == "continue" and not (alone or enduring.tolerant()),
-            f"run.lost_ranks = 'continue': needs {enduring.NEEDED}",
+            run.lost_ranks == "continue" and not (alone or isinstance(transport.comm, EnduringCommunicator)),
+            f"run.lost_ranks = 'continue': needs {'python -m mpitrain train' if tolerant() else NEEDED}",
         ),
         (options.density and not phantom, "--density: only with --phantom: gradients show what they send"),
         (phantom and algorithm.needs_values, f"--phantom: {name}: {algorithm.needs_values}"),
