@@ -154,6 +154,7 @@ def _settled(session: Session) -> int:
         return NONE
     for work in outstanding():
         state.queue.give_back(work)
+    state.queue.rewind()
     session.outstanding = list  # nothing more
     state.trained = state.queue.position - sum(work.count for work in state.queue.returned)
     return state.trained

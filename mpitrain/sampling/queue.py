@@ -156,6 +156,15 @@ class Queue:
             self.returned.append(work)
             self.returned.sort(key=lambda each: (each.epoch, each.start))
 
+    def rewind(self) -> None:
+        """Take ranges to hand out again that end at the position for ranges that were never handed out, so that they
+        are divided like those."""
+        while self.returned:
+            work = self.returned[-1]
+            if work.epoch * self.samples + work.start + work.count != self.position:
+                return
+            self.position -= self.returned.pop().count
+
     @property
     def exhausted(self) -> bool:
         """Whether everything has been handed out."""

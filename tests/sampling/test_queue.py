@@ -105,3 +105,17 @@ def test_the_dispenser_and_the_places_give_the_same(
     ledger = Queue(samples, position + more, position, list(again))
     assert [ledger.next(minibatch) for _ in taken] == taken
     assert ledger.exhausted and queue.after(end).exhausted and end == queue.end and ledger == queue.after(end)
+
+
+def test_what_was_handed_out_last_can_be_as_if_it_never_was() -> None:
+    """And then other ranges before it; one that somebody has is in the way."""
+    queue = Queue(10, 30)
+    first, second, third = queue.next(4), queue.next(4), queue.next(4)
+    assert first is not None and second is not None and third is not None and queue.position == 10
+    queue.give_back(first)
+    queue.give_back(third)
+    queue.rewind()
+    assert (queue.position, queue.returned) == (8, [first])
+    queue.give_back(second)
+    queue.rewind()
+    assert (queue.position, queue.returned, queue.end) == (0, [], 30)
