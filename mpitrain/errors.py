@@ -61,11 +61,9 @@ class RankLost(RuntimeError):
     `silent`: the ranks that are known to stand still; `held`: what this rank had of the training, if it had begun.
     """
 
-    held: Any = None
-
-    def __init__(self, silent: Sequence[int] = ()) -> None:
+    def __init__(self, silent: Sequence[int] = (), held: Any = None) -> None:
         super().__init__("a rank was lost")
-        self.silent = tuple(silent)
+        self.silent, self.held = tuple(silent), held
 
 
 def named(ranks: Sequence[int]) -> str:

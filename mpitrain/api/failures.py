@@ -26,10 +26,8 @@ def failures_recorded(session: Session) -> Iterator[None]:
         error.held = session
         raise
     except Overdue as error:
-        if session.config.run.lost_ranks == "continue" and error.silent:  # the others go on without them
-            lost = RankLost(error.silent)
-            lost.held = session
-            raise lost from error
+        if session.goes_on and error.silent:
+            raise RankLost(error.silent, session) from error
         known = Overdue(f"{error}; {how_to_resume(session)}", error.silent)
         if not others_see(session.transport, error):
             _record(session, str(known), error.silent)

@@ -111,7 +111,7 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
     )
     if options.resume:
         share_checkpoint(session)
-    if config.run.lost_ranks == "continue":
+    if session.goes_on:
         prepare_for_loss(session)
     with failures_recorded(session):
         if not options.resume:

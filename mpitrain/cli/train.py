@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+from typing import Any
 
 from mpitrain.api.options import TrainOptions, from_arguments
 from mpitrain.errors import BadInput, RankLost
@@ -18,31 +19,35 @@ def train(options: argparse.Namespace) -> int:
     abort_on_exception()
     stop = Stop()
     stop.install()
-    transport, told = Transport(world(), deadline=first_deadline(options.set)), None
+    transport = Transport(world(), deadline=first_deadline(options.set))
+    told: TrainOptions | None = None
+    loss: Any = None  # of ranks; what it is made of is loaded with the training
 
     def load_and_train() -> int:
-        nonlocal told
-        gc.collect()  # what was held before a rank was lost
+        nonlocal told, loss
         transport.watch()
         with transport.working():  # loading takes seconds, on some file systems minutes
             from mpitrain.api.train import configured
-        if told is None:
-            told = agreed(transport, lambda: from_arguments(options), "the command line")
+        if loss is not None:
+            told, loss = loss.resumed(transport, told), None
+            gc.collect()  # the vectors and samples of before
+            if told is None:
+                return STOPPED
+        told = told or agreed(transport, lambda: from_arguments(options), "the command line")
         return configured(transport, told, stop)
 
     while True:
         try:
             status = ending_together(transport, load_and_train)
-        except RankLost as loss:
-            from mpitrain.api.going_on import without_lost
+            break
+        except RankLost as error:
+            from mpitrain.api.going_on import LostRanks
 
-            transport, told = without_lost(transport, loss.held, loss.silent, told or TrainOptions())
-            if told is not None:
-                continue
-            status = STOPPED
-        if tolerant():
-            PROCESS.end_without_finalizing(status)
-        return status
+            loss = loss or LostRanks(transport, error, told)
+            transport = loss.leave(transport)
+    if tolerant():
+        PROCESS.end_without_finalizing(status)
+    return status
 
 
 def refuse(fault: str) -> int:

@@ -11,8 +11,10 @@ from mpitrain.monitoring.records import Metrics, records_of
 
 
 def restarted(metrics: Path, lost: Sequence[int], how: str, samples: int, reached: int = 0) -> None:
-    """Say and record that a training has lost ranks and goes on from a checkpoint of this many samples. It had
-    `reached` so many, or those of its last record, of which the later ones are trained on a second time."""
+    """Say and record that a training has lost ranks and goes on from a checkpoint of this many samples.
+
+    Before the loss it had trained on `reached` samples, or on those of its last record if these are more; the ones
+    after the checkpoint are trained on again."""
     last: Record = next(records_of(metrics, "train", "start", "restart"), {})
     reached = max(reached, samples, count if isinstance(count := last.get("samples"), int) else 0)
     who = f"{named(lost)} {'were' if len(lost) > 1 else 'was'} lost" if lost else "a rank was lost"

@@ -106,8 +106,7 @@ class AveragingStepper(Together):
         if self.options.sparse:
             self.centre = CompressedCentre(session, self.worker, vectors)
         else:
-            whole = session.config.run.lost_ranks == "continue"
-            self.centre = CommonCentre(self.transport, self.worker, vectors, len(self.ranks), whole)
+            self.centre = CommonCentre(self.transport, self.worker, vectors, len(self.ranks), session.goes_on)
         self.state.local = self.worker.vectors
         self.t = 0
         self.since = 0  # steps since the last exchange
@@ -124,7 +123,7 @@ class AveragingStepper(Together):
 
         session.restore(take)  # of the same ranks; else each goes on from x̃
         if not self.since:
-            session.outstanding = lambda: self._in_hand
+            session.outstanding = self._outstanding
 
     def train(self) -> None:
         """Until the end, or until some rank was told to stop."""
@@ -168,7 +167,7 @@ class AveragingStepper(Together):
         if exchange:
             self.centre.end()
             self.since, self._in_hand = 0, [work] if worker.overlaps else []
-            self.session.outstanding = lambda: self._in_hand
+            self.session.outstanding = self._outstanding
         self.state.index += 1
         self._small[:] = loss, share.count, self.session.stop.flag, self.session.monitor.save_due()
         self.transport.wait(self.transport.start_sum(self._small), "the other ranks' losses")
@@ -177,6 +176,9 @@ class AveragingStepper(Together):
         mean = float(self._small[0] / self._small[1])
         self.stopping, self._saving = bool(self._small[2]), bool(self._small[3])
         return mean
+
+    def _outstanding(self) -> list[Work]:
+        return self._in_hand
 
     def _note_numbers(self) -> None:
         self.state.local_numbers.update(t=self.t, since=self.since)

@@ -39,7 +39,7 @@ class AllreduceStepper(Together):
         self._in_hand: list[Work] = []  # the minibatch that is not in the state yet
         session.outstanding = lambda: self._in_hand
         #: Whether no part is updated before the sums of all are there: a rank that is lost may keep some from coming.
-        self._all_or_nothing = session.config.run.lost_ranks == "continue"
+        self._all_or_nothing = session.goes_on
         self.gradient, self.update = np.empty_like(self.state.theta), Rule(session)
         if len(self.ranks) > 1:
             self.transport, self._small = session.device.transport(session.transport), np.zeros(3)

@@ -19,6 +19,7 @@ from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport
+from mpitrain.mpi.enduring import EnduringCommunicator
 from mpitrain.mpi.team import Team
 from mpitrain.mpi.witness import Witness
 from mpitrain.sampling.queue import Queue, Work
@@ -67,10 +68,10 @@ class Session:
     figures: RankFigures = field(default_factory=RankFigures)
     documents: Mapping[str, str] = field(default_factory=dict)  # of network and data: texts by file name
     witness: Witness = field(default_factory=Witness)  # of what decides and does not follow from the input
-    #: Where this rank's state is that of the training at all times: what was handed out and is not in it yet.
+    #: Of a rank whose state is that of the whole training: the samples that were handed out and are not in it yet.
     outstanding: Callable[[], list[Work]] | None = None
-    #: Where replicas differ: brings one up to date among the ranks that are not lost; whether this rank has it. Each
-    #: rank then goes on with vectors of its own.
+    #: Of a rank whose replica may differ from the others': brings one of them up to date, on the ranks that are left
+    #: and without these lost ones; whether this rank has it. Own vectors, such as residuals, stay each rank's.
     even_out: Callable[[Transport, list[int]], bool] | None = None
     began: float = 0.0  # when the training did, by the transport's clock
 
@@ -86,6 +87,11 @@ class Session:
     def has_master(self) -> bool:
         """Whether the first rank is a master that computes no gradients: one that is alone is its own worker."""
         return self.config.algorithm.has_master and self.transport.size > 1
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the others go on where a rank is lost."""
+        return self.config.run.lost_ranks == "continue" and isinstance(self.transport.comm, EnduringCommunicator)
 
     @property
     def follows(self) -> bool:

@@ -5,6 +5,7 @@ import pytest
 
 from mpitrain.algorithms.block_momentum import BlockMomentum
 from mpitrain.algorithms.optimizers import plain
+from mpitrain.device import CPU
 from mpitrain.errors import RankLost
 from mpitrain.flat import BLOCK
 from mpitrain.protocols.messages import Added, Move
@@ -45,7 +46,7 @@ def test_an_average_counts_wholly_or_not_at_all(all_or_nothing: bool, moved: int
     assert np.count_nonzero(theta) == moved
 
 
-def serving(monkeypatch: pytest.MonkeyPatch, whole_moves: bool) -> ServingCentre:
+def serving(monkeypatch: pytest.MonkeyPatch, whole_moves: bool, claimed: tuple[list[Work], ...] = ()) -> ServingCentre:
     """The master's face, of two workers whose moves are all ones."""
 
     def receive(self: object, sender: int, told: Move, out: np.ndarray, what: str) -> None:
@@ -57,7 +58,7 @@ def serving(monkeypatch: pytest.MonkeyPatch, whole_moves: bool) -> ServingCentre
     source = Source(Queue(100, 100), Schedule(Training(minibatch=4), [], 100), 3)
     transport = Losing()
     theta = np.zeros(3 * BLOCK, np.float32)
-    return ServingCentre(transport, [1, 2], theta, source, whole_moves=whole_moves)  # type: ignore[arg-type]
+    return ServingCentre(transport, [1, 2], theta, source, CPU, claimed, whole_moves)  # type: ignore[arg-type]
 
 
 posted: list[tuple[int, object]] = []
@@ -87,3 +88,11 @@ def test_what_was_claimed_and_not_reported_is_known(monkeypatch: pytest.MonkeyPa
     centre.trained(1, 6)
     centre.trained(2, 12)
     assert centre.untrained() == []
+
+
+def test_what_workers_had_before_a_resume_is_trained_on_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report of it says nothing of what was claimed since."""
+    centre = serving(monkeypatch, True, ([Work(0, 96, 4, 4)], []))
+    centre._claimed[1] += centre.claim()[0]
+    centre.trained(1, 5)
+    assert centre.untrained() == [Work(0, 1, 3, 4), Work(0, 4, 4, 4), Work(0, 8, 4, 4)]

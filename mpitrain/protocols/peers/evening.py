@@ -23,7 +23,8 @@ def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
     """Bring one replica up to date, and its queue to what nobody has done; whether this rank has it. `transport` are
     the members that are not `lost`, in order. Collective.
 
-    A lost rank has done what its messages are of; its residual is lost, and what came into that is done again.
+    A lost rank has done as many turns as it has sent messages that this replica has; the others of its turns, of which
+    its residual may have had something, are done again. Raises WireError for a message that cannot be repeated.
     """
     peer, exchange = loop.peer, loop.exchange
     left = [member for member in peer.members if member not in lost]
@@ -33,11 +34,11 @@ def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
     newest = max(range(len(left)), key=lambda rank: sum(found[rank].messages[each] for each in lost))
     for rank, sender in enumerate(left):
         first = found[newest].messages[sender]
-        text = b"".join(_framed(message) for message in exchange.outbox.since(first)) if rank == transport.rank else b""
-        text = transport.broadcast(text, WHAT, rank)
+        own = exchange.outbox.since(first) if rank == transport.rank else []
+        text = transport.broadcast(msgspec.msgpack.encode([message.tobytes() for message in own]), WHAT, rank)
         if transport.rank == newest != rank:
-            for message in _unframed(text):
-                exchange.replica.read(message, sender)
+            for message in msgspec.msgpack.decode(text, type=list[bytes]):
+                exchange.replica.read(np.frombuffer(message, np.uint8), sender)
     places = {sender: each.place for sender, each in zip(left, found, strict=True)}
     for number, member in enumerate(peer.members):
         if member in lost:
@@ -53,16 +54,3 @@ def _apply_what_came(exchange: DeltaExchange) -> None:
                 pass
         except RankLost:  # half of a message
             continue
-
-
-def _framed(message: np.ndarray) -> bytes:
-    return message.size.to_bytes(8, "little") + message.tobytes()
-
-
-def _unframed(text: bytes) -> list[np.ndarray]:
-    found, at = [], 0
-    while at < len(text):
-        end = at + 8 + int.from_bytes(text[at : at + 8], "little")
-        found.append(np.frombuffer(text[at + 8 : end], np.uint8))
-        at = end
-    return found

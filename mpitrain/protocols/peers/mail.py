@@ -24,7 +24,7 @@ class Outbox:
         self._transport, self._tag, self.peers = transport, tag, peers
         self._buffers = [np.empty(capacity, dtype=np.uint8) for _ in range(window)]
         self._sends: list[dict[int, Any]] = [{} for _ in range(window)]
-        self._messages: list[Array] = [each[:0] for each in self._buffers]  # the parts of them that were sent
+        self._messages = list(self._buffers)  # the parts of them that were sent
         self.sent = 0
 
     @property
@@ -49,8 +49,9 @@ class Outbox:
         self.sent += 1
 
     def since(self, number: int) -> list[Array]:
-        """The messages from this one on. Those before the last `window` have reached everybody."""
-        assert self.sent - number <= len(self._messages)
+        """The messages from this one on. Those before the last `window` have reached everybody; raises WireError."""
+        if self.sent - number > len(self._messages):
+            raise WireError(f"message {number} was sent too long ago to be sent again")
         return [self._messages[each % len(self._messages)] for each in range(number, self.sent)]
 
     def _under_way(self, slot: int) -> list[int]:

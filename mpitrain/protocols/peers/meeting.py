@@ -63,7 +63,7 @@ class Meetings(Loop[Piece]):
         self.peer.attend()
 
     def place_after(self, number: int, messages: int) -> int:
-        """The first round that a rank of this number has not done its part of once it has sent so many messages."""
+        """The round in which the rank with this number trains next, after it has sent so many messages."""
         raise NotImplementedError
 
     def reason(self, done: bool = False) -> Reason | None:

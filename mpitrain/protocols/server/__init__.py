@@ -89,7 +89,7 @@ def _add(session: Session, how: str) -> Centre:
     if session.follows:
         session.state.local.clear()  # the leader has the team's
     worker = AddingWorker(session, link, number, workers) if number >= 0 else None
-    queue, first = take_up(session, worker)
+    queue, first, claimed = take_up(session, worker)
     source = Source(queue, session.schedule, options.period, options.samples_of_chunks)
     centre: Centre
     if how != "messages":  # where nobody computes at the centre, one-sided access on one node is shared memory
@@ -99,8 +99,7 @@ def _add(session: Session, how: str) -> Centre:
     elif session.follows:
         centre = LocalCentre(theta, source, session.device)  # which nobody asks
     elif worker is None:
-        whole = session.config.run.lost_ranks == "continue"
-        centre = ServingCentre(transport, workers, theta, source, session.device, whole)
+        centre = ServingCentre(transport, workers, theta, source, session.device, claimed, session.goes_on)
         centre.put(theta)
     else:
         centre = AskingCentre(transport, link, theta, source, number, session.device)

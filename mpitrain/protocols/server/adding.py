@@ -331,8 +331,9 @@ class AddingWorker(Loop[Work]):
         self.rule.restored()
 
 
-def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int]:
-    """The samples to train on and the worker whose turn is first, from a checkpoint of the same ranks or anew.
+def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int, list[list[Work]]]:
+    """The samples to train on, the worker whose turn is first, and what each worker has of those claimed before, from a
+    checkpoint of the same ranks or anew.
 
     With other ranks the workers restart at x̃, and what the old ones had not used comes first in the queue. Collective.
     """
@@ -349,6 +350,7 @@ def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int]:
     if session.restore(take):
         rows = transport.broadcast(json.dumps(to_rows(again)).encode(), "the checkpoint", master)
         state.queue.returned = [Work(*row) for row in json.loads(rows)]
-    turns = transport.gather_texts("" if worker is None else str(worker.turns), "the workers' turns")
-    counts = [int(text) for text in turns if text]
-    return state.queue, counts.index(min(counts))
+    mine = "" if worker is None else json.dumps((worker.turns, to_rows(worker.unused)))
+    told = [json.loads(text) for text in transport.gather_texts(mine, "the workers' turns") if text]
+    turns = [count for count, _ in told]
+    return state.queue, turns.index(min(turns)), [of_rows(rows, state.queue.samples) for _, rows in told]

@@ -29,7 +29,7 @@ def adding(session: Session) -> None:
     """Train with a centre that only adds."""
     link = OwnLink(session, session.members[0])
     worker = AddingWorker(session, link, 0, session.members)
-    queue, _ = take_up(session, worker)
+    queue, *_ = take_up(session, worker)
     source = Source(queue, session.schedule, worker.options.period, worker.options.samples_of_chunks)
     centre = LocalCentre(session.state.theta, source, session.device)
     centre.put(session.state.theta)

@@ -5,6 +5,8 @@ Claim is answered by its samples' place and a copy of x̃; what the worker pushe
 answered by Added. The master treats a worker's messages in order: a worker reads what it has added.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mpitrain.algorithms.elastic import move_centre
@@ -50,7 +52,8 @@ class LocalCentre(Centre):
 
 
 class ServingCentre(LocalCentre):
-    """The master's face by messages. `whole_moves`: of a worker that is lost meanwhile a move counts wholly or not."""
+    """The master's face by messages. `claimed`: what each worker has from before a resume; `whole_moves`: of a worker
+    that is lost meanwhile a move counts wholly or not at all."""
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class ServingCentre(LocalCentre):
         theta: Array,
         source: Source,
         device: Cpu = CPU,
+        claimed: Sequence[list[Work]] = (),
         whole_moves: bool = False,
     ) -> None:
         super().__init__(theta, source, device if device.direct else device.host)
@@ -66,9 +70,9 @@ class ServingCentre(LocalCentre):
         self._vectors = Vectors(transport, self._device)
         self._copies = Snapshots(transport, self._device)
         self._pushed = dict.fromkeys(workers, 0)  # pieces of a move that have come
-        self._claimed: dict[int, list[Work]] = {worker: [] for worker in workers}
+        self._claimed = dict(zip(workers, claimed or [[] for _ in workers], strict=True))
         self._d = np.empty_like(self.theta[self.pieces[0]])
-        self._whole_moves, self._moves = whole_moves, dict[int, Array]()
+        self._moves = {worker: np.empty_like(self.theta) for worker in workers if whole_moves}
 
     def handle(self, sender: int, message: FromWorker) -> bool:
         match message:
@@ -85,19 +89,16 @@ class ServingCentre(LocalCentre):
         return True
 
     def _add(self, sender: int, told: Move) -> None:
-        piece = self.pieces[self._pushed[sender]]
-        last = piece is self.pieces[-1]
-        if self._whole_moves:
-            move = self._moves.setdefault(sender, np.empty_like(self.theta))
-            self._vectors.receive(sender, told, move[piece], "a move of the centre")
-            for each in self.pieces if last else ():
-                self.push(each, move[each])
-        else:
-            d = self._d[: piece.stop - piece.start]
-            self._vectors.receive(sender, told, d, "a move of the centre")
-            self.push(piece, d)
+        piece, move = self.pieces[self._pushed[sender]], self._moves.get(sender)
+        d = self._d[: piece.stop - piece.start] if move is None else move[piece]
+        self._vectors.receive(sender, told, d, "a move of the centre")
         self._pushed[sender] = (self._pushed[sender] + 1) % len(self.pieces)
-        if last:
+        if move is None:
+            self.push(piece, d)
+        elif not self._pushed[sender]:
+            for each in self.pieces:
+                self.push(each, move[each])
+        if not self._pushed[sender]:
             TO_WORKER.post(self._transport, sender, Added())
 
     def trained(self, worker: int, samples: int) -> None:

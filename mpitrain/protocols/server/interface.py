@@ -95,7 +95,7 @@ class Centre:
         return False
 
     def trained(self, worker: int, samples: int) -> None:
-        """A worker has reported that it has trained on so many of the samples that it has claimed."""
+        """A worker has reported this many samples as trained on: the first of those that it has claimed."""
 
     def untrained(self) -> list[Work] | None:
         """What workers have claimed and not reported, where that is known."""

@@ -47,6 +47,7 @@ class MergingMaster(Master):
         super().serve()
         for work in self.stocks.values():  # of a training that was stopped
             self.state.queue.give_back(work)
+        self.stocks.clear()
 
     # ---- what arrives
 
