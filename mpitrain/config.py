@@ -170,6 +170,8 @@ class RunOptions(Section, frozen=True):
     """`"continue"`: where a rank dies, or is silent for `deadline`, the others go on without it, in place of ending the
     job ([guide](faults.md#going-on-without-a-rank)). Needs Open MPI 5 and `mpirun --with-ft ulfm`; vectors travel by
     messages."""
+    spares: Few = 0
+    """How many of the ranks wait until others are lost, and then take their places ([guide](faults.md#spare-ranks))."""
     exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"  # how vectors travel; auto: as measured
     nonfinite_limit: Count = 10  # how many gradients of one worker in a row may not be finite; then a server's run ends
     gradient_statistics: bool = False
@@ -343,6 +345,8 @@ def resolve(table: Record) -> Config:
         config = replace(config, run=_recorded(config.run))
     if config.run.lost_ranks == "continue":
         config = replace(config, run=_continuing(config.run, algorithm))
+    elif config.run.spares:
+        raise BadInput("run.spares: only with run.lost_ranks = 'continue'")
     algorithm.check()
     settings = config.schedule(MANY).all  # how many samples there will be is not known yet
     algorithm.check_with(config.run.exchange, config.training.rate_per, settings)

@@ -98,16 +98,18 @@ def first_deadline(words: Sequence[str]) -> float:
     return deadline if 0 < deadline < inf else DEADLINE
 
 
-def stopped_ranks() -> list[int]:
-    """The ranks on this node that are stopped, as by SIGSTOP, among those that this process's launcher has started."""
-    found = set[int]()
+def stopped_ranks() -> dict[int, int]:
+    """The ranks on this node that are stopped, as by SIGSTOP, among those that this process's launcher has started; the
+    process of each."""
+    found: dict[int, int] = {}
     for process in os.listdir("/proc"):
         with suppress(OSError, ValueError):  # it has ended, or is no process
             state, parent = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[:2]
             if state in "tT" and int(parent) == os.getppid():
                 words = Path("/proc", process, "environ").read_text(errors="replace").split("\0")
-                found.add(rank_of(dict(word.split("=", 1) for word in words if "=" in word), -1))
-    return sorted(found - {-1})
+                rank = rank_of(dict(word.split("=", 1) for word in words if "=" in word), -1)
+                found.update({rank: int(process)} if rank >= 0 else {})
+    return dict(sorted(found.items()))
 
 
 def prepare_environment() -> None:

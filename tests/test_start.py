@@ -104,7 +104,7 @@ try:
         process.send_signal(signal.SIGSTOP)
         while Path("/proc", str(process.pid), "stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.01)
-    program = "from mpitrain.start import stopped_ranks; print(stopped_ranks())"
+    program = "from mpitrain.start import stopped_ranks; print([*stopped_ranks()])"
     subprocess.run([sys.executable, "-c", program], env={**os.environ, rank: "0"}, timeout=60, check=True)
 finally:
     for process in (*stopped, runs):

@@ -9,13 +9,15 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from typing import cast
+from pathlib import Path
+from typing import Literal, cast
 
 import msgspec
 
 from mpitrain import checkpoint
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.shared import share_state
+from mpitrain.api.spares import SPARE
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.files import order
 from mpitrain.checkpoint.lease import Holder
@@ -34,12 +36,26 @@ NONE = -1  # samples of a state that is not the training's
 SILENT = 0.9  # of a deadline, after which a rank that others have found silent is silent to this one, too
 
 
+class Had(msgspec.Struct):
+    """What a rank had of the training when others were lost."""
+
+    kind: Literal["spare", "nothing", "state", "replica"]  # a replica may differ from the others'
+    run: str = ""  # the run folder
+    trained: int = 0  # samples, of all ranks
+    ranks: int = 0  # that trained
+    least_ranks: int = 0
+
+
+def introduce(transport: Transport) -> None:
+    """Tell all ranks what processes they are: one that stands still is ended by another one of its node. Collective."""
+    if isinstance(transport.comm, EnduringCommunicator):
+        own = msgspec.json.encode(Holder.here()).decode()
+        transport.comm.processes = transport.gather_texts(own, "the processes")
+
+
 def prepare_for_loss(session: Session) -> None:
     """Tell all ranks what they need where another one is lost. Collective."""
     transport, saver, model = session.transport, session.saver, buffered(session.network)
-    # One that stands still is ended by a rank of its node.
-    communicator = cast(EnduringCommunicator, transport.comm)
-    communicator.processes = transport.gather_texts(msgspec.json.encode(Holder.here()).decode(), "the processes")
     session.began = transport.clock()
     # Whichever rank is the first then writes a checkpoint with all that stands beside it.
     documents = transport.broadcast(msgspec.json.encode(dict(saver.documents) if saver else {}), "the documents")
@@ -53,10 +69,14 @@ class LostRanks:
     known to stand still. All ranks that live make one, leave together and resume together."""
 
     def __init__(self, transport: Transport, error: RankLost, options: TrainOptions | None) -> None:
-        self._session, self._silent = cast("Session | None", error.held), error.silent
+        self._spare = error.held is SPARE
+        self._session = None if self._spare else cast("Session | None", error.held)
+        self._silent = error.silent
         self._first, self._living = transport, list(range(transport.size))
         #: Whether the others go on: by the session's configuration, or because this is in the resume after a loss.
-        self._goes_on = bool(options and options.least_ranks) if self._session is None else self._session.goes_on
+        self._goes_on = self._spare or bool(options and options.least_ranks)
+        if self._session is not None:
+            self._goes_on = self._session.goes_on
         self._keeps_own = False  # whether each rank saves vectors of its own
 
     def leave(self, transport: Transport) -> Transport:
@@ -66,16 +86,13 @@ class LostRanks:
             self._session.monitor.progress.close()
         communicator = cast(EnduringCommunicator, transport.comm)
         while True:
-            with transport.blocking("MPI_Comm_shrink"):
-                communicator, gone = communicator.without_lost()
+            communicator, gone = communicator.without_lost(transport.deadline)
             self._living = [rank for number, rank in enumerate(self._living) if number not in gone]
-            if not self._goes_on:
-                if communicator.rank == 0:
-                    line = f"{named(self._lost)} died; the job ends (run.lost_ranks)"
-                    print(f"mpitrain: {line}", file=sys.stderr, flush=True)
-                transport.runtime.abort(1)
             try:
-                return Transport(communicator, transport.deadline)
+                left = Transport(communicator, transport.deadline)
+                if not self._goes_on:
+                    self._end(left, "the job ends (run.lost_ranks)")
+                return left
             except RankLost:  # another one, meanwhile
                 continue
 
@@ -83,25 +100,45 @@ class LostRanks:
         """Save what the ranks have, and say and record the loss; how they go on, or None where fewer than
         run.least_ranks are left. Collective; raises BadInput, and RankLost, after which it can be called again."""
         session = self._session
-        trained = transport.gather_texts(str(0 if session is None else session.counters.trained_all), WHAT)
-        kinds = transport.gather_texts(str(None if session is None else session.even_out is not None), WHAT)
-        if session is not None and session.saver is not None:
-            least = session.config.run.least_ranks
-            options = replace(options, out=None, resume=None, continued=session.saver.folder.parent, least_ranks=least)
-            if len({*kinds}) == 1:  # else some have not begun to train, and there is hardly more than is saved
-                self._save(session, session.saver, transport)
-        run, least = options.continued, options.least_ranks
-        assert run is not None
+        had = [msgspec.json.decode(text, type=Had) for text in transport.gather_texts(self._had(), WHAT)]
+        one = next((each for each in had if each.run), None)
+        if one is not None:
+            told = replace(options, out=None, resume=None, continued=Path(one.run))
+            options = replace(told, least_ranks=one.least_ranks, ranks=one.ranks)
+        run = options.continued
+        if run is None or not options.ranks:
+            self._end(transport, "none is left that has trained")
+            return None
+        active = [each.kind for each in had if each.kind != "spare"]
+        if len({*active}) == 1:  # else some have not begun to train, and there is hardly more than is saved
+            part = transport if len(active) == transport.size else transport.first(len(active))
+            if part is not None and session is not None and session.saver is not None:
+                self._save(session, session.saver, part)
+        count = min(options.ranks, transport.size)
         if transport.rank == 0:
             newest, _ = checkpoint.newest(run / "checkpoints")
             samples = int(order(newest)[0]) if newest else 0
-            how = f"{some(transport.size, 'rank')} {'are' if transport.size > 1 else 'is'} left"
-            restarted(run / "metrics.jsonl", self._lost, how, samples, max(map(int, trained)))
-        if transport.size >= least:
+            how = f"{some(count, 'rank')} {'train on' if count > 1 else 'trains on'}"
+            restarted(run / "metrics.jsonl", self._lost, how, samples, max(each.trained for each in had))
+        if count >= options.least_ranks:
             return options
         if transport.rank == 0:
-            print(f"mpitrain: run.least_ranks is {least}; --resume {run} continues", file=sys.stderr, flush=True)
+            line = f"run.least_ranks is {options.least_ranks}; --resume {run} continues"
+            print(f"mpitrain: {line}", file=sys.stderr, flush=True)
         return None
+
+    def _had(self) -> str:
+        session, spare = self._session, self._spare
+        if session is None or session.saver is None:
+            return msgspec.json.encode(Had("spare" if spare else "nothing")).decode()
+        kind: Literal["state", "replica"] = "state" if session.even_out is None else "replica"
+        run, size, least = session.saver.folder.parent, session.transport.size, session.config.run.least_ranks
+        return msgspec.json.encode(Had(kind, str(run), session.counters.trained_all, size, least)).decode()
+
+    def _end(self, transport: Transport, how: str) -> None:
+        if transport.rank == 0:
+            print(f"mpitrain: {named(self._lost)} died; {how}", file=sys.stderr, flush=True)
+        transport.runtime.abort(1)
 
     @property
     def _lost(self) -> list[int]:

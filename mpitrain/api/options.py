@@ -27,7 +27,8 @@ class TrainOptions:
     scale: Callable[[Model], tuple[float, str]] | None = None  # of a simulation: how long a sample takes, and a line
     phantom: bool = False  # simulate time and traffic alone
     density: float = 0.0  # of a phantom: entries sent of each gradient, by its length
-    least_ranks: int = 0  # where a training goes on without ranks that were lost: with as many at least
+    least_ranks: int = 0  # where a training goes on without ranks that were lost: with as many at least,
+    ranks: int = 0  # and with as many at the most, the others being spares
     whole: str = ""  # the whole configuration, instead of a file and overrides
 
 

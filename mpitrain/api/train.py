@@ -20,12 +20,13 @@ from mpitrain.api.computing import chosen
 from mpitrain.api.failures import failures_recorded
 from mpitrain.api.finish import finish, sha256
 from mpitrain.api.folder import Reserved
-from mpitrain.api.going_on import prepare_for_loss
+from mpitrain.api.going_on import introduce, prepare_for_loss
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.pretraining import pretrain
 from mpitrain.api.requirements import require_same_model
 from mpitrain.api.setup import Prepared, new_session, open_run_folder, prepare
 from mpitrain.api.shared import callback_of, share_checkpoint, shared_code, shared_config, started_or_resumed
+from mpitrain.api.spares import beside_spares
 from mpitrain.checkpoint import coordination
 from mpitrain.config import Config
 from mpitrain.models.design import to_lines
@@ -65,12 +66,17 @@ def configured(
             sys.stdout.write(text if transport.rank == 0 else "")
             return 0
         transport.deadline = config.run.deadline
-        limits: AbstractContextManager[object] = nullcontext()
-        if not transport.runtime.simulated:  # whose ranks would undo each other's limits
-            limits = threadpool_limits(transport.threads(config.run.threads))
-        # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
-        with limits, np.errstate(over="ignore", invalid="ignore"):
-            return _train(transport, config, options, stop, folder)
+
+        def trained(transport: Transport) -> int:
+            limits: AbstractContextManager[object] = nullcontext()
+            if not transport.runtime.simulated:  # whose ranks would undo each other's limits
+                limits = threadpool_limits(transport.threads(config.run.threads))
+            # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
+            with limits, np.errstate(over="ignore", invalid="ignore"):
+                return _train(transport, config, options, stop, folder)
+
+        introduce(transport)
+        return beside_spares(transport, options, config.run, trained)
 
 
 def explained(config: Config) -> str:

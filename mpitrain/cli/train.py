@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import sys
 from typing import Any
 
 from mpitrain.api.options import TrainOptions, from_arguments
@@ -19,7 +20,12 @@ def train(options: argparse.Namespace) -> int:
     abort_on_exception()
     stop = Stop()
     stop.install()
-    transport = Transport(world(), deadline=first_deadline(options.set))
+    try:
+        transport = Transport(world(), deadline=first_deadline(options.set))
+    except RankLost:
+        print("mpitrain: a rank died at the start; the job ends", file=sys.stderr, flush=True)
+        PROCESS.abort(1)
+        return 1
     told: TrainOptions | None = None
     loss: Any = None  # of ranks; what it is made of is loaded with the training
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, printable
 from mpitrain.mpi import Transport
+from mpitrain.mpi.enduring import EnduringCommunicator
 from mpitrain.mpi.process import PRINTING, abort_on_exception
 
 T = TypeVar("T")
@@ -17,7 +18,8 @@ def ending_together(transport: Transport, action: Callable[[], int]) -> int:
     """What `action` returns, or the exit status for what it raises: 2 for bad input, 1 for a failure."""
     try:
         status = _status(transport, action)
-        with suppress(RankLost):  # from now on nothing is lost with a rank
+        # From now on nothing is lost with a rank.
+        with suppress(RankLost, *((Overdue,) if isinstance(transport.comm, EnduringCommunicator) else ())):
             transport.leave()
     except Overdue as error:
         _end(transport, str(error), 1, PRINTING * min(others_see(transport, error), 2))

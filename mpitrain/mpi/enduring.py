@@ -114,12 +114,14 @@ class EnduringCommunicator:
         self.processes: list[str] = []  #: what each rank has told of its process
         family.members.append(plain)
 
-    def without_lost(self) -> "tuple[EnduringCommunicator, list[int]]":
+    def without_lost(self, deadline: float) -> "tuple[EnduringCommunicator, list[int]]":
         """The communicator of all that live, and the ranks of this one that do not. Every one that lives calls it,
-        upon which whatever the others wait for in this family raises RankLost."""
+        upon which whatever the others wait for in this family raises RankLost. Those of this node that stand still
+        after the deadline are ended."""
         for communicator in self._family.members:
             communicator.Revoke()
-        PROCESS.together = whole = self.plain.Shrink()
+        with PROCESS.without_stopped("MPI_Comm_shrink", deadline):
+            PROCESS.together = whole = self.plain.Shrink()
         before = self.plain.Get_group()
         gone = MPI.Group.Difference(before, whole.Get_group())
         return EnduringCommunicator(whole, Family()), MPI.Group.Translate_ranks(gone, None, before)

@@ -73,6 +73,10 @@ class Process:
     def blocking(self, call: str, deadline: float) -> Blocking:
         return self._watchdog.blocking(call, deadline)
 
+    def without_stopped(self, call: str, deadline: float) -> Blocking:
+        """The same around a call that returns once ranks that are stopped have ended."""
+        return self._watchdog.blocking(call, deadline, 2 * deadline, goes_on=True)  # once others have ended those
+
     def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:  # by whoever started MPI before
             return nullcontext()
@@ -118,7 +122,7 @@ class Process:
         now and then waits for the lost ones forever."""
         sys.stdout.flush()
         sys.stderr.flush()
-        with self.blocking("MPI_Barrier", self._patience), suppress(MPI.Exception):
+        with self.without_stopped("MPI_Barrier", self._patience), suppress(MPI.Exception):
             self.together.Barrier()
         segments.remove_own()
         os._exit(status)

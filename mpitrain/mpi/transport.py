@@ -43,6 +43,16 @@ class Transport(Messages, Collectives):
         witnessed.comm = WitnessedCommunicator(self.comm, witness)
         return witnessed
 
+    def first(self, count: int) -> "Transport | None":
+        """The first ranks, which go on giving heartbeats to all and hearing from all; None on the others. Collective,
+        blocks."""
+        comm = self.split(int(self.rank >= count))
+        if self.rank >= count:
+            return None
+        part = Transport(comm, self.deadline, self.runtime)
+        part.heartbeats, part.waking = self.heartbeats, self.waking
+        return part
+
     def split(self, color: int) -> Communicator:
         """A communicator of the ranks with one colour. Collective, blocks."""
         self.barrier("a communicator")

@@ -9,8 +9,11 @@
 It sleeps in short steps and counts those, so that the time in which a job is suspended does not count.
 """
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 
 from mpitrain.errors import named
@@ -30,12 +33,15 @@ def outlasted(rank: int, call: str, deadline: float, stopped: Sequence[int] = ()
 
 class Blocking:
     """Context around one blocking call. After `deadline` seconds it ends the job if a rank of this node is stopped, and
-    after `patience` seconds, by default the same, in any case."""
+    after `patience` seconds, by default the same, in any case; or, where the call `goes_on` without them, it ends those
+    stopped ranks."""
 
-    __slots__ = ("_dog", "deadline", "name", "patience", "step")
+    __slots__ = ("_dog", "deadline", "goes_on", "name", "patience", "step")
 
-    def __init__(self, dog: "Watchdog", name: str, deadline: float, patience: float = 0.0) -> None:
-        self._dog, self.name, self.deadline = dog, name, deadline
+    def __init__(
+        self, dog: "Watchdog", name: str, deadline: float, patience: float = 0.0, goes_on: bool = False
+    ) -> None:
+        self._dog, self.name, self.deadline, self.goes_on = dog, name, deadline, goes_on
         self.patience, self.step = max(patience, deadline), min(deadline / STEPS, LONGEST)
 
     def __enter__(self) -> None:
@@ -48,8 +54,15 @@ class Blocking:
         """What is to be said before the end, now that the call has lasted this many seconds; "" while it may last."""
         if seconds <= self.deadline:
             return ""
-        if stopped := stopped_ranks():
-            return outlasted(self._dog.rank, self.name, self.deadline, stopped)
+        stopped = stopped_ranks()
+        if stopped and self.goes_on:
+            self.deadline, self.patience = seconds + self.deadline, seconds + self.patience
+            for process in stopped.values():
+                with suppress(ProcessLookupError):  # another rank has ended it
+                    os.kill(process, signal.SIGKILL)
+            return ""
+        if stopped:
+            return outlasted(self._dog.rank, self.name, self.deadline, [*stopped])
         return outlasted(self._dog.rank, self.name, self.patience) if seconds > self.patience else ""
 
 
@@ -99,10 +112,10 @@ class Watchdog:
         self._looking = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def blocking(self, name: str, deadline: float, patience: float = 0.0) -> Blocking:
+    def blocking(self, name: str, deadline: float, patience: float = 0.0, goes_on: bool = False) -> Blocking:
         """Context around a call of MPI."""
         self._start()
-        return Blocking(self, name, deadline, patience)
+        return Blocking(self, name, deadline, patience, goes_on)
 
     def working(self, beat: Callable[[], None], step: float) -> Working:
         """Context of work without calls of MPI."""

@@ -100,12 +100,14 @@ class Session:
 
     def command_to_resume(self, run: Path) -> str:
         """What continues the run in this folder on as many ranks."""
-        ranks, folder = self.transport.size, shlex.quote(str(run))
+        ranks, folder, how = self.transport.size, shlex.quote(str(run)), ""
+        if self.goes_on:
+            ranks, how = ranks + self.config.run.spares, "--with-ft ulfm "
         if self.transport.runtime.simulated:
             return f"mpitrain simulate --cluster … --resume {folder}"
         if self.config.model.import_ == GIVEN:
             return f"mpitrain.train(model=..., resume={str(run)!r})"
-        return f"{f'mpirun -n {ranks} ' if ranks > 1 else ''}python -m mpitrain --resume {folder}"
+        return f"{f'mpirun {how}-n {ranks} ' if ranks > 1 else ''}python -m mpitrain --resume {folder}"
 
     def takes_part(self, rank: int) -> bool:
         """Whether a rank trains, as a member or for one."""

@@ -125,6 +125,42 @@ def test_without_its_first_rank_a_training_goes_on_from_the_newest_checkpoint(tm
 
 
 @enduring
+@pytest.mark.parametrize(
+    ("algorithm", "victims", "signals"),
+    [("asgd", [1], [KILL]), ("sparse-delta", [0, 3], [KILL, KILL]), ("easgd", [1, 2], [KILL, FREEZE])],
+)
+def test_spare_ranks_take_the_places_of_lost_ones(
+    tmp_path: Path, algorithm: str, victims: list[int], signals: list[int]
+) -> None:
+    """Also where one stands still while the others already leave another one behind."""
+    training = faults("training", victims[0], signals[0])
+    lost = [*training, *(faults("training", *each)[1] for each in zip(victims[1:], signals[1:], strict=True))]
+    told = trained(tmp_path, 4 + len(victims), algorithm, *lost, keys=(f"run.spares={len(victims)}",))
+    assert told["ranks"] == 4 and told["samples_repeated"] == 0
+    assert sorted(rank for rank, _ in told["lost_ranks"]) == victims
+    assert len(loaded(tmp_path)) == EPOCHS * SAMPLES
+
+
+@enduring
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("data.path=/nowhere", "/nowhere: no such folder"),  # met by those that train, while the spare waits
+        ("run.spares=3", "run.spares = 3: none of 3 ranks is left to train"),
+    ],
+)
+def test_bad_input_is_said_once_beside_spare_ranks(
+    tmp_path: Path, run_command: Callable[[list[str], float], Ended], key: str, line: str
+) -> None:
+    words = ["--set", "run.lost_ranks=continue", "--set", "run.spares=1", "--set", key]
+    command = [str(MPIRUN), "--with-ft", "ulfm", "-n", "3", sys.executable, "-m", "mpitrain", *words]
+    ended = run_command(command, 60)
+    assert ended.status == 2
+    (said,) = [each for each in ended.err.splitlines() if each.startswith("mpitrain")]
+    assert said.startswith(f"mpitrain: {line}")
+
+
+@enduring
 def test_ranks_are_lost_one_after_another(tmp_path: Path) -> None:
     """The second one while the others resume after the first."""
     second = Fault("mpitrain.api.shared.share_checkpoint", [f"lose {KILL}"], 3)
