@@ -12,6 +12,7 @@ from mpitrain.device import available
 from mpitrain.errors import some
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
+from mpitrain.training.context import teams_of
 from mpitrain.training.inputs import say
 from mpitrain.training.parts import DataSource, form_of, source_of
 from mpitrain.training.step_times import StepTimes, Way, keep, key_of, path_of, read, slowest, steps, timed, ways
@@ -74,7 +75,8 @@ def _times(
     take them at once, as they will compute. Collective."""
     algorithm, threads = config.algorithm, transport.threads(config.run.threads)
     shared = algorithm.samples_of_gradient(config.training.minibatch, transport.size)
-    samples = max(1, shared // config.training.accumulate)
+    team = max(map(len, agreed(transport, lambda: teams_of(config, transport), WHAT)))  # whose ranks share a minibatch
+    samples = max(1, shared // team // config.training.accumulate)
     computes = transport.rank > 0 or transport.size == 1 or not algorithm.has_master
     known = agreed(transport, source.origin, WHAT)
     form, classes = form_of(config, known), known.classes

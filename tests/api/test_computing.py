@@ -66,6 +66,13 @@ def test_a_server_has_no_say(by: Callable[..., Chosen]) -> None:
     assert found == [("numpy", "float32")] * 2 and "slowest" not in said
 
 
+def test_a_team_times_what_one_of_its_ranks_computes(by: Callable[..., Chosen]) -> None:
+    """Four ranks beside the server are two teams, which halve each minibatch."""
+    settings = ("model.backend=auto", "algorithm.name=easgd", "training.minibatch=16")
+    assert "for 16 samples" in by([[0.001, 0.002]] * 5, *settings)[1]
+    assert "for 8 samples" in by([[0.001, 0.002]] * 5, *settings, "run.team=2")[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "way", "why"),
     [
