@@ -1,6 +1,7 @@
 """Spare ranks (`run.spares`): they wait while the others train, and take the places of ranks that are lost."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -25,26 +26,42 @@ def beside_spares(
     if count == transport.size:
         return train(transport)
     if transport.rank == 0 and run.progress != "none" and not options.least_ranks:
-        print(f"{some(count, 'rank')} of {transport.size} train, the others are spares", flush=True)
-    part, refused = transport.first(count), BadInput.known("", spoken_here=False)
+        print(f"{count} of {transport.size} ranks train; spares: {transport.size - count}", flush=True)
+    part = transport.first(count)
+    if part is None:
+        return _stand_by(transport)
+    try:
+        status = train(part)
+    except BadInput as error:
+        if error.agreed:
+            _let_go(transport, REFUSED)
+        raise
+    _let_go(transport, status)
+    return status
+
+
+def _let_go(transport: Transport, status: int) -> None:
+    """Tell the spares that the training is over, which it is, whoever is lost now."""
+    told = np.array([status], np.int64)
+    with suppress(Overdue, RankLost):
+        transport.wait(transport.comm.Ibcast(told, 0), "the spare ranks")
+
+
+def _stand_by(transport: Transport) -> int:
+    """Wait for the end of the training; its status. Raises RankLost when others are lost, BadInput when all have met
+    that."""
     status = np.zeros(1, np.int64)
-    if part is not None:
-        try:
-            status[0] = train(part)
-        except BadInput as error:
-            if not error.agreed:
-                raise
-            status[0], refused = REFUSED, error
     try:
         over = transport.comm.Ibcast(status, 0)
         transport.until(over.Test, "the end of the training", [0], nap=NAP)
-    except (Overdue, RankLost) as error:
-        if part is None and (error.silent or isinstance(error, RankLost)):
+    except RankLost:
+        raise RankLost(held=SPARE) from None
+    except Overdue as error:
+        if error.silent:
             raise RankLost(error.silent, SPARE) from error
-        if part is None:
-            raise  # else the training is over, whoever is lost now
+        raise
     if status[0] == REFUSED:
-        raise refused  # so that all leave together
+        raise BadInput.known("", spoken_here=False)
     return int(status[0])
 
 
