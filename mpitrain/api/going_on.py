@@ -7,6 +7,7 @@ becomes a checkpoint, and all resume: from that, or else from the newest one.
 import os
 import signal
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.files import order
 from mpitrain.checkpoint.lease import Holder
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.errors import RankLost, named, some
+from mpitrain.errors import Overdue, RankLost, named, some
 from mpitrain.models.model import buffered
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.restarts import restarted
@@ -65,13 +66,12 @@ def prepare_for_loss(session: Session) -> None:
 
 
 class LostRanks:
-    """What this rank held when others were lost, until it is saved: a session, if it was training. `silent` ranks are
-    known to stand still. All ranks that live make one, leave together and resume together."""
+    """What this rank held when others were lost, until it is saved: a session, if it was training. All ranks that live
+    make one, leave together and resume together."""
 
     def __init__(self, transport: Transport, error: RankLost, options: TrainOptions | None) -> None:
         self._spare = error.held is SPARE
         self._session = None if self._spare else cast("Session | None", error.held)
-        self._silent = error.silent
         self._first, self._living = transport, list(range(transport.size))
         #: Whether the others go on: by the session's configuration, or because this is in the resume after a loss.
         self._goes_on = self._spare or bool(options and options.least_ranks)
@@ -79,22 +79,29 @@ class LostRanks:
             self._goes_on = self._session.goes_on
         self._keeps_own = False  # whether each rank saves vectors of its own
 
-    def leave(self, transport: Transport) -> Transport:
-        """The ranks that are left of these. Ends the job where they do not go on."""
-        self._end_silent()
+    def leave(self, transport: Transport, silent: Sequence[int]) -> Transport:
+        """The ranks that are left; `silent` ones of these stand still. Ends the job where they do not go on."""
+        beats, communicator = transport.heartbeats, cast(EnduringCommunicator, transport.comm)
+        found = beats.silent(beats.others, 0.0, transport.waking(), SILENT * transport.deadline)
+        _end_silent(communicator, {*silent, *found})
         if self._session is not None and isinstance(self._session.monitor, MasterMonitor):
             self._session.monitor.progress.close()
-        communicator = cast(EnduringCommunicator, transport.comm)
         while True:
+            processes = communicator.processes
             communicator, gone = communicator.without_lost(transport.deadline)
+            communicator.processes = [each for number, each in enumerate(processes) if number not in gone]
             self._living = [rank for number, rank in enumerate(self._living) if number not in gone]
             try:
-                left = Transport(communicator, transport.deadline)
+                left = Transport(communicator, transport.deadline, transport.runtime)
                 if not self._goes_on:
                     self._end(left, "the job ends (run.lost_ranks)")
                 return left
             except RankLost:  # another one, meanwhile
                 continue
+            except Overdue as error:
+                if not error.silent:
+                    raise
+                _end_silent(communicator, error.silent)
 
     def resumed(self, transport: Transport, options: TrainOptions) -> TrainOptions | None:
         """Save what the ranks have, and say and record the loss; how they go on, or None where fewer than
@@ -144,23 +151,12 @@ class LostRanks:
     def _lost(self) -> list[int]:
         return [rank for rank in range(self._first.size) if rank not in self._living]
 
-    def _end_silent(self) -> None:
-        """Kill the ranks of this node that stand still: else the others would wait for them in the next call of MPI."""
-        transport, silent = self._first, {*self._silent}
-        processes, beats = cast(EnduringCommunicator, transport.comm).processes, transport.heartbeats
-        silent.update(beats.silent(beats.others, 0.0, transport.waking(), SILENT * transport.deadline))
-        for rank in silent if processes else ():
-            process = msgspec.json.decode(processes[rank], type=Holder)
-            if process.lives:
-                with suppress(ProcessLookupError):
-                    os.kill(process.process, signal.SIGKILL)
-
     def _save(self, session: Session, saver: Saver, transport: Transport) -> None:
         """Make what a rank has a checkpoint, if one has the training whole. Collective."""
         state, monitor = session.state, session.monitor
         if session.even_out is not None:
-            self._keeps_own = True
-            session.outstanding, session.even_out = list if session.even_out(transport, self._lost) else None, None
+            self._keeps_own, lost = True, [rank for rank in self._lost if rank in session.members]  # and no spare
+            session.outstanding, session.even_out = list if session.even_out(transport, lost) else None, None
         counts = [int(text) for text in transport.gather_texts(str(_settled(session)), WHAT)]
         if max(counts) == NONE:
             return
@@ -186,6 +182,15 @@ class LostRanks:
         if self._keeps_own:
             coordination.together(saver, state, transport)
             agreed(transport, saver.settle, "the checkpoint", calls_mpi=True)
+
+
+def _end_silent(communicator: EnduringCommunicator, silent: Iterable[int]) -> None:
+    """Kill the ranks of this node that stand still: else the others would wait for them in the next call of MPI."""
+    for rank in silent if communicator.processes else ():
+        process = msgspec.json.decode(communicator.processes[rank], type=Holder)
+        if process.lives:
+            with suppress(ProcessLookupError):
+                os.kill(process.process, signal.SIGKILL)
 
 
 def _settled(session: Session) -> int:

@@ -3,10 +3,11 @@
 import argparse
 import gc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from mpitrain.api.options import TrainOptions, from_arguments
-from mpitrain.errors import BadInput, RankLost
+from mpitrain.errors import BadInput, Overdue, RankLost
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.enduring import tolerant, world
@@ -26,6 +27,14 @@ def train(options: argparse.Namespace) -> int:
         print("mpitrain: a rank died at the start; the job ends", file=sys.stderr, flush=True)
         PROCESS.abort(1)
         return 1
+    status = outlasting(transport, lambda: from_arguments(options), stop)
+    if tolerant():
+        PROCESS.end_without_finalizing(status)
+    return status
+
+
+def outlasting(transport: Transport, given: Callable[[], TrainOptions], stop: Stop) -> int:
+    """Train as is `given`, and go on without ranks that are lost; the exit status. Collective."""
     told: TrainOptions | None = None
     loss: Any = None  # of ranks; what it is made of is loaded with the training
 
@@ -34,26 +43,28 @@ def train(options: argparse.Namespace) -> int:
         transport.watch()
         with transport.working():  # loading takes seconds, on some file systems minutes
             from mpitrain.api.train import configured
-        if loss is not None:
-            told, loss = loss.resumed(transport, told), None
-            gc.collect()  # the vectors and samples of before
-            if told is None:
-                return STOPPED
-        told = told or agreed(transport, lambda: from_arguments(options), "the command line")
-        return configured(transport, told, stop)
+        resumes = loss is not None
+        try:
+            if loss is not None:
+                told, loss = loss.resumed(transport, told), None
+                gc.collect()  # the vectors and samples of before
+                if told is None:
+                    return STOPPED
+            told = told or agreed(transport, given, "the command line")
+            return configured(transport, told, stop)
+        except Overdue as error:
+            if resumes and error.silent:  # one that stands still while the others recover is lost, too
+                raise RankLost(error.silent) from error
+            raise
 
     while True:
         try:
-            status = ending_together(transport, load_and_train)
-            break
+            return ending_together(transport, load_and_train)
         except RankLost as error:
             from mpitrain.api.going_on import LostRanks
 
             loss = loss or LostRanks(transport, error, told)
-            transport = loss.leave(transport)
-    if tolerant():
-        PROCESS.end_without_finalizing(status)
-    return status
+            transport = loss.leave(transport, error.silent)
 
 
 def refuse(fault: str) -> int:

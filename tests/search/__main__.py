@@ -1,5 +1,9 @@
-"""`python -m tests.search`."""
+"""`python -m tests.search`, and `python -m tests.search lost`."""
 
-from . import main
+import sys
 
+from . import lost, main
+
+if sys.argv[1:2] == ["lost"]:
+    sys.exit(lost.main(sys.argv[2:]))
 main()

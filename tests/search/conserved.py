@@ -178,7 +178,7 @@ def _of_peers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
         took(peer, *where)
         turns[id(peer)].append(peer._gradient.astype(np.float64))
 
-    def sends(exchange: DeltaExchange, entries: Entries, step: int, threshold: float, calls: bool) -> int:
+    def sends(exchange: DeltaExchange, entries: Entries, step: int, threshold: float, *rest: Any) -> int:
         book = books[id(exchange)]
         at, sign = (entries.words & INDEX).astype(np.int64), np.where(entries.words & SIGN, -1.0, 1.0)
         levels = sign * (entries.levels if entries.levels.size else 1)
@@ -187,7 +187,7 @@ def _of_peers(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
             unit = unit_quantum(book.peer.compressor._rate)
         book.sent[at] += levels * unit
         book.steps[at] -= levels * step
-        return sent(exchange, entries, step, threshold, calls)
+        return sent(exchange, entries, step, threshold, *rest)
 
     yield Peer, "__init__", begins
     yield Peer, "compute", computes

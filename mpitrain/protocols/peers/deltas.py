@@ -48,10 +48,11 @@ class Deltas:
         """Receive until the next message may be sent. Raises Overdue naming the peers that do not take theirs."""
         self.until(lambda: not self.outbox.awaited(), "it to take messages", self.outbox.awaited, any_sign=False)
 
-    def send(self, entries: Entries, step: int, threshold: float, calls: bool = False) -> int:
-        """Apply own entries and send them to every peer; the bytes of the message. The window must not be full."""
+    def send(self, entries: Entries, step: int, threshold: float, calls: bool = False, turns: int = 0) -> int:
+        """Apply own entries and send them to every peer, after so many turns; the bytes of the message. The window must
+        not be full."""
         self.replica.apply_own(entries, step)
-        message = self.replica.write(entries, step, threshold, calls, self.outbox.buffer)
+        message = self.replica.write(entries, step, threshold, calls, self.outbox.buffer, turns)
         self.outbox.send(message)
         return int(message.nbytes)
 

@@ -13,9 +13,10 @@ WHAT = "the messages of a lost rank"
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What a rank has applied, in messages by sender, and its next round."""
+    """What a rank has applied, in messages by sender, how many turns of each these tell of, and its next round."""
 
     messages: dict[int, int]
+    turns: dict[int, int]
     place: int
 
 
@@ -23,13 +24,13 @@ def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
     """Bring one replica up to date, and its queue to what nobody has done; whether this rank has it. `transport` are
     the members that are not `lost`, in order. Collective.
 
-    A lost rank has done as many turns as it has sent messages that this replica has; the others of its turns, of which
-    its residual may have had something, are done again. Raises WireError for a message that cannot be repeated.
+    A lost rank has done the turns of which the messages tell that this replica has; the others, of which its residual
+    may have had something, are done again. Raises WireError for a message that cannot be repeated.
     """
     peer, exchange = loop.peer, loop.exchange
     left = [member for member in peer.members if member not in lost]
     _apply_what_came(exchange)
-    mine = msgspec.json.encode(Applied(exchange.replica.sequences, loop.place)).decode()
+    mine = msgspec.json.encode(Applied(exchange.replica.sequences, exchange.replica.turns, loop.place)).decode()
     found = [msgspec.json.decode(text, type=Applied) for text in transport.gather_texts(mine, WHAT)]
     newest = max(range(len(left)), key=lambda rank: sum(found[rank].messages[each] for each in lost))
     for rank, sender in enumerate(left):
@@ -42,7 +43,7 @@ def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
     places = {sender: each.place for sender, each in zip(left, found, strict=True)}
     for number, member in enumerate(peer.members):
         if member in lost:
-            places[member] = loop.place_after(number, found[newest].messages[member])
+            places[member] = loop.place_after(number, found[newest].turns[member])
     peer.state.queue = peer.rounds.remaining([places[member] for member in peer.members])
     return transport.rank == newest
 

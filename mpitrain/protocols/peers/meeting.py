@@ -58,12 +58,13 @@ class Meetings(Loop[Piece]):
         super().__init__(peer.session)
         self.peer, self.exchange = peer, peer.exchange
         self.place = 0  # the first round of which this rank has not done its part
+        self.turns = 0  # of a synchronous rank: rounds
 
     def attend(self) -> None:
         self.peer.attend()
 
-    def place_after(self, number: int, messages: int) -> int:
-        """The round in which the rank with this number trains next, after it has sent so many messages."""
+    def place_after(self, number: int, turns: int) -> int:
+        """The round in which the rank with this number trains next, after it has done so many turns."""
         raise NotImplementedError
 
     def reason(self, done: bool = False) -> Reason | None:

@@ -37,13 +37,14 @@ class Asynchronous(Meetings[Turn]):
         self.session.learner.expect([minibatch for each in turns for minibatch, _ in each.steps])
         emit = self.exchange.may_send()
         entries = peer.compute(work.steps, work.workers, emit)
+        self.turns += 1
         if emit:
-            peer.send(entries)
+            peer.send(entries, self.turns)
         self.place = END if self.turn is None else self.turn.place
 
-    def place_after(self, number: int, messages: int) -> int:
+    def place_after(self, number: int, turns: int) -> int:
         turn = self.peer.rounds.turn(number, 0)
-        for _ in range(messages):
+        for _ in range(turns):
             turn = None if turn is None else self.peer.rounds.turn(number, turn.after, turn.since)
         return END if turn is None else turn.place
 
@@ -81,14 +82,15 @@ class Synchronous(Meetings[PeerRound]):
         entries = peer.compute(steps, work.workers, emit=True) if steps else peer.compressor.nothing
         exchange.round_requests = self.reason() is not None
         exchange.await_window()
-        peer.send(entries, exchange.round_requests, of_work=bool(steps))
+        self.turns += 1
+        peer.send(entries, self.turns, exchange.round_requests, of_work=bool(steps))
         self.place = work.after
         exchange.take_round()
         self.now = peer.rounds.at(work.after)
 
-    def place_after(self, number: int, messages: int) -> int:
+    def place_after(self, number: int, turns: int) -> int:
         now = self.peer.rounds.at(0)
-        for _ in range(messages):
+        for _ in range(turns):
             now = None if now is None else self.peer.rounds.at(now.after)
         return END if now is None else now.place
 

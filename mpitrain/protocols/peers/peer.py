@@ -115,9 +115,10 @@ class Peer(Trainer):
         require_finite(loss, f"at its minibatch {self.report.minibatches}", self.transport.rank)
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
 
-    def send(self, entries: Entries, calls: bool = False, of_work: bool = True) -> None:
-        """Send the entries of the last minibatch to all; those of a rank without `of_work` are none."""
-        nbytes = self.exchange.send(entries, self.compressor.step, self.compressor.threshold, calls)
+    def send(self, entries: Entries, turns: int, calls: bool = False, of_work: bool = True) -> None:
+        """Send the entries of the last minibatch, after so many turns, to all; those of a rank without `of_work` are
+        none."""
+        nbytes = self.exchange.send(entries, self.compressor.step, self.compressor.threshold, calls, turns)
         self._count(messages=int(of_work), elements=entries.words.size, nbytes=nbytes)
 
     def enter_stage(self, turn: Turn) -> None:

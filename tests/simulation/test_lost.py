@@ -1,0 +1,99 @@
+"""Some seeds of the search for faults in what goes on without ranks (tests/search/lost.py), and those that it found."""
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpitrain.protocols.peers
+from mpitrain.api import going_on
+from mpitrain.protocols.server.by_messages import ServingCentre
+from mpitrain.protocols.synchronous import AllreduceStepper
+from mpitrain.training.context import Session
+from tests.search import lost
+from tests.search.lost import ANY, ONCE, Case, Loss
+
+SPARSE = ("algorithm.name=sparse-delta", "training.minibatch=8")
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_nothing_goes_wrong_whoever_is_lost_when(tmp_path: Path, first: int) -> None:
+    """Of the algorithms in turn."""
+    for seed in range(first, len(lost.WAYS), 4):
+        assert lost.fault(seed, tmp_path / str(seed)) == "", lost.case(seed)
+
+
+def fault(what: Case, folder: Path, seed: int = 1) -> str:
+    """What is wrong with a case."""
+    return "; ".join(lost.wrong(what, folder / "run", lost.trained(what, seed, folder / "run")))
+
+
+def test_a_rank_that_stands_still_while_the_others_recover_is_left_behind(tmp_path: Path) -> None:
+    """Also where it is the first of them; once the job ended."""
+    keys = ("algorithm.name=easgd", "algorithm.tau=3", "training.minibatch=16", "training.epochs=0.3")
+    for calls in (4, 16, 60):
+        losses = (Loss("call", 0, 5, 20, 0.0, inf), Loss("recovery", 1, 1, calls, 0.0, 1e6))
+        what = Case("easgd", ANY, keys, 4, losses, 1e-4, 1e-3, 0.0, 0.3)
+        assert fault(what, tmp_path / str(calls)) == ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_turns_that_a_lost_peer_let_go_by_unsent_are_not_done_again(tmp_path: Path, seed: int) -> None:
+    """Its next message has their gradients; once its messages were taken for the number of its turns."""
+    keys = (*SPARSE, "algorithm.window=1", "algorithm.bits=32", "algorithm.threshold=0.001", "training.epochs=0.3")
+    losses = (Loss("call", 1, 40, 15 + seed, 0.0, inf),)
+    what = Case("sparse-delta", ONCE, keys, 3, losses, 9e-3, 1e-3, 0.0, 0.3)
+    assert fault(what, tmp_path, seed) == ""
+
+
+def test_a_spare_that_is_lost_is_no_peer(tmp_path: Path) -> None:
+    """Whose messages nobody has."""
+    keys = (*SPARSE, "run.spares=1", "training.epochs=0.3")
+    losses = (Loss("call", 1, 20, 20, 0.0, inf), Loss("call", 2, 20, 20, 0.0, inf))
+    what = Case("sparse-delta", ONCE, keys, 3, losses, 1e-4, 1e-2, 0.0, 0.3)
+    assert fault(what, tmp_path) == ""
+
+
+# ---- faults that it finds
+
+
+def test_it_finds_samples_that_are_not_handed_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a lost worker had in hand."""
+    settled = going_on._settled
+
+    def careless(session: Session) -> int:
+        session.outstanding = session.outstanding and list
+        return settled(session)
+
+    monkeypatch.setattr(going_on, "_settled", careless)
+    assert "not in the parameters as they should" in lost.fault(2, tmp_path)
+
+
+def test_it_finds_peers_that_do_not_even_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one's replica as it is."""
+    monkeypatch.setattr(mpitrain.protocols.peers, "even_out", lambda loop, transport, gone: transport.rank == 0)
+    assert "not in the parameters as they should" in lost.fault(28, tmp_path)
+
+
+def test_it_finds_half_a_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a worker that died between two pieces."""
+    begins = ServingCentre.__init__
+
+    def careless(centre: Any, *arguments: Any) -> None:
+        begins(centre, *arguments[:6])
+
+    monkeypatch.setattr(ServingCentre, "__init__", careless)
+    assert "whole moves" in lost.fault(83, tmp_path)
+
+
+def test_it_finds_half_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a replica, whose sums came but for the last."""
+    begins = AllreduceStepper.__init__
+
+    def careless(stepper: AllreduceStepper, session: Session) -> None:
+        begins(stepper, session)
+        stepper._all_or_nothing = False
+
+    monkeypatch.setattr(AllreduceStepper, "__init__", careless)
+    assert "not in the parameters as they should" in lost.fault(305, tmp_path)
