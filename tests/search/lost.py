@@ -62,6 +62,7 @@ COMMON = (
     SMALL,
 )
 ONCE, ABOUT, ANY = (1.0, 1.0), (0.999, 1.6), (-inf, inf)
+SOME = (0.0, 3.0)  # a move is of less than a step; what a lost worker has not reported is done again, after each loss
 MOMENTUM = "algorithm.momentum=0.25"
 #: Algorithms with their keys, and what a sample's gradient adds at the least and at the most, in learning rates.
 WAYS: tuple[tuple[str, tuple[float, float]], ...] = (
@@ -72,14 +73,14 @@ WAYS: tuple[tuple[str, tuple[float, float]], ...] = (
     (f"asgd {MOMENTUM} algorithm.staleness=dana", ABOUT),
     (f"asgd {MOMENTUM} algorithm.staleness=dana algorithm.order=round-robin", ABOUT),
     ("asgd algorithm.staleness=inverse", (0.0, 1.0)),
-    ("mdownpour algorithm.order=round-robin", ANY),
+    ("mdownpour algorithm.order=round-robin algorithm.delta=0.25", (1.2, 1.9)),
     ("adownpour algorithm.tau=3", ONCE),
     ("mvadownpour", ONCE),
-    ("easgd algorithm.tau=2", ANY),
-    ("easgd algorithm.tau=3 algorithm.order=round-robin", ANY),
+    ("easgd algorithm.tau=2", SOME),
+    ("easgd algorithm.tau=3 algorithm.order=round-robin", SOME),
     ("eamsgd algorithm.tau=2", ANY),
-    ("downpour algorithm.tau=3", ANY),
-    ("downpour algorithm.tau=2 algorithm.order=round-robin", ANY),
+    ("downpour algorithm.tau=3", SOME),
+    ("downpour algorithm.tau=2 algorithm.order=round-robin", SOME),
     ("admm algorithm.tau=2 algorithm.order=round-robin", ANY),
     ("allreduce algorithm.momentum=0", ONCE),
     (f"allreduce {MOMENTUM} algorithm.bucket_mb=0.001", ABOUT),
@@ -88,8 +89,8 @@ WAYS: tuple[tuple[str, tuple[float, float]], ...] = (
     (f"block-momentum algorithm.tau=3 {MOMENTUM}", ABOUT),
     ("block-momentum algorithm.preset=sparseloco algorithm.tau=3 algorithm.chunk=50", ANY),
     ("block-momentum algorithm.preset=diloco algorithm.tau=3", ANY),
-    ("block-momentum algorithm.tau=3 algorithm.momentum=0 algorithm.order=free", ANY),
-    ("block-momentum algorithm.tau=3 algorithm.momentum=0 algorithm.order=round-robin", ANY),
+    ("block-momentum algorithm.tau=3 algorithm.momentum=0 algorithm.order=free", ONCE),
+    ("block-momentum algorithm.tau=3 algorithm.momentum=0 algorithm.order=round-robin", ONCE),
     ("easgd-sync algorithm.tau=2", (0.0, 1.0)),
     ("eamsgd-sync algorithm.tau=2", ANY),
     ("sparse-delta algorithm.bits=32 algorithm.threshold=0.001", ONCE),
@@ -100,10 +101,18 @@ WAYS: tuple[tuple[str, tuple[float, float]], ...] = (
     ("sparse-delta algorithm.window=1 algorithm.patience=0 algorithm.threshold=0.5", ONCE),
     ("sparse-delta algorithm.preset=many-peers algorithm.chunk=50 algorithm.top_k=8", ANY),
     ("sparse-delta algorithm.chunk=50 algorithm.top_k=8 algorithm.bits=2 algorithm.codec=auto", ONCE),
-    (f"sparse-delta algorithm.target_density=0.05 {MOMENTUM}", ANY),
+    (f"sparse-delta algorithm.target_density=0.05 {MOMENTUM}", ABOUT),
 )
 #: Those whose workers have one minibatch at hand.
 SINGLE = ("asgd", f"asgd {MOMENTUM}", "asgd algorithm.staleness=inverse")
+#: The first seed that draws further keys, and may lose a third rank; these keys.
+MORE = 1000
+WATCHED = (
+    *("run.evaluate_every=0.1", "run.evaluate_every=0.1 run.train_subset=100", "run.evaluate_every=0.05"),
+    *("run.trace=true", "run.gradient_statistics=true", "run.checkpoint_samples=40", "run.checkpoints_kept=1"),
+)
+STAGES = f"stages=[{{at=0.05,minibatch=5,learning_rate={RATE}}},{{at=0.1,minibatch=12,learning_rate={RATE}}}]"
+CHUNKED = "algorithm.sampling=chunked algorithm.chunk=20 algorithm.loaders=2"
 WHERE = ("start", "call", "call", "time", "time", "time", "end")
 
 
@@ -164,7 +173,23 @@ def case(seed: int) -> Case:
     times = (float(10 ** random.uniform(low, high)) for low, high in ((-5, -2), (-5, -1), (-4.5, -2)))
     jitter, slowness, updates = times
     updates *= float(random.random() < 0.5)
+    if seed >= MORE:
+        keys += more(random, way)
+        if len(losses) == 2 and ranks > 3 and random.random() < 0.5:
+            third = _loss(random, ranks, loads, str(random.choice(["recovery", *WHERE])))
+            losses += [third] if third.rank not in [loss.rank for loss in losses] else []
     return Case(way, adds, tuple(keys), ranks, tuple(losses), jitter, slowness, updates, epochs)
+
+
+def more(random: np.random.Generator, way: str) -> list[str]:
+    """Further keys of a way."""
+    name, choices = way.split()[0], [*WATCHED]
+    if name != "sparse-delta":  # whose samples count by the minibatch of their stage
+        choices += [STAGES]
+    if name in ("easgd", "eamsgd", "downpour", "mdownpour", "mvadownpour"):
+        choices += [CHUNKED, CHUNKED]
+    chosen = random.choice(choices, int(random.integers(1, 3)), replace=False)
+    return [key for each in chosen for key in each.split()]
 
 
 def _loss(random: np.random.Generator, ranks: int, loads: int, where: str) -> Loss:
@@ -291,8 +316,8 @@ class Watch:
         session, name = self.here.session, self.what.way.split()[0]
         if name == "allreduce" and share is not None:
             return float(share[1] / work.count)
-        if name in ("block-momentum", "easgd-sync", "eamsgd-sync") and session.config.algorithm.protocol != "server":
-            return float(session.transport.size)
+        if name in ("block-momentum", "easgd-sync", "eamsgd-sync"):
+            return float(session.workers)
         if name == "sparse-delta":
             mean = session.transport.size if session.config.algorithm.combine == "mean" else 1
             return float(mean * session.config.training.minibatch / work.count)
@@ -528,12 +553,12 @@ def _content(
     found = (watch.first_theta - theta) / RATE
     times = np.bincount([position % theta.size for position in samples.elements()], minlength=theta.size)
     (least, most), peers = what.adds, what.way.startswith("sparse-delta")
-    if peers and what.adds is ONCE and not (when and not watch.job.dead):
+    if peers and what.adds in (ONCE, ABOUT) and not (when and not watch.job.dead):
         least = 0.0  # what a lost rank had not sent is lost, and what others have not sent is not here
     with np.errstate(invalid="ignore"):
         low, high = np.nan_to_num(least * times, nan=0.0), np.nan_to_num(most * times, nan=0.0)
     outside = np.flatnonzero((found < low - 1e-4) | (found > high + 1e-4))
-    if what.adds == ANY or not outside.size:
+    if what.adds == ANY or (what.adds is SOME and not when) or not outside.size:
         return []
     at = outside[0]
     return [f"{when} {outside.size} samples are not in the parameters as they should: {found[at]} for {times[at]}"]
