@@ -20,7 +20,7 @@ from mpitrain.api.options import TrainOptions
 from mpitrain.api.shared import share_state
 from mpitrain.api.spares import SPARE
 from mpitrain.checkpoint import coordination
-from mpitrain.checkpoint.files import order
+from mpitrain.checkpoint.files import folders, order
 from mpitrain.checkpoint.lease import Holder
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import Overdue, RankLost, named, some
@@ -177,11 +177,20 @@ class LostRanks:
                 if not self._keeps_own:
                     coordination.save_state(saver, state, [])
                     saver.settle()
+                    _delete_after(saver.folder, state.trained)
 
         agreed(transport, write, "the checkpoint", calls_mpi=True)
         if self._keeps_own:
             coordination.together(saver, state, transport)
             agreed(transport, saver.settle, "the checkpoint", calls_mpi=True)
+
+
+def _delete_after(folder: Path, samples: int) -> None:
+    """Delete the checkpoints of more samples. One that was made between two averages has some of its samples only in
+    what each rank, the lost one too, had for itself; the others would go on without them."""
+    for each in folders(folder):
+        if int(order(each)[0]) > samples:
+            checkpoint.delete(each)
 
 
 def _end_silent(communicator: EnduringCommunicator, silent: Iterable[int]) -> None:

@@ -54,6 +54,16 @@ def test_a_spare_that_is_lost_is_no_peer(tmp_path: Path) -> None:
     assert fault(what, tmp_path) == ""
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_since_the_last_average_are_taken_again(tmp_path: Path, seed: int) -> None:
+    """Though a checkpoint that was made between two averages counts them; its parameters have nothing of them."""
+    keys = ("algorithm.name=block-momentum", "algorithm.tau=4", "algorithm.momentum=0", "training.minibatch=8")
+    losses = (Loss("call", 0, 19, 10 * seed, 0.0, inf),)
+    keys += ("run.checkpoint_samples=76", "training.epochs=0.15")
+    what = Case("block-momentum", ONCE, keys, 3, losses, 1e-3, 1e-2, 0.0, 0.15)
+    assert fault(what, tmp_path, seed) == ""
+
+
 # ---- faults that it finds
 
 
