@@ -70,7 +70,8 @@ class LostRanks:
     make one, leave together and resume together."""
 
     def __init__(self, transport: Transport, error: RankLost, options: TrainOptions | None) -> None:
-        self._spare = error.held is SPARE
+        # A spare has nothing to save, and may be ahead of the others, who have: it is one until it trains.
+        self._spare = error.held is SPARE or bool(error.held is None and options and options.spare)
         self._session = None if self._spare else cast("Session | None", error.held)
         self._first, self._living = transport, list(range(transport.size))
         #: Whether the others go on: by the session's configuration, or because this is in the resume after a loss.
@@ -128,7 +129,7 @@ class LostRanks:
             how = f"{some(count, 'rank')} {'train on' if count > 1 else 'trains on'}"
             restarted(run / "metrics.jsonl", self._lost, how, samples, max(each.trained for each in had))
         if count >= options.least_ranks:
-            return options
+            return replace(options, spare=self._spare)
         if transport.rank == 0:
             line = f"run.least_ranks is {options.least_ranks}; --resume {run} continues"
             print(f"mpitrain: {line}", file=sys.stderr, flush=True)

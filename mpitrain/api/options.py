@@ -29,6 +29,7 @@ class TrainOptions:
     density: float = 0.0  # of a phantom: entries sent of each gradient, by its length
     least_ranks: int = 0  # where a training goes on without ranks that were lost: with as many at least,
     ranks: int = 0  # and with as many at the most, the others being spares
+    spare: bool = False  # whether this rank was one of those before
     whole: str = ""  # the whole configuration, instead of a file and overrides
 
 

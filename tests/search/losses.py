@@ -64,7 +64,8 @@ WATCHED = (
     *("run.evaluate_every=0.1", "run.evaluate_every=0.1 run.train_subset=100", "run.evaluate_every=0.05"),
     *("run.trace=true", "run.gradient_statistics=true", "run.checkpoint_samples=40", "run.checkpoints_kept=1"),
 )
-STAGES = f"stages=[{{at=0.05,minibatch=5,learning_rate={RATE}}},{{at=0.1,minibatch=12,learning_rate={RATE}}}]"
+LARGEST = 12  # minibatch of a stage
+STAGES = f"stages=[{{at=0.05,minibatch=5,learning_rate={RATE}}},{{at=0.1,minibatch={LARGEST},learning_rate={RATE}}}]"
 CHUNKED = "algorithm.sampling=chunked algorithm.chunk=20 algorithm.loaders=2"
 WHERE = ("start", "call", "call", "time", "time", "time", "end")
 

@@ -36,7 +36,7 @@ from mpitrain.simulation.job import Aborted
 from mpitrain.simulation.network import ClusterNetwork, Link
 
 from . import checkpoints, in_pieces
-from .losses import ABOUT, ANY, COMMON, DEADLINE, ONCE, RATE, SINGLE, SOME, Case, case
+from .losses import ABOUT, ANY, COMMON, DEADLINE, LARGEST, ONCE, RATE, SINGLE, SOME, Case, case
 from .mortals import Mortals
 from .witnessed import Start, Watch, watching
 
@@ -131,6 +131,7 @@ def _repeated(what: Case, starts: list[Start], served: bool) -> list[str]:
     before, after = starts[0], starts[1]
     again = ((before.trained | before.loaded) - after.trained).total()
     minibatch = next(int(key.split("=")[1]) for key in what.keys if key.startswith("training.minibatch"))
+    minibatch = max(minibatch, LARGEST) if any("stages" in key for key in what.keys) else minibatch
     return [f"{again} samples are trained on again"] if again > before.ranks * minibatch else []
 
 

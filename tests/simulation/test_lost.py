@@ -64,6 +64,17 @@ def test_steps_since_the_last_average_are_taken_again(tmp_path: Path, seed: int)
     assert fault(what, tmp_path, seed) == ""
 
 
+def test_a_spare_that_is_ahead_of_the_others_keeps_nobody_from_saving(tmp_path: Path) -> None:
+    """When another rank is lost while those that trained save what they have."""
+    keys = ("algorithm.name=asgd", "training.minibatch=8", "training.epochs=0.3", "run.spares=1")
+    for calls in (20, 28, 36):
+        losses = (Loss("call", 1, 25, 20, 0.0, inf), Loss("recovery", 2, 1, calls, 0.0, inf))
+        folder, what = tmp_path / str(calls), Case("asgd", ONCE, keys, 4, losses, 1e-3, 1e-3, 0.0, 0.3)
+        told = lost.trained(what, 1, folder / "run")
+        assert lost.wrong(what, folder / "run", told) == []
+        assert "begins anew" not in told.said
+
+
 # ---- faults that it finds
 
 
