@@ -75,10 +75,9 @@ class LostRanks:
         self._session = None if self._spare else cast("Session | None", error.held)
         self._first, self._living = transport, list(range(transport.size))
         #: Whether the others go on: by the session's configuration, or because this is in the resume after a loss.
-        self._goes_on = self._spare or bool(options and options.least_ranks)
-        if self._session is not None:
-            self._goes_on = self._session.goes_on
-        self._keeps_own = False  # whether each rank saves vectors of its own
+        resumes = self._spare or bool(options and options.least_ranks)
+        self._goes_on = resumes if self._session is None else self._session.goes_on
+        self._keeps_own = False  # whether the checkpoint has vectors of each rank, such as residuals, beside the state
 
     def leave(self, transport: Transport, silent: Sequence[int]) -> Transport:
         """The ranks that are left; `silent` ones of these stand still. Ends the job where they do not go on."""

@@ -18,8 +18,8 @@ def ending_together(transport: Transport, action: Callable[[], int]) -> int:
     """What `action` returns, or the exit status for what it raises: 2 for bad input, 1 for a failure."""
     try:
         status = _status(transport, action)
-        # From now on nothing is lost with a rank.
-        with suppress(RankLost, *((Overdue,) if isinstance(transport.comm, EnduringCommunicator) else ())):
+        outlasts = isinstance(transport.comm, EnduringCommunicator)  # from now on nothing is lost with a rank
+        with suppress(RankLost, Overdue) if outlasts else nullcontext():
             transport.leave()
     except Overdue as error:
         _end(transport, str(error), 1, PRINTING * min(others_see(transport, error), 2))

@@ -103,6 +103,11 @@ class Case:
         """Samples of the training."""
         return round(self.epochs * SAMPLES)
 
+    @property
+    def minibatch(self) -> int:
+        """Of the first stage."""
+        return next(int(key.split("=")[1]) for key in self.keys if key.startswith("training.minibatch"))
+
 
 def case(seed: int) -> Case:
     """The case of a seed."""

@@ -2,13 +2,13 @@
 
     python -m tests.search lost [--seeds A B]
 
-Every seed is a training on 2 to 5 simulated ranks (`mortals.py`), of which one or two die or stand still: at a call of
-MPI, or at any time between calls; at the start, in training, while the others recover, at the end. What must hold:
+Every seed is a training on 2 to 5 simulated ranks (`mortals.py`), of which one to three die or stand still: at a call
+of MPI, or at any time between calls; at the start, in training, while the others recover, at the end. What must hold:
 
 - The training ends on all ranks that live, with every sample, and with equal replicas.
 - Where it goes on, all ranks have the same parameters, and know of the same samples that they are trained on.
-- These samples are in the parameters: each one's "gradient" is a number at a place of its own. What a sample adds is
-  known for rules that only add, and otherwise lies between what one and what two of them would.
+- These samples are in the parameters. Each sample's "gradient" is a number at a place of its own, so that the
+  parameters show it. Rules that only add, add it exactly once; for the others there are bounds (`losses.py`).
 - All others are trained on from there, each once; and where a master or a replica is left, none twice.
 - A centre is its start and whole moves of its workers, all that they know to have come.
 """
@@ -130,8 +130,7 @@ def _repeated(what: Case, starts: list[Start], served: bool) -> list[str]:
         return []
     before, after = starts[0], starts[1]
     again = ((before.trained | before.loaded) - after.trained).total()
-    minibatch = next(int(key.split("=")[1]) for key in what.keys if key.startswith("training.minibatch"))
-    minibatch = max(minibatch, LARGEST) if any("stages" in key for key in what.keys) else minibatch
+    minibatch = max(what.minibatch, LARGEST) if any("stages" in key for key in what.keys) else what.minibatch
     return [f"{again} samples are trained on again"] if again > before.ranks * minibatch else []
 
 
@@ -155,8 +154,7 @@ def _at_the_end(what: Case, run: Path) -> Array:
         theta = np.array(file["theta"][:])
     for piece in newest.parent.glob("rank-*.h5") if what.way.startswith("sparse-delta") else ():
         with h5py.File(piece) as file:
-            minibatch = next(int(key.split("=")[1]) for key in what.keys if key.startswith("training.minibatch"))
-            theta -= file["residual"][:] * RATE / minibatch
+            theta -= file["residual"][:] * RATE / what.minibatch
     return theta
 
 

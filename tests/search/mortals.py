@@ -144,9 +144,8 @@ class MortalGroup(Group):
         self.boxes = [MortalBox(self, member, partial(job.scheduler.wake, member)) for member in self.members]
         self.revoked = dict.fromkeys(self.members, inf)
         self._leaving: set[int] = set()
-        self.left: tuple[MortalGroup, list[int], dict[int, float]] | None = (
-            None  # others; who is gone; when it is there
-        )
+        #: What the others make instead, the places of those that are gone, and when each has it.
+        self.left: tuple[MortalGroup, list[int], dict[int, float]] | None = None
 
     def made(self, number: int, key: object, members: Any) -> "MortalGroup":
         if (number, key) not in self._made:

@@ -168,7 +168,7 @@ class Watch:
             start.centre = start.parameters[self.rank()]
         moved = theta - start.centre
         known = {rank: len(moves) - start.unconfirmed[rank]() for rank, moves in start.moves.items()}
-        if moved is None or not any(
+        if not any(
             np.allclose(moved, sum((m for each in some for m in each), np.zeros(theta.size)), rtol=0, atol=1e-9)
             for some in itertools.product(
                 *([moves[:k] for k in range(known[rank], len(moves) + 1)] for rank, moves in start.moves.items())

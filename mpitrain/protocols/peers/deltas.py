@@ -49,8 +49,8 @@ class Deltas:
         self.until(lambda: not self.outbox.awaited(), "it to take messages", self.outbox.awaited, any_sign=False)
 
     def send(self, entries: Entries, step: int, threshold: float, calls: bool = False, turns: int = 0) -> int:
-        """Apply own entries and send them to every peer, after so many turns; the bytes of the message. The window must
-        not be full."""
+        """Apply own entries and send them to every peer; the bytes of the message. The window must not be full.
+        `turns`: how many this rank has done."""
         self.replica.apply_own(entries, step)
         message = self.replica.write(entries, step, threshold, calls, self.outbox.buffer, turns)
         self.outbox.send(message)

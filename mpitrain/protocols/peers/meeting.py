@@ -58,13 +58,13 @@ class Meetings(Loop[Piece]):
         super().__init__(peer.session)
         self.peer, self.exchange = peer, peer.exchange
         self.place = 0  # the first round of which this rank has not done its part
-        self.turns = 0  # of a synchronous rank: rounds
+        self.turns = 0  # that this rank has done: minibatches, or groups of `tau`; in round-robin order, rounds
 
     def attend(self) -> None:
         self.peer.attend()
 
     def place_after(self, number: int, turns: int) -> int:
-        """The round in which the rank with this number trains next, after it has done so many turns."""
+        """The round in which the rank with this number trains next when it has done `turns` turns."""
         raise NotImplementedError
 
     def reason(self, done: bool = False) -> Reason | None:

@@ -116,8 +116,8 @@ class Peer(Trainer):
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
 
     def send(self, entries: Entries, turns: int, calls: bool = False, of_work: bool = True) -> None:
-        """Send the entries of the last minibatch, after so many turns, to all; those of a rank without `of_work` are
-        none."""
+        """Send the entries of the last minibatch to all; those of a rank without `of_work` are none. `turns`: how many
+        this rank has done."""
         nbytes = self.exchange.send(entries, self.compressor.step, self.compressor.threshold, calls, turns)
         self._count(messages=int(of_work), elements=entries.words.size, nbytes=nbytes)
 

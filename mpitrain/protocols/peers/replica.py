@@ -16,9 +16,9 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.flat import Array, on_host
 
-#: What follows a message: the sender's sum including it; how many turns it has done by then, of which it may have let
-#: some go by without a message, times two, and one more where it calls for a meeting.
-TRAILER = struct.Struct("<QQ")
+#: What follows a message: the sender's sum including it; how many turns the sender has done by then, some perhaps
+#: without a message; whether it calls for a meeting.
+TRAILER = struct.Struct("<QII")
 MODULUS = 1 << 64
 
 
@@ -30,7 +30,7 @@ class Replica:
     ) -> None:
         self.wire, self.rank, self.counts, self.weights = wire, rank, counts, weights
         self.sums, self.sequences = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-        self.turns = dict.fromkeys(members, 0)  # that each member's messages tell of
+        self.turns = dict.fromkeys(members, 0)  # of each other member, by its last message
         self.applied = 0
         self._apply_words = device.apply_words
         self._phantom, self._start = device.phantom, 0
@@ -39,11 +39,11 @@ class Replica:
             raise TrainingFailed(f"rank {rank}: weight {wrong} is no multiple of the unit 2^-26")
 
     def write(self, entries: Entries, step: int, threshold: float, calls: bool, out: Array, turns: int = 0) -> Array:
-        """The next message of this rank, after so many turns, with its trailer, in `out`; the part of it to send. Apply
-        the entries first."""
+        """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the entries first.
+        `turns`: how many this rank has done."""
         number = self.sequences[self.rank] - 1
         message = self.wire.encode(entries, self.rank, number, step, threshold, out)
-        TRAILER.pack_into(out, message.size, self.sums[self.rank], 2 * turns + calls)
+        TRAILER.pack_into(out, message.size, self.sums[self.rank], turns, calls)
         return out[: message.size + TRAILER.size]
 
     def apply_own(self, entries: Entries, step: int) -> None:
@@ -66,14 +66,14 @@ class Replica:
                 f"{'one came twice' if header.sequence < self.sequences[sender] else 'some are lost'}"
             )
         self._apply(entries, header.step, sender)
-        total, told = TRAILER.unpack_from(message, body.size)
+        total, turns, calls = TRAILER.unpack_from(message, body.size)
         if total != self.sums[sender]:
             raise WireError(
                 f"rank {self.rank} has applied other deltas of rank {sender} than that rank itself, "
                 f"up to its message {header.sequence}"
             )
-        self.turns[sender] = told // 2
-        return bool(told % 2)
+        self.turns[sender] = turns
+        return bool(calls)
 
     def check(self) -> None:
         """Raise TrainingFailed, naming this rank, unless the replica is what was applied to it, in one pass over it."""
