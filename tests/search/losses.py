@@ -15,7 +15,7 @@ COMMON = (
     SMALL,
 )
 ONCE, ABOUT, ANY = (1.0, 1.0), (0.999, 1.6), (-inf, inf)
-SOME = (0.0, 3.0)  # a move is of less than a step; what a lost worker has not reported is done again, after each loss
+SOME = (0.0, 1.0)  # a move is of less than a step
 MOMENTUM = "algorithm.momentum=0.25"
 #: Algorithms with their keys, and what a sample's gradient adds at the least and at the most, in learning rates.
 WAYS: tuple[tuple[str, tuple[float, float]], ...] = (
@@ -32,8 +32,8 @@ WAYS: tuple[tuple[str, tuple[float, float]], ...] = (
     ("easgd algorithm.tau=2", SOME),
     ("easgd algorithm.tau=3 algorithm.order=round-robin", SOME),
     ("eamsgd algorithm.tau=2", ANY),
-    ("downpour algorithm.tau=3", SOME),
-    ("downpour algorithm.tau=2 algorithm.order=round-robin", SOME),
+    ("downpour algorithm.tau=3", ONCE),
+    ("downpour algorithm.tau=2 algorithm.order=round-robin", ONCE),
     ("admm algorithm.tau=2 algorithm.order=round-robin", ANY),
     ("allreduce algorithm.momentum=0", ONCE),
     (f"allreduce {MOMENTUM} algorithm.bucket_mb=0.001", ABOUT),
@@ -44,7 +44,7 @@ WAYS: tuple[tuple[str, tuple[float, float]], ...] = (
     ("block-momentum algorithm.preset=diloco algorithm.tau=3", ANY),
     ("block-momentum algorithm.tau=3 algorithm.momentum=0 algorithm.order=free", ONCE),
     ("block-momentum algorithm.tau=3 algorithm.momentum=0 algorithm.order=round-robin", ONCE),
-    ("easgd-sync algorithm.tau=2", (0.0, 1.0)),
+    ("easgd-sync algorithm.tau=2", SOME),
     ("eamsgd-sync algorithm.tau=2", ANY),
     ("sparse-delta algorithm.bits=32 algorithm.threshold=0.001", ONCE),
     ("sparse-delta algorithm.threshold=0.5", ONCE),

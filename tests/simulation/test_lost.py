@@ -8,11 +8,12 @@ import pytest
 
 import mpitrain.protocols.peers
 from mpitrain.api import going_on
+from mpitrain.protocols.server.adding import AddingWorker
 from mpitrain.protocols.server.by_messages import ServingCentre
 from mpitrain.protocols.synchronous import AllreduceStepper
 from mpitrain.training.context import Session
 from tests.search import lost
-from tests.search.losses import ANY, ONCE, Case, Loss, case
+from tests.search.losses import ANY, ONCE, RATE, Case, Loss, case
 
 SPARSE = ("algorithm.name=sparse-delta", "training.minibatch=8")
 
@@ -75,6 +76,23 @@ def test_a_spare_that_is_ahead_of_the_others_keeps_nobody_from_saving(tmp_path: 
         assert "begins anew" not in told.said
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_samples_count_with_the_move_that_has_them(tmp_path: Path, seed: int) -> None:
+    """Of any worker: none is in the centre twice, or not at all. Once they counted when they were reported."""
+    keys = ("algorithm.name=downpour", "algorithm.tau=3", "training.minibatch=8", "training.epochs=0.3")
+    losses = (Loss("call", 1, 9 + 4 * seed, 13 * seed, 0.0, inf),)
+    what = Case("downpour", ONCE, keys, 4, losses, 1e-4, 1e-3, 0.0, 0.3)
+    assert fault(what, tmp_path, seed) == ""
+
+
+def test_a_worker_that_a_stage_leaves_out_pushes_what_it_has(tmp_path: Path) -> None:
+    """Once it began again at the centre without: its samples since the last exchange were lost, without any fault."""
+    keys = ("algorithm.name=downpour", "algorithm.tau=3", "training.minibatch=8", "training.epochs=0.5")
+    stages = [f"{{at={at},workers={k},minibatch=8,learning_rate={RATE}}}" for at, k in ((0.0, 3), (0.2, 1), (0.35, 3))]
+    what = Case("downpour", ONCE, (*keys, f"stages=[{','.join(stages)}]"), 4, (), 1e-4, 1e-3, 0.0, 0.5)
+    assert fault(what, tmp_path) == ""
+
+
 # ---- faults that it finds
 
 
@@ -104,7 +122,7 @@ def test_it_finds_half_a_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         begins(centre, *arguments[:6])
 
     monkeypatch.setattr(ServingCentre, "__init__", careless)
-    assert "whole moves" in lost.fault(83, tmp_path)
+    assert "whole moves" in lost.fault(372, tmp_path)
 
 
 def test_it_finds_half_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +135,11 @@ def test_it_finds_half_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(AllreduceStepper, "__init__", careless)
     assert "not in the parameters as they should" in lost.fault(305, tmp_path)
+
+
+def test_it_finds_samples_that_are_in_the_centre_and_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where moves do not tell what they are of."""
+    monkeypatch.setattr(AddingWorker, "_report_move", lambda worker: None)
+    assert "not in the parameters as they should" in lost.fault(85, tmp_path)

@@ -130,7 +130,8 @@ class AddingWorker(Loop[Work]):
             return self._none_has_any()
         if self.rest:
             self._exchange()
-        else:
+        elif self.phase is not Phase.IDLE:
+            self._push_pending()  # which the restart would clear
             self.phase = Phase.IDLE
         if not self._holds_turn:
             self._end_turn()
@@ -161,6 +162,7 @@ class AddingWorker(Loop[Work]):
             self._pass_token(0)
 
     def _push_pending(self) -> None:
+        self._report_move()
         self.centre.settle()
         for piece in self.centre.pieces:
             d = self.rule.pending(piece)
@@ -185,6 +187,8 @@ class AddingWorker(Loop[Work]):
             d = rule.exchange(piece, copy, self.t)
             return None if self._whole else d  # the end of the last turn has added everything
 
+        if not restarts and not self._whole:
+            self._report_move()
         for piece, d in self._staging.through(centre.pieces, read, treat):
             if d is not None:
                 centre.push(piece, d)
@@ -300,6 +304,11 @@ class AddingWorker(Loop[Work]):
         self.link.until(lambda: not self.link.saving, "the other ranks to stop for a checkpoint")
         if self.link.saved_as != NOT_WRITTEN:
             saver.write_own(self.link.saved_as, self.transport.rank, piece)
+
+    def _report_move(self) -> None:
+        """Tell which samples a move is of, where a rank may be lost: they count with it."""
+        if self.session.goes_on:
+            self.report()
 
     def report(self) -> None:
         """Tell what has been trained since the last report."""

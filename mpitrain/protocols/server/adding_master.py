@@ -50,7 +50,7 @@ class AddingMaster(Master):
         return [work for worker in sorted(self._unused) for work in self._unused[worker]]
 
     def _untrained(self) -> list[Work]:
-        """What workers had claimed and not reported, once the state is what x̃ and the queue are now."""
+        """What workers had claimed and no move has, once the state is what x̃ and the queue are now."""
         self.refresh()
         return self.centre.untrained() or []
 

@@ -53,7 +53,7 @@ class LocalCentre(Centre):
 
 class ServingCentre(LocalCentre):
     """The master's face by messages. `claimed`: what each worker has from before a resume; `whole_moves`: of a worker
-    that is lost meanwhile a move counts wholly or not at all."""
+    that is lost meanwhile a move counts wholly or not at all, and so do the samples that it is of."""
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class ServingCentre(LocalCentre):
         self._vectors = Vectors(transport, self._device)
         self._copies = Snapshots(transport, self._device)
         self._pushed = dict.fromkeys(workers, 0)  # pieces of a move that have come
-        self._claimed = dict(zip(workers, claimed or [[] for _ in workers], strict=True))
+        self._claimed = dict(zip(workers, claimed or [[] for _ in workers], strict=True))  # and not in a move yet
+        self._reported = dict.fromkeys(workers, 0)  # samples that are in each worker's next move
         self._d = np.empty_like(self.theta[self.pieces[0]])
         self._moves = {worker: np.empty_like(self.theta) for worker in workers if whole_moves}
 
@@ -99,10 +100,16 @@ class ServingCentre(LocalCentre):
             for each in self.pieces:
                 self.push(each, move[each])
         if not self._pushed[sender]:
+            self._forget(sender)
             TO_WORKER.post(self._transport, sender, Added())
 
     def trained(self, worker: int, samples: int) -> None:
-        claimed = self._claimed[worker]
+        self._reported[worker] += samples
+
+    def _forget(self, worker: int) -> None:
+        """The centre has what this worker reported."""
+        claimed, samples = self._claimed[worker], self._reported[worker]
+        self._reported[worker] = 0
         while samples and claimed:
             used = min(samples, claimed[0].count)
             samples -= used

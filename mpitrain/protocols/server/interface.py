@@ -95,10 +95,10 @@ class Centre:
         return False
 
     def trained(self, worker: int, samples: int) -> None:
-        """A worker has reported this many samples as trained on: the first of those that it has claimed."""
+        """A worker has trained on this many samples, the first of those that it has claimed; its next move has them."""
 
     def untrained(self) -> list[Work] | None:
-        """What workers have claimed and not reported, where that is known."""
+        """What workers have claimed and no move has, where that is known."""
         return None
 
     def serve(self) -> bool:
