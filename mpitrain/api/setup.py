@@ -137,7 +137,7 @@ def _built(
     schedule, there = config.schedule(corpus.samples, transport.size), workers_of(config, transport)
     wanted = schedule.most_workers
     config.algorithm.check_steps(schedule.steps(there))
-    if wanted > there:
+    if wanted > there and not options.least_ranks:  # after a loss those that are left do it
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
     if config.algorithm.divides:
         stages(network_of_layers(network, "split", name_of(config.algorithm)), transport.size)
@@ -170,7 +170,7 @@ def new_session(
     if config.run.trace:
         device = trace.observed(device, transport.stopwatch)
     training = config.training
-    schedule = config.schedule(corpus.samples, transport.size)
+    schedule = config.schedule(corpus.samples, transport.size).among(workers_of(config, transport))
     with transport.working():
         initial = _initial(transport, config, network, device)
         state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))

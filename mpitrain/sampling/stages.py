@@ -1,6 +1,7 @@
 """Minibatch, learning rate and number of workers as functions of the number of samples served."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from math import ceil, cos, inf, pi
 from typing import Literal
@@ -124,6 +125,15 @@ class Schedule:
     def most_workers(self) -> int:
         """The largest number of workers that a stage asks for; 0 if none does."""
         return max(settings.workers or 0 for _, settings in self._begins)
+
+    def among(self, workers: int) -> "Schedule":
+        """The same with no stage of more workers than there are."""
+        among = copy(self)
+        among._begins = [
+            (position, replace(now, workers=min(now.workers, workers) if now.workers else None))
+            for position, now in self._begins
+        ]
+        return among
 
     def _position(self, stage: Stage, number: int) -> int:
         try:

@@ -31,6 +31,7 @@ def test_stroms_table_1() -> None:
     assert [s.workers for s in seen] == [10, 10, 10, 10, 80]
     assert [s.learning_rate for s in seen] == [0.008, 0.008, 0.008, 0.008, 0.004]
     assert plan.most_workers == 80
+    assert [plan.among(30).at(served).workers for served in (0, 600)] == [10, 30]
 
 
 def test_a_percentage_is_of_the_whole_training() -> None:

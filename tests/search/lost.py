@@ -100,7 +100,8 @@ def wrong(what: Case, run: Path, told: Told) -> list[str]:
     if told.error:
         if "none is left that has trained" in told.said:  # but spares, who cannot know what the others came to
             return [] if job.dead.keys() | set(job.results) >= set(range(training)) else [told.said]
-        early = job.struck and len(watch.begun) < training and "ended the job" in told.error
+        ended = "ended the job" in told.error or "the start of the program" in told.error
+        early = job.struck and len(watch.begun) < training and ended
         return [] if early else [f"{told.error}: {told.said[-700:]}"]
     if set(told.statuses) != {0}:
         return [f"exit statuses {told.statuses}: {told.said[-700:]}"]

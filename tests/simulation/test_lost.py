@@ -93,6 +93,21 @@ def test_a_worker_that_a_stage_leaves_out_pushes_what_it_has(tmp_path: Path) -> 
     assert fault(what, tmp_path) == ""
 
 
+@pytest.mark.parametrize("name", ["asgd", "downpour", "sparse-delta"])
+def test_a_stage_of_more_workers_than_are_left_takes_those(tmp_path: Path, name: str) -> None:
+    """Once it was refused, and the training ended with status 2."""
+    keys = (f"algorithm.name={name}", "training.minibatch=8", "training.epochs=0.5")
+    keys += () if name != "sparse-delta" else ("algorithm.bits=32", "algorithm.threshold=0.001")
+    workers = 4 if name == "sparse-delta" else 3
+    stages = [f"{{at={at},workers={k},minibatch=8,learning_rate={RATE}}}" for at, k in ((0.0, workers), (0.2, 1))]
+    stages += [f"{{at=0.35,workers={workers}}}"]
+    losses = (Loss("call", 1, 9, 20, 0.0, inf),)
+    what = Case(name, ONCE, (*keys, f"stages=[{','.join(stages)}]"), 4, losses, 1e-4, 1e-3, 0.0, 0.5)
+    told = lost.trained(what, 1, tmp_path / "run")
+    assert lost.wrong(what, tmp_path / "run", told) == []
+    assert f"a stage asks for {workers} workers; {workers - 1} are left" in (tmp_path / "run/metrics.jsonl").read_text()
+
+
 # ---- faults that it finds
 
 
