@@ -15,7 +15,7 @@ from mpitrain.models.model import Consumer
 from mpitrain.mpi.collectives import CountedCollectives
 from mpitrain.mpi.communicator import Request
 from mpitrain.protocols.compressed import CompressedCentre
-from mpitrain.sampling.queue import Natural, Work
+from mpitrain.sampling.queue import Natural, Row, Work, of_rows, to_rows
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Together, warn
 
@@ -86,6 +86,7 @@ class AveragingPast(msgspec.Struct, frozen=True):
 
     t: Natural
     since: Natural
+    in_hand: list[Row] = []
 
 
 class AveragingStepper(Together):
@@ -119,10 +120,11 @@ class AveragingStepper(Together):
         def take(numbers: Numbers) -> None:
             past = checked(numbers, AveragingPast)
             self.t, self.since = past.t, past.since
+            self._in_hand = of_rows(past.in_hand, self.state.queue.samples)
             self.worker.restored()
 
         session.restore(take)  # of the same ranks; else each goes on from x̃
-        if not self.since:
+        if not self.since or self._in_hand:  # older checkpoints do not have them
             session.outstanding = self._outstanding
 
     def train(self) -> None:
@@ -181,7 +183,7 @@ class AveragingStepper(Together):
         return self._in_hand
 
     def _note_numbers(self) -> None:
-        self.state.local_numbers.update(t=self.t, since=self.since)
+        self.state.local_numbers.update(t=self.t, since=self.since, in_hand=to_rows(self._in_hand))
 
     def save(self) -> None:
         """All ranks together, between two steps."""

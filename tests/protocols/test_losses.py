@@ -78,15 +78,27 @@ def test_a_move_counts_wholly_or_not_at_all(monkeypatch: pytest.MonkeyPatch, who
     assert posted == [(1, Added())]
 
 
-def test_what_was_claimed_and_not_reported_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By worker, in the order in which it trains."""
+def moved(centre: ServingCentre, worker: int, samples: int) -> None:
+    """A worker reports samples, and their move comes."""
+    centre.trained(worker, samples)
+    for _ in centre.pieces:
+        centre.handle(worker, Move(0, 0))
+
+
+def test_what_was_claimed_and_is_in_no_move_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By worker, in the order in which it trains; what is reported counts with the move that comes next, once whole."""
     centre = serving(monkeypatch, True)
     for worker in (1, 2):
         centre._claimed[worker] += centre.claim()[0]
+    left = [Work(0, 6, 2, 4), Work(0, 8, 4, 4), *(Work(0, at, 4, 4) for at in (12, 16, 20))]
+    moved(centre, 1, 6)
+    assert centre.untrained() == left
     centre.trained(1, 6)
-    assert centre.untrained() == [Work(0, 6, 2, 4), Work(0, 8, 4, 4), *(Work(0, at, 4, 4) for at in (12, 16, 20))]
-    centre.trained(1, 6)
-    centre.trained(2, 12)
+    centre.handle(1, Move(0, 0))
+    assert centre.untrained() == left
+    for _ in centre.pieces[1:]:
+        centre.handle(1, Move(0, 0))
+    moved(centre, 2, 12)
     assert centre.untrained() == []
 
 
@@ -94,5 +106,5 @@ def test_what_workers_had_before_a_resume_is_trained_on_first(monkeypatch: pytes
     """A report of it says nothing of what was claimed since."""
     centre = serving(monkeypatch, True, ([Work(0, 96, 4, 4)], []))
     centre._claimed[1] += centre.claim()[0]
-    centre.trained(1, 5)
+    moved(centre, 1, 5)
     assert centre.untrained() == [Work(0, 1, 3, 4), Work(0, 4, 4, 4), Work(0, 8, 4, 4)]

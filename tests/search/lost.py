@@ -59,7 +59,7 @@ class Told:
         return [*ended, *[f"{lost} lost"] * (lost > 0), *[f"{starts - 1} times gone on"] * (starts > 1)]
 
 
-def trained(what: Case, seed: int, run: Path) -> Told:
+def trained(what: Case, seed: int, run: Path, resume: bool = False, stop: Stop | None = None) -> Told:
     """A training in this run folder."""
     random = np.random.default_rng((seed, 1))
 
@@ -71,11 +71,11 @@ def trained(what: Case, seed: int, run: Path) -> Told:
 
     network = ClusterNetwork(Link(1e-4, 1e8), jitter=what.jitter, seed=seed)
     job = Mortals(what.ranks, seed, what.slowness, DEADLINE, network=network, seconds=seconds, work=work)
-    options = TrainOptions(overrides=(*COMMON, *what.keys), out=run)
+    options = TrainOptions(resume=run) if resume else TrainOptions(overrides=(*COMMON, *what.keys), out=run)
     told, said = Told(Watch(what, job), job, [], ""), io.StringIO()
     with watching(told.watch), in_pieces(60), threadpool_limits(1), contextlib.redirect_stderr(said):
         try:
-            told.statuses = job.run(lambda transport: outlasting(transport, lambda: options, Stop()))
+            told.statuses = job.run(lambda transport: outlasting(transport, lambda: options, stop or Stop()))
         except Aborted as error:
             told.error = str(error)
         except Exception as error:

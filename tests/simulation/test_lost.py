@@ -1,5 +1,7 @@
 """Some seeds of the search for faults in what goes on without ranks (tests/search/lost.py), and those that it found."""
 
+from collections import Counter
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ from mpitrain.api import going_on
 from mpitrain.protocols.server.adding import AddingWorker
 from mpitrain.protocols.server.by_messages import ServingCentre
 from mpitrain.protocols.synchronous import AllreduceStepper
+from mpitrain.signals import Stop
 from mpitrain.training.context import Session
 from tests.search import lost
 from tests.search.losses import ANY, ONCE, RATE, Case, Loss, case
+from tests.search.witnessed import Watch
 
 SPARSE = ("algorithm.name=sparse-delta", "training.minibatch=8")
 
@@ -63,6 +67,24 @@ def test_steps_since_the_last_average_are_taken_again(tmp_path: Path, seed: int)
     keys += ("run.checkpoint_samples=76", "training.epochs=0.15")
     what = Case("block-momentum", ONCE, keys, 3, losses, 1e-3, 1e-2, 0.0, 0.15)
     assert fault(what, tmp_path, seed) == ""
+
+
+def test_steps_before_a_resume_are_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a rank is lost before the next average: the parameters of all have nothing of them."""
+    keys = ("algorithm.name=block-momentum", "algorithm.tau=4", "algorithm.momentum=0", "training.minibatch=8")
+    keys += ("training.epochs=0.3",)
+    stop, run, quiet = Stop(), tmp_path / "run", Case("block-momentum", ONCE, keys, 3, (), 1e-4, 1e-3, 0.0, 0.3)
+    loaded = Watch.loaded
+    monkeypatch.setattr(
+        Watch, "loaded", lambda watch, *rest: (watch.loads == 31 and stop.ask(), loaded(watch, *rest))[1]
+    )
+    first = lost.trained(quiet, 1, run, stop=stop)
+    assert first.statuses == [75] * 3
+    what = replace(quiet, losses=(Loss("call", 1, 1, 1, 0.0, inf),))
+    told = lost.trained(what, 1, run, resume=True)
+    assert (set(told.statuses), len(told.watch.starts)) == ({0}, 2)
+    told.watch.first_theta = first.watch.first_theta
+    assert lost._content(what, told.watch, lost._at_the_end(what, run), Counter(range(431)), "at the end") == []
 
 
 def test_a_spare_that_is_ahead_of_the_others_keeps_nobody_from_saving(tmp_path: Path) -> None:
