@@ -77,8 +77,11 @@ class WakingClock:
 class Member:
     """This rank in its communicator: who is where, what it has exchanged, its waits.
 
-    `deadline` seconds without an answer raise Overdue. By default the ranks are all that were started, each a process.
+    `deadline` seconds without an answer raise Overdue; where all ranks wait for each other, `grace` seconds later, in
+    which one that can name the reason does. By default the ranks are all that were started, each a process.
     """
+
+    grace = 0.0
 
     def __init__(self, comm: Communicator | None = None, deadline: float = 300.0, runtime: Runtime = PROCESS) -> None:
         if comm is None:
@@ -243,5 +246,5 @@ class Backoff:
         if silent := silent or beats.missing(now, deadline):
             raise overdue(t, deadline, silent, self._what)
         patience = 2 * deadline if beats.others else deadline
-        if now - beats.worked(began) > patience:
+        if now - beats.worked(began) > patience + t.grace:
             raise overdue(t, patience, (), self._what)

@@ -131,7 +131,8 @@ def test_a_lost_rank_costs_what_came_after_the_checkpoint(
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     starts, restarts = ([each for each in records if each["event"] == event] for event in ("start", "restart"))
     assert told["exit_reason"] == "finished" and told["samples"] == EPOCHS * SAMPLES
-    assert told["restarts"] == len(restarts) == (phase not in ("stop", "end"))
+    unstarted = err.count("The PMIx server's listener thread failed to start")  # a fault of Open MPI's launcher
+    assert told["restarts"] == len(restarts) == (phase not in ("stop", "end")) + unstarted, err
     again = sum(each["repeated"] for each in restarts)
     loads = [load for of_rank in noted(tmp_path) for load in of_rank]
     taken = [(epoch, start + k) for _, epoch, start, count in loads for k in range(int(count))]

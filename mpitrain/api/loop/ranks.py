@@ -21,6 +21,8 @@ from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
 from mpitrain.mpi import Transport, abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
 from mpitrain.mpi.agreement import agreed, ending_together
 
+GRACE = 5.0  # seconds at the most, for a rank that waits in a call of the user's to name it before the others give up
+
 Start = Callable[[Transport, Attendance], tuple[FlatModule, Method, RunRecord]]
 
 
@@ -59,6 +61,7 @@ class Ranks:
             abort_on_exception()
         refuse_in_one_line()
         try:
+            self._transport.grace = min(self._deadline / 4, GRACE)
             self._attendance = Attendance(self._transport)
             self._attendance.__enter__()
             self._flat, self._method, self._record = self._start(self._transport, self._attendance)
@@ -67,6 +70,7 @@ class Ranks:
             self._undo.enter_context(self._record)
             self._undo.callback(self._flat.optimizer.register_step_pre_hook(self._before_step).remove)
             self._calls = self._transport.duplicate()  # apart: one rank may call what the others do not
+            self._calls.grace = 0.0  # and names it
             self._saves = Saves(self._transport, self._record.algorithm, self._flat, self._method)
         except BaseException as error:
             self._fail(error)

@@ -32,6 +32,7 @@ class Saves:
 
     def __init__(self, transport: Transport, algorithm: str, flat: FlatModule, method: Method) -> None:
         self._transport = transport.duplicate()  # apart: one rank may call what the others do not
+        self._transport.grace = 0.0  # and names it
         self._algorithm, self._flat, self._method = algorithm, flat, method
         self._first = transport.rank == 0
 
