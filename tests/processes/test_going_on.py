@@ -20,7 +20,7 @@ from tests.faults import Fault, program
 
 enduring = pytest.mark.usefixtures("open_mpi")
 SAMPLES, EPOCHS, MINIBATCH, DEADLINE = 1438, 4, 16, 5
-KILL, FREEZE = 9, 19
+KILL, FREEZE, TAU = 9, 19, 10
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def loaded(folder: Path) -> Counter[tuple[int, int]]:
         ("asgd", 2, KILL, 4 * 2 * MINIBATCH),  # each rank reads one minibatch ahead
         ("allreduce", 3, KILL, 4 * 2 * MINIBATCH),
         ("asgd", 1, FREEZE, 4 * 2 * MINIBATCH),
-        ("easgd", 3, KILL, 2 * SAMPLES),  # what workers have done since their last reports
+        ("easgd", 3, KILL, 3 * 2 * TAU * MINIBATCH),  # what workers have done since their exchanges, and read ahead
     ],
 )
 def test_a_lost_rank_costs_what_the_others_had_in_hand(
@@ -74,7 +74,8 @@ def test_a_lost_rank_costs_what_the_others_had_in_hand(
 ) -> None:
     """What a master or a replica had is trained on no more; minibatches that ranks were at are begun anew."""
     told = trained(tmp_path, 4, algorithm, *faults("training", victim, signal))
-    assert told["restarts"] == 1 and told["samples_repeated"] == 0 and told["ranks"] == 3
+    assert told["restarts"] == 1 and told["ranks"] == 3
+    assert told["samples_repeated"] <= (3 * TAU * MINIBATCH if algorithm == "easgd" else 0)
     assert [rank for rank, _ in told["lost_ranks"]] == [victim]
     counts = loaded(tmp_path)
     assert len(counts) == EPOCHS * SAMPLES
@@ -136,7 +137,8 @@ def test_spare_ranks_take_the_places_of_lost_ones(
     training = faults("training", victims[0], signals[0])
     lost = [*training, *(faults("training", *each)[1] for each in zip(victims[1:], signals[1:], strict=True))]
     told = trained(tmp_path, 4 + len(victims), algorithm, *lost, keys=(f"run.spares={len(victims)}",))
-    assert told["ranks"] == 4 and told["samples_repeated"] == 0
+    assert told["ranks"] == 4
+    assert told["samples_repeated"] <= (2 * 3 * TAU * MINIBATCH if algorithm == "easgd" else 0)
     assert sorted(rank for rank, _ in told["lost_ranks"]) == victims
     assert len(loaded(tmp_path)) == EPOCHS * SAMPLES
 
