@@ -40,14 +40,21 @@ def require_ranks(count: int, *, or_more: bool = False) -> None:
         sys.exit(2)
 
 
-def attempt(folder: Path, ranks: int, settings: dict[str, Any], config: Path | None = None) -> dict[str, Any] | None:
-    """The summary of one run of `ranks` ranks; None if it diverged, which a sweep of rates expects.
+def attempt(
+    folder: Path,
+    ranks: int,
+    settings: dict[str, Any],
+    config: Path | None = None,
+    program: Sequence[str] = (),
+) -> dict[str, Any] | None:
+    """The summary of one run of `ranks` ranks; None if it diverged, which a sweep of rates expects. `program` are other
+    words than those of mpirun that start the ranks.
 
     A run that is already there and finished is not repeated. Ends the program with the run's message if it failed.
     """
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    command = [str(Path(sys.executable).with_name("mpirun")), "-n", str(ranks), sys.executable, "-m", "mpitrain"]
-    command += [*([str(config)] if config else []), "--out", str(folder), *words]
+    mpirun = [str(Path(sys.executable).with_name("mpirun")), "-n", str(ranks), sys.executable, "-m", "mpitrain"]
+    command = [*(program or mpirun), *([str(config)] if config else []), "--out", str(folder), *words]
 
     def launched(log: TextIO) -> int:
         return subprocess.run(command, check=False, stdout=log, stderr=log).returncode

@@ -41,6 +41,10 @@ class Trial:
 
 SHORT = "--set training.epochs=0.05 --set run.evaluate_every=0"
 TRIALS = {
+    "advise/cells.py": Trial(
+        "speech half {out} --budget 15s --points 2 --seeds 1 --target 0.99 --set data.path={frames} "
+        "--set training.epochs=0.2"
+    ),
     "augmentation/cost.py": Trial("--repeats 1"),
     "bits/bits.py": Trial("here --only sgd allreduce --ranks 2 --epochs 0.2"),
     "checkpoint/stops.py": Trial("asgd --width 0.02 --frames 3000 --every 0.02 --epochs 10", 3),
@@ -103,6 +107,7 @@ TRIALS = {
 #: Scripts that others of the table run.
 PARTS = {
     **{f"gpu/{name}.py": "gpu/run.sh" for name in ("kernels", "steps", "modules", "sharing")},
+    "advise/halved.py": "advise/cells.py",
     "sparse/ddp_rank.py": "sparse/hosts.py",
     "unequal/slowed.py": "unequal/earnest.py",
     "twohosts/agent.sh": "twohosts/twohosts.py",

@@ -4,13 +4,15 @@ import argparse
 import os
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from mpitrain.api.clusters import find
 from mpitrain.api.launching import PROGRAM, launcher, training
+from mpitrain.checkpoint.lease import Lease
 from mpitrain.config import FIRST, read_toml, with_keys
 from mpitrain.console import open_console
-from mpitrain.errors import BadInput, printable, some
+from mpitrain.errors import BadInput, naming, printable, some
 from mpitrain.report.advice.candidates import Candidates
 from mpitrain.report.advice.result import HEADER, Advice
 from mpitrain.report.advice.search import Interrupted, Question, Search
@@ -57,17 +59,23 @@ def run(options: argparse.Namespace) -> int:
     candidates = Candidates(table, {word.partition("=")[0].strip() for word in options.set}, options.seed)
     stop, console = Stop(), open_console()
     trials = _trials(options, stop)
+    with naming(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+    lease = Lease(options.out)
     where = "in earnest" if options.here else f"on {options.cluster}, {some(trials.processes, 'simulation')} at a time"
     print(f"{some(len(candidates.names), 'algorithm')} on {some(options.ranks, 'rank')} {where}", flush=True)
-    with stop.listening(), console.status("") as live:  # nothing where there is no terminal
+    with ExitStack() as stack:
+        stack.callback(lease.release)
+        stack.enter_context(stop.listening())
+        live = stack.enter_context(console.status(""))  # nothing where there is no terminal
         search = Search(question, candidates, trials, budget, not options.here, console.print, live.update)
         try:
             search.run()
         except Interrupted:
             print("mpitrain: stopped by a signal; the same command continues", file=sys.stderr)
             return STOPPED
-    advice = Advice(search.tried, question)
-    last, cells = advice.write(trials), advice.cells()
+        advice = Advice(search.tried, question)
+        last, cells = advice.write(trials), advice.cells()
     print(f"\n{markdown(HEADER, cells[:SHORT])}")
     print(*map(printable, [f"all {len(cells)} are in {options.out / 'advice.md'}", *advice.lines(), *last]), sep="\n")
     return 0

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.checkpoint.lease import Lease
 from mpitrain.config import load
 from mpitrain.report.advice import search
 from mpitrain.report.advice.candidates import Candidate
@@ -128,6 +130,18 @@ def tried(number: int, algorithm: str, seconds: list[float], **settings: object)
     told: dict[str, Any] = {"seconds": 9.0, "samples": 900.0}
     outcomes = [Outcome(str(number), summary=told, curve=curve) for curve in curves]
     return Tried(candidate, share=1.0, epochs=1.0, outcomes=outcomes)
+
+
+def test_two_searches_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one is refused, and leaves the folder to the first."""
+    folder = tmp_path / "runs/advice"
+    folder.mkdir(parents=True)
+    lease = Lease(folder)
+    assert main(WORDS) == 2
+    assert capsys.readouterr().err == f"mpitrain: runs/advice: in use by process {os.getpid()} on {gethostname()}\n"
+    assert (folder / "in-use.json").exists()
+    lease.release()
+    assert not folder.exists()
 
 
 def test_of_those_as_good_the_one_that_depends_on_less_is_taken() -> None:
