@@ -409,6 +409,7 @@ class Straight:
                         break
                     continue
                 if not period:
+                    worker.leave(centre)
                     worker.idle = True
                     continue
                 active = min(self.schedule.at(period[0].begin).workers or workers, workers)
@@ -603,7 +604,7 @@ class Elastic:
         """The turn's end, in an order that has the steps in it."""
 
     def leave(self, centre: Array) -> None:
-        """The end of the training."""
+        """The end of the training, or of this worker's part in it for now."""
 
 
 class Downpour(Elastic):
@@ -628,6 +629,7 @@ class Downpour(Elastic):
 
     def leave(self, centre: Array) -> None:
         centre += self.v
+        self.v[:] = 0
 
 
 class Admm(Elastic):

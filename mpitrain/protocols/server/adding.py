@@ -130,8 +130,9 @@ class AddingWorker(Loop[Work]):
             return self._none_has_any()
         if self.rest:
             self._exchange()
-        elif self.phase is not Phase.IDLE:
-            self._push_pending()  # which the restart would clear
+        else:
+            if self.t and self.phase is not Phase.IDLE:
+                self._push_pending()  # which the restart would clear
             self.phase = Phase.IDLE
         if not self._holds_turn:
             self._end_turn()
