@@ -129,9 +129,8 @@ def main() -> None:
     with ExitStack() as stack:
         mpirun = [str(Path(sys.executable).with_name("mpirun")), "-n", str(RANKS)]
         begin = stack.enter_context(Link(RATE)).launch([], RANKS) if words.machine == "link" else mpirun
-        script = (
-            [str(Path(__file__).resolve().with_name("halved.py"))] if words.machine == "half" else ["-m", "mpitrain"]
-        )
+        halved = str(Path(__file__).resolve().with_name("halved.py"))
+        script = [halved] if words.machine == "half" else ["-m", "mpitrain"]
         cell = Cell(words, [*begin, sys.executable, *script])
         cell.calibrate()
         advised, points = cell.advised(), cell.points()

@@ -56,7 +56,7 @@ def of_resume(session: Session, before: Record | None) -> Iterator[str]:
         return
     settings = session.schedule.at(session.state.trained)
     was, now = before.get("workers"), session.workers
-    if (wanted := max((stage.workers or 0 for stage in session.config.stages), default=0)) > now:
+    if (wanted := session.schedule.most_workers) > now:
         yield f"stages: a stage asks for {wanted} workers; {now} are left"
     if settings.workers or not isinstance(was, int) or was < 1:
         return

@@ -86,7 +86,7 @@ class AveragingPast(msgspec.Struct, frozen=True):
 
     t: Natural
     since: Natural
-    in_hand: list[Row] = []
+    in_hand: list[Row]
 
 
 class AveragingStepper(Together):
@@ -124,8 +124,7 @@ class AveragingStepper(Together):
             self.worker.restored()
 
         session.restore(take)  # of the same ranks; else each goes on from x̃
-        if not self.since or self._in_hand:  # older checkpoints do not have them
-            session.outstanding = self._outstanding
+        session.outstanding = lambda: self._in_hand
 
     def train(self) -> None:
         """Until the end, or until some rank was told to stop."""
@@ -135,11 +134,10 @@ class AveragingStepper(Together):
             self.centre.start(self.options.own_rate(self.learning_rate, self.t), self.t)
             self.centre.end()
             self.since, self._in_hand = 0, []
-            self._note_numbers()
+        self._note_numbers()
 
     def attend(self) -> None:
         """What is due; checkpoints are made by all ranks, between two steps."""
-        self._note_numbers()
         if self._saving:
             self.session.monitor.checkpoint(self.save)
         self.session.monitor.turn(self)
@@ -169,7 +167,6 @@ class AveragingStepper(Together):
         if exchange:
             self.centre.end()
             self.since, self._in_hand = 0, [work] if worker.overlaps else []
-            self.session.outstanding = self._outstanding
         self.state.index += 1
         self._small[:] = loss, share.count, self.session.stop.flag, self.session.monitor.save_due()
         self.transport.wait(self.transport.start_sum(self._small), "the other ranks' losses")
@@ -179,12 +176,10 @@ class AveragingStepper(Together):
         self.stopping, self._saving = bool(self._small[2]), bool(self._small[3])
         return mean
 
-    def _outstanding(self) -> list[Work]:
-        return self._in_hand
-
     def _note_numbers(self) -> None:
         self.state.local_numbers.update(t=self.t, since=self.since, in_hand=to_rows(self._in_hand))
 
     def save(self) -> None:
         """All ranks together, between two steps."""
+        self._note_numbers()
         self.session.save_together()

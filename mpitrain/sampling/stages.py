@@ -84,6 +84,7 @@ class Schedule:
                 now.momentum if stage.momentum is None else stage.momentum,
             )
             self._begins.append((position, now))
+        self.most_workers = max(settings.workers or 0 for _, settings in self._begins)  # that a stage asks for
         self.late = [stage.at for position, stage in placed if position >= self.total > 0]  # of stages that never begin
 
     def at(self, served: int) -> Settings:
@@ -121,13 +122,8 @@ class Schedule:
             total += max(end - begin, 0) / (settings.minibatch * min(settings.workers or workers, workers))
         return ceil(total)
 
-    @property
-    def most_workers(self) -> int:
-        """The largest number of workers that a stage asks for; 0 if none does."""
-        return max(settings.workers or 0 for _, settings in self._begins)
-
     def among(self, workers: int) -> "Schedule":
-        """The same with no stage of more workers than there are."""
+        """The same with no stage of more workers than there are; `most_workers` is still what was asked for."""
         among = copy(self)
         among._begins = [
             (position, replace(now, workers=min(now.workers, workers) if now.workers else None))
