@@ -109,7 +109,8 @@ class Cell:
 
     def _call(self, command: list[str]) -> None:
         print(f"{' '.join(command[-6:])} ...", file=sys.stderr, flush=True)
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        if status := subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
+            sys.exit(f"exit status {status}")
 
 
 def main() -> None:

@@ -173,8 +173,9 @@ class Search:
             each.carried = found.get(trial.name)
             each.fell = each.carried.why if each.carried else LATE
         shares = {id(each): each.carried.computing for each in self.tried if each.carried and not each.fell}
+        most = max(shares.values(), default=0.0)
         for each in tried:
-            if shares.get(id(each), inf) * CARRIED < max(shares.values()):
+            if shares.get(id(each), inf) * CARRIED < most:
                 each.fell = f"workers compute {shares[id(each)]:.0%} of their time"
 
     def _phantom(self, candidate: Candidate) -> Trial:

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from socket import gethostname
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,3 +182,14 @@ def test_a_seed_that_did_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(finals, "_try", lambda *_: {})
     finals._finals()
     assert [len(each.outcomes) for each in finals.tried] == [1, 1]
+
+
+def test_a_budget_in_which_no_trial_ends_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have then fallen out, and nothing is known of what the network carries."""
+    look = Search.__new__(Search)
+    left = [tried(1, "easgd", []), tried(2, "asgd", [])]
+    look.tried = [*left]
+    monkeypatch.setattr(look, "_phantom", lambda candidate: SimpleNamespace(name=candidate.shown))
+    monkeypatch.setattr(look, "_try", lambda *_: {})
+    look._look(left)
+    assert [each.fell for each in left] == [search.LATE] * 2
