@@ -2,26 +2,26 @@
 // activation. The derivatives are computed from outputs; where a ReLU's output is 0, the gradient is exactly 0.
 #include "common.cuh"
 
-__device__ inline real biased(const real *y, const real *bias, Index i, unsigned units) {
-    return bias ? y[i] + bias[(unsigned)i % units] : y[i];
+__device__ inline real biased(real y, const real *bias, Index i, unsigned units) {
+    return bias ? y + bias[(unsigned)i % units] : y;
 }
 
 // y ← y + b
 extern "C" __global__ void add_bias(real *y, const real *bias, Index n, unsigned units) {
-    for (Index i = thread(); i < n; i += threads()) y[i] = biased(y, bias, i, units);
+    in_place(y, n, [=](real x, Index i) { return biased(x, bias, i, units); });
 }
 
 // y ← max(y + b, 0), keeping NaN
 extern "C" __global__ void bias_relu(real *y, const real *bias, Index n, unsigned units) {
-    for (Index i = thread(); i < n; i += threads()) {
-        real x = biased(y, bias, i, units);
-        y[i] = x < 0 ? 0 : x;
-    }
+    in_place(y, n, [=](real x, Index i) {
+        x = biased(x, bias, i, units);
+        return x < 0 ? 0 : x;
+    });
 }
 
 // y ← 1 / (1 + exp(−(y + b)))
 extern "C" __global__ void bias_sigmoid(real *y, const real *bias, Index n, unsigned units) {
-    for (Index i = thread(); i < n; i += threads()) y[i] = 1 / (1 + exp(-biased(y, bias, i, units)));
+    in_place(y, n, [=](real x, Index i) { return 1 / (1 + exp(-biased(x, bias, i, units))); });
 }
 
 // dy ← dy where y > 0, else 0

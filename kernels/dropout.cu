@@ -39,11 +39,18 @@ extern "C" __global__ __launch_bounds__(THREADS) void dropout(
     }
     kept[threadIdx.x] = (unsigned char)bits;
     __syncthreads();
-    for (int t = threadIdx.x; t < 8 * THREADS; t += THREADS) {
-        Index i = block * 8 + t - start;
+    Index first = block * 8 + threadIdx.x - start;
+    real loaded[8];  // all before any is stored
+    for (int k = 0; k < 8; k++) {
+        Index i = first + k * THREADS;
+        if (0 <= i && i < n) loaded[k] = x[i];
+    }
+    for (int k = 0; k < 8; k++) {
+        Index i = first + k * THREADS;
         if (i < 0 || i >= n) continue;
+        int t = threadIdx.x + k * THREADS;
         real factor = kept[t / 8] >> t % 8 & 1 ? keep : 0;
         scale[i] = factor;
-        y[i] = x[i] * factor;
+        y[i] = loaded[k] * factor;
     }
 }

@@ -38,7 +38,8 @@ extern "C" __global__ void max_unpool(
             for (int row = top; row < rows && row * stride <= at.y; row++)
                 for (int column = left; column < columns && column * stride <= at.x; column++) {
                     Index window = ((Index)(at.image * rows + row) * columns + column) * channels + c;
-                    if (place[window] == (at.y - row * stride) * size + at.x - column * stride) sum += dy[window];
+                    real value = dy[window];  // loaded unconditionally, so that it does not wait for the place
+                    if (place[window] == (at.y - row * stride) * size + at.x - column * stride) sum += value;
                 }
             dx[pixel * channels + c] = sum;
         }
