@@ -155,9 +155,9 @@ between_nodes = {latency = 3e-5, bandwidth = 1.25e8}
 def simulated(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ended]:
     """As `launch` for trainings, on simulated ranks in this process: for what does not depend on MPI or processes.
 
-    With `--device gpu` the trainings are launched.
+    With `--device gpu` the trainings are launched, unless the test changes the program, of which others know nothing.
     """
-    if request.config.getoption("--device") == "gpu":
+    if request.config.getoption("--device") == "gpu" and "monkeypatch" not in request.fixturenames:
         return request.getfixturevalue("launch")  # type: ignore[no-any-return]
 
     def run(ranks: int, *arguments: str) -> Ended:

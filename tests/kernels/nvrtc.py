@@ -20,6 +20,8 @@ from mpitrain.kernels.launcher import FOLDER, options, source
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 #: The options that CuPy adds to ours.
 ADDED = ("-ftz=true",)
+#: With a driver NVRTC keeps what it has compiled, and would then have nothing to say of registers.
+ANEW = ("--no-cache",)
 
 
 class Usage(NamedTuple):
@@ -64,7 +66,7 @@ def compiled(file: str, dtype: Any, architecture: str) -> Compiled:
     nvrtc, program = library(), ctypes.c_void_p()
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source(file).encode(), f"{file}.cu".encode(), 0, None, None))
     try:
-        wanted = (*options(dtype), *ADDED, f"-arch={architecture}", "--ptxas-options=-v")
+        wanted = (*options(dtype), *ADDED, *ANEW, f"-arch={architecture}", "--ptxas-options=-v")
         status = nvrtc.nvrtcCompileProgram(
             program, len(wanted), (ctypes.c_char_p * len(wanted))(*(option.encode() for option in wanted))
         )
