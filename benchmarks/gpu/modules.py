@@ -18,17 +18,15 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from steps import Step, compare
+from steps import compare, flat_step, plain_step
 
-from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array, block_pairs
-from mpitrain.models.model import Consumer
+from mpitrain.flat import Array
 from mpitrain.models.torch import start as torch_start
 from mpitrain.sampling.batch import Batch
 
-RATE, MINIBATCH = 1e-3, 512
+MINIBATCH = 512
 BUSY = 50  # kernels that the GPU is behind
 
 
@@ -78,41 +76,6 @@ def order(device: Any, make: Any, shape: tuple[int, ...], batch: Batch, side: in
     return found
 
 
-def our_step(device: Any, make: Any, shape: tuple[int, ...], batch: Batch, bf16: bool) -> Step:
-    """A step through flat vectors."""
-    from mpitrain.models.torch.module import TorchModel
-
-    model = TorchModel(lambda seed: make(), shape, 10, bf16=bf16, place=device.place())
-    descent = Descent(Sgd(device.fast), device.to_device(model.initial(1)), {})
-    gradient = np.zeros_like(descent.at)
-
-    def update(part: slice, values: Array) -> None:
-        for b, g in block_pairs(part, values):
-            descent.step(b, g, RATE, 0)
-
-    return lambda: float(model.loss_and_gradient(descent.at, gradient, batch, None, Consumer(gradient, update)))
-
-
-def plain_step(place: Any, make: Any, batch: Batch, bf16: bool) -> Step:
-    """A step as a PyTorch program takes it, in PyTorch's own stream."""
-    import torch
-
-    module = make().to(place.device)
-    inputs, targets = (torch.from_numpy(part.get()).to(place.device) for part in batch)
-    x, targets = inputs.permute(0, 3, 1, 2), targets.long()
-    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-
-    def step() -> float:
-        optimizer.zero_grad()
-        with place.bf16() if bf16 else nullcontext():
-            loss = torch.nn.functional.cross_entropy(module(x), targets)
-        loss.backward()
-        optimizer.step()
-        return float(loss.item())
-
-    return step
-
-
 def main() -> int:
     """One line a module, and one JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -131,6 +94,8 @@ def main() -> int:
     if missing:
         print(f"no modules: {missing}")
         return 0
+    from mpitrain.models.torch.module import TorchModel
+
     place, found = device.place(), measured()
     print(device)
     results: list[dict[str, Any]] = []
@@ -142,8 +107,9 @@ def main() -> int:
         batch = Batch(device.to_device(inputs), device.to_device(targets))
         wrong = order(device, make, shape, batch, options.side)
         bf16 = options.matmul == "bf16"
-        steps = {"mpitrain": our_step(device, make, shape, batch, bf16), "torch": plain_step(place, make, batch, bf16)}
-        seconds = compare(steps, options.repeats)
+        models = [TorchModel(lambda seed, make=make: make(), shape, 10, bf16=bf16, place=place) for _ in range(2)]
+        ours, plain = flat_step(device, models[0], batch), plain_step(device, models[1], batch)
+        seconds = compare({"mpitrain": ours, "torch": plain}, options.repeats)
         ratio = seconds["torch"] / seconds["mpitrain"]
         results.append({"module": name, "minibatch": options.minibatch, "seconds": seconds, "ratio": ratio} | wrong)
         times = f"{seconds['mpitrain'] * 1e3:.2f} ms, plain PyTorch {seconds['torch'] * 1e3:.2f} ms ({ratio:.2f}x)"

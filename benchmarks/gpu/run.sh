@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is measured on a GPU, in under 8 minutes, without a download: tables on standard output, one JSON file.
+# Everything that is measured on a GPU, in some ten minutes, without a download: tables on standard output, one JSON file.
 #
 #   benchmarks/gpu/run.sh [OUT.json]        in an environment with mpitrain[cuda13,mpich]; PyTorch is compared if there
 #   benchmarks/gpu/run.sh --try [OUT.json]  at sizes that show only that the scripts work
@@ -20,21 +20,26 @@ parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
 failed=0
 
-part() { # NAME SECONDS OPTION...
+part() { # SCRIPT[-WHAT] SECONDS OPTION...
     local name=$1 limit=$2 began=$SECONDS status=0
     shift 2
     [ "${try:-}" ] && limit=$((4 * limit)) # perhaps on a busy machine
     echo "== $name"
-    timeout -k 5 "$limit" python "$name.py" --json "$parts/$name.json" "$@" || { status=$?; failed=1; }
+    timeout -k 5 "$limit" python "${name%%-*}.py" --json "$parts/$name.json" "$@" || { status=$?; failed=1; }
     [ $status = 124 ] && echo "$name: no end within $limit s"
     echo "$name $status $((SECONDS - began))" >> "$parts/ended"
 }
 
-# 475 s in all; sharing.py's runs have their own limits, which fit into its.
-part kernels 130 ${try:+--elements 5000 --repeats 1}
-part steps 90 ${try:+--width 0.02 --minibatch 2 --repeats 1 strom2015-dnn}
+part kernels 60 ${try:+--elements 5000 --repeats 1}
+for matmul in tf32 bf16 float32; do
+    part steps-$matmul 120 --matmul $matmul ${try:+--width 0.02 --minibatch 2 --repeats 1 --no-compile strom2015-dnn}
+done
 part modules 45 ${try:+--minibatch 2 --side 64 --repeats 1 resnet}
-part sharing 210 ${try:+--samples 1536 --width 0.05 --ranks 2 --deadline 100}
+others=; [ "${try:-}" ] || others="zhang2013-dnn chan2014-cnn easgd-cifar easgd-imagenet krizhevsky2014"
+few=${try:+--minibatches 12 --deadline 100 --set model.width=0.05}
+part sharing-algorithms 150 "$parts/runs" ${few:---minibatches 300} ${try:+--ranks 2 --algorithms asgd}
+part sharing-networks 100 "$parts/runs" ${few:---minibatches 100} --algorithms allreduce --ranks 1 \
+    --networks ${try:+strom2015-dnn} $others
 
 python - "$out" "$parts" <<'PYTHON' || failed=1
 import json, pathlib, sys

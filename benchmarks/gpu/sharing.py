@@ -1,48 +1,122 @@
-"""How many samples a second do ranks that share one GPU train?
+"""How many samples a second do ranks that share one GPU train, and does the GPU wait for them?
 
-    python benchmarks/gpu/sharing.py [--ranks 1 2 4] [--samples 40000] [--deadline 15] [--json FILE]
+    python benchmarks/gpu/sharing.py OUT [--networks NAME ...] [--algorithms NAME ...] [--ranks 1 2 4] [--json FILE]
 
-Each algorithm trains the embedded digits, on a wider network than the default, and on every count of ranks for the same
-number of samples. Ranks are started by the mpirun beside this Python; a run has a deadline and failing leaves a gap.
+Networks have the sizes of their papers, and corpora are synthetic: the patterns in noise of benchmarks/papers, ten
+classes or twenty of frames, beside which the network has outputs for all classes of its paper. A run learns if its loss
+ends below that of the best constant outputs. GPU memory and the share of time in which it computed are what NVML says
+while ranks train. Ranks are started by the mpirun beside this Python; a run has a deadline, and failing leaves a gap.
 """
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
+from math import log
 from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from mpitrain.models.presets import PRESETS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "papers"))
 from launch import end
+from recipes import Case, corpus
 
-ALGORITHMS = ("asgd", "easgd", "sparse-delta", "hybrid")
-DEADLINE = 15.0  # seconds a run, and two to end it: twelve runs take 204 s at the most, of run.sh's 210
-SAMPLES = 1438  # of the digits' training part
+ALGORITHMS = ("allreduce", "asgd", "easgd", "sparse-delta")
+DEADLINE = 60.0  # seconds a run
+HALF_A_SECOND = "-lms", "500"
 
 
-def rate(name: str, ranks: int, samples: int, width: float, device: str, deadline: float) -> float | None:
-    """Samples a second of one run; None when it failed."""
-    mpirun = Path(sys.executable).with_name("mpirun")
+class Network(NamedTuple):
+    """A preset's samples before windows and crops, how many there are, the minibatch, and other settings."""
+
+    shape: tuple[int, ...]
+    samples: int
+    minibatch: int
+    settings: dict[str, Any]
+
+
+def frames(dims: int, before: int, minibatch: int, after: int | None = None) -> Network:
+    """Speech in windows."""
+    context = [before, before if after is None else after]
+    return Network((dims,), 1 << 18, minibatch, {"data.context": context, "training.learning_rate": 0.02})
+
+
+def images(side: int, count: int, rate: float) -> Network:
+    """Pictures, of which crops are taken."""
+    return Network((side, side, 3), count, 128, {"training.learning_rate": rate})
+
+
+NETWORKS = {
+    "zhang2013-dnn": frames(42, 5, 1024),
+    "strom2015-dnn": frames(20, 8, 1024),
+    "chan2014-cnn": frames(23, 11, 1024),
+    "easgd-cifar": images(32, 1 << 15, 0.01),
+    "easgd-imagenet": images(232, 1 << 11, 0.005),
+    "krizhevsky2014": images(256, 1 << 11, 0.005),
+}
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[dict[str, float]]:
+    """GPU memory in GB, the most, and the share of time in which it computes, the mean of what is not nothing."""
+    query = ["nvidia-smi", "--query-gpu=memory.used,utilization.gpu", "--format=csv,noheader,nounits", *HALF_A_SECOND]
+    found: dict[str, float] = {}
+    try:
+        smi = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+    except OSError:
+        yield found
+        return
+    try:
+        yield found
+    finally:
+        smi.terminate()
+        lines = [line.split(",") for line in smi.communicate()[0].splitlines() if line.count(",") == 1]
+        busy = [float(share) / 100 for _, share in lines if float(share) > 0]
+        found["gigabytes"] = max((float(used) for used, _ in lines), default=0.0) / 1024
+        found["busy"] = mean(sorted(busy)[len(busy) // 2 :]) if busy else 0.0
+
+
+def train(out: Path, name: str, algorithm: str, ranks: int, options: argparse.Namespace) -> dict[str, Any] | None:
+    """One run: samples a second, the loss at its end, what the GPU did; None when it failed."""
+    network, known = NETWORKS[name], PRESETS[name]
+    case = Case(network.shape, "", 1, 1, 1, 1.0)
+    data = out / "corpora" / name
+    if not data.exists():
+        corpus(data, case, network.samples, known.classes)
+    samples = options.minibatches * network.minibatch
     settings = {
-        "algorithm.name": name,
-        "training.epochs": samples / SAMPLES,
-        "training.minibatch": 128 if name != "sparse-delta" else 64,
-        "training.learning_rate": 0.001,
-        "model.width": width,
-        "run.device": device,
+        "algorithm.name": algorithm,
+        "model.preset": name,
+        "data.path": str(data),
+        "training.epochs": samples / network.samples,
+        "training.minibatch": network.minibatch,
+        "run.device": options.device,
+        "run.matmul": options.matmul,
         "run.evaluate_every": 0,
         "run.checkpoint_every": 0,
+        "run.train_subset": 2048,
+        **network.settings,
     }
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [str(mpirun), "-n", str(ranks), sys.executable, "-m", "mpitrain", *words, "--out", str(out)]
-        failure = launch(command, deadline)
-        if failure:
-            print(f"{name} on {ranks} ranks: {failure}", file=sys.stderr)
-            return None
-        return float(json.loads((out / "summary.json").read_text())["samples_per_second"])
+    said = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    words = [word for each in (*said, *options.set) for word in ("--set", each)]
+    folder = out / f"{name}-{algorithm}-{ranks}"
+    mpirun = Path(sys.executable).with_name("mpirun")
+    command = [str(mpirun), "-n", str(ranks), sys.executable, "-m", "mpitrain", *words, "--out", str(folder)]
+    with watched() as gpu:
+        failure = launch(command, options.deadline)
+    if failure:
+        print(f"{name}, {algorithm} on {ranks} ranks: {failure}", file=sys.stderr)
+        return None
+    summary = json.loads((folder / "summary.json").read_text())
+    rate, loss = float(summary["samples_per_second"]), float(summary["train_loss"])
+    best = log(case.classes) if known.output == "softmax" else log(10) + 9 * log(10 / 9)
+    how = {"exchange": summary["exchange"], "time": summary["time"], "seconds": summary["seconds"]}
+    return {"samples_per_second": rate, "loss": loss, "constant": best, **gpu, **how}
 
 
 def launch(command: list[str], deadline: float) -> str:
@@ -62,25 +136,33 @@ def launch(command: list[str], deadline: float) -> str:
 def main() -> int:
     """One table, and one JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=["strom2015-dnn"])
+    parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--samples", type=int, default=40000)
-    parser.add_argument("--width", type=float, default=4.0)
+    parser.add_argument("--minibatches", type=int, default=1000, help="of all ranks together")
+    parser.add_argument("--matmul", choices=("float32", "tf32", "bf16"), default="tf32")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="other settings")
     parser.add_argument("--deadline", type=float, default=DEADLINE, help="seconds a run")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print(f"{'samples/s':<14}" + "".join(f"{f'{ranks} ranks':>12}" for ranks in options.ranks))
-    table: dict[str, dict[int, float | None]] = {}
-    report = {"ranks": options.ranks, "samples_per_second": table}
-    for name in ALGORITHMS:
-        rates = {
-            n: rate(name, n, options.samples, options.width, options.device, options.deadline) for n in options.ranks
-        }
-        table[name] = rates
-        print(f"{name:<14}" + "".join(f"{'–' if r is None else f'{r:,.0f}':>12}" for r in rates.values()), flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    print("| network | algorithm | ranks | samples/s | GPU computes | GPU memory | loss | of constant outputs |")
+    print("|---|---|---|---|---|---|---|---|")
+    results: list[dict[str, Any]] = []
+    for name, algorithm, ranks in (
+        (n, a, r) for n in options.networks for a in options.algorithms for r in options.ranks
+    ):
+        found = train(options.out.resolve(), name, algorithm, ranks, options)
+        results.append({"network": name, "algorithm": algorithm, "ranks": ranks, "found": found})
+        if found:
+            gpu = f"{found.get('busy', 0):.0%} | {found.get('gigabytes', 0):.1f} GB"
+            row = f"{found['samples_per_second']:,.0f} | {gpu} | {found['loss']:.3f} | {found['constant']:.3f}"
+        print(f"| `{name}` | `{algorithm}` | {ranks} | {row if found else 'failed | | | |'} |", flush=True)
         if options.json:
-            options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 1 if any(r is None for rates in table.values() for r in rates.values()) else 0
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return 0 if all(each["found"] for each in results) else 1
 
 
 if __name__ == "__main__":

@@ -1,113 +1,113 @@
-"""One training step against PyTorch on the same GPU: same network, same minibatch, in turns in one process.
+"""What computes networks best on a GPU? A training step of every preset, in turns in one process.
 
-    python benchmarks/gpu/steps.py [CASE ...] [--repeats 20] [--matmul float32|tf32|bf16] [--json FILE]
+    python benchmarks/gpu/steps.py [PRESET ...] [--matmul float32|tf32|bf16] [--repeats 20] [--no-compile] [--json FILE]
 
-A step is forward, loss, backward, the update of SGD with classical momentum, and the loss on the host. PyTorch, where
-it is installed, has the same precision of products, and channels-last convolutions.
+A step is forward, loss, backward, the update of SGD, and the loss on the host. It is taken by the program's own layers,
+by PyTorch on the same flat vectors (`model.backend = "torch"`), by that with `torch.compile`, and by a plain PyTorch
+loop with the same network. The precision of products is the same for all.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from mpitrain.algorithms.optimizers.sgd import classical
+from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
+from mpitrain.flat import Array, block_pairs
+from mpitrain.models.model import Consumer, Model
 from mpitrain.models.network import build
+from mpitrain.models.presets import PRESETS
 from mpitrain.models.torch import start as torch_start
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.rng import stream
 
-ETA, MU = 1e-3, 0.9
+RATE, WARM_UP = 1e-3, 3
+#: The minibatch of a preset, where it is not that of the fully connected networks of speech.
+MINIBATCH, MINIBATCHES = 1024, {"easgd-imagenet": 128, "krizhevsky2014": 128, "easgd-cifar": 128, "digits-cnn": 32}
 Step = Callable[[], float]
-#: Preset, shape of a sample, classes, minibatch.
-CASES: dict[str, tuple[tuple[int, ...], int, int]] = {
-    "strom2015-dnn": ((340,), 3000, 1024),
-    "zhang2013-dnn": ((462,), 10217, 1024),
-    "easgd-imagenet": ((221, 221, 3), 1000, 128),
-}
 
 
-def our_step(device: Any, preset: str, batch: Batch, classes: int, width: float) -> tuple[str, Step]:
-    """The program's own step on flat vectors."""
-    shape = batch.inputs.shape[1:]
-    network = build(preset, shape, classes, width=width, l2=0.0, workspace=device.workspace())
-    theta = device.to_device(network.initial(0))
-    gradient, velocity, scratch = np.empty_like(theta), np.zeros_like(theta), np.empty_like(theta)
-    update, here = device.fast(classical), Batch(*map(device.to_device, batch))
-    rng = stream(0, "dropout")
+def flat_step(device: Any, model: Model, batch: Batch) -> Step:
+    """A step on flat vectors."""
+    descent = Descent(Sgd(device.fast), device.to_device(model.initial(1)), {})
+    gradient, rng = np.zeros_like(descent.at), stream(0, "dropout")
 
-    def ready(part: slice) -> None:
-        room = scratch[: part.stop - part.start]
-        update(theta[part], velocity[part], gradient[part], room, eta=ETA, mu=MU)
+    def update(part: slice, values: Array) -> None:
+        for b, g in block_pairs(part, values):
+            descent.step(b, g, RATE, 0)
 
-    return f"{network.layout.size:,}", lambda: float(network.loss_and_gradient(theta, gradient, here, rng, ready))
+    return lambda: float(model.loss_and_gradient(descent.at, gradient, batch, rng, Consumer(gradient, update)))
 
 
-def torch_layers(nn: Any, preset: str, classes: int) -> Any:
-    """The same network in PyTorch."""
-    if preset == "easgd-imagenet":
-        pool, relu = nn.MaxPool2d, nn.ReLU
-        return nn.Sequential(
-            *(nn.Conv2d(3, 96, 7, 2), relu(inplace=True), pool(3)),
-            *(nn.Conv2d(96, 256, 5), relu(inplace=True), pool(2)),
-            *(nn.Conv2d(256, 384, 3), relu(inplace=True)),
-            *(nn.Conv2d(384, 384, 2), relu(inplace=True)),
-            *(nn.Conv2d(384, 256, 2), relu(inplace=True), pool(2), nn.Flatten()),
-            *(nn.Linear(9216, 4096), relu(inplace=True), nn.Dropout(0.5)),
-            *(nn.Linear(4096, 4096), relu(inplace=True), nn.Dropout(0.5)),
-            nn.Linear(4096, classes),
-        )
-    sizes = [CASES[preset][0][0], *[2048 if preset == "zhang2013-dnn" else 1536] * 5]
-    hidden = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.Sigmoid())]
-    return nn.Sequential(*hidden, nn.Linear(sizes[-1], classes))
-
-
-def torch_step(device: Any, preset: str, batch: Batch, classes: int) -> Step | None:
-    """PyTorch's step, or None where there is none that sees a GPU."""
-    try:
-        if torch_start.without_cuda("steps.py"):
-            return None
-    except BadInput:
-        return None
+def plain_step(device: Any, model: Any, batch: Batch) -> Step:
+    """A step as a PyTorch program takes it, in PyTorch's own stream, of a module that is `model`'s."""
     import torch
 
-    place = device.place()
-    module = torch_layers(torch.nn, preset, classes).to(place.device)
-    inputs, targets = (torch.from_numpy(part).to(place.device) for part in batch)
-    targets = targets.long()
-    if inputs.ndim == 4:
-        module, inputs = module.to(memory_format=torch.channels_last), inputs.permute(0, 3, 1, 2)
-    cross_entropy = torch.nn.CrossEntropyLoss()
-    optimiser = torch.optim.SGD(module.parameters(), lr=ETA, momentum=MU)
+    place = model.place
+    module = model.standalone(model.initial(1)).to(place.device).train()
+    device.compute.synchronize()  # the minibatch is there, for streams that wait for nothing
+    inputs, targets = model.inputs(batch.inputs).clone(), model.targets(batch).clone()
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
 
     def step() -> float:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with place.bf16() if device.matmul == "bf16" else nullcontext():
-            loss = cross_entropy(module(inputs), targets)
+            loss = model.loss(module(inputs), targets)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return float(loss.item())
 
     return step
 
 
-def compare(steps: dict[str, Step], repeats: int) -> dict[str, float]:
+def steps_of(device: Any, preset: str, batch: Batch, width: float, compiled: bool) -> tuple[int, dict[str, Step]]:
+    """The network's parameters, and its steps by name."""
+    known = PRESETS[preset]
+
+    def network() -> Any:
+        return build(preset, known.inputs, known.classes, width=width, workspace=device.workspace())
+
+    layers = network()
+    steps = {"layers": flat_step(device, layers, batch)}
+    if not without_torch():
+        from mpitrain.models.torch.layers import TorchNetwork
+
+        bf16, place = device.matmul == "bf16", device.place()
+        models = [TorchNetwork(network(), bf16=bf16, place=place) for _ in range(2)]
+        steps |= {"torch": flat_step(device, models[0], batch), "plain": plain_step(device, models[0], batch)}
+        if compiled:
+            import torch
+
+            torch.compiler.reset()
+            models[1].module.compile(dynamic=False)
+            steps["compiled"] = flat_step(device, models[1], batch)
+    return layers.layout.size, steps
+
+
+def without_torch() -> str:
+    """Why PyTorch is not compared; "" if it is."""
+    try:
+        return torch_start.without_cuda("steps.py")
+    except BadInput as error:
+        return str(error)
+
+
+def compare(steps: Mapping[str, Step], repeats: int) -> dict[str, float]:
     """Median seconds of each step, taken in turns; a step ends when its loss is on the host."""
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for repeat in range(repeats + 3):
+    for repeat in range(repeats + WARM_UP):
         for name, step in steps.items():
             began = time.perf_counter()
             step()
-            if repeat >= 3:
+            if repeat >= WARM_UP:
                 times[name].append(time.perf_counter() - began)
     return {name: median(values) for name, values in times.items()}
 
@@ -115,32 +115,34 @@ def compare(steps: dict[str, Step], repeats: int) -> dict[str, float]:
 def main() -> None:
     """One table, and one JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=list(CASES))
+    parser.add_argument("presets", nargs="*", default=list(PRESETS))
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--matmul", choices=("float32", "tf32", "bf16"), default="tf32")
-    parser.add_argument("--width", type=float, default=1.0, help="of our network; for a try without a GPU")
-    parser.add_argument("--minibatch", type=int, default=0, help="instead of the case's own")
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile, which takes long to begin")
+    parser.add_argument("--width", type=float, default=1.0, help="for a try without a GPU")
+    parser.add_argument("--minibatch", type=int, default=0, help="instead of the preset's own")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device = choose("gpu", options.matmul, 0)
-    print(device)
+    print(f"{device}; {without_torch() or 'with PyTorch'}\n\nMilliseconds of a step:\n")
+    print("| network | parameters | minibatch | layers | torch | compiled | plain |\n|---|---|---|---|---|---|---|")
     results: list[dict[str, Any]] = []
-    report = {"device": str(device), "matmul": options.matmul, "steps": results}
-    for preset in options.cases:
-        shape, classes, minibatch = CASES[preset]
-        rng, count = np.random.default_rng(0), options.minibatch or minibatch
-        inputs = rng.standard_normal((count, *shape), np.float32)
-        batch = Batch(inputs, rng.integers(0, classes, count).astype(np.int32))
-        parameters, ours = our_step(device, preset, batch, classes, options.width)
-        theirs = torch_step(device, preset, batch, classes)
-        steps = {"mpitrain": ours} | ({"torch": theirs} if theirs else {})
+    for preset in options.presets:
+        rng, known = np.random.default_rng(0), PRESETS[preset]
+        count = options.minibatch or MINIBATCHES.get(preset, MINIBATCH)
+        inputs = rng.standard_normal((count, *known.inputs), np.float32)
+        targets = rng.integers(0, known.classes, count).astype(np.int32)
+        batch = Batch(device.to_device(inputs), device.to_device(targets))
+        parameters, steps = steps_of(device, preset, batch, options.width, not options.no_compile)
         seconds = compare(steps, options.repeats)
-        ratio = seconds["torch"] / seconds["mpitrain"] if theirs else None
-        results.append({"network": preset, "minibatch": count, "seconds": seconds, "ratio": ratio})
-        ours_ms = seconds["mpitrain"] * 1e3
-        against = f"PyTorch {seconds['torch'] * 1e3:.2f} ms ({ratio:.2f}x)" if ratio else "no PyTorch with CUDA"
-        print(f"{preset:<15} {parameters:>12} parameters, minibatch {count}: {ours_ms:.2f} ms, {against}", flush=True)
+        results.append({"network": preset, "minibatch": count, "parameters": parameters, "seconds": seconds})
+        times = [
+            f"{1e3 * seconds[name]:.2f}" if name in seconds else "–"
+            for name in ("layers", "torch", "compiled", "plain")
+        ]
+        print(f"| `{preset}` | {parameters:,} | {count} | {' | '.join(times)} |", flush=True)
         if options.json:
+            report = {"device": str(device), "matmul": options.matmul, "steps": results}
             options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -73,13 +73,14 @@ CASES = {
 }
 
 
-def corpus(folder: Path, case: Case, count: int) -> None:
-    """So many samples for the training and a sixteenth for the test; as many of each class."""
+def corpus(folder: Path, case: Case, count: int, classes: int = 0) -> None:
+    """So many samples for the training and a sixteenth for the test; as many of each class. `classes`: what the corpus
+    says that it has, where that is more."""
     rng, shape, pixels = np.random.default_rng(3), case.shape, len(case.shape) > 1
     coarse = rng.standard_normal((case.classes, *(4 for _ in shape[:2]), *shape[2:])).astype(np.float32)
     for axis, side in enumerate(shape[:2], start=1):
         coarse = coarse.take(np.arange(side) * 4 // side, axis)
-    known: dict[str, Any] = {"classes": case.classes, "source": "patterns"}
+    known: dict[str, Any] = {"classes": classes or case.classes, "source": "patterns"}
     if pixels:
         known |= {"mean": np.full(shape[-1], 128.0), "standard_deviation": np.full(shape[-1], 74.0)}
     folder.mkdir(parents=True, exist_ok=True)
