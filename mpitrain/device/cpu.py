@@ -25,7 +25,7 @@ from mpitrain.mpi.team import Team
 from mpitrain.sampling.batch import Samples
 from mpitrain.start import DEADLINE
 
-#: Makes the context of an "update", a "delta" or a "check" of a vector of this many bytes.
+#: Makes the context of an "update", a "delta" or a "check" of a vector of this many bytes, or of so many of "entries".
 Around = Callable[[str, int], AbstractContextManager[object]]
 UNOBSERVED = nullcontext()
 
@@ -123,7 +123,7 @@ class Cpu:
 
     def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
         """`codecs.replica.apply` for vectors on the device; words are in host memory."""
-        with self._around("update", words.size * weights.itemsize):
+        with self._around("entries", words.nbytes):
             replica.apply(words, step, counts, weights, levels)
 
     def fast(self, rule: Rule) -> Rule:

@@ -145,18 +145,18 @@ class Phantoms(Cpu):
         words[:count] += np.uint32(how["first"])
         if how["levels"].size:
             how["levels"][:count] = 1
-        self._pace.update(residual.nbytes)
+        self._pace.work("delta", residual.nbytes)
         return count
 
     def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
-        self._pace.update(words.size * weights.itemsize)
+        self._pace.work("entries", words.nbytes)
 
     def checksum(self, vector: Array) -> int:
-        self._pace.copy(vector.nbytes)
+        self._pace.work("check", vector.nbytes)
         return CHECKSUM
 
     def fast(self, rule: Rule) -> Rule:
-        return lambda updated, *arrays, **scalars: self._pace.update(updated.nbytes)
+        return lambda updated, *arrays, **scalars: self._pace.work("update", updated.nbytes)
 
     def compile_rules(self, dtype: np.dtype) -> None:
         pass

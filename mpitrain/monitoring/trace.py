@@ -29,6 +29,7 @@ MOST_OF_A_RANK, MOST = 50_000, 500_000  # stretches of time, and as many instant
 WORK = {
     "update": Activity("an update", pause=50e-6),
     "delta": Activity("a sparse delta of the residual", pause=50e-6),
+    "entries": Activity("entries of a sparse delta", pause=50e-6),
 }
 TIME, POINTS = 0, 1  # the threads of a rank
 VIRTUAL = "virtual time, the same for all ranks"

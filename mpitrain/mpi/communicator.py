@@ -117,18 +117,16 @@ class Pace:
     def evaluation(self, samples: int) -> None:
         """Of the evaluation of this many samples."""
 
-    def update(self, nbytes: int) -> None:
-        """Of a rule's update of this many bytes of parameters."""
-
-    def copy(self, nbytes: int) -> None:
-        """Of a pass that copies or checks this many bytes."""
+    def work(self, what: str, nbytes: int) -> None:
+        """Of an "update" of this many bytes of parameters, of a "copy" or a "check" of a vector, of a "delta" that is
+        chosen from a residual, or of its "entries"."""
 
     def link_busy(self) -> float:
         """Seconds for which the busiest card of a node has sent, or taken, so far; 0 where nobody counts them."""
         return 0.0
 
     def around(self, what: str, nbytes: int) -> AbstractContextManager[object]:
-        """Context of an "update", a "delta" or a "check" of this many bytes of a vector."""
+        """Context of work that is not a copy."""
         return nullcontext()
 
 

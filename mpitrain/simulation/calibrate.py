@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,8 @@ from mpitrain.api.computing import chosen
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.setup import prepare
 from mpitrain.api.shared import shared_code, shared_config
+from mpitrain.compression.message import WireForm
+from mpitrain.compression.residual import Entries
 from mpitrain.config import Config
 from mpitrain.device import CPU
 from mpitrain.errors import BadInput, some
@@ -33,8 +36,9 @@ from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.mpi.links import Link, link, pairs
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.queue import Work
 from mpitrain.simulation.cluster import MeasuredNetwork
+from mpitrain.training.gradients import Learner
 from mpitrain.training.parts import Part
 
 T = TypeVar("T")
@@ -42,6 +46,8 @@ SECONDS = 60.0  # that gradients are measured for, at most
 SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured
 SHORT = 5.0  # seconds that updates, copies and evaluations are each measured for, at most
 QUANTILES = 21
+CACHES = 1 << 26  # bytes of vectors that are used in turns: in a training a gradient comes between two uses of one
+ABOVE = 2.576  # what a hundredth of normal numbers exceed, to either side
 SPREAD = 3.0  # times the line's seconds: the slowest gradient that a quiet machine is believed to have
 LATENCY = 3e-5  # seconds between nodes where --bandwidth says what is not there: of Ethernet
 
@@ -67,9 +73,7 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     together = max(1, cores // number)
     with threadpool_limits(number):
         gradients = _of_all(transport, together, lambda: _gradients(config, corpus, network), "the others' gradients")
-        updates, copies, evaluations = np.mean(
-            _of_all(transport, together, lambda: _work(config, corpus, network), "the others' updates"), axis=0
-        )
+        work = _of_all(transport, together, lambda: _work(config, corpus, network), "the others' updates")
     samples, seconds = np.concatenate(gradients).T
     start, slope = line(samples, seconds)
     factors = spread(samples, seconds, start, slope)
@@ -82,9 +86,11 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
         "ranks_per_node": max(Counter(hosts).values()),
         "cores_per_node": together,
         "gradient": {"seconds": _short(start), "seconds_per_sample": _short(slope), "spread": factors},
-        "update": {"seconds_per_byte": _short(updates)},
-        "copy": {"seconds_per_byte": _short(copies)},
-        "evaluation": {"seconds_per_sample": _short(evaluations)},
+        **{
+            kind: {"seconds_per_sample" if kind == "evaluation" else "seconds_per_byte": _short(seconds)}
+            for kind in work[0]
+            for seconds in [float(np.mean([each[kind] for each in work]))]
+        },
         "within_node": _connection(inside or told or Link()),
         "between_nodes": _connection(told or inside or Link()),
         "network": msgspec.to_builtins(own),
@@ -153,40 +159,74 @@ def _of_all(transport: Transport, together: int, measure: Callable[[], T], what:
 
 
 def _gradients(config: Config, corpus: Part, network: Model) -> list[tuple[int, float]]:
-    """Samples and seconds of one gradient after another, the sizes of minibatches in turns."""
-    theta = network.initial(config.training.seed, config.training.dtype)
-    out, rng = np.empty_like(theta), np.random.default_rng(0)
-    whole = max(1, min(config.training.minibatch, corpus.samples))
+    """Samples and seconds of one gradient after another, of minibatches that follow one another as in a training, their
+    sizes in turns: those that lie in the cache already would take less."""
+    seed, dtype = config.training.seed, config.training.dtype
+    theta, learner = network.initial(seed, dtype), Learner(network, corpus, seed=seed, dtype=dtype)
+    out, whole = np.empty_like(theta), max(1, min(config.training.minibatch, corpus.samples))
     sizes = sorted({max(1, round(share * whole)) for share in SIZES})
-    batch = corpus.gather(np.arange(whole), corpus.form.room(whole, theta.dtype))
-
-    def gradient(size: int) -> Callable[[], object]:
-        part = Batch(batch.inputs[:size], batch.targets[:size])
-        return lambda: network.loss_and_gradient(theta, out, part, rng)
-
-    found = _timed([gradient(size) for size in sizes], SECONDS)
+    works = list(_in_turns(sizes, corpus.samples))
+    learner.expect(works)
+    coming = iter(works)
+    found = _timed([lambda: learner.gradient(theta, out, next(coming))] * len(sizes), SECONDS)
+    learner.loader.close()
     return [pair for turn in found for pair in zip(sizes, turn, strict=True)]
 
 
-def _work(config: Config, corpus: Part, network: Model) -> tuple[float, float, float]:
-    """Seconds of a server's update and of a pass that copies or checks, for a byte; of an evaluation, for a sample."""
+def _in_turns(sizes: Sequence[int], samples: int) -> Iterator[Work]:
+    """Minibatches of these sizes, over and over, each of the samples that come next."""
+    start = 0
+    for size in list(sizes) * (MOST + 1):
+        start = start if start + size <= samples else 0
+        yield Work(0, start, size, size)
+        start += size
+
+
+def _work(config: Config, corpus: Part, network: Model) -> dict[str, float]:
+    """Seconds for a byte of a server's update, of a pass that copies or checks, of one that chooses entries, and of the
+    entries themselves; of an evaluation, for a sample."""
     theta = network.initial(config.training.seed, config.training.dtype)
-    gradient, velocity = np.zeros_like(theta), np.zeros_like(theta)
-    parts = list(block_slices(slice(0, theta.size)))
-    scratch, rule = scratch_for(theta), CPU.fast(update)
+    parts, scratch, rule = list(block_slices(slice(0, theta.size))), scratch_for(theta), CPU.fast(update)
+    sets = cycle([np.ones((3, theta.size), theta.dtype) for _ in range(max(2, -(-CACHES // (3 * theta.nbytes))))])
 
     def updates() -> None:
+        x, velocity, gradient = next(sets)
         for b in parts:
-            rule(theta[b], velocity[b], gradient[b], scratch[: b.stop - b.start], eta=0.0, mu=0.9, alpha=1.0)
+            rule(x[b], velocity[b], gradient[b], scratch[: b.stop - b.start], eta=0.0, mu=0.9, alpha=1.0)
 
     def passes() -> None:
-        np.copyto(gradient, velocity)
-        CPU.checksum(gradient)
+        x, velocity, _ = next(sets)
+        np.copyto(velocity, x)
+        CPU.checksum(velocity)
 
     count = min(TOGETHER, corpus.samples)
     batch = corpus.gather(np.arange(count), corpus.form.room(count, theta.dtype))
-    evaluation = _median(lambda: network.evaluate(theta, batch)) / count
-    return _median(updates) / theta.nbytes, _median(passes) / theta.nbytes / 2, evaluation
+    delta, entries = _sparse(theta)
+    return {
+        "update": _median(updates) / theta.nbytes,
+        "copy": _median(passes) / theta.nbytes / 2,
+        "delta": delta,
+        "entries": entries,
+        "evaluation": _median(lambda: network.evaluate(theta, batch)) / count,
+    }
+
+
+def _sparse(theta: Array) -> tuple[float, float]:
+    """Seconds for a byte of a residual that entries are chosen from, and for a byte of a hundredth of its elements: of
+    coding or decoding them, and of applying them."""
+    residual = np.random.default_rng(0).standard_normal(theta.size).astype(theta.dtype)
+    nothing, counts, weights = np.zeros_like(theta), np.zeros(theta.size, np.int32), np.zeros_like(theta)
+    words, wire = np.empty(theta.size, np.uint32), WireForm(theta.size, 1, "auto")
+    out = np.empty(wire.capacity, np.uint8)
+    chosen = Entries(words[: CPU.emit(residual, nothing, words, scale=1.0, threshold=ABOVE)].copy())
+
+    def exchange() -> None:
+        decoded = wire.decode(wire.encode(chosen, 0, 0, 1, ABOVE, out), 0)[1]
+        for step in (1, -1):
+            CPU.apply_words(decoded.words, step, counts, weights)
+
+    delta = _median(lambda: CPU.emit(residual, nothing, words, scale=1.0, threshold=np.inf))
+    return delta / theta.nbytes, _median(exchange) / max(2 * chosen.words.nbytes, 1)
 
 
 def _timed(actions: Sequence[Callable[[], object]], limit: float) -> list[list[float]]:

@@ -58,7 +58,7 @@ class MeasuredNetwork(Section, frozen=True):
 
 
 class PerByte(Section, frozen=True):
-    """Seconds of work on each byte of parameters, on a core of its own."""
+    """Seconds of work on each byte of a vector, or of a message's entries, on a core of its own."""
 
     seconds_per_byte: Annotated[float, msgspec.Meta(ge=0, le=1.0)] = 0.0
 
@@ -99,7 +99,8 @@ class Cluster(Section, frozen=True):
     """Equal nodes. Ranks fill one node after another; those that share cores slow each other; each node has one card.
 
     `message_seconds` is what a message costs besides; `update` what a rule takes, `copy` a pass that copies or checks a
-    vector.
+    vector, `delta` one that chooses entries of a residual, if that is not what an update takes, and `entries` coding or
+    decoding them, 4 bytes each, and applying them.
     """
 
     nodes: Count
@@ -111,6 +112,8 @@ class Cluster(Section, frozen=True):
     message_seconds: Seconds = 0.0
     update: PerByte = PerByte()
     copy: PerByte = PerByte()
+    delta: PerByte = PerByte()
+    entries: PerByte = PerByte()
     evaluation: PerSample = PerSample()
     slow: list[Slow] = msgspec.field(default_factory=list)
     faults: list[Fault] = msgspec.field(default_factory=list)
@@ -145,6 +148,9 @@ class Cluster(Section, frozen=True):
         each = {
             "update": self.update.seconds_per_byte,
             "copy": self.copy.seconds_per_byte,
+            "check": self.copy.seconds_per_byte,
+            "delta": self.delta.seconds_per_byte or self.update.seconds_per_byte,
+            "entries": self.entries.seconds_per_byte,
             "evaluation": self.evaluation.seconds_per_sample,
         }
         return each[kind] * amount * self._slowed(rank)

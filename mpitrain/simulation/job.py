@@ -33,8 +33,9 @@ class Aborted(RuntimeError):
 class Job(Generic[T]):
     """`ranks` ranks that run a program. `nodes`: the node of each, by default one for all. `seconds(rank, samples)`:
     what a rank with a core of its own takes to compute a gradient, by default no time; `work(rank, kind, amount)`: what
-    an "update" or a "copy" of this many bytes takes it, or an "evaluation" of this many samples; `cores`: of each node,
-    which its ranks share, by default one for each. `stops`: by rank, from when until when it stands still."""
+    an "update", "copy", "delta" or "entries" of so many bytes take it, or an "evaluation" of so many samples; `cores`:
+    of each node, which its ranks share, by default one for each. `stops`: by rank, from when until when it stands
+    still."""
 
     def __init__(
         self,
@@ -96,19 +97,16 @@ class SimulatedPace(interface.Pace):
     def evaluation(self, samples: int) -> None:
         self._spend("evaluation", self.scale * samples)
 
-    def update(self, nbytes: int) -> None:
-        self._spend("update", nbytes)
-
-    def copy(self, nbytes: int) -> None:
-        self._spend("copy", nbytes)
+    def work(self, what: str, nbytes: int) -> None:
+        self._spend(what, nbytes)
 
     @contextmanager
     def around(self, what: str, nbytes: int) -> Iterator[None]:
         if what == "check":
-            self.copy(nbytes)
+            self.work(what, nbytes)
         yield
         if what != "check":
-            self.update(nbytes)
+            self.work(what, nbytes)
 
     def _spend(self, kind: str, amount: float) -> None:
         if seconds := self._job.work(self._rank, kind, amount):

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from mpitrain.errors import BadInput
-from mpitrain.simulation.calibrate import LATENCY, bandwidth_of, doubts, line, spread
+from mpitrain.sampling.queue import Work
+from mpitrain.simulation.calibrate import LATENCY, _in_turns, bandwidth_of, doubts, line, spread
 from mpitrain.simulation.cluster import MeasuredNetwork, read
 
 
@@ -49,6 +51,13 @@ def test_a_busy_machine_is_said() -> None:
     assert "3.1 times as long" in slow and "2.6 processes wanted the 2 cores" in busy
 
 
+def test_minibatches_follow_one_another() -> None:
+    """Of three sizes in turns, from the beginning again where too few samples are left."""
+    first = [(work.start, work.count) for work in islice(_in_turns([2, 4, 8], 20), 6)]
+    assert first == [(0, 2), (2, 4), (6, 8), (14, 2), (16, 4), (0, 8)]
+    assert next(_in_turns([5], 5)) == Work(0, 0, 5, 5)
+
+
 def test_nodes_and_a_network_that_are_not_there(launch: Callable[..., Any], tmp_path: Path) -> None:
     """One rank writes sixteen nodes, each a gigabit away from the others."""
     keys = ("--set", "training.minibatch=8", "--set", "run.threads=1")
@@ -76,7 +85,7 @@ def test_what_is_measured_can_be_simulated(launch: Callable[..., Any], tmp_path:
     assert found.measured == MeasuredNetwork("model.preset = 'digits-cnn'", 38_282, 116_352)
     assert found.within_node.bandwidth > 1e6 and 0 < found.within_node.latency < 1
     assert found.gradient.seconds_per_sample > 0 and len(tomllib.loads(text)["gradient"]["spread"]) == 21
-    assert all(1e-13 < each.seconds_per_byte < 1e-6 for each in (found.update, found.copy))
+    assert all(1e-13 < each.seconds_per_byte < 1e-6 for each in (found.update, found.copy, found.delta, found.entries))
     assert found.evaluation.seconds_per_sample > 0
     ended = launch(2, *command)
     assert ended.status == 2 and ended.err.count("measured.toml: is there already") == 1

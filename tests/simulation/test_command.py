@@ -113,6 +113,21 @@ def test_virtual_seconds_of_updates_and_copies(
     assert told[1]["server_busy_seconds"] == pytest.approx(46 * busy)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_virtual_seconds_of_sparse_deltas(tmp_path: Path, own: bool) -> None:
+    """One rank, 23 updates: a pass over the residual each, by default as long as an update, and its own entries."""
+    delta = "[delta]\nseconds_per_byte = 3e-6\n" if own else ""
+    (tmp_path / "cluster.toml").write_text(CLUSTER + UPDATES + delta + "[entries]\nseconds_per_byte = 1e-3\n")
+    keys = ["algorithm.name=sparse-delta", "algorithm.threshold=4", "training.minibatch=64", "training.epochs=1"]
+    words = [word for key in (*keys, "run.evaluate_every=0") for word in ("--set", key)]
+    command = ["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--ranks", "1", *words]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    entries, passes = told["density"] * 23 * 38_282, 23 * 4 * 38_282 * (3e-6 if own else 1e-6)
+    assert entries > 10
+    assert told["seconds"] == pytest.approx(23 * 0.5 + 1438 * 0.25 + passes + entries * 4e-3)
+
+
 def test_virtual_seconds_of_an_evaluation(tmp_path: Path) -> None:
     """One rank: 23 updates, then 359 samples, on a node that is three times as slow. These are no training."""
     (tmp_path / "cluster.toml").write_text(CLUSTER + UPDATES + "[[slow]]\nnode = 0\nfactor = 3.0")

@@ -23,6 +23,10 @@ spread = [0.5, 1.0, 2.0]
 seconds_per_byte = 1e-9
 [copy]
 seconds_per_byte = 1e-10
+[delta]
+seconds_per_byte = 3e-10
+[entries]
+seconds_per_byte = 5e-9
 [within_node]
 latency = 1e-6
 bandwidth = 5e9
@@ -118,16 +122,16 @@ def test_a_density_is_assumed_and_said(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 class _Pace:
-    """Notes the bytes of updates."""
+    """Notes what work there is."""
 
     def __init__(self) -> None:
-        self.updated: list[int] = []
+        self.done: list[tuple[str, int]] = []
 
-    def update(self, nbytes: int) -> None:
-        self.updated.append(nbytes)
+    def work(self, what: str, nbytes: int) -> None:
+        self.done.append((what, nbytes))
 
 
-def test_entries_come_by_the_density_and_take_the_time_of_updates() -> None:
+def test_entries_come_by_the_density_and_take_time() -> None:
     """A quarter of gradients in parts of 4 and 6 elements: in all 1, 2 (2.5), 4 (3.5), 5. Of the next two nothing is
     emitted; then 11 are due after 44 elements, but the part has room for 4, and 12 (12.5) after 50."""
     pace, words = _Pace(), np.zeros(10, np.uint32)
@@ -139,13 +143,13 @@ def test_entries_come_by_the_density_and_take_the_time_of_updates() -> None:
         return device.emit(vector[part], vector[part], words[part], **known)
 
     counts = [emit(slice(6, 10)), emit(slice(0, 6)), emit(slice(6, 10)), emit(slice(0, 6))]
-    assert counts == [1, 1, 2, 1] and pace.updated == [16, 24, 16, 24]
+    assert counts == [1, 1, 2, 1] and pace.done == [("delta", nbytes) for nbytes in (16, 24, 16, 24)]
     assert [emit(part, np.inf) for part in (slice(6, 10), slice(0, 6)) * 2] == [0, 0, 0, 0]
     assert [emit(slice(6, 10)), emit(slice(0, 6))] == [4, 3]
     found = (words & INDEX).tolist()
     assert found[6:] == [6, 7, 8, 9] and sorted({*found[:3], 6}) == [*found[:3], 6]
     device.apply_words(words[:3], 1, vector, vector)
-    assert pace.updated[-1] == 12
+    assert pace.done[-1] == ("entries", 12)
 
 
 def test_nothing_is_claimed_of_what_was_not_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

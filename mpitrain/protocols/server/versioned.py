@@ -107,7 +107,7 @@ class SharedMemory(Versioned):
 
     def _copy(self, out: Array) -> None:
         np.copyto(out, self.theta)
-        self._pace.copy(out.nbytes)
+        self._pace.work("copy", out.nbytes)
 
     def handed_over(self, worker: int) -> Array:
         self._memory.sync()
