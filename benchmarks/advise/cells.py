@@ -46,9 +46,9 @@ ADVISED = "advised"
 class Cell:
     """One benchmark on one machine, in a folder."""
 
-    def __init__(self, words: argparse.Namespace, program: Sequence[str]) -> None:
+    def __init__(self, words: argparse.Namespace, python: Sequence[str], script: Sequence[str]) -> None:
         require_data(words.name, words.set)
-        self._words, self._program = words, program
+        self._words, self._program, self._plain = words, [*python, *script], [*python, "-m", "mpitrain"]
         base = base_of(words.name, words.set)
         self.table = with_keys(read_toml(base.path), [*base.settings, *words.set])
         self.config, self.cluster = words.out / "net.toml", words.out / "cluster.toml"
@@ -57,10 +57,10 @@ class Cell:
         self.target = words.target or float(TARGETS[words.name])
 
     def calibrate(self) -> None:
-        """Describe the machine."""
+        """Describe the machine, where no rank takes twice as long yet."""
         if self.cluster.exists():
             return
-        self._call([*self._program, "calibrate", str(self.cluster), str(self.config)])
+        self._call([*self._plain, "calibrate", str(self.cluster), str(self.config)])
         if self._words.machine == "half":  # slow is a node: two of them, as near to each other as these ranks
             text = re.sub(r"(?m)^nodes = .*", "nodes = 2", self.cluster.read_text())
             text = re.sub(r"(?m)^(ranks_per_node|cores_per_node) = .*", r"\1 = 1", text)
@@ -132,7 +132,7 @@ def main() -> None:
         begin = stack.enter_context(Link(RATE)).launch([], RANKS) if words.machine == "link" else mpirun
         halved = str(Path(__file__).resolve().with_name("halved.py"))
         script = [halved] if words.machine == "half" else ["-m", "mpitrain"]
-        cell = Cell(words, [*begin, sys.executable, *script])
+        cell = Cell(words, [*begin, sys.executable], script)
         cell.calibrate()
         advised, points = cell.advised(), cell.points()
         once = {number: cell.seconds(number, each, 1) for number, each in enumerate(points, 1)}

@@ -1,28 +1,33 @@
-"""The program, with a last rank whose gradients take twice as long: after each it sleeps for as long as that took."""
+"""The program, with a last rank that computes half as fast: whenever it has computed, it sleeps for as long as that
+took, of `hybrid` in the middle of its exchanges, too."""
 
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 from mpi4py import MPI
 
 from mpitrain.__main__ import main
-from mpitrain.training.gradients import Learner
+from mpitrain.stopwatch import _Counting
 
 
 def slowed(plain: Any) -> Any:
-    """A method that takes twice as long."""
+    """The end of a stretch of time that counts, after which what is not slept yet of "computing" is slept."""
+    slept: Counter[int] = Counter()
 
-    def gradient(learner: Learner, *arguments: Any, **named: Any) -> Any:
-        began = time.perf_counter()
-        loss = plain(learner, *arguments, **named)
-        time.sleep(time.perf_counter() - began)
-        return loss
+    def end(self: _Counting, *error: Any) -> Any:
+        done = plain(self, *error)
+        if self._kind == "computing":
+            computed, watch = self._stopwatch.read()["computing"], id(self._stopwatch)
+            time.sleep(max(computed - slept[watch], 0))
+            slept[watch] = computed
+        return done
 
-    return gradient
+    return end
 
 
 if __name__ == "__main__":
-    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:  # `calibrate`, which has no learner, measures a whole one
-        Learner.scaled_gradient = slowed(Learner.scaled_gradient)  # type: ignore[method-assign]
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        _Counting.__exit__ = slowed(_Counting.__exit__)  # type: ignore[method-assign]
     sys.exit(main())
