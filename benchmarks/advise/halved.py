@@ -3,7 +3,6 @@ took, of `hybrid` in the middle of its exchanges, too."""
 
 import sys
 import time
-from collections import Counter
 from typing import Any
 
 from mpi4py import MPI
@@ -14,14 +13,15 @@ from mpitrain.stopwatch import _Counting
 
 def slowed(plain: Any) -> Any:
     """The end of a stretch of time that counts, after which what is not slept yet of "computing" is slept."""
-    slept: Counter[int] = Counter()
+    slept = 0.0
 
     def end(self: _Counting, *error: Any) -> Any:
+        nonlocal slept
         done = plain(self, *error)
         if self._kind == "computing":
-            computed, watch = self._stopwatch.read()["computing"], id(self._stopwatch)
-            time.sleep(max(computed - slept[watch], 0))
-            slept[watch] = computed
+            computed = self._stopwatch.read()["computing"]
+            time.sleep(max(computed - slept, 0))
+            slept = max(slept, computed)
         return done
 
     return end

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is measured on a GPU, in some ten minutes, without a download: tables on standard output, one JSON file.
+# Everything that is measured on a GPU, in at most 12 minutes, without a download: tables on standard output, one JSON file.
 #
 #   benchmarks/gpu/run.sh [OUT.json]        in an environment with mpitrain[cuda13,mpich]; PyTorch is compared if there
 #   benchmarks/gpu/run.sh --try [OUT.json]  at sizes that show only that the scripts work

@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from math import log
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from mpitrain.models.presets import PRESETS
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "papers"))
 from launch import end
-from recipes import Case, corpus
+from recipes import Case, best_constants, corpus
 
 #: With the settings that they need here: at its default threshold `sparse-delta` would send every seventh element.
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -34,7 +33,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "sparse-delta": {"algorithm.target_density": 0.001},
 }
 DEADLINE = 60.0  # seconds a run
-HALF_A_SECOND = "-lms", "500"
 
 
 class Network(NamedTuple):
@@ -46,10 +44,9 @@ class Network(NamedTuple):
     settings: dict[str, Any]
 
 
-def frames(dims: int, before: int, minibatch: int, after: int | None = None) -> Network:
+def frames(dims: int, around: int) -> Network:
     """Speech in windows."""
-    context = [before, before if after is None else after]
-    return Network((dims,), 1 << 18, minibatch, {"data.context": context, "training.learning_rate": 0.02})
+    return Network((dims,), 1 << 18, 1024, {"data.context": around, "training.learning_rate": 0.02})
 
 
 def images(side: int, count: int, rate: float) -> Network:
@@ -58,9 +55,9 @@ def images(side: int, count: int, rate: float) -> Network:
 
 
 NETWORKS = {
-    "zhang2013-dnn": frames(42, 5, 1024),
-    "strom2015-dnn": frames(20, 8, 1024),
-    "chan2014-cnn": frames(23, 11, 1024),
+    "zhang2013-dnn": frames(42, 5),
+    "strom2015-dnn": frames(20, 8),
+    "chan2014-cnn": frames(23, 11),
     "easgd-cifar": images(32, 1 << 15, 0.01),
     "easgd-imagenet": images(232, 1 << 11, 0.005),
     "krizhevsky2014": images(256, 1 << 11, 0.005),
@@ -69,8 +66,9 @@ NETWORKS = {
 
 @contextlib.contextmanager
 def watched() -> Iterator[dict[str, float]]:
-    """GPU memory in GB, the most, and the share of time in which it computes, the mean of what is not nothing."""
-    query = ["nvidia-smi", "--query-gpu=memory.used,utilization.gpu", "--format=csv,noheader,nounits", *HALF_A_SECOND]
+    """The most GPU memory in GB, and the share of time in which the GPU computes: the mean of the larger half of what
+    NVML says each half second, where that is not nothing, since a run has a beginning and an end."""
+    query = ["nvidia-smi", "--query-gpu=memory.used,utilization.gpu", "--format=csv,noheader,nounits", "-lms", "500"]
     found: dict[str, float] = {}
     try:
         smi = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
@@ -80,7 +78,7 @@ def watched() -> Iterator[dict[str, float]]:
     try:
         yield found
     finally:
-        smi.terminate()
+        end([smi])
         lines = [line.split(",") for line in smi.communicate()[0].splitlines() if line.count(",") == 1]
         busy = [float(share) / 100 for _, share in lines if float(share) > 0]
         found["gigabytes"] = max((float(used) for used, _ in lines), default=0.0) / 1024
@@ -121,7 +119,7 @@ def train(out: Path, name: str, algorithm: str, ranks: int, options: argparse.Na
         return None
     summary = json.loads((folder / "summary.json").read_text())
     rate, loss = float(summary["samples_per_second"]), float(summary["train_loss"])
-    best = log(case.classes) if known.output == "softmax" else log(10) + 9 * log(10 / 9)
+    best = best_constants(case.classes, known.output)
     how = {"exchange": summary["exchange"], "time": summary["time"], "seconds": summary["seconds"]}
     return {"samples_per_second": rate, "loss": loss, "constant": best, **gpu, **how}
 

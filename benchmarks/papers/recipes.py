@@ -101,8 +101,12 @@ def corpus(folder: Path, case: Case, count: int, classes: int = 0) -> None:
 
 def constant(name: str) -> float:
     """The loss of the best constant outputs."""
-    classes = CASES[name].classes
-    if name == "krizhevsky2014":  # a logistic output for each class
+    return best_constants(CASES[name].classes, "logistic" if name == "krizhevsky2014" else "softmax")
+
+
+def best_constants(classes: int, output: str) -> float:
+    """The loss of the best constant outputs, of classes that are equally often."""
+    if output == "logistic":  # one for each class
         return log(classes) - (classes - 1) * log(1 - 1 / classes)
     return log(classes)
 

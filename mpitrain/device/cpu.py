@@ -25,7 +25,7 @@ from mpitrain.mpi.team import Team
 from mpitrain.sampling.batch import Samples
 from mpitrain.start import DEADLINE
 
-#: Makes the context of an "update", a "delta" or a "check" of a vector of this many bytes, or of so many of "entries".
+#: Makes the context in which the device works on so many bytes; what the work is, is said as in `Pace.around`.
 Around = Callable[[str, int], AbstractContextManager[object]]
 UNOBSERVED = nullcontext()
 

@@ -117,16 +117,17 @@ class Pace:
     def evaluation(self, samples: int) -> None:
         """Of the evaluation of this many samples."""
 
-    def work(self, what: str, nbytes: int) -> None:
-        """Of an "update" of this many bytes of parameters, of a "copy" or a "check" of a vector, of a "delta" that is
-        chosen from a residual, or of its "entries"."""
+    def work(self, what: str, amount: float) -> None:
+        """Of work on this many bytes: an "update" of parameters, a "copy" or a "check" of a vector, a "delta", which
+        chooses entries from a residual, or "entries", which are coded or decoded, and applied to weights. Or of an
+        "evaluation" of this many samples."""
 
     def link_busy(self) -> float:
         """Seconds for which the busiest card of a node has sent, or taken, so far; 0 where nobody counts them."""
         return 0.0
 
     def around(self, what: str, nbytes: int) -> AbstractContextManager[object]:
-        """Context of work that is not a copy."""
+        """Context in which an "update", a "check", a "delta" or "entries" of this many bytes are computed."""
         return nullcontext()
 
 

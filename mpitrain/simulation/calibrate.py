@@ -162,7 +162,8 @@ def _gradients(config: Config, corpus: Part, network: Model) -> list[tuple[int, 
     """Samples and seconds of one gradient after another, of minibatches that follow one another as in a training, their
     sizes in turns: those that lie in the cache already would take less."""
     seed, dtype = config.training.seed, config.training.dtype
-    theta, learner = network.initial(seed, dtype), Learner(network, corpus, seed=seed, dtype=dtype)
+    learner = Learner(network, corpus, seed=seed, dtype=dtype, deadline=config.run.deadline)
+    theta = network.initial(seed, dtype)
     out, whole = np.empty_like(theta), max(1, min(config.training.minibatch, corpus.samples))
     sizes = sorted({max(1, round(share * whole)) for share in SIZES})
     works = list(_in_turns(sizes, corpus.samples))
@@ -187,7 +188,8 @@ def _work(config: Config, corpus: Part, network: Model) -> dict[str, float]:
     entries themselves; of an evaluation, for a sample."""
     theta = network.initial(config.training.seed, config.training.dtype)
     parts, scratch, rule = list(block_slices(slice(0, theta.size))), scratch_for(theta), CPU.fast(update)
-    sets = cycle([np.ones((3, theta.size), theta.dtype) for _ in range(max(2, -(-CACHES // (3 * theta.nbytes))))])
+    count = min(-(-CACHES // (3 * theta.nbytes)), MOST)
+    sets = cycle([np.ones((3, theta.size), theta.dtype) for _ in range(count)])
 
     def updates() -> None:
         x, velocity, gradient = next(sets)
@@ -201,7 +203,7 @@ def _work(config: Config, corpus: Part, network: Model) -> dict[str, float]:
 
     count = min(TOGETHER, corpus.samples)
     batch = corpus.gather(np.arange(count), corpus.form.room(count, theta.dtype))
-    delta, entries = _sparse(theta)
+    delta, entries = _sparse(theta[: CACHES // theta.itemsize])
     return {
         "update": _median(updates) / theta.nbytes,
         "copy": _median(passes) / theta.nbytes / 2,
@@ -226,7 +228,8 @@ def _sparse(theta: Array) -> tuple[float, float]:
             CPU.apply_words(decoded.words, step, counts, weights)
 
     delta = _median(lambda: CPU.emit(residual, nothing, words, scale=1.0, threshold=np.inf))
-    return delta / theta.nbytes, _median(exchange) / max(2 * chosen.words.nbytes, 1)
+    entries = _median(exchange) / (2 * chosen.words.nbytes) if chosen.words.size else 0.0
+    return delta / theta.nbytes, entries
 
 
 def _timed(actions: Sequence[Callable[[], object]], limit: float) -> list[list[float]]:

@@ -58,7 +58,7 @@ class MeasuredNetwork(Section, frozen=True):
 
 
 class PerByte(Section, frozen=True):
-    """Seconds of work on each byte of a vector, or of a message's entries, on a core of its own."""
+    """Seconds that a rank with a core of its own works on each byte."""
 
     seconds_per_byte: Annotated[float, msgspec.Meta(ge=0, le=1.0)] = 0.0
 
@@ -98,9 +98,9 @@ class Connection(Section, frozen=True):
 class Cluster(Section, frozen=True):
     """Equal nodes. Ranks fill one node after another; those that share cores slow each other; each node has one card.
 
-    `message_seconds` is what a message costs besides; `update` what a rule takes, `copy` a pass that copies or checks a
-    vector, `delta` one that chooses entries of a residual, if that is not what an update takes, and `entries` coding or
-    decoding them, 4 bytes each, and applying them.
+    `message_seconds` is what a message costs besides. Kinds of work on vectors are `update`, by a rule; `copy`, which
+    copies or checks; and `delta`, which chooses the entries of a sparse delta from a residual, and takes as long as an
+    update where nothing is said. `entries` is coding or decoding these, 4 bytes each, and applying them to weights.
     """
 
     nodes: Count

@@ -33,9 +33,8 @@ class Aborted(RuntimeError):
 class Job(Generic[T]):
     """`ranks` ranks that run a program. `nodes`: the node of each, by default one for all. `seconds(rank, samples)`:
     what a rank with a core of its own takes to compute a gradient, by default no time; `work(rank, kind, amount)`: what
-    an "update", "copy", "delta" or "entries" of so many bytes take it, or an "evaluation" of so many samples; `cores`:
-    of each node, which its ranks share, by default one for each. `stops`: by rank, from when until when it stands
-    still."""
+    it takes for other work, of a kind and an amount that `Pace.work` has; `cores`: of each node, which its ranks share,
+    by default one for each. `stops`: by rank, from when until when it stands still."""
 
     def __init__(
         self,
@@ -95,10 +94,11 @@ class SimulatedPace(interface.Pace):
         self._cores.compute(self._rank, self._job.seconds(self._rank, self.scale * samples))
 
     def evaluation(self, samples: int) -> None:
-        self._spend("evaluation", self.scale * samples)
+        self.work("evaluation", self.scale * samples)
 
-    def work(self, what: str, nbytes: int) -> None:
-        self._spend(what, nbytes)
+    def work(self, what: str, amount: float) -> None:
+        if seconds := self._job.work(self._rank, what, amount):
+            self._cores.compute(self._rank, seconds)
 
     @contextmanager
     def around(self, what: str, nbytes: int) -> Iterator[None]:
@@ -107,10 +107,6 @@ class SimulatedPace(interface.Pace):
         yield
         if what != "check":
             self.work(what, nbytes)
-
-    def _spend(self, kind: str, amount: float) -> None:
-        if seconds := self._job.work(self._rank, kind, amount):
-            self._cores.compute(self._rank, seconds)
 
 
 class SimulatedRank:
