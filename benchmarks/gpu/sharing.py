@@ -46,7 +46,7 @@ class Network(NamedTuple):
 
 def frames(dims: int, around: int) -> Network:
     """Speech in windows."""
-    return Network((dims,), 1 << 18, 1024, {"data.context": around, "training.learning_rate": 0.02})
+    return Network((dims,), 1 << 18, 1024, {"data.context": [around, around], "training.learning_rate": 0.02})
 
 
 def images(side: int, count: int, rate: float) -> Network:
