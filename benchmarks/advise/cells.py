@@ -88,6 +88,8 @@ class Cell:
     def points(self) -> list[Candidate]:
         """What one would have tried."""
         candidates, random = Candidates(self.table, set(), self._words.draw), np.random.default_rng(self._words.draw)
+        if self._words.name == "bytes":
+            candidates.names.remove("hybrid")  # which a module refuses
         drawn = [*islice(candidates.drawn(), 4 * len(candidates.names))]
         chosen = sorted(random.choice(len(drawn), self._words.points - 1, replace=False).tolist())
         return [candidates.first, *(replace(drawn[number], number=number + 1) for number in chosen)]

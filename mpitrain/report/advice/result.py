@@ -13,8 +13,8 @@ import tomli_w
 from mpitrain.errors import BadInput, some
 from mpitrain.files import read_text, shipped, write_whole
 from mpitrain.monitoring.records import bottlenecks, merit_of, shown
-from mpitrain.report.advice.halving import at_time, least
-from mpitrain.report.advice.search import Question, Tried, figure
+from mpitrain.report.advice.halving import ETA, at_time, least
+from mpitrain.report.advice.search import LATE, Question, Tried, figure
 from mpitrain.report.advice.trials import Trials
 from mpitrain.report.comparison.table import markdown, time_to
 from mpitrain.report.html import Html, duration, join, safe, table
@@ -57,10 +57,11 @@ class Advice:
         longest = [Finalist(each, question) for each in tried if each.outcomes and each.share >= question.whole]
         if not longest:
             raise BadInput("--budget: no training came to its end; a larger one, or a smaller --time, is needed")
-        self._finalists = sorted(longest, key=lambda each: (-each.seeds, each.mean, least(each.tried.curve)))
+        self._finalists = sorted(longest, key=lambda each: (each.tried.fell, each.mean, least(each.tried.curve)))
         best = self._finalists[0]
+        final = [each for each in longest if not each.tried.fell and each.seeds >= best.seeds]
         #: As good within the error: those whose mean lies within what the best came to by its seeds.
-        self.equal = [each for each in longest if each.seeds == best.seeds and each.mean <= best.high < inf] or [best]
+        self.equal = [each for each in final if each.mean <= best.high < inf] or [best]
         self.chosen = min(self.equal, key=lambda each: each.tried.candidate.dependence)
         self._first = self.chosen.tried.outcomes[0]
 
@@ -74,6 +75,7 @@ class Advice:
 
     def lines(self) -> list[str]:
         """The advice in sentences."""
+        share = self.question.whole
         said = [f"advised: {self.chosen.tried.candidate.shown}", f"{self.asked}: {self.chosen}"]
         others = [each for each in self.equal if each is not self.chosen]
         if others:
@@ -82,8 +84,11 @@ class Advice:
         said.append(f"what decided: {self._decided()}")
         if self.question.target is not None and not self.chosen.all:
             said.append("no candidate reached that with every seed: train for longer, or ask for less")
-        if self.question.whole < 1:
-            longest, whole = duration(self.question.seconds * self.question.whole), duration(self.question.seconds)
+        late = [each.candidate.shown for each in self._tried if each.fell == LATE and each.share * ETA >= share * 0.99]
+        if late:
+            said.append(f"the budget was spent before others ended that were among the best: {'; '.join(late)}")
+        if share < 1:
+            longest, whole = duration(self.question.seconds * share), duration(self.question.seconds)
             said.append(f"trainings ended after {longest} of {whole}: the order beyond is extrapolated")
         return said
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import count, islice, product
 from math import inf
 
 from mpitrain.errors import BadInput, some
@@ -120,7 +120,7 @@ class Search:
         self._samples = first.carried.samples_of_epoch
         asked.seconds = asked.time or self._epochs * self._samples / first.carried.speed
         short = self._one(self._trial(first, asked.whole / ETA**2), 0.2)
-        while short.wall * BRACKET / self.trials.processes > self.budget / 4 and asked.whole > 0.1:
+        while self._dearest(short) * BRACKET / self.trials.processes > self.budget / 4 and asked.whole > 0.1:
             shorter = self._one(self._trial(first, asked.whole / ETA**3), 0.2)
             if shorter.wall * 2 > short.wall:  # it is the start that takes the time
                 break
@@ -136,6 +136,15 @@ class Search:
                 )
             asked.target = float(f"{EASIER * least(first.curve):.3g}")
 
+    def _dearest(self, short: Outcome) -> float:
+        """The seconds that a training as long as this one takes if all of its ranks compute: in earnest they do so side
+        by side, and in a simulation one after another."""
+        carried = self.tried[0].carried
+        if not self.phantoms or carried is None:
+            return short.wall
+        start = min(carried.wall, short.wall)
+        return start + (short.wall - start) * self.trials.ranks / max(short.number("workers"), 1.0)
+
     def _one(self, trial: Trial, part: float = 1.0) -> Outcome:
         """The outcome of one trial, for which there is this part of the time that is left."""
         return self._try([trial], part).get(trial.name, Outcome(trial.name, LATE, inf))
@@ -148,10 +157,10 @@ class Search:
         self.tried += tried
         self._look([each for each in tried if self._carries(each.candidate)])
         schedule = rungs(BRACKET, FINALISTS)
-        walls = sum(each.carried.wall for each in tried if each.carried)
+        walls, order = sum(each.carried.wall for each in tried if each.carried), tried
         for at, rung in enumerate(schedule):
             share = rung.share * self.question.whole
-            left = [each for each in tried if not each.fell]
+            left = [each for each in order if not each.fell]  # the best first, as the time may not be enough for all
             trials = [self._trial(each, share) for each in left]
             part = RUNG / (RUNG * (len(schedule) - at) + FINALS)
             found = self._try(trials, part, f"for {_part(share)} of the time")
@@ -198,14 +207,15 @@ class Search:
 
     def _finals(self) -> None:
         """Train the best, and the configuration itself, with more seeds."""
-        best, final = self.best, self.best[:FINALISTS]
-        final += [each for each in best[FINALISTS:] if each is self.tried[0]]
-        trials = [(each, self._trial(each, self.question.whole, more)) for more in range(1, SEEDS) for each in final]
+        best, seeds = self.best, range(1, SEEDS)
+        final, own = best[:FINALISTS], [each for each in best[FINALISTS:] if each is self.tried[0]]
+        pairs = [*product(seeds, final), *product(seeds, own)]  # the configuration last, if the time is not enough
+        trials = [(each, self._trial(each, self.question.whole, more)) for more, each in pairs]
         found = self._try([trial for _, trial in trials], 1.0, "with more seeds")
         for each, trial in trials:
             each.outcomes += [found[trial.name]] if trial.name in found else []
         for each in best:
-            each.fell = "" if each in final else "others were sooner"
+            each.fell = "" if each in final + own else "others were sooner"
 
     def _try(self, trials: Sequence[Trial], part: float, what: str = "as configured") -> dict[str, Outcome]:
         """The outcomes of trials that ended within this part of the time that is left."""

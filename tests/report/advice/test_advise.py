@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from socket import gethostname
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from mpitrain.report.advice import search
 from mpitrain.report.advice.candidates import Candidate
 from mpitrain.report.advice.result import Advice
 from mpitrain.report.advice.search import Question, Search, Tried
-from mpitrain.report.advice.trials import Outcome
+from mpitrain.report.advice.trials import Outcome, Trial, Trials
 
 from ...conftest import NODE
 
@@ -182,6 +182,53 @@ def test_a_seed_that_did_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(finals, "_try", lambda *_: {})
     finals._finals()
     assert [len(each.outcomes) for each in finals.tried] == [1, 1]
+
+
+def test_the_best_are_tried_first_as_the_time_may_not_be_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of nine, which have come to 10 % after so many seconds, 7, 4 and 2 lead. They go on in this order, and train with
+    another seed before the configuration does."""
+    found, asked = Search.__new__(Search), list[list[int]]()
+    own, *rows = (tried(n, "asgd", [each]) for n, each in enumerate((9.5, 5.0, 4.0, 8.0, 3.0, 9.0, 6.0, 2.0, 7.0, 9.2)))
+    outcomes = {row.candidate.number: row.outcomes[0] for row in [own, *rows]}
+    found.question, found.tried = Question(0.1, None, 9.0), [own]
+    found._epochs, found._seed, found._samples, found.phantoms = 1.0, 1, 0.0, False
+
+    def trained(trials: list[Trial], *_: object) -> dict[str, Outcome]:
+        asked.append([trial.candidate.number for trial in trials])
+        return {trial.name: outcomes[trial.candidate.number] for trial in trials}
+
+    monkeypatch.setattr(search, "BRACKET", 9)
+    monkeypatch.setattr(search, "FINALISTS", 3)
+    monkeypatch.setattr(found, "_try", trained)
+    found._bracket(rows)
+    found._finals()
+    assert asked == [[], [*range(1, 10)], [7, 4, 2], [7, 4, 2, 0]]  # none without gradients
+
+
+def test_a_simulation_of_more_workers_takes_longer() -> None:
+    """2 s of start and 3 s of one worker's gradients; of four ranks' 2 + 4 · 3 s. Real ranks compute side by side."""
+    found = Search.__new__(Search)
+    found.tried, found.phantoms = [Tried(Candidate(0, "msgd", {}), Outcome("0", wall=2.0))], True
+    found.trials = cast(Trials, SimpleNamespace(ranks=4))
+    short = Outcome("1", wall=5.0, summary={"workers": 1})
+    assert found._dearest(short) == 14.0
+    found.phantoms = False
+    assert found._dearest(short) == 5.0
+
+
+def test_what_led_and_did_not_end_in_time_is_said() -> None:
+    """It had trained for a third; one that had trained for a ninth was nobody's rival yet."""
+    rows = [tried(0, "asgd", [5.0, 5.0]), tried(1, "easgd", [1.0]), tried(2, "msgd", [1.0])]
+    for row, share in zip(rows[1:], (1 / 3, 1 / 9), strict=True):
+        row.share, row.fell = share, search.LATE
+    said = Advice(rows, Question(0.1, None, 9.0)).lines()
+    assert "the budget was spent before others ended that were among the best: easgd" in said
+
+
+def test_a_finalist_whose_other_seeds_did_not_end_in_time_is_not_passed_over() -> None:
+    """One that needs 2 s is advised before one that needs 4 s with each of two seeds."""
+    found = Advice([tried(1, "easgd", [4.0, 4.0]), tried(2, "allreduce", [2.0])], Question(0.1, None, 9.0))
+    assert found.chosen.tried.candidate.number == 2
 
 
 def test_a_budget_in_which_no_trial_ends_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
