@@ -112,7 +112,6 @@ class SimulatedCommunicator:
         group, pair = self.group, (self.rank, to)
 
         def arrive() -> None:
-            message.payload = message.payload.copy()  # not before: what its sender changes meanwhile, arrives changed
             group.boxes[to].arrive(message)
             arrived()
 

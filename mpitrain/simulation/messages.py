@@ -79,13 +79,14 @@ class Mailbox:
         self._posted: list[tuple[int, int, Array, SimulatedRequest]] = []
 
     def arrive(self, message: SentMessage) -> None:
-        """A message is there: for the first receive that it suits, else for probes."""
+        """A message is there: for the first receive that it suits, else for probes. It is copied now: what its sender
+        has changed meanwhile, arrives changed, and what it changes from now on, does not."""
         for number, (source, tag, memory, request) in enumerate(self._posted):
             if source in (message.source, MPI.ANY_SOURCE) and tag in (message.tag, MPI.ANY_TAG):
                 del self._posted[number]
                 self._receive(message, memory, request)
                 return
-        number = next(self._numbers)
+        message.payload, number = message.payload.copy(), next(self._numbers)
         self._arrived.setdefault(message.tag, OrderedDict())[number] = message
         self._of_pairs.setdefault((message.source, message.tag), deque()).append(number)
         self.wake()
