@@ -22,6 +22,7 @@ from mpitrain.training.context import Session
 
 POLLS_WHEN_IDLE = 50  # of a master for which there is nothing to do
 TRIES = 3  # of a reader, before it asks by message
+MOST_ASKED = 64  # pulls in a row that are asked for at once, before a reader tries again
 
 
 class MergedCentre(Centre):
@@ -36,6 +37,7 @@ class MergedCentre(Centre):
         self.gradient, self.pieces = memory.gradient, [slice(0, memory.gradient.size)]
         self._claimed = False  # a pushed gradient is a claim, too
         self._at_least = 0  # the index of a Θ with this worker's last gradient
+        self._asked = self._to_ask = 0  # how many pulls were asked for at once, and how many are still to be
 
     def claim(self, has: int = 0) -> Claimed:
         if not self._claimed:
@@ -47,16 +49,30 @@ class MergedCentre(Centre):
         return Claimed([answer.work] if answer.work else [], False, answer.learning_rate)
 
     def read(self, piece: slice, out: Array) -> int:
-        """Copy Θ_j with j no older than this worker's own last update; j."""
-        for _ in range(TRIES):
-            index = self._memory.read(out)
-            if index is not None and index >= self._at_least:
-                break
-        else:
+        """Copy Θ_j with j no older than this worker's own last update; j.
+
+        Θ that changes during every try will most likely do so during the next pull's, and over a network each try in
+        vain takes the master's link from the others. So after each failure twice as many pulls ask at once.
+        """
+        index = None
+        if self._to_ask:
+            self._to_ask -= 1
+        elif (index := self._read(out)) is not None:
+            self._asked = 0
+        elif self._memory.over_network:
+            self._asked = self._to_ask = min(2 * self._asked + 1, MOST_ASKED)
+        if index is None:
             index = self._ask(out)
         if self._in_order:
             self._link.tell(Pulled())
         return index
+
+    def _read(self, out: Array) -> int | None:
+        for _ in range(TRIES):
+            index = self._memory.read(out)
+            if index is not None and index >= self._at_least:
+                return index
+        return None
 
     def _ask(self, out: Array) -> int:
         self._link.tell(Pull())

@@ -31,6 +31,7 @@ class Memory:
 
     theta: Array
     gradient: Array
+    over_network = False  # whether it is read there
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
         place = device.to_device if device.direct else CPU.to_device
@@ -120,6 +121,8 @@ class SharedMemory(Versioned):
 
 class RemoteMemory(Versioned):
     """Several nodes: one-sided gets. Ranks of one node read by plain loads."""
+
+    over_network = True
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
         nbytes = HEADER + size * dtype.itemsize

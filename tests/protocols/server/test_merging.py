@@ -1,6 +1,7 @@
 """The parameter server without messages: its arithmetic, and one worker in the server's own process."""
 
 from collections import Counter
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import Gradient
+from mpitrain.protocols.server.link import MasterLink
+from mpitrain.protocols.server.merged import TRIES, MergedCentre
 from mpitrain.protocols.server.updates import Updates
+from mpitrain.protocols.server.versioned import Memory
 from mpitrain.sampling.queue import Work
 
 WORK = Work(0, 0, 1, 1)
@@ -158,3 +162,33 @@ def test_one_rank_in_round_robin_order_leaves_no_message(session_of, name: str) 
     PROTOCOLS["server"](session)
     assert transport.traffic.messages_sent == 0
     transport.flush()
+
+
+@pytest.mark.parametrize(("over_network", "asked"), [(True, [1, 3, 7, 1]), (False, [0, 0, 0, 0])])
+def test_after_tries_in_vain_more_and_more_pulls_ask_at_once(session_of, over_network: bool, asked: list[int]) -> None:
+    """Three times Θ changes during every try of a pull, then a pull sees it whole, and then none again."""
+
+    class Rewritten(Memory):
+        def __init__(self) -> None:
+            self.gradient, self.over_network, self.whole = np.zeros(1), over_network, False
+
+        def read(self, out: np.ndarray) -> int | None:
+            pulls.append("read")
+            return 5 if self.whole else None
+
+    memory, pulls = Rewritten(), list[str]()
+    centre = MergedCentre(session_of(one_rank()), memory, cast(MasterLink, None))
+    centre._ask = lambda out: pulls.append("asked") or 5  # type: ignore[method-assign]
+    seen = list[int]()
+    for whole in (False, False, False, True, False):
+        memory.whole = whole
+        centre.read(slice(0, 1), np.zeros(1))
+        assert pulls == (["read"] if whole else [*["read"] * TRIES, "asked"])
+        pulls.clear()
+        if whole:
+            continue
+        for _ in range(asked[len(seen)]):
+            centre.read(slice(0, 1), np.zeros(1))
+        assert pulls == ["asked"] * asked[len(seen)]
+        seen.append(len(pulls))
+        pulls.clear()
