@@ -1,14 +1,15 @@
 """Is what `advise` chooses the best of what one would have tried, and does it take as long as it says?
 
     python benchmarks/advise/cells.py glyphs|bytes shared|link|half OUT [--budget T] [--points N] [--seeds N]
-        [--target E] [--set KEY=VALUE]
+        [--target E] [--most S] [--set KEY=VALUE]
 
 Two ranks on one of three machines: one host; two emulated hosts with 100 Mbit/s between them (as root, see twohosts/);
 one host on which the last rank takes twice as long for a gradient (halved.py). `calibrate` describes it and `advise`
 chooses for it, from a simulation. Then the configuration itself and as many others as make `--points`, drawn by another
 seed from each algorithm's defaults and three points of its space, train in earnest, and of the best two and the advised
 one as many seeds as are asked for. Printed are the seconds to the target and, of the advised one, the seconds that were
-predicted. Evaluations take no time. Runs that are there are not repeated.
+predicted. Evaluations take no time. Runs that are there are not repeated. Of those that would train for longer than
+`--most` seconds, by what their beginning took, the number of epochs is less.
 """
 
 import argparse
@@ -22,7 +23,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tomli_w
@@ -34,7 +34,7 @@ from twohosts import Link
 
 from mpitrain.config import read_toml, with_keys
 from mpitrain.report.advice.candidates import Candidate, Candidates
-from mpitrain.report.advice.trials import Trial, outcome
+from mpitrain.report.advice.trials import Outcome, Trial, outcome
 from mpitrain.report.benchmarks.known import NAMES, TARGETS, base_of, require_data
 from mpitrain.report.comparison.table import time_to
 
@@ -55,6 +55,7 @@ class Cell:
         words.out.mkdir(parents=True, exist_ok=True)
         self.config.write_text(tomli_w.dumps(self.table))
         self.target = words.target or float(TARGETS[words.name])
+        self._samples = math.inf  # of an epoch, once a training has told it
 
     def calibrate(self) -> None:
         """Describe the machine, where no rank takes twice as long yet."""
@@ -96,18 +97,33 @@ class Cell:
 
     def seconds(self, number: int, candidate: Candidate, seed: int) -> float:
         """To the target, in earnest; infinity where it is not reached."""
-        table: dict[str, Any] = candidate.table
-        epochs = table["training"]["epochs"] * (1.0 if candidate.algorithm == ADVISED else self._words.longer)
-        keys = {"training.epochs": round(epochs, 4), "training.seed": seed, "model.seed": seed}
-        keys |= {"run.evaluate_every": epochs / EVALUATIONS, "run.evaluate_late": True, "run.progress": "none"}
-        run = self._words.out / f"{number:02d}-{candidate.algorithm}-s{seed}"
-        path = run.with_suffix(".toml")
-        path.write_text(tomli_w.dumps(table))
-        if attempt(run, RANKS, {**keys, "run.checkpoint_every": 0}, path, self._program) is None:
-            return math.inf
-        found = outcome(Trial(candidate, epochs, seed), run, run.with_suffix(".log"), 0, 0.0)
-        seconds = time_to(found.curve, "merit", self.target)
+        epochs = candidate.table["training"]["epochs"]
+        if candidate.algorithm != ADVISED:
+            epochs *= self._words.longer
+            if self._words.most < math.inf and (tried := self._tried(number, candidate, seed, epochs)):
+                self._samples = tried.samples_of_epoch
+                epochs = min(epochs, self._words.most * tried.speed / self._samples)
+        found = self._trained(number, candidate, seed, epochs)
+        seconds = time_to(found.curve, "merit", self.target) if found else None
         return math.inf if seconds is None else seconds
+
+    def _tried(self, number: int, candidate: Candidate, seed: int, epochs: float) -> Outcome | None:
+        """What came of a fiftieth of a training, or of two of its periods if these are more."""
+        period = getattr(candidate.config.algorithm, "tau", 1)
+        periods = 2 * period * candidate.config.training.minibatch * RANKS / self._samples
+        return self._trained(number, candidate, seed, min(max(epochs / 50, periods), epochs), "-short")
+
+    def _trained(self, number: int, candidate: Candidate, seed: int, epochs: float, what: str = "") -> Outcome | None:
+        """What came of a training; None where it diverged."""
+        keys = {"training.epochs": round(epochs, 6), "training.seed": seed, "model.seed": seed}
+        keys |= {"run.evaluate_every": epochs / EVALUATIONS if not what else 0, "run.evaluate_late": True}
+        run = self._words.out / f"{number:02d}-{candidate.algorithm}-s{seed}{what}"
+        path = run.with_suffix(".toml")
+        path.write_text(tomli_w.dumps(candidate.table))
+        keys |= {"run.progress": "none", "run.checkpoint_every": 0}
+        if attempt(run, RANKS, keys, path, self._program) is None:
+            return None
+        return outcome(Trial(candidate, epochs, seed), run, run.with_suffix(".log"), 0, 0.0)
 
     def _call(self, command: list[str]) -> None:
         print(f"{' '.join(command[-6:])} ...", file=sys.stderr, flush=True)
@@ -127,6 +143,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--longer", type=float, default=1.5, help="times the samples of the configuration")
     parser.add_argument("--target", type=float, default=0.0)
+    parser.add_argument("--most", type=float, default=math.inf)
     parser.add_argument("--set", action="append", default=[])
     words = parser.parse_args()
     with ExitStack() as stack:
