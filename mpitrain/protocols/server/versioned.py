@@ -122,10 +122,9 @@ class SharedMemory(Versioned):
 class RemoteMemory(Versioned):
     """Several nodes: one-sided gets. Ranks of one node read by plain loads."""
 
-    over_network = True
-
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
         nbytes = HEADER + size * dtype.itemsize
+        self.over_network = transport.nodes > 1
         self._remote = transport.remote_segments(nbytes if transport.rank == master else HEADER)
         super().__init__(self._remote.own, dtype, self._remote, transport.traffic)
         self._master, self.gradient, self._seen = master, device.host_zeros(size, dtype), np.zeros(1, np.int64)

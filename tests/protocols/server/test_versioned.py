@@ -51,7 +51,7 @@ def test_a_reader_has_a_barrier_before_and_after_the_vector(kind: Any) -> None:
     """Version, barrier, Θ, barrier, version."""
     runtime = SimpleNamespace(pace=Pace())
     segments = {"shared_segments": Memory, "remote_segments": Memory}
-    transport = SimpleNamespace(rank=0, traffic=Traffic(), runtime=runtime, **segments)
+    transport = SimpleNamespace(rank=0, nodes=1, traffic=Traffic(), runtime=runtime, **segments)
     memory = kind(transport, 4, np.dtype(np.float32), 0)
     CALLS.clear()
     assert memory.read(np.empty(4, np.float32)) == 0
