@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "twohosts"))
 from launch import attempt, table
 from twohosts import Link
 
+from mpitrain.algorithms import ALGORITHMS
 from mpitrain.config import read_toml, with_keys
 from mpitrain.report.advice.candidates import Candidate, Candidates
 from mpitrain.report.advice.trials import Outcome, Trial, outcome
@@ -89,8 +90,8 @@ class Cell:
     def points(self) -> list[Candidate]:
         """What one would have tried."""
         candidates, random = Candidates(self.table, set(), self._words.draw), np.random.default_rng(self._words.draw)
-        if self._words.name == "bytes":
-            candidates.names.remove("hybrid")  # which a module refuses
+        if candidates.first.config.model.import_:  # a module, which cannot be divided
+            candidates.names = [name for name in candidates.names if not ALGORITHMS[name].divides]
         drawn = [*islice(candidates.drawn(), 4 * len(candidates.names))]
         chosen = sorted(random.choice(len(drawn), self._words.points - 1, replace=False).tolist())
         return [candidates.first, *(replace(drawn[number], number=number + 1) for number in chosen)]

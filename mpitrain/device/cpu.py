@@ -25,7 +25,7 @@ from mpitrain.mpi.team import Team
 from mpitrain.sampling.batch import Samples
 from mpitrain.start import DEADLINE
 
-#: Makes the context in which the device works on so many bytes; what the work is, is said as in `Pace.around`.
+#: Called with a kind of work, as `Pace.around` has them, and its bytes: the context in which the device does it.
 Around = Callable[[str, int], AbstractContextManager[object]]
 UNOBSERVED = nullcontext()
 

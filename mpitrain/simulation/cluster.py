@@ -58,7 +58,7 @@ class MeasuredNetwork(Section, frozen=True):
 
 
 class PerByte(Section, frozen=True):
-    """Seconds that a rank with a core of its own works on each byte."""
+    """How long one kind of work takes for each byte, on a core that no other rank uses."""
 
     seconds_per_byte: Annotated[float, msgspec.Meta(ge=0, le=1.0)] = 0.0
 

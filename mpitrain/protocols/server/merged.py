@@ -51,8 +51,9 @@ class MergedCentre(Centre):
     def read(self, piece: slice, out: Array) -> int:
         """Copy Θ_j with j no older than this worker's own last update; j.
 
-        Θ that changes during every try will most likely do so during the next pull's, and over a network each try in
-        vain takes the master's link from the others. So after each failure twice as many pulls ask at once.
+        Where Θ has changed during each try, it will most likely do so at the next pull, too, and each try in vain has
+        taken the master's link from the others. So the next pull asks at once; after another failure the next three,
+        then seven, and so on to MOST_ASKED.
         """
         index = None
         if self._to_ask:

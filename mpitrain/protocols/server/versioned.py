@@ -31,7 +31,7 @@ class Memory:
 
     theta: Array
     gradient: Array
-    over_network = False  # whether it is read there
+    over_network = False  # whether reading Θ takes the network
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
         place = device.to_device if device.direct else CPU.to_device
