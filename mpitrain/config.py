@@ -146,7 +146,7 @@ class RunOptions(Section, frozen=True):
     """With `sparse-delta` and the elastic family: how many neighbouring ranks form a team that acts as one worker, or
     `"node"` for one team per node; a centre's rank is in none. The ranks of a team share each minibatch, so that
     `training.minibatch` counts the whole team's samples, and only the leader exchanges anything with other teams."""
-    threads: Few = 0  # threads per rank; 0: the rank's share of the cores that it may use
+    threads: Few = 0  # threads per rank; 0: what Slurm or OMP_NUM_THREADS says, else its share of the cores
     evaluate_every: AmountOrNone = 1.0  # epochs between evaluations; 0: only at the end
     evaluate_late: bool = False
     """Keep copies of the parameters on the disk instead, and evaluate these after the training, so that evaluations

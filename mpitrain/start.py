@@ -26,6 +26,8 @@ LOCAL_RANK = (
 )
 
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many ranks there are: Open MPI, MPICH and Intel MPI
+#: How many threads a rank has: a job's cores for each task, else what the user lets OpenBLAS, or any library, start.
+THREADS = ("SLURM_CPUS_PER_TASK", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def option(
@@ -52,6 +54,11 @@ def local_rank_of(environment: Mapping[str, str], otherwise: int) -> int:
 def ranks_of(environment: Mapping[str, str]) -> int:
     """How many ranks the launcher has started; 1 if no launcher says it."""
     return _number(environment, SIZE, 1)
+
+
+def threads_of(environment: Mapping[str, str]) -> int:
+    """How many threads a rank is to have; 0 if nothing says it."""
+    return _number(environment, THREADS, 0)
 
 
 def _number(environment: Mapping[str, str], names: Sequence[str], otherwise: int) -> int:

@@ -13,6 +13,7 @@ from mpitrain.mpi.messages import Messages
 from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
 from mpitrain.mpi.witness import Witness
 from mpitrain.mpi.witnessed import WitnessedCommunicator
+from mpitrain.start import threads_of
 
 PROBE = 64  # bytes
 
@@ -21,12 +22,9 @@ class Transport(Messages, Collectives):
     """Messages, collectives, windows."""
 
     def threads(self, told: int) -> int:
-        """Number of threads per rank: run.threads, else SLURM_CPUS_PER_TASK, else its share of the cores it may use.
-        Simulated ranks have one, or as many as those whose training they replay."""
-        if self.runtime.threads:
-            return self.runtime.threads
-        asked = told or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
-        return asked or self.cores
+        """Number of threads per rank: run.threads, else what the environment says (`start.THREADS`), else its share of
+        the cores it may use. Simulated ranks have one, or as many as those whose training they replay."""
+        return self.runtime.threads or told or threads_of(os.environ) or self.cores
 
     def duplicate(self) -> "Transport":
         """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""
