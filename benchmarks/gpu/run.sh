@@ -36,7 +36,7 @@ for matmul in tf32 bf16 float32; do
 done
 part modules 45 ${try:+--minibatch 2 --side 64 --repeats 1 resnet}
 others=; [ "${try:-}" ] || others="zhang2013-dnn chan2014-cnn easgd-cifar easgd-imagenet krizhevsky2014"
-few=${try:+--minibatches 12 --deadline 200 --set model.width=0.05}
+few=${try:+--minibatches 4 --samples 8192 --deadline 200 --set model.width=0.05}
 part sharing-algorithms 150 "$parts/runs" ${few:---minibatches 300} ${try:+--ranks 2 --algorithms asgd}
 part sharing-networks 100 "$parts/runs" ${few:---minibatches 100} --algorithms allreduce --ranks 1 \
     --networks ${try:+strom2015-dnn} $others

@@ -90,14 +90,15 @@ def train(out: Path, name: str, algorithm: str, ranks: int, options: argparse.Na
     network, known = NETWORKS[name], PRESETS[name]
     case = Case(network.shape, "", 1, 1, 1, 1.0)
     data = out / "corpora" / name
+    there = options.samples or network.samples
     if not data.exists():
-        corpus(data, case, network.samples, known.classes)
+        corpus(data, case, there, known.classes)
     samples = options.minibatches * network.minibatch
     settings = {
         "algorithm.name": algorithm,
         "model.preset": name,
         "data.path": str(data),
-        "training.epochs": samples / network.samples,
+        "training.epochs": samples / there,
         "training.minibatch": network.minibatch,
         "run.device": options.device,
         "run.matmul": options.matmul,
@@ -146,6 +147,7 @@ def main() -> int:
     parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--minibatches", type=int, default=1000, help="of all ranks together")
+    parser.add_argument("--samples", type=int, help="of the corpus; by default as many as suit the network")
     parser.add_argument("--matmul", choices=("float32", "tf32", "bf16"), default="tf32")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="gpu")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="other settings")
