@@ -16,7 +16,7 @@ from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.gather import gather_images, gather_tokens, gather_windows
 from mpitrain.data.normalising import STATISTICS, FrameNormaliser, of_pixels, stored
 from mpitrain.data.reader import OpenFiles, ShardFile
-from mpitrain.data.rows import MemoryRows, Rows, ShardRows
+from mpitrain.data.rows import Rows
 from mpitrain.data.shards import NAMES, PREPARATION, class_names, folder_parts, preparation
 from mpitrain.data.sharing import ALONE, Sharing
 from mpitrain.data.validation import Attributes, validate_range
@@ -102,10 +102,9 @@ class Corpus:
         processes that share memory, which have these inputs once.
         """
         files = self._files
-        kept = files[: self._fitting if self.in_memory or partly else 0]
-        held = MemoryRows(kept, sharing) if kept else None
-        self._rows: Rows = held if held and self.in_memory else ShardRows(files, held)
-        self.held_bytes = sum(file.inputs_bytes for file in kept)
+        kept = self._fitting if self.in_memory or partly else 0
+        self._rows = Rows(files, kept, sharing)
+        self.held_bytes = sum(file.inputs_bytes for file in files[:kept])
         if self.kind == "frames":
             sharing.together(self._measure)
             self._rows.change(self._normaliser.apply)
