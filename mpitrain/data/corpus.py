@@ -14,7 +14,7 @@ import xxhash
 
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.gather import gather_images, gather_tokens, gather_windows
-from mpitrain.data.normalising import STATISTICS, FrameNormaliser, of_pixels, stored
+from mpitrain.data.normalising import STATISTICS, group_statistics, normalise_frames, of_pixels, stored
 from mpitrain.data.reader import OpenFiles, ShardFile
 from mpitrain.data.rows import Rows
 from mpitrain.data.shards import NAMES, PREPARATION, class_names, folder_parts, preparation
@@ -107,7 +107,7 @@ class Corpus:
         self.held_bytes = sum(file.inputs_bytes for file in files[:kept])
         if self.kind == "frames":
             sharing.together(self._measure)
-            self._rows.change(self._normaliser.apply)
+            self._rows.change(self._normalised)
         if sharing is not ALONE:
             targets = sharing.array(self.targets.shape, self.targets.dtype)
             if sharing.part == 0:
@@ -141,14 +141,15 @@ class Corpus:
 
     def _measure(self) -> None:
         """What normalises frames: the stored statistics, or those of groups, for which all frames are read."""
-        dims, offsets, groups = self.shape[-1], self.utterances, self._groups
+        dims = self.shape[-1]
         if self._normalise in ("speaker", "utterance"):
-            normaliser = FrameNormaliser.measured(self._rows.pieces(), offsets, groups, dims)
+            self.mean, self.scale = group_statistics(self._rows.pieces(), self.utterances, self._groups, dims)
         else:
-            attributes = self.attributes if self._normalise == "corpus" else {}
-            mean, scale = stored(attributes, dims, np.float32)
-            normaliser = FrameNormaliser(offsets, groups, mean[None], scale[None])
-        self.mean, self.scale, self._normaliser = normaliser.mean, normaliser.scale, normaliser
+            mean, scale = stored(self.attributes if self._normalise == "corpus" else {}, dims, np.float32)
+            self.mean, self.scale = mean[None], scale[None]
+
+    def _normalised(self, rows: Array, first: int) -> None:
+        normalise_frames(rows, first, self.utterances, self._groups, self.mean, self.scale)
 
     def _read(self, files: list[ShardFile], window: int) -> None:
         tokens, path = sum(file.inputs[0] for file in files), files[0].path.parent

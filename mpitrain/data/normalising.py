@@ -19,33 +19,21 @@ STATISTICS = ("mean", "standard_deviation", "covariance")
 MOMENTS = ("moments_count", "moments_sum", "moments_products")
 
 
-class FrameNormaliser:
-    """Normalises frames in place by their group. `groups` [utterances]: the group of each utterance; `offsets`: where
-    utterances begin.
+def group_statistics(
+    pieces: Iterable[tuple[int, Array]], offsets: Array, groups: Array, dims: int
+) -> tuple[Array, Array]:
+    """Mean and 1 ÷ standard deviation float32 [groups, dims], over all `pieces`: number of the first frame, and rows.
 
-    `mean` and `scale` float32 [groups, dims]; `scale` is 1 ÷ standard deviation.
+    `groups` [utterances]: the group of each utterance; `offsets`: where utterances begin.
     """
-
-    def __init__(self, offsets: Array, groups: Array, mean: Array, scale: Array) -> None:
-        self._offsets, self._groups = offsets, groups
-        self.mean, self.scale = np.ascontiguousarray(mean, np.float32), np.ascontiguousarray(scale, np.float32)
-
-    @classmethod
-    def measured(
-        cls, pieces: Iterable[tuple[int, Array]], offsets: Array, groups: Array, dims: int
-    ) -> "FrameNormaliser":
-        """A normaliser by the groups' own statistics, over all `pieces`: number of the first frame, and rows."""
-        count = int(groups.max()) + 1
-        frames = np.bincount(groups, np.diff(offsets), count)[:, None]
-        sums, squares = np.zeros((count, dims)), np.zeros((count, dims))
-        for first, rows in pieces:
-            _add_moments(rows, first, offsets, groups, sums, squares)
-        mean = sums / frames
-        return cls(offsets, groups, mean, 1 / np.sqrt(np.maximum(squares / frames - mean * mean, LEAST)))
-
-    def apply(self, rows: Array, first: int) -> None:
-        """Normalise rows [n, dims], which begin at frame `first` of the corpus."""
-        _normalise(rows, first, self._offsets, self._groups, self.mean, self.scale)
+    count = int(groups.max()) + 1
+    frames = np.bincount(groups, np.diff(offsets), count)[:, None]
+    sums, squares = np.zeros((count, dims)), np.zeros((count, dims))
+    for first, rows in pieces:
+        _add_moments(rows, first, offsets, groups, sums, squares)
+    mean = sums / frames
+    scale = 1 / np.sqrt(np.maximum(squares / frames - mean * mean, LEAST))
+    return mean.astype(np.float32), scale.astype(np.float32)
 
 
 def stored(attributes: Attributes, channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
@@ -76,7 +64,8 @@ def _add_moments(rows: Array, first: int, offsets: Array, groups: Array, sums: A
 
 
 @njit(cache=True, nogil=True)
-def _normalise(rows: Array, first: int, offsets: Array, groups: Array, mean: Array, scale: Array) -> None:
+def normalise_frames(rows: Array, first: int, offsets: Array, groups: Array, mean: Array, scale: Array) -> None:
+    """Normalise rows [n, dims], which begin at frame `first` of the corpus, in place, by the statistics of groups."""
     for row in range(len(rows)):
         group = groups[np.searchsorted(offsets, first + row, "right") - 1]
         for d in range(rows.shape[1]):
