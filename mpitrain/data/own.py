@@ -6,7 +6,7 @@ A part is a pair of arrays, inputs and targets, or a data set in PyTorch's sense
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -20,21 +20,6 @@ DATASET = "samples"  #: of a kind that is neither frames, images nor tokens
 WHOLE = np.iinfo(np.int32)
 
 
-class MapStyle(Protocol):
-    """A data set in PyTorch's sense."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-class Pair(NamedTuple):
-    """Inputs [n, …] and targets [n, …], or those of one sample."""
-
-    inputs: Array
-    targets: Array
-
-
 class OwnPart:
     """The part `part` of what `name`, the key that the user gave, returned: `samples` of a `form`, with targets in
     range(`classes`) unless that is 0; arrays are `in_memory`, in `held_bytes` bytes, others are asked for one by one.
@@ -46,19 +31,23 @@ class OwnPart:
 
     def __init__(self, name: str, part: str, given: object, classes: int, dtype: np.dtype | str) -> None:
         self.part, self.classes, self._name, self._lock = part, classes, name, Lock()
-        self._arrays = arrays_of(given, f"{name}: part {part}")
+        where = f"{name}: part {part}"
+        self._arrays = arrays_of(given, where)
         self.in_memory = self._arrays is not None
         if self._arrays is not None:
-            self._arrays = Pair(*(_converted(array, dtype, f"{name}: part {part}") for array in self._arrays))
-            self.samples, first = len(self._arrays.targets), Pair(*(np.array(array[0]) for array in self._arrays))
+            self._arrays = Batch(*(_converted(array, dtype, where) for array in self._arrays))
+            self.samples, first = len(self._arrays.targets), Batch(*(np.array(array[0]) for array in self._arrays))
             self._check(self._arrays, range(self.samples))
         else:
-            self._given = _map_style(given, f"{name}: part {part}")
+            if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")) or isinstance(given, dict | str):
+                found = type(given).__name__
+                raise BadInput(f"{where}: is {found}: neither a pair of arrays nor a data set with a length")
+            self._given: Any = given
             with blaming(name, f"len of part {part}"):
                 self.samples = len(self._given)
             if self.samples < 1:
-                raise BadInput(f"{name}: part {part} has no samples")
-            first = Pair(*(_converted(array, dtype, self._called(0)) for array in self._sample(0)))
+                raise BadInput(f"{where} has no samples")
+            first = Batch(*(_converted(array, dtype, self._called(0)) for array in self._sample(0)))
         kinds = [None if array.dtype.kind == "f" else np.int32 for array in first]
         self.form = SampleForm(first.inputs.shape, first.targets.shape, kinds[0], target_dtype=kinds[1])
         self._first = first
@@ -69,7 +58,7 @@ class OwnPart:
         own = self._arrays
         if own is None or sharing is ALONE:
             return
-        common = Pair(*(sharing.array(array.shape, array.dtype) for array in own))
+        common = Batch(*(sharing.array(array.shape, array.dtype) for array in own))
         for array, room in zip(own, common, strict=True):
             part = share(self.samples, sharing.part, sharing.parts)
             room[part] = array[part]
@@ -106,7 +95,7 @@ class OwnPart:
         return out
 
     def _put(self, index: int, row: int, out: Batch) -> None:
-        for what, array, room in zip(Pair._fields, self._sample(index), out, strict=True):
+        for what, array, room in zip(Batch._fields, self._sample(index), out, strict=True):
             if array.shape != room.shape[1:]:
                 raise BadInput(
                     f"{self._called(index)}: its {what} have the shape {list(array.shape)}, those of the first sample "
@@ -116,18 +105,20 @@ class OwnPart:
                 raise BadInput(f"{self._called(index)}: its {what} are {array.dtype}, those of the first sample not")
             room[row] = _converted(array, room.dtype, self._called(index))
 
-    def _sample(self, index: int) -> Pair:
+    def _sample(self, index: int) -> Batch:
         """A sample as it is given."""
         with blaming(self._called(index), "cannot be read"):
             item = self._given[index]
-        return _pair(item, self._called(index))
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise BadInput(f"{self._called(index)}: is {type(item).__name__}, not a pair of an input and a target")
+        return Batch(*(as_array(each, self._called(index)) for each in item))
 
     def _called(self, index: int) -> str:
         return f"{self._name}: sample {index} of part {self.part}"
 
-    def _check(self, samples: Pair | Batch, indices: Sequence[int] | Array) -> None:
+    def _check(self, samples: Batch, indices: Sequence[int] | Array) -> None:
         """Refuse numbers that are not finite, and targets that are no classes."""
-        for what, array in zip(Pair._fields, samples, strict=True):
+        for what, array in zip(Batch._fields, samples, strict=True):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
                 raise BadInput(f"{self._called(indices[int(bad.argmax())])}: its {what} are not finite")
@@ -140,7 +131,7 @@ class OwnPart:
             )
 
 
-def arrays_of(given: object, name: str) -> Pair | None:
+def arrays_of(given: object, name: str) -> Batch | None:
     """The arrays of a part, also those of PyTorch's TensorDataset; None of another data set. Raises BadInput."""
     given = getattr(given, "tensors", given)
     if not (isinstance(given, tuple | list) and len(given) == 2 and all(hasattr(each, "shape") for each in given)):
@@ -150,7 +141,7 @@ def arrays_of(given: object, name: str) -> Pair | None:
         raise BadInput(f"{name}: inputs {list(inputs.shape)} and targets {list(targets.shape)} differ in their number")
     if not len(inputs):
         raise BadInput(f"{name} has no samples")
-    return Pair(inputs, targets)
+    return Batch(inputs, targets)
 
 
 def classes_of(given: object, name: str) -> int:
@@ -180,18 +171,6 @@ def as_array(value: Any, name: str) -> Array:
         found = str(value.dtype) if hasattr(value, "dtype") else type(value).__name__
         raise BadInput(f"{name}: holds {found}, where numbers, arrays or tensors of numbers are wanted")
     return array
-
-
-def _pair(item: object, name: str) -> Pair:
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise BadInput(f"{name}: is {type(item).__name__}, not a pair of an input and a target")
-    return Pair(*(as_array(each, name) for each in item))
-
-
-def _map_style(given: object, name: str) -> MapStyle:
-    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")) or isinstance(given, dict | str):
-        raise BadInput(f"{name}: is {type(given).__name__}: neither a pair of arrays nor a data set with a length")
-    return given
 
 
 def _converted(array: Array, dtype: np.dtype | str, name: str) -> Array:
