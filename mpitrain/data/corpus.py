@@ -17,7 +17,7 @@ from mpitrain.data.gather import gather_images, gather_tokens, gather_windows
 from mpitrain.data.normalising import STATISTICS, group_statistics, normalise_frames, of_pixels, stored
 from mpitrain.data.reader import OpenFiles, ShardFile
 from mpitrain.data.rows import Rows
-from mpitrain.data.shards import NAMES, PREPARATION, class_names, folder_parts, preparation
+from mpitrain.data.shards import NAMES, PREPARATION, class_names, part_shards, preparation
 from mpitrain.data.sharing import ALONE, Sharing
 from mpitrain.data.validation import Attributes, validate_range
 from mpitrain.errors import BadInput
@@ -25,11 +25,6 @@ from mpitrain.flat import Array
 from mpitrain.sampling.batch import Batch, Place, SampleForm
 
 MEMORY_LIMIT = 4e9  # bytes
-
-
-def parts(path: Path) -> list[str]:
-    """The parts of a shard folder: train, dev, test, test-NAME. Raises BadInput naming folder or missing shard."""
-    return list(folder_parts(path))
 
 
 class Corpus:
@@ -230,11 +225,8 @@ def _both_sides(context: int | Sequence[int]) -> tuple[int, int]:
 
 def _opened(path: Path, part: str) -> list[ShardFile]:
     """The shards of a part. Raises BadInput naming the folder, or a shard that differs from the first."""
-    found = folder_parts(path)
-    if part not in found:
-        raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
     together = OpenFiles()
-    files = [ShardFile(file, together) for file in found[part]]
+    files = [ShardFile(file, together) for file in part_shards(path, part)]
     first = files[0]
     for file in files[1:]:
         same = (file.kind, file.classes, file.inputs[1:]) == (first.kind, first.classes, first.inputs[1:])

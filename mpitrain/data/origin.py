@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import class_names, folder_parts, preparation
+from mpitrain.data.shards import class_names, part_shards, preparation
 from mpitrain.errors import BadInput
 from mpitrain.files import Record, read_whole, sealed_json, unsealed_json
 from mpitrain.flat import Array
@@ -88,11 +88,8 @@ class Origin(msgspec.Struct, frozen=True):
 
 def of_part(path: Path, part: str = "train") -> Origin:
     """The origin as described by the shards of a part. Raises BadInput naming the folder or the shard."""
-    found = folder_parts(path)
-    if part not in found:
-        raise BadInput(f"{path}: has no part {part}, only {', '.join(found)}")
     counts, tokens = list[Array](), 0
-    for shard in found[part]:
+    for shard in part_shards(path, part):
         with ShardFile(shard) as file:
             kind, classes, attributes = file.kind, file.classes, file.attributes
             shape = file.inputs[1:]

@@ -105,6 +105,14 @@ def folder_parts(folder: Path) -> dict[str, list[Path]]:
     return {part: [folder / shard_name(part, n, *counts[part]) for n in range(*counts[part])] for part in order}
 
 
+def part_shards(folder: Path, part: str) -> list[Path]:
+    """The shards that a part should have, in order. Raises BadInput naming the folder."""
+    found = folder_parts(folder)
+    if part not in found:
+        raise BadInput(f"{folder}: has no part {part}, only {', '.join(found)}")
+    return found[part]
+
+
 def write_shard(
     path: Path, kind: str, arrays: Mapping[str, Array], attributes: Attributes, *, compress: bool = True
 ) -> None:

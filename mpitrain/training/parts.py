@@ -14,11 +14,10 @@ from mpitrain.config import Config
 from mpitrain.data import origin as origins
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.corpus import parts as parts_of
 from mpitrain.data.digits import embedded
 from mpitrain.data.origin import Origin
 from mpitrain.data.own import DATASET, OwnPart, classes_of
-from mpitrain.data.shards import part_order, require_part
+from mpitrain.data.shards import folder_parts, part_order, require_part
 from mpitrain.data.sharing import Sharing
 from mpitrain.errors import BadInput, blaming
 from mpitrain.sampling.batch import SampleForm, Samples
@@ -76,7 +75,7 @@ class Shards:
 
     def parts(self) -> list[str]:
         """See DataSource."""
-        return parts_of(self.path)
+        return list(folder_parts(self.path))
 
     def origin(self, part: str = "train") -> Origin:
         """See DataSource."""

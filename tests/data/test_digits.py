@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.corpus import parts
 from mpitrain.data.digits import embedded, prepare_digits
 from mpitrain.data.reader import read_shard
+from mpitrain.data.shards import folder_parts
 
 
 def _shards(folder: Path) -> list:
@@ -32,6 +32,6 @@ def test_shades_and_normalisation() -> None:
 
 def test_prepare_writes_the_same_scans(tmp_path: Path) -> None:
     prepare_digits(tmp_path)
-    assert parts(tmp_path) == ["train", "test"]
+    assert list(folder_parts(tmp_path)) == ["train", "test"]
     for mine, theirs in zip(_shards(tmp_path), _shards(embedded()), strict=True):
         assert all(np.array_equal(mine.arrays[name], theirs.arrays[name]) for name in theirs.arrays)

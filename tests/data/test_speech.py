@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.data.corpus import Corpus, parts
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers.features import frame_centres, with_deltas
 from mpitrain.data.importers.sentences import LANGUAGES, sentence
 from mpitrain.data.importers.utterances import PARTS, VARIANTS, PhoneState, SpeechRecipe, align, choose, speakers
@@ -100,7 +100,7 @@ def test_the_number_of_processes_changes_nothing(speech: list[Path]) -> None:
 
 
 def test_parts_classes_and_normalisation(speech: list[Path]) -> None:
-    assert parts(speech[0]) == ["train", "dev", "test-clean", "test-noisy"]
+    assert list(folder_parts(speech[0])) == ["train", "dev", "test-clean", "test-noisy"]
     corpus = Corpus(speech[0], "train", context=5)
     assert corpus.samples >= 3000 and corpus.classes == 200 and corpus.shape == (11, 60)
     shards = [read_shard(path) for path in folder_parts(speech[0])["train"]]

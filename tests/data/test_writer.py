@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpitrain.data.check import check
-from mpitrain.data.corpus import Corpus, parts
+from mpitrain.data.corpus import Corpus
 from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.data.writer import ShardWriter
@@ -47,7 +47,7 @@ def test_an_interrupted_writer_leaves_no_part_and_nothing_for_the_next_one(tmp_p
     assert len(list(tmp_path.glob(".train-*.h5"))) == 3
     (tmp_path / ".writing-1-.train-00002.h5").touch()
     with pytest.raises(BadInput, match="holds no shards"):
-        parts(tmp_path)
+        folder_parts(tmp_path)
     writer = _writer(tmp_path)
     _add(writer, UTTERANCES[5:])
     assert writer.finish() == 2
@@ -153,7 +153,7 @@ def test_the_documented_example_makes_shards_that_can_be_trained_on(
     """As it stands there."""
     monkeypatch.chdir(tmp_path)
     exec(_documented(), {})
-    assert parts(Path("shards/own")) == ["train", "test"]
+    assert list(folder_parts(Path("shards/own"))) == ["train", "test"]
     corpus = Corpus(Path("shards/own"), "test", context=[5, 5])
     assert corpus.shape == (11, 40) and corpus.keys is not None and corpus.keys[0] == "test-000"
 
