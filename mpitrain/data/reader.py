@@ -14,14 +14,14 @@ import numpy as np
 
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
 from mpitrain.data.validation import (
+    INPUTS,
     KINDS,
     OPTIONAL,
     Value,
     require_kind,
     validate,
-    validate_finite,
+    validate_inputs,
     validate_shapes,
-    validate_tokens,
 )
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, version_of
@@ -124,7 +124,7 @@ class ShardFile:
             if not dataset.fletcher32:
                 raise BadInput(f"{self.path}: {name} has no checksums; write it with fletcher32")
         validate_shapes(self.path, self.kind, headers)
-        self._name = next(iter(headers))
+        self._name = INPUTS[self.kind]
         self.inputs: tuple[int, ...] = headers[self._name].shape
         self.dtype: np.dtype = headers[self._name].dtype
         self.inputs_bytes = prod(self.inputs) * self.dtype.itemsize  #: their size in memory
@@ -182,10 +182,7 @@ class ShardFile:
 
     def validate(self, array: Array) -> None:
         """Refuse inputs that are not finite, or tokens that are not in range(classes)."""
-        if self.kind == "frames":
-            validate_finite(self.path, array)
-        elif self.kind == "tokens":
-            validate_tokens(self.path, array, self.classes)
+        validate_inputs(self.path, self.kind, array, self.classes)
 
     def close(self) -> None:
         """Close the file. A later read opens it again."""
@@ -204,8 +201,7 @@ class ShardFile:
 def read_shard(path: Path) -> Shard:
     """Read a complete shard and verify every checksum. Raises BadInput naming the file."""
     with ShardFile(path) as file:
-        name = next(iter(KINDS[file.kind]))
-        return Shard(file.kind, {name: file.read_inputs(), **file.small}, file.attributes)
+        return Shard(file.kind, {INPUTS[file.kind]: file.read_inputs(), **file.small}, file.attributes)
 
 
 def _plain(value: Any) -> Value:

@@ -28,7 +28,7 @@ import h5py
 import numpy as np
 import xxhash
 
-from mpitrain.data.validation import KINDS, Attributes, Value, validate, validate_finite, validate_tokens
+from mpitrain.data.validation import INPUTS, KINDS, Attributes, Value, validate, validate_inputs
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, sync, write_whole, writing
 from mpitrain.flat import Array
@@ -123,10 +123,7 @@ def write_shard(
     """
     described = {**attributes, "format": FORMAT, "kind": kind}
     validate(path, kind, arrays, described)
-    if kind == "frames":
-        validate_finite(path, arrays["features"])
-    elif kind == "tokens":
-        validate_tokens(path, arrays["tokens"], int(np.asarray(attributes["classes"])))
+    validate_inputs(path, kind, arrays[INPUTS[kind]], int(np.asarray(attributes["classes"])))
     write_whole(path, _image(kind, arrays, described, compress))
 
 

@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, tuple[str, int]]] = {
     "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
     "tokens": {"tokens": ("uint16 or uint32", 1), "documents": ("int64", 1), "bytes": ("int64", 1)},
 }
+INPUTS = {kind: next(iter(arrays)) for kind, arrays in KINDS.items()}
 OPTIONAL = {"speakers", "keys", "bytes"}
 CLASSES = 1 << 24  #: most classes of a corpus
 USUAL = 1 << 16  #: a corpus of any size may have this many classes, and at most its number of samples beyond that
@@ -35,11 +36,11 @@ GREATEST = 1e30  # bound on means, standard deviations and their reciprocals, wi
 def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Attributes) -> None:
     """Raise BadInput naming `path` unless the arrays and attributes make a shard that can be trained on.
 
-    The values of the inputs are not checked here but by `validate_finite`; they may be an unread HDF5 data set.
+    The values of the inputs are not checked here but by `validate_inputs`; they may be an unread HDF5 data set.
     """
     require_kind(path, kind)
     validate_shapes(path, kind, arrays)
-    inputs = arrays[next(iter(KINDS[kind]))]
+    inputs = arrays[INPUTS[kind]]
     _validate_attributes(path, inputs.shape[-1], attributes)
     if not len(inputs):
         raise BadInput(f"{path}: no samples")
@@ -70,7 +71,7 @@ def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Array]) -> None:
         found, found_axes = arrays[name].dtype, len(arrays[name].shape)
         if str(found.kind if dtype == "S" else found) not in dtype.split(" or ") or found_axes != axes:
             raise BadInput(f"{path}: {name} is {found} of {found_axes} axes, not {dtype} of {axes}")
-    name = next(iter(KINDS[kind]))
+    name = INPUTS[kind]
     samples, *shape = arrays[name].shape
     if "targets" in KINDS[kind] and samples != len(arrays["targets"]):
         raise BadInput(f"{path}: {samples} samples but {len(arrays['targets'])} targets")
@@ -129,13 +130,11 @@ def _validate_documents(path: Path, tokens: int, offsets: Array, nbytes: Array |
         raise BadInput(f"{path}: bytes must tell the bytes of each of {len(offsets) - 1} documents")
 
 
-def validate_tokens(path: Path, tokens: Array, classes: int) -> None:
-    """Raise BadInput if a token is not in range(classes)."""
-    if tokens.size and (most := int(tokens.max())) >= classes:
-        raise BadInput(f"{path}: a token {most}, but there are {classes} classes")
-
-
-def validate_finite(path: Path, features: Array) -> None:
-    """Raise BadInput if a feature is not a finite number."""
-    if features.size and not (np.isfinite(features.min()) and np.isfinite(features.max())):
+def validate_inputs(path: Path, kind: str, inputs: Array, classes: int) -> None:
+    """Raise BadInput if a feature is not a finite number, or a token is not in range(classes)."""
+    if not inputs.size:
+        return
+    if kind == "frames" and not (np.isfinite(inputs.min()) and np.isfinite(inputs.max())):
         raise BadInput(f"{path}: features that are not finite numbers")
+    if kind == "tokens" and (most := int(inputs.max())) >= classes:
+        raise BadInput(f"{path}: a token {most}, but there are {classes} classes")

@@ -18,7 +18,7 @@ import xxhash
 from mpitrain.data.normalising import moments
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import NAMES, provisional_name, shard_name, write_shard
-from mpitrain.data.validation import CLASSES, KINDS, Value
+from mpitrain.data.validation import CLASSES, INPUTS, Value
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, Version, regular_status, version_of
 from mpitrain.flat import Array, share
@@ -116,7 +116,7 @@ class Task(Generic[Source]):
                 raise BadInput(f"{path}: has changed while it was being imported; the same command starts over")
         own: dict[str, Value] = {name: arrays.pop(name) for name in (LEFT_OUT,) if name in arrays}
         if self.kind != "tokens":
-            own |= moments(arrays[next(iter(KINDS[self.kind]))]) if self.part == "train" else {}
+            own |= moments(arrays[INPUTS[self.kind]]) if self.part == "train" else {}
             own["classes"] = int(arrays["targets"].max(initial=0)) + 1
         write_shard(self.provisional, self.kind, arrays, {**own, **self.attributes})
 
