@@ -40,10 +40,7 @@ class ShardWriter:
         self._folder, self._part, self._kind, self._limit = folder, part, kind, limit
         self._attributes = dict(attributes)
         self._complete = sorted(folder.glob(f"{part}-{DIGITS}-of-{DIGITS}.h5"))
-        self._inputs: list[Array] = []
-        self._targets: list[Array] = []
-        self._speakers: list[int] = []
-        self._keys: list[str] = []
+        self._added: list[tuple[Array, Array | None, int | None, str | None]] = []  # of the next shard
         self._bytes = self._shards = 0
         for path in self._complete:
             self._require_attributes(path)
@@ -64,18 +61,12 @@ class ShardWriter:
             raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have {wanted}")
         if self._bytes and self._bytes + inputs.nbytes > self._limit:
             self._write()
-        self._inputs.append(inputs)
-        if targets is not None:
-            self._targets.append(targets)
-        if speaker is not None:
-            self._speakers.append(speaker)
-        if key is not None:
-            self._keys.append(key)
+        self._added.append((inputs, targets, speaker, key))
         self._bytes += inputs.nbytes
 
     def finish(self) -> int:
         """Write the last shard and name all shards; return their number. Raises BadInput if there are no samples."""
-        if self._inputs:
+        if self._added:
             self._write()
         if not self._shards:
             raise BadInput(f"{self._folder}: no samples for part {self._part}")
@@ -87,12 +78,14 @@ class ShardWriter:
         return self._shards
 
     def _write(self) -> None:
+        inputs, *others = zip(*self._added, strict=True)
+        targets, speakers, keys = ([value for value in column if value is not None] for column in others)
         if self._kind == "frames":
-            arrays = utterance_arrays(self._inputs, self._targets, self._speakers, self._keys)
+            arrays = utterance_arrays(inputs, targets, speakers, keys)
         elif self._kind == "tokens":
-            arrays = document_arrays(self._inputs)
+            arrays = document_arrays(inputs)
         else:
-            arrays = {"images": np.concatenate(self._inputs), "targets": np.concatenate(self._targets)}
+            arrays = {"images": np.concatenate(inputs), "targets": np.concatenate(targets)}
         complete = [path for path in self._complete if path.name.startswith(f"{self._part}-{self._shards:05d}-")]
         for path in complete:
             _require_samples(path, arrays)
@@ -100,7 +93,7 @@ class ShardWriter:
             path = self._folder / provisional_name(self._part, self._shards)
             write_shard(path, self._kind, arrays, self._attributes)
         self._shards += 1
-        self._inputs, self._targets, self._speakers, self._keys, self._bytes = [], [], [], [], 0
+        self._added, self._bytes = [], 0
 
     def _require_attributes(self, path: Path) -> None:
         with ShardFile(path) as file:
