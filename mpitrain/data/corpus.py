@@ -68,7 +68,8 @@ class Corpus:
             self.attributes = {**own, **statistics}
         self.targets = np.concatenate([file.targets for file in files])
         self.samples = len(self.targets)
-        self.utterances = _joined([file.small["utterances"] for file in files]) if self.kind == "frames" else None
+        frames = [np.diff(file.small["utterances"]) for file in files] if self.kind == "frames" else None
+        self.utterances = None if frames is None else np.cumsum(np.concatenate([[0], *frames]))
         self.keys = [key.decode() for file in files for key in file.small.get("keys", ())] or None
         self._digests = [str(file.attributes.get("xxh3_tokens", "")) for file in files]
         self._context, self._normalise, self._filling = _both_sides(context), normalise, Lock()
@@ -208,12 +209,10 @@ def _groups(files: list[ShardFile], normalise: str) -> Array:
         return np.arange(utterances)
     if normalise != "speaker":
         return np.zeros(utterances, np.int64)
-    speakers = []
     for file in files:
         if "speakers" not in file.small:
             raise BadInput(f"{file.path}: names no speakers, and data.normalise = speaker needs them; try utterance")
-        speakers.append(file.small["speakers"])
-    return np.unique(np.concatenate(speakers), return_inverse=True)[1]
+    return np.unique(np.concatenate([file.small["speakers"] for file in files]), return_inverse=True)[1]
 
 
 def _both_sides(context: int | Sequence[int]) -> tuple[int, int]:
@@ -245,12 +244,3 @@ def _opened(path: Path, part: str) -> list[ShardFile]:
     if part == "train":
         validate_range(path, first.classes, sum(file.inputs[0] for file in files))
     return files
-
-
-def _joined(offsets: list[Array]) -> Array:
-    """Combine the offsets of all shards into offsets into their concatenation."""
-    joined, base = [np.zeros(1, np.int64)], 0
-    for own in offsets:
-        joined.append(own[1:] + base)
-        base += int(own[-1])
-    return np.concatenate(joined)
