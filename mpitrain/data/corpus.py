@@ -18,7 +18,7 @@ from mpitrain.data.normalising import STATISTICS, group_statistics, normalise_fr
 from mpitrain.data.reader import OpenFiles, ShardFile
 from mpitrain.data.rows import Rows
 from mpitrain.data.shards import NAMES, PREPARATION, class_names, part_shards, preparation
-from mpitrain.data.sharing import ALONE, Sharing
+from mpitrain.data.sharing import ALONE, Sharing, held_once
 from mpitrain.data.validation import Attributes, validate_range
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -104,12 +104,7 @@ class Corpus:
         if self.kind == "frames":
             sharing.together(self._measure)
             self._rows.change(self._normalised)
-        if sharing is not ALONE:
-            targets = sharing.array(self.targets.shape, self.targets.dtype)
-            if sharing.part == 0:
-                targets[...] = self.targets
-            sharing.together(lambda: None)
-            self.targets = targets
+        self.targets = held_once(self.targets, sharing)
         self._files = []
 
     def _see(self, first: ShardFile, augmentation: Augmentation, dtype: np.dtype) -> None:

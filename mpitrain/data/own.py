@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from mpitrain.data.sharing import ALONE, Sharing
+from mpitrain.data.sharing import Sharing, held_once
 from mpitrain.errors import BadInput, blaming
-from mpitrain.flat import Array, share
+from mpitrain.flat import Array
 from mpitrain.sampling.batch import Batch, Place, SampleForm
 
 DATASET = "samples"  #: of a kind that is neither frames, images nor tokens
@@ -55,15 +55,8 @@ class OwnPart:
 
     def hold(self, sharing: Sharing, partly: bool = False) -> None:
         """Keep arrays once for the processes that share memory, all of them also if `partly`. Collective over them."""
-        own = self._arrays
-        if own is None or sharing is ALONE:
-            return
-        common = Batch(*(sharing.array(array.shape, array.dtype) for array in own))
-        for array, room in zip(own, common, strict=True):
-            part = share(self.samples, sharing.part, sharing.parts)
-            room[part] = array[part]
-        sharing.together(lambda: None)
-        self._arrays = common
+        if self._arrays is not None:
+            self._arrays = Batch(*(held_once(array, sharing) for array in self._arrays))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.flat import Array
+from mpitrain.flat import Array, share
 
 SLOTS = 2  # orders that are kept: ranks may be in an epoch and in the one after it
 
@@ -50,6 +50,16 @@ class Alone:
 
 
 ALONE = Alone()
+
+
+def held_once(array: Array, sharing: Sharing) -> Array:
+    """The array, which all of them have, in memory that they share; each copies a part. Collective."""
+    if sharing is ALONE:
+        return array
+    common, part = sharing.array(array.shape, array.dtype), share(len(array), sharing.part, sharing.parts)
+    common[part] = array[part]
+    sharing.together(lambda: None)
+    return common
 
 
 class Orders:
