@@ -74,12 +74,8 @@ def _pixels(picture: "Image.Image", size: int, grey: bool) -> Array:
 
 def _square(picture: "Image.Image", size: int) -> "Image.Image":
     """Resize the shorter side to `size` and cut out the central square, as in Krizhevsky et al. 2012, §2."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
-    width, height = picture.size
-    shorter = min(width, height)
-    if shorter != size:
-        width, height = (max(round(side * size / shorter), size) for side in (width, height))
-        picture = picture.resize((width, height), Image.Resampling.BICUBIC)
-    left, top = (width - size) // 2, (height - size) // 2
+    picture = ImageOps.cover(picture, (size, size), Image.Resampling.BICUBIC)
+    left, top = (picture.width - size) // 2, (picture.height - size) // 2
     return picture.crop((left, top, left + size, top + size))
