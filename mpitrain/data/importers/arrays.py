@@ -100,10 +100,10 @@ def _chunks(path: Path, names: Names) -> list[ArrayChunk]:
         _check(inputs, targets, names, path)
         each = int(np.prod(inputs.shape[1:])) * (1 if names.kind == "images" else 4)
         smallest = LARGEST if arrays.whole else SMALLEST  # as few as possible: each process reads everything
-        shards = shard_slices(len_of(inputs), each, smallest)
+        shards = shard_slices(len(inputs), each, smallest)
         if names.kind == "images":
             return [ArrayChunk(str(path), names, own.start, own.stop) for own in shards]
-        offsets = _offsets(arrays, names, len_of(inputs), path)
+        offsets = _offsets(arrays, names, len(inputs), path)
         if names.speakers and arrays.require(names.speakers).shape != (len(offsets) - 1,):
             raise BadInput(
                 f"{path}: {names.speakers} does not name the speaker of each of {len(offsets) - 1} utterances"
@@ -113,11 +113,6 @@ def _chunks(path: Path, names: Names) -> list[ArrayChunk]:
     return [
         ArrayChunk(str(path), names, int(offsets[a]), int(offsets[b]), int(a), lengths[a:b]) for a, b in pairwise(cuts)
     ]
-
-
-def len_of(array: FileArray) -> int:
-    """Number of rows of an array, which may be in a file."""
-    return int(array.shape[0]) if array.shape else 0
 
 
 def _check(inputs: FileArray, targets: FileArray, names: Names, path: Path) -> None:
@@ -131,9 +126,9 @@ def _check(inputs: FileArray, targets: FileArray, names: Names, path: Path) -> N
         raise BadInput(f"{path}: {names.inputs} is {_described(inputs)}; {wanted}")
     if targets.dtype.kind not in "iu" or targets.shape[1:] not in ((), (1,)) or not targets.shape:
         raise BadInput(f"{path}: {names.targets} is {_described(targets)}; targets are whole numbers, one a sample")
-    if len_of(targets) != len_of(inputs):
-        raise BadInput(f"{path}: {len_of(targets):,} targets in {names.targets} for {len_of(inputs):,} samples")
-    if not len_of(inputs):
+    if len(targets) != len(inputs):
+        raise BadInput(f"{path}: {len(targets):,} targets in {names.targets} for {len(inputs):,} samples")
+    if not len(inputs):
         raise BadInput(f"{path}: {names.targets} is empty")
 
 
