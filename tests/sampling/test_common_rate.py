@@ -12,8 +12,7 @@ def test_it_falls_twice_on_a_loss_that_does_not_fall() -> None:
         rates.append(rate(1.0))
         assert follower(1.0) == rates[-1]
     assert sorted(set(rates), reverse=True) == [1.0, 0.2, 0.1]
-    again = CommonRate(2)
-    again.restore(rate.state)
+    again = CommonRate(2, state=rate.state)
     assert again(1.0) == 0.1
 
 
