@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from mpitrain.flat import Array
-from mpitrain.sampling.common_rate import CommonRate, RatePast
+from mpitrain.sampling.common_rate import CommonRate, PlateauState
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Natural, Queue
 
@@ -38,7 +38,7 @@ class MasterNumbers(msgspec.Struct, frozen=True, kw_only=True):
     losses: list[tuple[Natural, float]]
     first_loss: float | None
     highest_loss: float | None = None
-    rate: RatePast
+    rate: PlateauState
 
 
 @dataclass
@@ -95,7 +95,7 @@ class State:
         self.index, self.trained, self.seconds = past.index, past.trained, past.seconds
         self.began, self.queue.position = past.began, past.position
         self.losses.restore(past.losses, past.first_loss, past.highest_loss, self.trained)
-        self.rate.restore(past.rate)
+        self.rate.state = past.rate
 
     @property
     def model(self) -> Array:

@@ -5,25 +5,24 @@ minibatch losses, each computed before the update with the minibatch; here over 
 would hide stagnation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf, prod
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-Whole = Annotated[float, msgspec.Meta(ge=0, lt=1 << 53)]
-#: A PlateauState in a checkpoint.
-RatePast = tuple[float, Whole, float, Whole, Whole]
+from mpitrain.sampling.queue import Natural
 
 
 class PlateauState(NamedTuple):
-    """Losses of the current window, the best window's mean, windows since, divisions so far."""
+    """Losses of the current window, the best window's mean, windows since, divisions so far; as in a checkpoint."""
 
-    total: float = 0.0
-    seen: int = 0
-    best: float = inf
-    waited: int = 0
-    falls: int = 0
+    total: float
+    seen: Natural
+    best: float
+    waited: Natural
+    falls: Natural
+
+
+START = PlateauState(0.0, 0, inf, 0, 0)
 
 
 @dataclass
@@ -40,7 +39,7 @@ class CommonRate:
     patience: int = 3
     tolerance: float = 0.01
     factors: tuple[float, ...] = (5.0, 2.0)
-    state: PlateauState = field(default_factory=PlateauState)
+    state: PlateauState = START
 
     def __call__(self, eta: float) -> float:
         """The present value of the rate that is `eta` at first."""
@@ -81,8 +80,3 @@ class CommonRate:
     def hear(self, falls: int) -> None:
         """Take over how often it has fallen from whoever observes."""
         self.state = self.state._replace(falls=falls)
-
-    def restore(self, numbers: RatePast) -> None:
-        """Restore the state from a checkpoint."""
-        total, seen, best, waited, falls = numbers
-        self.state = PlateauState(total, int(seen), best, int(waited), int(falls))
