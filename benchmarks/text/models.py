@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.reader import read_shard
+from mpitrain.data.reader import ShardFile
 
 
 def read(folder: Path, part: str) -> np.ndarray:
@@ -26,7 +26,7 @@ def read(folder: Path, part: str) -> np.ndarray:
     paths = sorted(folder.glob(f"{part}-*.h5"))
     if not paths:
         raise SystemExit(f"{folder}: no part {part}; compare --on bytes makes the data")
-    return np.concatenate([read_shard(path).arrays["tokens"] for path in paths]).astype(np.uint8)
+    return np.concatenate([ShardFile(path).read_inputs() for path in paths]).astype(np.uint8)
 
 
 def grams(text: np.ndarray, order: int) -> np.ndarray:

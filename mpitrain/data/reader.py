@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import h5py
@@ -46,14 +46,6 @@ def naming(path: Path) -> Iterator[None]:
         damaged = any(word in text for word in ("filter returned failure", "checksum"))
         reason = "damaged, a checksum does not match" if damaged else text or type(error).__name__
         raise BadInput(f"{path}: cannot be read: {reason}") from error
-
-
-class Shard(NamedTuple):
-    """A complete shard in memory."""
-
-    kind: str
-    arrays: dict[str, Array]
-    attributes: dict[str, Value]
 
 
 class OpenFiles:
@@ -196,12 +188,6 @@ class ShardFile:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def read_shard(path: Path) -> Shard:
-    """Read a complete shard and verify every checksum. Raises BadInput naming the file."""
-    with ShardFile(path) as file:
-        return Shard(file.kind, {INPUTS[file.kind]: file.read_inputs(), **file.small}, file.attributes)
 
 
 def _plain(value: Any) -> Value:

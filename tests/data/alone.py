@@ -3,15 +3,16 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from mpitrain.data.importers.importing import Importing
 from mpitrain.data.importers.plan import CorpusPlan
-from mpitrain.data.reader import read_shard
+from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import folder_parts
+from mpitrain.data.validation import INPUTS, Value
 from mpitrain.errors import BadInput
 
 
@@ -31,6 +32,20 @@ class Alone:
 
     def barrier(self, what: str) -> None:
         """Nobody to wait for."""
+
+
+class Shard(NamedTuple):
+    """A complete shard in memory."""
+
+    kind: str
+    arrays: dict[str, np.ndarray]
+    attributes: dict[str, Value]
+
+
+def read_shard(path: Path) -> Shard:
+    """Read a complete shard and verify every checksum."""
+    with ShardFile(path) as file:
+        return Shard(file.kind, {INPUTS[file.kind]: file.read_inputs(), **file.small}, file.attributes)
 
 
 def imported(folder: Path, planning: Callable[[], CorpusPlan]) -> dict[str, dict[str, Any]]:

@@ -27,13 +27,12 @@ import h5py
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH may leave it out
-from alone import Alone
+from alone import Alone, read_shard
 
 from mpitrain.__main__ import parser
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers.importing import Importing
 from mpitrain.data.origin import of_part
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import shard_name, write_shard
 from mpitrain.errors import BadInput
 

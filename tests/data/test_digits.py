@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.data.digits import embedded, prepare_digits
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
+
+from .alone import read_shard
 
 
 def _shards(folder: Path) -> list:

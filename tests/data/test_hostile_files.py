@@ -16,11 +16,10 @@ import pytest
 from mpitrain.__main__ import main, parser
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers.pickles import read_pickle
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import shard_name, write_shard
 from mpitrain.errors import BadInput
 
-from .alone import imported, refused
+from .alone import imported, read_shard, refused
 
 ALLOWED = 500 << 10  # kB that a refusal may take
 NAME = shard_name("train", 0, 1)

@@ -10,10 +10,11 @@ import pytest
 
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts, shard_name, write_shard
 from mpitrain.errors import BadInput
 from mpitrain.sampling.batch import Batch
+
+from .alone import read_shard
 
 SHARDS, FILES = 200, 128
 LIMITED = ["bash", "-c", f'ulimit -n {FILES}; exec "$@"', "limited"]

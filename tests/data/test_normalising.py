@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import write_shard
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
 from mpitrain.sampling.batch import Batch
+
+from .alone import read_shard
 
 UTTERANCES = [  # (speaker, frames of two features)
     (4, [[1, 10], [3, 10]]),

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts, set_attributes, shard_name, write_shard
 from mpitrain.errors import BadInput
+
+from .alone import read_shard
 
 NAME = shard_name("train", 0, 1)
 

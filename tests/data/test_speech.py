@@ -14,10 +14,11 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers.features import frame_centres, with_deltas
 from mpitrain.data.importers.sentences import LANGUAGES, sentence
 from mpitrain.data.importers.utterances import PARTS, VARIANTS, PhoneState, SpeechRecipe, align, choose, speakers
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
 from mpitrain.sampling.rng import stream
+
+from .alone import read_shard
 
 
 def test_frames_fall_into_thirds_of_their_phone() -> None:

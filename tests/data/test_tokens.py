@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from mpitrain.__main__ import main
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import document_arrays, folder_parts, shard_name, write_shard
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
+
+from .alone import read_shard
 
 
 def write(folder: Path, shards: list[list[list[int]]], dtype: type = np.uint16) -> None:

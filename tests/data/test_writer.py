@@ -11,10 +11,11 @@ import pytest
 
 from mpitrain.data.check import check
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.reader import read_shard
 from mpitrain.data.shards import folder_parts
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
+
+from .alone import read_shard
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/shards.md"
 UTTERANCES = [np.full((length, 2), length, np.float32) for length in (3, 1, 4, 1, 5, 9, 2, 6)]
