@@ -9,7 +9,6 @@ import gzip
 import io
 import os
 import struct
-from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -51,10 +50,8 @@ def skip(file: BinaryIO) -> None:
     kind, _, length = begin(file)
     if kind:
         file.seek(length, io.SEEK_CUR)
-        return
-    line = file.readline()
-    if b"[" in line:
-        list(_to_bracket(file, line))
+    else:
+        _text(file)
 
 
 def begin(file: BinaryIO) -> tuple[bytes, bytes, int]:
@@ -107,22 +104,21 @@ def _whole(file: BinaryIO, length: int) -> bytes:
 
 def _text_matrix(file: BinaryIO) -> Array:
     """Parse rows in brackets. kaldiio would read a matrix whose first number has no decimal point as integers."""
-    rows, line = [], file.readline()
-    opened, _, line = line.partition(b"[")
-    if opened.strip() or not _:
+    before, opened, text = _text(file).partition(b"[")
+    if before.strip() or not opened:
         raise ValueError("a matrix in text begins with [")
-    for values in _to_bracket(file, line):
-        if words := values.split():
-            rows.append(np.array(words, np.float64))
+    lines = text.partition(b"]")[0].split(b"\n")
+    rows = [np.array(words, np.float64) for line in lines if (words := line.split())]
     if len({len(row) for row in rows}) > 1:
         raise ValueError("rows of several lengths")
     return np.array(rows, np.float64).reshape(len(rows), -1)
 
 
-def _to_bracket(file: BinaryIO, line: bytes) -> Iterator[bytes]:
-    """This line and those that follow, up to the first closing bracket."""
-    while b"]" not in line:
-        yield line
-        if not (line := file.readline()):
+def _text(file: BinaryIO) -> bytes:
+    """The line at the file's position and, if it opens a bracket, those up to the one that closes it."""
+    lines = [file.readline()]
+    while b"[" in lines[0] and b"]" not in lines[-1]:
+        lines.append(file.readline())
+        if not lines[-1]:
             raise ValueError("a bracket that nothing closes")
-    yield line.partition(b"]")[0]
+    return b"".join(lines)
