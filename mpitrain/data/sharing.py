@@ -1,7 +1,7 @@
 """What the ranks of a node keep one copy of: the samples that they train on, and the order of an epoch."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Protocol
 
@@ -14,39 +14,33 @@ SLOTS = 2  # orders that are kept: ranks may be in an epoch and in the one after
 
 
 class Sharing(Protocol):
-    """The processes that share memory, of which this is number `part` of `parts`."""
+    """The processes that share memory, of which this is number `part` of `parts`.
+
+    What is written here does for one that shares with nobody.
+    """
 
     part: int
     parts: int
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Memory that all of them address, full of zeros. Collective."""
+        return np.zeros(shape, dtype)
 
     def together(self, action: Callable[[], object]) -> None:
         """Call `action`, as each of them does, and wait for the others. Raises BadInput in all where one raises it.
         Collective."""
+        action()
 
-    def locked(self) -> AbstractContextManager[bool]:
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
         """A context that no other process is in; False where one has not left it in time."""
+        yield True
 
 
-class Alone:
+class Alone(Sharing):
     """A process that shares its data with nobody, or whose callers agree on what it raises."""
 
     part, parts = 0, 1
-
-    @staticmethod
-    def array(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        return np.zeros(shape, dtype)
-
-    @staticmethod
-    def together(action: Callable[[], object]) -> None:
-        action()
-
-    @staticmethod
-    @contextmanager
-    def locked() -> Iterator[bool]:
-        yield True
 
 
 ALONE = Alone()
