@@ -87,6 +87,7 @@ class Corpus:
             raise BadInput(f"data.window = {window}: for tokens; {path} holds {self.kind}")
         if self.kind == "frames":
             self._hear(files)
+        self.shape = self.form.shape  #: that of an input
         self._files = files
         if hold:
             self.hold()
@@ -119,7 +120,7 @@ class Corpus:
             if covariance.shape != (3, 3):
                 raise BadInput(f"{first.path}: has no covariance of three colours, which data.colour_shift needs")
             axes = colour_axes(covariance, self.scale, augmentation.colour_shift)
-        room = height - self.shape[0], width - self.shape[1]
+        room = height - self.form.shape[0], width - self.form.shape[1]
         self._views = Views(augmentation, room, channels, axes, dtype)
 
     def _hear(self, files: list[ShardFile]) -> None:
@@ -158,11 +159,6 @@ class Corpus:
         told = [file.small.get("bytes", np.zeros(1)) for file in files]
         nbytes = sum(int(own.sum()) for own in told) if all(own.any() for own in told) else 0
         self.form = SampleForm((window,), (window,), np.int32, nbytes / tokens)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of an input."""
-        return self.form.shape
 
     def identity(self) -> str:
         """A checksum by which ranks compare their copies: of the targets; of tokens, those that their shards have."""

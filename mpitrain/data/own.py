@@ -50,18 +50,13 @@ class OwnPart:
             first = Batch(*(_converted(array, dtype, self._called(0)) for array in self._sample(0)))
         kinds = [None if array.dtype.kind == "f" else np.int32 for array in first]
         self.form = SampleForm(first.inputs.shape, first.targets.shape, kinds[0], target_dtype=kinds[1])
-        self._first = first
+        self.shape, self._first = self.form.shape, first
         self.held_bytes = sum(array.nbytes for array in self._arrays or ())
 
     def hold(self, sharing: Sharing, partly: bool = False) -> None:
         """Keep arrays once for the processes that share memory, all of them also if `partly`. Collective over them."""
         if self._arrays is not None:
             self._arrays = Batch(*(held_once(array, sharing) for array in self._arrays))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of an input."""
-        return self.form.shape
 
     def identity(self) -> str:
         """A checksum by which ranks compare their copies: of the targets of arrays, of the first sample of others."""

@@ -74,7 +74,8 @@ class ShardFile:
 
     It is opened when it is read, and stays open until close(), or until `files` closes it in favour of others.
     `inputs` and `dtype`: shape and type of the data set of inputs. `small` holds all the other arrays that it has, by
-    name, complete. Raises BadInput naming the file.
+    name, complete, among them `targets`, which tokens have none of, and the `offsets` at which utterances or documents
+    begin, None for images. Raises BadInput naming the file.
     """
 
     def __init__(self, path: Path, files: OpenFiles | None = None) -> None:
@@ -122,21 +123,9 @@ class ShardFile:
         self.inputs_bytes = prod(self.inputs) * self.dtype.itemsize  #: their size in memory
         self.small = {name: self.read(name) for name in headers if name != self._name}
         validate(self.path, self.kind, {**headers, **self.small}, self.attributes)
-
-    @property
-    def targets(self) -> Array:
-        """The samples' targets; tokens have none."""
-        return self.small.get("targets", np.empty(0, np.int32))
-
-    @property
-    def offsets(self) -> Array | None:
-        """Where utterances or documents begin; None for images."""
-        return self.small.get("utterances", self.small.get("documents"))
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return int(self.attributes["classes"])
+        self.classes = int(self.attributes["classes"])
+        self.targets: Array = self.small.get("targets", np.empty(0, np.int32))
+        self.offsets: Array | None = self.small.get("utterances", self.small.get("documents"))
 
     def read(self, name: str) -> Array:
         """Read a complete array, and verify its checksum."""
