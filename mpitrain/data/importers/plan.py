@@ -195,13 +195,18 @@ def portions(files: Mapping[Path, Version]) -> list[list[Extent]]:
     return made
 
 
+def read_at(path: Path | str, start: int, length: int) -> bytes:
+    """At most `length` bytes of a file from byte number `start` on. Raises BadInput naming it."""
+    with naming(f"{path}: cannot be read"), open(path, "rb") as file:
+        file.seek(start)
+        return file.read(length)
+
+
 def digest_extents(portion: Iterable[Extent]) -> str:
     """xxh3 of what the extents hold and of their lengths. Raises BadInput naming a file."""
     hasher = xxhash.xxh3_64()
     for extent in portion:
-        with naming(f"{extent.path}: cannot be read"), extent.path.open("rb") as file:
-            file.seek(extent.start)
-            content = file.read(extent.length)
+        content = read_at(*extent)
         hasher.update(len(content).to_bytes(8, "little"))
         hasher.update(content)
     return hasher.hexdigest()

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, add_source, versions
+from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, add_source, read_at, versions
 from mpitrain.data.shards import document_arrays
-from mpitrain.errors import BadInput, first_line, library, naming, some
+from mpitrain.errors import BadInput, first_line, library, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers, option
@@ -125,9 +125,7 @@ def _chunks(pieces: list[TextPiece]) -> Iterator[list[TextPiece]]:
 
 def _line_end(path: str, place: int) -> int:
     """The end of the line that byte number `place` of a file is in; `place` if it is a long one."""
-    with naming(f"{path}: cannot be read"), Path(path).open("rb") as file:
-        file.seek(place)
-        return place + file.read(LINE).find(b"\n") + 1
+    return place + read_at(path, place, LINE).find(b"\n") + 1
 
 
 def _sources(tokenizer: Path | None, chunk: list[TextPiece]) -> list[Path]:
@@ -136,7 +134,7 @@ def _sources(tokenizer: Path | None, chunk: list[TextPiece]) -> list[Path]:
 
 
 def _shard(tokenizer: Path | None, chunk: list[TextPiece]) -> dict[str, Array]:
-    texts = [_read(piece) for piece in chunk]
+    texts = [read_at(piece.path, piece.start, piece.stop - piece.start) for piece in chunk]
     nbytes = [len(text) for text in texts]
     if tokenizer is None:
         return document_arrays([np.frombuffer(text, np.uint8).astype(np.uint16) for text in texts], nbytes)
@@ -144,12 +142,6 @@ def _shard(tokenizer: Path | None, chunk: list[TextPiece]) -> dict[str, Array]:
     classes = max(encode.get_vocab().values()) + 1
     found = [encode.encode(text.decode(errors="replace"), add_special_tokens=False).ids for text in texts]
     return document_arrays([np.array(ids, np.uint16 if classes <= FEW else np.uint32) for ids in found], nbytes)
-
-
-def _read(piece: TextPiece) -> bytes:
-    with naming(f"{piece.path}: cannot be read"), Path(piece.path).open("rb") as file:
-        file.seek(piece.start)
-        return file.read(piece.stop - piece.start)
 
 
 def _tokenizer(path: Path) -> Any:
