@@ -15,7 +15,7 @@ import xxhash
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.gather import gather_images, gather_tokens, gather_windows
 from mpitrain.data.normalising import STATISTICS, group_statistics, normalise_frames, of_pixels, stored
-from mpitrain.data.reader import OpenFiles, ShardFile
+from mpitrain.data.reader import OpenShards, ShardFile
 from mpitrain.data.rows import Rows
 from mpitrain.data.shards import NAMES, PREPARATION, class_names, part_shards, preparation
 from mpitrain.data.sharing import ALONE, Sharing, held_once
@@ -215,7 +215,7 @@ def _both_sides(context: int | Sequence[int]) -> tuple[int, int]:
 
 def _opened(path: Path, part: str) -> list[ShardFile]:
     """The shards of a part. Raises BadInput naming the folder, or a shard that differs from the first."""
-    together = OpenFiles()
+    together = OpenShards()
     files = [ShardFile(file, together) for file in part_shards(path, part)]
     first = files[0]
     for file in files[1:]:

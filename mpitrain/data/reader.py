@@ -48,38 +48,25 @@ def naming(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}: cannot be read: {reason}") from error
 
 
-class OpenFiles:
-    """The open shards, at most 1/SHARE of the files that a process may open, since it reads several parts and MPI needs
-    files, too; beyond that the least recently read one is closed."""
-
-    def __init__(self) -> None:
-        allowed = getrlimit(RLIMIT_NOFILE)[0]
-        self._most = MOST if allowed == RLIM_INFINITY else min(max(allowed // SHARE, LEAST), MOST)
-        self._files = WeakKeyDictionary[ShardFile, None]()  # the most recently used one is last
-
-    def use(self, file: "ShardFile") -> None:
-        """Mark a file as most recently used, and close another one if there are too many."""
-        self._files.pop(file, None)
-        self._files[file] = None
-        if len(self._files) > self._most:
-            next(iter(self._files)).close()
-
-    def forget(self, file: "ShardFile") -> None:
-        """Remove a file that has been closed."""
-        self._files.pop(file, None)
+def most_open() -> int:
+    """How many shards of a part may be open: 1/SHARE of the files that a process may open, since it reads several parts
+    and MPI needs files, too."""
+    allowed = getrlimit(RLIMIT_NOFILE)[0]
+    return MOST if allowed == RLIM_INFINITY else min(max(allowed // SHARE, LEAST), MOST)
 
 
 class ShardFile:
     """A shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
-    It is opened when it is read, and stays open until close(), or until `files` closes it in favour of others.
+    It is opened when it is read, and stays open until close(), or until it is the least recently read one of too many
+    `together`.
     `inputs` and `dtype`: shape and type of the data set of inputs. `small` holds all the other arrays that it has, by
     name, complete, among them `targets`, which tokens have none of, and the `offsets` at which utterances or documents
     begin, None for images. Raises BadInput naming the file.
     """
 
-    def __init__(self, path: Path, files: OpenFiles | None = None) -> None:
-        self.path, self._files = path, files or OpenFiles()
+    def __init__(self, path: Path, together: "OpenShards | None" = None) -> None:
+        self.path, self._together = path, WeakKeyDictionary() if together is None else together
         self._file: h5py.File | None = None
         self._version: Version | None = None
         with naming(path):
@@ -91,16 +78,17 @@ class ShardFile:
 
     def _opened(self) -> h5py.File:
         """The open file. Raises BadInput if it has been replaced by another one since it was checked."""
+        self._together.pop(self, None)
+        self._together[self] = None
+        if len(self._together) > most_open():
+            next(iter(self._together)).close()
         if self._file is None:
-            self._files.use(self)  # before opening, to make room
             self._file = opened(self.path)
             version = version_of(os.fstat(self._file.id.get_vfd_handle()))
             if (self._version or version) != version:
                 raise BadInput(f"{self.path}: has changed while it was in use")
             self._version = version
             self._data: h5py.Dataset | None = None
-        else:
-            self._files.use(self)
         return self._file
 
     def _check(self, file: h5py.File) -> None:
@@ -167,7 +155,7 @@ class ShardFile:
 
     def close(self) -> None:
         """Close the file. A later read opens it again."""
-        self._files.forget(self)
+        self._together.pop(self, None)
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -177,6 +165,9 @@ class ShardFile:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+OpenShards = WeakKeyDictionary[ShardFile, None]  #: the open ones; the most recently read one is last
 
 
 def _plain(value: Any) -> Value:
