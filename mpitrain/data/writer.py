@@ -43,7 +43,10 @@ class ShardWriter:
         self._added: list[tuple[Array, Array | None, int | None, str | None]] = []  # of the next shard
         self._bytes = self._shards = 0
         for path in self._complete:
-            self._require_attributes(path)
+            with ShardFile(path) as file:
+                for name, value in {**self._attributes, "kind": kind}.items():
+                    if not np.array_equal(np.asarray(file.attributes.get(name)), value):
+                        raise _complete_with(f"another {name}", path)
 
     def add(
         self, inputs: Array, targets: Array | None = None, speaker: int | None = None, key: str | None = None
@@ -94,12 +97,6 @@ class ShardWriter:
             write_shard(path, self._kind, arrays, self._attributes)
         self._shards += 1
         self._added, self._bytes = [], 0
-
-    def _require_attributes(self, path: Path) -> None:
-        with ShardFile(path) as file:
-            for name, value in {**self._attributes, "kind": self._kind}.items():
-                if not np.array_equal(np.asarray(file.attributes.get(name)), value):
-                    raise _complete_with(f"another {name}", path)
 
 
 def _require_samples(path: Path, arrays: dict[str, Array]) -> None:
