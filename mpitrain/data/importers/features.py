@@ -39,10 +39,8 @@ def log_mel(samples: Array, rate: int, bins: int, deltas: bool = False) -> Array
     options.frame_opts.dither = 0.0
     options.frame_opts.snip_edges = True
     options.mel_opts.num_bins = bins
-    try:
+    with naming(f"{bins} log-mel features are too many at {rate:,} samples a second", ValueError):
         fbank = kaldi_native_fbank.OnlineFbank(options)
-    except ValueError as error:
-        raise BadInput(f"{bins} log-mel features are too many at {rate:,} samples a second: {error}") from error
     fbank.accept_waveform(rate, samples.astype(np.float32))
     fbank.input_finished()
     frames = [fbank.get_frame(number) for number in range(fbank.num_frames_ready)]
