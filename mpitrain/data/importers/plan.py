@@ -9,6 +9,7 @@ Reading everything once costs less than an import, which reads it too.
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -102,11 +103,9 @@ class Task(Generic[Source]):
 
     def done(self, path: Path) -> bool:
         """Whether `path` is an intact shard of this recipe."""
-        try:
-            with ShardFile(path) as file:
-                return bool(file.attributes.get("recipe") == self.attributes["recipe"])
-        except BadInput:
-            return False
+        with suppress(BadInput), ShardFile(path) as file:
+            return bool(file.attributes.get("recipe") == self.attributes["recipe"])
+        return False
 
     def run(self) -> None:
         """Write the provisional shard. Raises BadInput, also for a file that changed since the plan was made."""
