@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import h5py
@@ -92,7 +91,7 @@ class ShardFile:
         return self._file
 
     def _check(self, file: h5py.File) -> None:
-        self.attributes = {name: _plain(attribute(file, name)) for name in file.attrs}
+        self.attributes: dict[str, Value] = {name: attribute(file, name) for name in file.attrs}
         if self.attributes.get("format", FORMAT) != FORMAT:
             raise BadInput(f"{self.path}: not a shard of format {FORMAT}")
         if "xxh3" in self.attributes and self.attributes["xxh3"] != attributes_digest(self.attributes):
@@ -168,9 +167,3 @@ class ShardFile:
 
 
 OpenShards = WeakKeyDictionary[ShardFile, None]  #: the open ones; the most recently read one is last
-
-
-def _plain(value: Any) -> Value:
-    if isinstance(value, bytes):
-        return value.decode()
-    return value.item() if isinstance(value, np.generic) else value

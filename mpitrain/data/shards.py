@@ -31,6 +31,7 @@ import xxhash
 from mpitrain.data.validation import INPUTS, KINDS, Attributes, Value, validate, validate_inputs
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, sync, write_whole, writing
+from mpitrain.files.hdf5 import attribute
 from mpitrain.flat import Array
 
 FORMAT = 1
@@ -174,8 +175,8 @@ def set_attributes(path: Path, changes: Mapping[str, Value | None]) -> None:
                     del file.attrs[name]
                 if value is not None:
                     _write_attribute(file, name, value)
-            plain = {name: value.decode() if isinstance(value, bytes) else value for name, value in file.attrs.items()}
-            _write_attribute(file, "xxh3", attributes_digest(plain))
+            there = {name: attribute(file, name) for name in file.attrs}
+            _write_attribute(file, "xxh3", attributes_digest(there))
         sync(path)
 
 

@@ -6,8 +6,10 @@ that were never stored, so that a file of a few kilobytes can fill the memory.
 
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import h5py
+import numpy as np
 
 from mpitrain.files import regular_status
 
@@ -71,22 +73,24 @@ def names(file: h5py.File, below: str = "") -> list[str]:
     return sorted(found)
 
 
-def attribute(file: h5py.File, name: str) -> object:
-    """An attribute of the file. Raises KeyError if there is none, ValueError for one that would fill the memory."""
+def attribute(file: h5py.File, name: str) -> Any:
+    """An attribute of the file: a text, a number or an array. Raises KeyError if there is none, ValueError for one that
+    would fill the memory."""
     if name not in file.attrs:
         raise KeyError(f"no attribute {name}")
     told = file.attrs.get_id(name)
     size = 0 if told.shape is None else prod(told.shape) * told.dtype.itemsize
     if size > file.id.get_filesize() or (told.dtype.hasobject and told.shape != ()):
         raise ValueError(f"attribute {name} is neither a number, nor a text, nor numbers")
-    return file.attrs[name]
+    value = file.attrs[name]
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def text(file: h5py.File, name: str) -> str:
     """An attribute that is a text. Raises KeyError if there is none, ValueError if it is anything else."""
     found = attribute(file, name)
-    if isinstance(found, bytes):
-        return found.decode()
     if not isinstance(found, str):
         raise ValueError(f"attribute {name} is not a text")
     return found
