@@ -23,11 +23,12 @@ from rich.table import Table
 
 from mpitrain.data.importers.espeak import RATE, Voice
 from mpitrain.data.importers.features import SHIFT, preparation
+from mpitrain.data.importers.plan import CorpusPlan
 from mpitrain.data.importers.processes import processes, unbroken
 from mpitrain.data.importers.utterances import PARTS, PhoneState, SpeechRecipe, Utterance, choose, speakers, utterance
 from mpitrain.data.normalising import moments, statistics
-from mpitrain.data.shards import NAMES, PREPARATION
-from mpitrain.data.validation import Attributes, Value
+from mpitrain.data.shards import PREPARATION
+from mpitrain.data.validation import Attributes
 from mpitrain.data.writer import LIMIT, ShardWriter
 from mpitrain.errors import BadInput
 from mpitrain.files import writing
@@ -75,13 +76,9 @@ def prepare_speech(
                             bars.update(bar, completed=frames)
             counts = np.bincount(np.concatenate(spoken["train"].states), minlength=len(numbers))
             classes_of, names = choose(list(numbers), counts, classes)
-            attributes: dict[str, Value] = {
-                "classes": len(names),
-                NAMES: " ".join(names),
-                PREPARATION: json.dumps(preparation(RATE, recipe.bins, recipe.deltas), sort_keys=True),
-                **statistics([spoken["train"].moments]),
-                "source": f"espeak-ng, spoken by rule: {recipe}",
-            }
+            attributes = CorpusPlan.described(f"espeak-ng, spoken by rule: {recipe}", len(names), names)
+            attributes |= statistics([spoken["train"].moments])
+            attributes[PREPARATION] = json.dumps(preparation(RATE, recipe.bins, recipe.deltas), sort_keys=True)
             for part in PARTS:
                 spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part), limit)
     _report(console, spoken, len(names), len(numbers), time.monotonic() - began)
