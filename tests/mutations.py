@@ -328,8 +328,8 @@ MUTATIONS = [
     Mutation(
         "a stage begins one sample late",
         "sampling/stages.py",
-        "in reversed(self._begins) if position <= served)",
-        "in reversed(self._begins) if position < max(served, 1))",
+        "self.all[bisect(self._begins, served) - 1]",
+        "self.all[bisect(self._begins, max(served, 1) - 1) - 1]",
         f"{SERVERS} {ELASTIC}",
         "tests/sampling",
     ),

@@ -1,5 +1,6 @@
 """Minibatch, learning rate and number of workers as functions of the number of samples served."""
 
+from bisect import bisect
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -71,7 +72,7 @@ class Schedule:
         self.total = round(training.epochs * samples)
         self._shape, self._warm = training.schedule, self._warmup(training.warmup)
         now = Settings(training.minibatch, training.learning_rate, None)
-        self._begins = [(0, now)]
+        self.all, self._begins = [now], [0]  # the settings of every stage, in order, and where it begins
         placed = [(self._position(stage, number), stage) for number, stage in enumerate(stages)]
         for position, stage in sorted(placed, key=lambda pair: pair[0]):
             rate = (stage.learning_rate or now.learning_rate) * (stage.rate_factor or 1.0)
@@ -83,13 +84,14 @@ class Schedule:
                 now.bias_scale * scale,
                 now.momentum if stage.momentum is None else stage.momentum,
             )
-            self._begins.append((position, now))
-        self.most_workers = max(settings.workers or 0 for _, settings in self._begins)  # that a stage asks for
+            self.all.append(now)
+            self._begins.append(position)
+        self.most_workers = max(settings.workers or 0 for settings in self.all)  # that a stage asks for
         self.late = [stage.at for position, stage in placed if position >= self.total > 0]  # of stages that never begin
 
     def at(self, served: int) -> Settings:
         """The settings once `served` samples have been served."""
-        settings = next(settings for position, settings in reversed(self._begins) if position <= served)
+        settings = self.all[bisect(self._begins, served) - 1]
         factor = self.factor(served)
         return settings if factor == 1.0 else replace(settings, learning_rate=factor * settings.learning_rate)
 
@@ -106,29 +108,19 @@ class Schedule:
 
     def until_change(self, served: int) -> int:
         """Number of samples from `served` to the next stage or the end."""
-        following = [position for position, _ in self._begins if position > served]
-        return min([*following, self.total]) - served
-
-    @property
-    def all(self) -> list[Settings]:
-        """The settings of every stage, in order."""
-        return [settings for _, settings in self._begins]
+        return min([*self._begins[bisect(self._begins, served) :], self.total]) - served
 
     def steps(self, workers: int) -> int:
         """Number of minibatches per worker if `workers` workers share them evenly."""
-        ends = [*(position for position, _ in self._begins[1:]), self.total]
-        total = 0.0
-        for (begin, settings), end in zip(self._begins, ends, strict=True):
+        total, ends = 0.0, [*self._begins[1:], self.total]
+        for begin, settings, end in zip(self._begins, self.all, ends, strict=True):
             total += max(end - begin, 0) / (settings.minibatch * min(settings.workers or workers, workers))
         return ceil(total)
 
     def among(self, workers: int) -> "Schedule":
         """The same with no stage of more workers than there are; `most_workers` is still what was asked for."""
         among = copy(self)
-        among._begins = [
-            (position, replace(now, workers=min(now.workers, workers) if now.workers else None))
-            for position, now in self._begins
-        ]
+        among.all = [replace(now, workers=min(now.workers, workers) if now.workers else None) for now in self.all]
         return among
 
     def _position(self, stage: Stage, number: int) -> int:
