@@ -15,7 +15,7 @@ import numpy as np
 from mpitrain.data.importers import recorded
 from mpitrain.data.importers.kaldi_archive import Archives, Pointer, places
 from mpitrain.data.importers.plan import CorpusPlan, add_source
-from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
+from mpitrain.data.importers.recorded import Chunk, ImportedUtterance, Parts, Utterances
 from mpitrain.errors import BadInput, library
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers, option
@@ -82,7 +82,7 @@ def plan(
         for key, place in places(path).items():
             if aligned.setdefault(key, place) is not place:
                 raise BadInput(f"{path}: {key} is in {aligned[key].path} too")
-    parts: dict[str, list[ImportedUtterance[StoredUtterance]]] = {}
+    parts: Parts[StoredUtterance] = {}
     notes: tuple[str, ...] = ()
     with Archives() as archives:
         for part, source in sources.items():
@@ -98,7 +98,7 @@ def plan(
 
 def _utterances(
     source: Path, aligned: dict[str, Pointer], cmvn: bool, archives: Archives
-) -> tuple[list[ImportedUtterance[StoredUtterance]], list[str]]:
+) -> tuple[Utterances[StoredUtterance], list[str]]:
     """The utterances with an alignment, and the keys of those without."""
     folder = source if source.is_dir() else source.parent
     features = places(source / "feats.scp" if source.is_dir() else source)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,10 @@ class ImportedUtterance(Generic[Where]):
     speaker: str
     frames: int
     where: Where
+
+
+Utterances: TypeAlias = list[ImportedUtterance[Where]]
+Parts: TypeAlias = dict[str, Utterances[Where]]  #: the utterances of each part
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,7 @@ def speakers_of(folder: Path) -> dict[str, str]:
     return found
 
 
-def split_off(
-    parts: dict[str, list[ImportedUtterance[Where]]], held_out: Mapping[str, int], seed: int
-) -> dict[str, list[ImportedUtterance[Where]]]:
+def split_off(parts: Parts[Where], held_out: Mapping[str, int], seed: int) -> Parts[Where]:
     """Split held-out speakers from the training part: `held_out` speakers, drawn with `seed`, for each other part.
     Raises BadInput naming a part that asks for too many."""
     train = parts["train"]
@@ -103,15 +105,13 @@ def split_off(
         )
     drawn = iter(stream(seed, "held-out speakers").permutation(speakers).tolist())
     home = {next(drawn): part for part, count in held_out.items() for _ in range(count)}
-    split: dict[str, list[ImportedUtterance[Where]]] = {"train": [], **{part: [] for part in held_out}}
+    split: Parts[Where] = {"train": [], **{part: [] for part in held_out}}
     for utterance in train:
         split[home.get(utterance.speaker, "train")].append(utterance)
     return split | {part: utterances for part, utterances in parts.items() if part != "train"}
 
 
-def chunks(
-    parts: Mapping[str, list[ImportedUtterance[Where]]], bytes_each: int, whole_speakers: bool = False
-) -> dict[str, list[Chunk[Where]]]:
+def chunks(parts: Parts[Where], bytes_each: int, whole_speakers: bool = False) -> dict[str, list[Chunk[Where]]]:
     """Divide each part into shards, with frames of `bytes_each`; with `whole_speakers`, no speaker is in two shards.
 
     Raises BadInput naming a key that is in two parts.
@@ -131,15 +131,13 @@ def chunks(
     return made
 
 
-def _groups(
-    utterances: list[ImportedUtterance[Where]], bytes_each: int, whole_speakers: bool
-) -> Iterator[list[ImportedUtterance[Where]]]:
+def _groups(utterances: Utterances[Where], bytes_each: int, whole_speakers: bool) -> Iterator[Utterances[Where]]:
     """Groups of about equal size, between SMALLEST and LARGEST bytes."""
-    together: dict[str, list[ImportedUtterance[Where]]] = {}
+    together: dict[str, Utterances[Where]] = {}
     for each in utterances:
         together.setdefault((each.speaker or each.key) if whole_speakers else each.key, []).append(each)
     size = min(max(sum(each.frames for each in utterances) * bytes_each // PIECES, SMALLEST), LARGEST)
-    group: list[ImportedUtterance[Where]] = []
+    group: Utterances[Where] = []
     held = 0
     for own in together.values():
         added = sum(each.frames for each in own) * bytes_each

@@ -14,7 +14,7 @@ from mpitrain.data.importers.features import ENDINGS, SHIFT, about, frame_centre
 from mpitrain.data.importers.kaldi_archive import script
 from mpitrain.data.importers.labels import UtteranceLabels, classes_of, read_frames, read_segments
 from mpitrain.data.importers.plan import CorpusPlan, add_source
-from mpitrain.data.importers.recorded import Chunk, ImportedUtterance
+from mpitrain.data.importers.recorded import Chunk, ImportedUtterance, Parts, Utterances
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers, option
@@ -79,7 +79,7 @@ def plan(
     `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
     """
     labels, names, fill = _labels(label_file, segments, background)
-    parts: dict[str, list[ImportedUtterance[LabelledRecording]]] = {}
+    parts: Parts[LabelledRecording] = {}
     notes: tuple[str, ...] = ()
     rates: dict[int, str] = {}
     for part, source in sources.items():
@@ -110,7 +110,7 @@ def _labels(
 
 def _utterances(
     source: Path, labels: dict[str, UtteranceLabels], label_file: Path, rates: dict[int, str]
-) -> tuple[list[ImportedUtterance[LabelledRecording]], list[str]]:
+) -> tuple[Utterances[LabelledRecording], list[str]]:
     """The utterances with labels, and the keys of those without."""
     recordings = _recordings(source, labels)
     speakers = recorded.speakers_of(source if source.is_dir() else source.parent)
