@@ -57,8 +57,8 @@ def most_open() -> int:
 class ShardFile:
     """A shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
-    It is opened when it is read, and stays open until close(), or until it is the least recently read one of too many
-    `together`.
+    It is opened when it is read, and stays open until close(), or until too many `together` are open and it is the one
+    that was not read for longest.
     `inputs` and `dtype`: shape and type of the data set of inputs. `small` holds all the other arrays that it has, by
     name, complete, among them `targets`, which tokens have none of, and the `offsets` at which utterances or documents
     begin, None for images. Raises BadInput naming the file.
@@ -78,7 +78,7 @@ class ShardFile:
     def _opened(self) -> h5py.File:
         """The open file. Raises BadInput if it has been replaced by another one since it was checked."""
         self._together.pop(self, None)
-        self._together[self] = None
+        self._together[self] = None  # the last one; before it is opened, to make room
         if len(self._together) > most_open():
             next(iter(self._together)).close()
         if self._file is None:
