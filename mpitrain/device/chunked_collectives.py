@@ -6,13 +6,12 @@ them up, and sends the sum to the ranks that need it, so that in a sum over K ra
 sends 2(K−1)/K·n. The sum of an element is computed by one rank, so that all get the same bits.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from mpitrain.device.collectives import Queued, StagedCarrier
-from mpitrain.device.gpu_memory import GpuMemory, Stream, StreamEvent
+from mpitrain.device.collectives import StagedCarrier, Steps
+from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.flat import Array, share
 from mpitrain.mpi import Transport
 from mpitrain.mpi.collectives import CollectiveCall
@@ -22,52 +21,31 @@ from mpitrain.mpi.team import Team
 
 #: Each collective has two of these tags, one for each of its steps, so that its messages match no other's.
 TAGS = 1 << 14
-Steps = Iterator[Sequence[Request]]
 Shares = Sequence[slice]  # of a vector, by rank
 
 
-class ChunkedCollective(Queued):
-    """A chunked collective, whose steps yield the requests that must complete before the next step."""
+class DirectCarrier(StagedCarrier):
+    """Passes arrays in GPU memory to a CUDA-aware MPI, in messages and in collectives made of them, for each of which
+    there is a method by its name.
 
-    def __init__(self, advance: Callable[[], None], steps: Steps) -> None:
-        super().__init__(advance)
-        self._steps, self._pending = steps, list(next(steps))
-
-    def started(self) -> bool:
-        """Always True: unlike MPI's collectives, these may start in any order."""
-        return True
-
-    def finished(self) -> bool:
-        while not self.done:
-            self._pending = [each for each in self._pending if not each.Test()]
-            if self._pending:
-                break
-            try:
-                self._pending = list(next(self._steps))
-            except StopIteration:
-                self.done = True
-        return self.done
-
-
-@dataclass(frozen=True)
-class Mark:
-    """An event in a stream, with the interface of an MPI request."""
-
-    event: StreamEvent
-
-    def Test(self) -> bool:  # named as in MPI's requests
-        """Whether the stream has reached the event."""
-        return self.event.done
-
-
-class ChunkedCollectives:
-    """The steps of one transport's collectives over several ranks. Arrays are flat."""
+    MPI does not know streams. Before it may read or overwrite an array, the kernels launched so far must have run; the
+    data of a completed request are visible to every kernel that is launched afterwards.
+    """
 
     def __init__(self, transport: Transport | Team, device: GpuMemory) -> None:
-        self._transport, self._device = transport, device
-        self._rank, self._ranks = transport.rank, range(transport.size)
+        super().__init__(transport, device)
+        self._messages, self._rank, self._ranks = transport, transport.rank, range(transport.size)
         self._others = [rank for rank in self._ranks if rank != self._rank]
         self._rooms: dict[tuple[int, np.dtype], list[Array]] = {}
+
+    def begin(self, comm: Communicator, call: CollectiveCall) -> Request:
+        if all(isinstance(array, np.ndarray) for array in call.arrays):
+            return super().begin(comm, call)
+        return self._enqueue(getattr(self, call.name)(*call.arguments))
+
+    def settle(self, buffer: bytes | Array) -> None:
+        if not isinstance(buffer, (bytes, np.ndarray)):
+            self._device.compute.synchronize()
 
     def sum(self, array: Array) -> Steps:
         """Sum every element over all ranks, in place."""
@@ -145,22 +123,16 @@ class ChunkedCollectives:
         return messages
 
     def _sends(self, tag: int, pieces: dict[int, Array]) -> list[Request]:
-        return [self._transport.begin_send(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
+        return [self._messages.begin_send(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
 
     def _receives(self, tag: int, pieces: dict[int, Array]) -> list[Request]:
-        return [self._transport.begin_receive(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
-
-    def _settled(self, stream: Stream) -> list[Request]:
-        """A request that completes when the work that is now in the stream has run."""
-        event = self._device.event()
-        event.record(stream)
-        return [Mark(event)]
+        return [self._messages.begin_receive(rank, tag, piece) for rank, piece in pieces.items() if piece.size]
 
     def _shares(self, size: int) -> Shares:
         return [share(size, rank, len(self._ranks)) for rank in self._ranks]
 
     def _tag(self) -> int:
-        return Tag.COLLECTIVES + 2 * next(self._transport.numbers) % TAGS
+        return Tag.COLLECTIVES + 2 * next(self._messages.numbers) % TAGS
 
     def _room(self, size: int, dtype: np.dtype) -> Array:
         """Memory for the data of other ranks. MPI may write to it once the compute stream, which may still use memory
@@ -170,26 +142,3 @@ class ChunkedCollectives:
 
     def _give_back(self, room: Array) -> None:
         self._rooms.setdefault((room.size, room.dtype), []).append(room)
-
-
-class DirectCarrier(StagedCarrier):
-    """Passes arrays in GPU memory to a CUDA-aware MPI, in messages and in collectives made of them.
-
-    MPI does not know streams. Before it may read or overwrite an array, the kernels launched so far must have run; the
-    data of a completed request are visible to every kernel that is launched afterwards.
-    """
-
-    def __init__(self, transport: Transport | Team, device: GpuMemory) -> None:
-        super().__init__(transport, device)
-        chunked = ChunkedCollectives(transport, device)
-        every = chunked.sum, chunked.maximum, chunked.broadcast, chunked.reduce, chunked.gather, chunked.reduce_scatter
-        self._steps: dict[str, Callable[..., Steps]] = {steps.__name__: steps for steps in every}
-
-    def begin(self, comm: Communicator, call: CollectiveCall) -> Request:
-        if all(isinstance(array, np.ndarray) for array in call.arrays):
-            return super().begin(comm, call)
-        return self._enqueue(ChunkedCollective(self.advance, self._steps[call.name](*call.arguments)))
-
-    def settle(self, buffer: bytes | Array) -> None:
-        if not isinstance(buffer, (bytes, np.ndarray)):
-            self._device.compute.synchronize()

@@ -6,56 +6,51 @@ which is the same on every rank. `Test` of any request makes all of them progres
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from mpitrain.device.gpu_memory import GpuMemory, StreamEvent
+from mpitrain.device.gpu_memory import GpuMemory, Stream, StreamEvent
 from mpitrain.flat import Array
 from mpitrain.mpi.collectives import Carrier, CollectiveCall, CountedCollectives
 from mpitrain.mpi.communicator import Communicator, Request
 
+Steps = Iterator[Sequence[Request]]  #: of a collective, each with the requests that must complete before the next one
 
-class Queued:
-    """A collective in a carrier's queue, which `advance` makes advance; with the interface of an MPI request."""
 
-    def __init__(self, advance: Callable[[], None]) -> None:
-        self._advance, self.done = advance, False
+@dataclass(frozen=True)
+class Mark:
+    """An event in a stream, with the interface of an MPI request."""
+
+    event: StreamEvent
+
+    def Test(self) -> bool:  # named as in MPI's requests
+        """Whether the stream has reached the event."""
+        return self.event.done
+
+
+class QueuedCollective:
+    """A collective in a carrier's queue, which `advance` makes advance; with the interface of an MPI request. It has
+    started when its first step is done."""
+
+    def __init__(self, advance: Callable[[], None], steps: Steps) -> None:
+        self._advance, self._steps, self._pending = advance, steps, list(next(steps))
+        self.started = self.done = False
 
     def Test(self) -> bool:  # named as in MPI's requests
         """Whether kernels launched from now on see the result."""
         self._advance()
         return self.done
 
-    def started(self) -> bool:
-        """Start the collective if it may start now; whether it has started."""
-        raise NotImplementedError
-
-    def finished(self) -> bool:
-        """Advance as far as possible; whether it has completed."""
-        raise NotImplementedError
-
-
-class PendingCollective(Queued):
-    """One that starts when its input is on the host; at its end the copy of its result to the GPU has been started."""
-
-    def __init__(
-        self, advance: Callable[[], None], start: Callable[[], Request], end: Callable[[], None], ready: StreamEvent
-    ) -> None:
-        super().__init__(advance)
-        self._start, self._end, self._ready = start, end, ready
-        self._request: Request | None = None
-
-    def started(self) -> bool:
-        if self._request is None and self._ready.done:
-            self._request = self._start()
-        return self._request is not None
-
-    def finished(self) -> bool:
-        if not self.done and self._request is not None and self._request.Test():
-            self._end()
-            self.done = True
-        return self.done
+    def proceed(self) -> None:
+        """Advance as far as possible."""
+        while not self.done:
+            self._pending = [each for each in self._pending if not each.Test()]
+            if self._pending:
+                return
+            self.started, step = True, next(self._steps, None)
+            self.done, self._pending = step is None, list(step or ())
 
 
 class StagedCarrier(Carrier):
@@ -63,7 +58,7 @@ class StagedCarrier(Carrier):
 
     def __init__(self, transport: CountedCollectives, device: GpuMemory) -> None:
         self._transport, self._device = transport, device
-        self._waiting: deque[Queued] = deque()
+        self._waiting: deque[QueuedCollective] = deque()
         self._queues = [self._waiting]  # with those of the duplicate
         self._spare: dict[tuple[int, str], list[tuple[Array, StreamEvent]]] = {}
 
@@ -77,44 +72,51 @@ class StagedCarrier(Carrier):
         """Make operations in progress advance."""
         for waiting in self._queues:
             for operation in tuple(waiting):
-                if not operation.started():
+                operation.proceed()
+                if not operation.started:
                     break
-                if operation.finished():
+                if operation.done:
                     waiting.remove(operation)
 
     # ---- the stages
 
     def begin(self, comm: Communicator, call: CollectiveCall) -> Request:
-        device, on_device = self._device, [not isinstance(array, np.ndarray) for array in call.arrays]
-        if not any(on_device) and not self._waiting:
+        if not self._waiting and all(isinstance(array, np.ndarray) for array in call.arrays):
             return super().begin(comm, call)
-        arrays = call.arrays
+        return self._enqueue(self._staged(comm, call))
+
+    def _staged(self, comm: Communicator, call: CollectiveCall) -> Steps:
+        """At the end, the copies of its results to the GPU have been started."""
+        device, arrays = self._device, call.arrays
+        on_device = [not isinstance(array, np.ndarray) for array in arrays]
         here = [self._pinned(a) if d else (a, device.event()) for a, d in zip(arrays, on_device, strict=True)]
         device.after(device.compute, device.leaving)
         for array, (host, _), part, there in zip(arrays, here, call.reads, on_device, strict=False):
             if there and part is not False and array.size:
                 piece = slice(0, array.size) if part is True else part
                 array.reshape(-1)[piece].get(stream=device.leaving, out=host[piece], blocking=False)
-        ready = device.event()
-        ready.record(device.leaving)
+        yield self._settled(device.leaving)
+        yield [call.begin(comm, [host for host, _ in here])]
+        device.after(device.compute, device.incoming)
+        for array, (host, free), back, there in zip(arrays, here, call.writes, on_device, strict=False):
+            if there and back and array.size:
+                array.reshape(-1).set(host, stream=device.incoming)
+            if there:
+                free.record(device.incoming)
+                self._spare.setdefault((host.size, host.dtype.char), []).append((host, free))
+        device.after(device.incoming, device.compute)
 
-        def end() -> None:
-            device.after(device.compute, device.incoming)
-            for array, (host, free), back, there in zip(arrays, here, call.writes, on_device, strict=False):
-                if there and back and array.size:
-                    array.reshape(-1).set(host, stream=device.incoming)
-                if there:
-                    free.record(device.incoming)
-                    self._spare.setdefault((host.size, host.dtype.char), []).append((host, free))
-            device.after(device.incoming, device.compute)
-
-        hosts = [host for host, _ in here]
-        return self._enqueue(PendingCollective(self.advance, lambda: call.begin(comm, hosts), end, ready))
-
-    def _enqueue(self, operation: Queued) -> Request:
+    def _enqueue(self, steps: Steps) -> Request:
+        operation = QueuedCollective(self.advance, steps)
         self._waiting.append(operation)
         self.advance()
         return operation
+
+    def _settled(self, stream: Stream) -> list[Request]:
+        """A request that completes when the work that is now in the stream has run."""
+        event = self._device.event()
+        event.record(stream)
+        return [Mark(event)]
 
     def _pinned(self, array: Array) -> tuple[Array, StreamEvent]:
         """A flat pinned array of the same size, with the event of its last copy."""
