@@ -5,9 +5,11 @@ windows of 23 x 23 take 0.1 to 0.2 ms, less than the hand-over from a thread cos
 read by a thread (random windows: 33 ms per minibatch).
 """
 
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import cycle
 from typing import Protocol
 
@@ -107,63 +109,51 @@ class Prefetcher:
     def __init__(self, corpus: Samples, dtype: np.dtype, ahead: int, deadline: float, empty: Empty = np.empty) -> None:
         self._part, self._deadline = corpus.part, deadline
         self._buffers = [_Buffer(corpus, dtype, empty) for _ in range(ahead + 1)]
-        self._requested: deque[tuple[Array, Place]] = deque()
-        self._ready: deque[Batch] = deque()
+        self._requested: queue.SimpleQueue[tuple[Array, Place]] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
         self._open, self.room = True, ahead
-        self._error: BaseException | None = None
-        self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
         self._thread.start()
 
     def request(self, indices: Array, place: Place = None) -> None:
         _require(self.room)
-        with self._change:
-            self.room -= 1
-            self._requested.append((indices, place))
-            self._change.notify_all()
+        self.room -= 1
+        self._requested.put((indices, place))
 
     def take(self) -> Batch:
         """See Loader. Raises Overdue if reading takes longer than the deadline."""
         if self.room == len(self._buffers) - 1:
             raise RuntimeError("take() of a minibatch that nobody asked for")
-        with self._change:
-            waits = (self._change.wait_for(self._settled, self._deadline / WAITS) for _ in range(WAITS))
-            if not any(waits):
-                raise Overdue(f"reading {self._part} took longer than {self._deadline:g} s (run.deadline)")
-            if self._ready:
-                self.room += 1
-                return self._ready.popleft()
-            raise self._error or RuntimeError("take() from a closed loader")
-
-    def _settled(self) -> bool:
-        return bool(self._ready or self._error or not self._open)
+        for _ in range(WAITS):
+            with suppress(queue.Empty):
+                batch = self._ready.get(timeout=self._deadline / WAITS)
+                break
+        else:
+            raise Overdue(f"reading {self._part} took longer than {self._deadline:g} s (run.deadline)")
+        if isinstance(batch, BaseException):
+            self._ready.put(batch)  # for the next take, too
+            raise batch
+        self.room += 1
+        return batch
 
     def stage(self) -> None:
         pass
 
     def close(self) -> None:
         """Wait for a read in progress, at most until the deadline."""
-        with self._change:
-            self._open = False
-            self._change.notify_all()
+        self._open = False
+        self._requested.put((np.empty(0, np.int64), None))  # which wakes the thread
         self._thread.join(self._deadline)
 
     def _work(self) -> None:
         try:
             for buffer in cycle(self._buffers):  # `room` ensures that its last batch was taken, and another one after
-                with self._change:
-                    self._change.wait_for(lambda: self._requested or not self._open)
-                    if not self._open:
-                        return
-                    indices, place = self._requested.popleft()
-                batch = buffer.gather(indices, place)
-                with self._change:
-                    self._ready.append(batch)
-                    self._change.notify_all()
+                requested = self._requested.get()
+                if not self._open:
+                    raise RuntimeError("take() from a closed loader")
+                self._ready.put(buffer.gather(*requested))
         except BaseException as error:  # raised again where the minibatch is taken
-            with self._change:
-                self._error = error
-                self._change.notify_all()
+            self._ready.put(error)
 
 
 def _require(room: int) -> None:
