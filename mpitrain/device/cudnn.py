@@ -42,10 +42,6 @@ class CudnnProducts:
         """Return self, so that copies of layers share the device's handle and plans."""
         return self
 
-    def product(self, name: str, window: Patches, workspace: Workspace) -> "CudnnProduct":
-        """The products of one layer."""
-        return CudnnProduct(self, name, window, workspace)
-
     def run(self, kind: str, window: Patches, x: tuple[int, ...], filters: int, arrays: Arrays) -> bool:
         """Run conv_fprop, conv_dgrad or conv_wgrad on two operands and the result. `x` is the shape of the images.
 
@@ -116,12 +112,12 @@ class ConvolutionPlan:
         graph.build_plans()
 
 
-class CudnnProduct:
-    """models.workspace.Product with cuDNN, for the whole minibatch at once; with patches if cuDNN has no kernel."""
+class CudnnProduct(PatchProduct):
+    """The products with cuDNN, for the whole minibatch at once; with patches if cuDNN has no kernel."""
 
     def __init__(self, owner: CudnnProducts, name: str, window: Patches, workspace: Workspace) -> None:
-        self._owner, self._name, self._window, self._workspace = owner, name, window, workspace
-        self._patches = PatchProduct(name, window, workspace)
+        super().__init__(name, window, workspace)
+        self._owner = owner
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:
         return max(1, count)
@@ -129,13 +125,13 @@ class CudnnProduct:
     def forward(self, x: Array, weights: Array, z: Array) -> None:
         self._turned = self._turn(weights)
         if not self._owner.run("conv_fprop", self._window, x.shape, z.shape[3], (x, self._turned, z)):
-            self._patches.forward(x, weights, z)
+            super().forward(x, weights, z)
 
     def weight_gradient(self, x: Array, dz: Array, out: Array, add: bool) -> None:
         shape = (out.shape[3], *out.shape[:3])
         turned = self._workspace.array(f"{self._name}.turned.gradient", shape, out.dtype)
         if not self._owner.run("conv_wgrad", self._window, x.shape, dz.shape[3], (x, dz, turned)):
-            self._patches.weight_gradient(x, dz, out, add)
+            super().weight_gradient(x, dz, out, add)
             return
         back = turned.transpose(1, 2, 3, 0)
         if add:
@@ -145,7 +141,7 @@ class CudnnProduct:
 
     def input_gradient(self, dz: Array, weights: Array, dx: Array) -> None:
         if not self._owner.run("conv_dgrad", self._window, dx.shape, dz.shape[3], (dz, self._turned, dx)):
-            self._patches.input_gradient(dz, weights, dx)
+            super().input_gradient(dz, weights, dx)
 
     def _turn(self, weights: Array) -> Array:
         turned = self._workspace.array(f"{self._name}.turned", (weights.shape[3], *weights.shape[:3]), weights.dtype)

@@ -1,5 +1,6 @@
 """A GPU through CuPy. Ranks may share one: each has its own context and allocates only the memory it needs."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,13 +11,13 @@ from mpitrain.device.batches import Uploading
 from mpitrain.device.chunked_collectives import DirectCarrier
 from mpitrain.device.collectives import StagedCarrier
 from mpitrain.device.cpu import CPU, Cpu, Ranks
-from mpitrain.device.cudnn import CudnnProducts
+from mpitrain.device.cudnn import CudnnProduct, CudnnProducts
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.operations import Operations
 from mpitrain.device.prefetch import open_loader
 from mpitrain.device.staging import GpuStaging, Outgoing
 from mpitrain.flat import Array
-from mpitrain.models.workspace import Patches, Product, Workspace
+from mpitrain.models.workspace import Workspace
 from mpitrain.start import DEADLINE
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Gpu(GpuMemory, Cpu):
         self.matmul = matmul
         self.ops = Operations(cupy, matmul)
         self.cudnn, without = CudnnProducts.found(cupy, matmul)
+        if self.cudnn:
+            self.ops.convolution = partial(CudnnProduct, self.cudnn)
         self._convolutions = "cuDNN" if self.cudnn else f"im2col ({without})"
         self._checksum = cupy.empty(1, np.uint64)
 
@@ -47,7 +50,7 @@ class Gpu(GpuMemory, Cpu):
         return CPU
 
     def workspace(self) -> Workspace:
-        return GpuWorkspace(self)
+        return GpuWorkspace(self.cupy, self.ops)
 
     def place(self) -> "CpuPlace":
         from mpitrain.device.gpu_place import GpuPlace
@@ -94,14 +97,3 @@ class GpuWorkspace(Workspace):
 
     patch_rows, patch_bytes = 1 << 62, 1 << 30
     fuses_bias = True
-
-    def __init__(self, device: Gpu) -> None:
-        super().__init__(device.cupy, device.ops)
-        self._device = device
-
-    def another(self) -> Workspace:
-        return GpuWorkspace(self._device)
-
-    def product(self, name: str, window: Patches) -> Product | None:
-        cudnn = self._device.cudnn
-        return cudnn.product(name, window, self) if cudnn else None

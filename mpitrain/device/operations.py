@@ -13,6 +13,7 @@ from mpitrain.device.products import Products
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 from mpitrain.kernels.launch import Kernels
+from mpitrain.models.patches import PatchProduct
 
 NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if there is none
 
@@ -20,8 +21,11 @@ NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if t
 class Operations(Kernels):
     """The kernels, matrix products with cuBLAS, and the two kernels that report to the host.
 
-    `fused` maps a rule of optimizers and algorithms to a single kernel that gives the same bits.
+    `fused` maps a rule of optimizers and algorithms to a single kernel that gives the same bits. `convolution` is there
+    with cuDNN only.
     """
+
+    convolution: Callable[..., PatchProduct]
 
     def __init__(self, cupy: Any, matmul: str) -> None:
         super().__init__(cupy)

@@ -9,26 +9,37 @@ import numpy as np
 from numba import njit
 
 from mpitrain.flat import Array, share
-from mpitrain.models.workspace import Patches, Product, Workspace, matmul
+from mpitrain.models.workspace import Patches, Workspace, matmul
+
+
+def convolution(name: str, window: Patches, workspace: Workspace) -> "PatchProduct":
+    """The products of the convolution `name`, by patches where the device has none of its own."""
+    return PatchProduct(name, window, workspace)
 
 
 class PatchProduct:
-    """Copies patches and multiplies them by the weights, in blocks whose patches stay in a CPU's cache."""
+    """The products of a convolution with weights [kh, kw, c, filters], x [n, h, w, c] and z [n, *image, filters].
+
+    Copies patches and multiplies them by the weights, in blocks whose patches stay in a CPU's cache.
+    """
 
     def __init__(self, name: str, window: Patches, workspace: Workspace) -> None:
         self._name, self._window, self._workspace = name, window, workspace
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:
+        """How many of `count` examples to process at a time."""
         rows = self._window.image[0] * self._window.image[1]
         most = self._workspace.patch_bytes // (rows * self._window.kernel**2 * channels * itemsize)
         return max(1, min(self._workspace.patch_rows // rows, most, count))
 
     def forward(self, x: Array, weights: Array, z: Array) -> None:
+        """z ← x * W."""
         patches = self._gather(x)
         matrix = weights.reshape(patches.shape[1], -1)
         self._workspace.kernel(matmul)(patches, matrix, z.reshape(len(patches), -1))
 
     def weight_gradient(self, x: Array, dz: Array, out: Array, add: bool) -> None:
+        """The gradient with respect to the weights, written to `out` or added to it."""
         patches = self._gather(x)
         columns = dz.reshape(len(patches), -1)
         total = out.reshape(-1, columns.shape[1])
@@ -41,6 +52,7 @@ class PatchProduct:
         np.add(total, part, out=total)
 
     def input_gradient(self, dz: Array, weights: Array, dx: Array) -> None:
+        """The gradient with respect to x."""
         patches, w = self._room(dx), self._window
         matrix = weights.reshape(patches.shape[1], -1)
         self._workspace.kernel(matmul)(dz.reshape(len(patches), -1), matrix.T, patches)
@@ -65,7 +77,7 @@ class GroupProduct:
     weights [kh, kw, channels of a group, filters]. `products` has one for each group, which works on copies of its
     part."""
 
-    def __init__(self, name: str, products: Sequence[Product], workspace: Workspace) -> None:
+    def __init__(self, name: str, products: Sequence[PatchProduct], workspace: Workspace) -> None:
         self._name, self._products, self._workspace = name, products, workspace
 
     def examples(self, count: int, channels: int, itemsize: int) -> int:

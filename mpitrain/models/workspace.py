@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numba import njit
@@ -21,22 +21,6 @@ class Patches:
     stride: int
     pad: int
     image: tuple[int, int]
-
-
-class Product(Protocol):
-    """The products of a convolution with weights [kh, kw, c, filters], x [n, h, w, c] and z [n, *image, filters]."""
-
-    def examples(self, count: int, channels: int, itemsize: int) -> int:
-        """How many of `count` examples to process at a time."""
-
-    def forward(self, x: Array, weights: Array, z: Array) -> None:
-        """z ← x * W."""
-
-    def weight_gradient(self, x: Array, dz: Array, out: Array, add: bool) -> None:
-        """The gradient with respect to the weights, written to `out` or added to it."""
-
-    def input_gradient(self, dz: Array, weights: Array, dx: Array) -> None:
-        """The gradient with respect to x."""
 
 
 class Workspace:
@@ -69,10 +53,6 @@ class Workspace:
     def limit(self, name: str) -> int:
         """A bound that the device's kernels name; none on the CPU."""
         return int(getattr(self.kernels, name, sys.maxsize))
-
-    def product(self, name: str, window: Patches) -> Product | None:
-        """The device's own products for the convolution `name`; None if patches are to be multiplied."""
-        return None
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """An uninitialised array of `shape`; allocates only if the buffer `name` was never that large."""

@@ -5,12 +5,13 @@ With `--device gpu` through cuDNN itself, where it is installed.
 
 import ctypes
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mpitrain.device.cudnn import CudnnProducts
+from mpitrain.device.cudnn import CudnnProduct, CudnnProducts
 from mpitrain.device.gpu import Gpu
 from mpitrain.models.layers.convolution import ConvolutionOptions
 from mpitrain.models.network import build
@@ -142,6 +143,11 @@ class Cudnn:
         pass
 
 
+def products_of(cupy: Any) -> Any:
+    """What makes a layer's products with the stand-in."""
+    return partial(CudnnProduct, CudnnProducts(cupy, Cudnn, "float32"))
+
+
 @pytest.mark.parametrize("lacks", ["", "fprop", "wgrad", "dgrad"])
 @pytest.mark.parametrize("refusal", [Unsupported, RuntimeError, ValueError])
 @pytest.mark.parametrize("window", [Patches(3, 1, 1, (6, 5)), Patches(3, 2, 1, (3, 3)), Patches(2, 1, 0, (5, 4))])
@@ -161,7 +167,7 @@ def test_cudnn_and_patches_give_the_same(
     dz = gpu.to_device(rng.standard_normal((2, *window.image, 4)).astype(np.float32))
     results = []
     for product in (
-        cudnn.product("a", window, workspace),
+        CudnnProduct(cudnn, "a", window, workspace),
         PatchProduct("b", window, workspace),
     ):
         z, gradient, dx = np.empty_like(dz), np.empty_like(weights), np.empty_like(x)
@@ -177,7 +183,7 @@ def test_cudnn_and_patches_give_the_same(
 def test_a_network_grows_out_of_copied_layers(cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """cuDNN's handle and plans stay the device's."""
     if cupy.__version__ == "0.fake":
-        monkeypatch.setattr(gpu, "cudnn", CudnnProducts(cupy, Cudnn, "float32"))
+        monkeypatch.setattr(gpu.ops, "convolution", products_of(cupy), raising=False)
     network = grown(build("digits-cnn", (8, 8, 1), 10, width=0.25, workspace=gpu.workspace()), 2)
     theta = gpu.to_device(network.initial(0, np.float32))
     assert network.outputs(theta, gpu.to_device(np.ones((3, 8, 8, 1), np.float32))).shape == (3, 10)
@@ -186,7 +192,7 @@ def test_a_network_grows_out_of_copied_layers(cupy: Any, gpu: Gpu, monkeypatch: 
 def test_a_rank_without_examples(cupy: Any, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with fewer examples than ranks of a hybrid: nothing is computed, as by patches."""
     if cupy.__version__ == "0.fake":
-        monkeypatch.setattr(gpu, "cudnn", CudnnProducts(cupy, Cudnn, "float32"))
+        monkeypatch.setattr(gpu.ops, "convolution", products_of(cupy), raising=False)
     layer = ConvolutionOptions(4, 3, pool=2).make()
     layer.connect((8, 8, 1), "conv", gpu.workspace())
     views = {p.name: gpu.to_device(np.ones(p.shape, np.float32)) for p in layer.parameters}

@@ -10,8 +10,8 @@ from mpitrain.flat import Array, blocks
 from mpitrain.keys import Count, Few, NotNegative
 from mpitrain.models.layer import DoesNotFit, Finite, LayerOptions, OnnxNode, Pixels, Shape, Tensor, Views, Weighted
 from mpitrain.models.layers import max_pool
-from mpitrain.models.patches import GroupProduct, PatchProduct
-from mpitrain.models.workspace import Patches, Product, column_sums
+from mpitrain.models.patches import GroupProduct, PatchProduct, convolution
+from mpitrain.models.workspace import Patches, column_sums
 
 
 class ConvolutionOptions(LayerOptions, frozen=True, tag_field="kind", tag="convolution"):
@@ -129,15 +129,15 @@ class Convolution(Weighted):
             *(self.pool.onnx({}) if self.pool else ()),
         ]
 
-    def _make_product(self) -> Product:
+    def _make_product(self) -> PatchProduct | GroupProduct:
         if self.groups == 1:
             return self._product_of(self.name)
         each = [self._product_of(f"{self.name}.group{group}") for group in range(self.groups)]
         return GroupProduct(self.name, each, self.workspace)
 
-    def _product_of(self, name: str) -> Product:
+    def _product_of(self, name: str) -> PatchProduct:
         window = Patches(self.kernel, self.stride, self.pad, self.image)
-        return self.workspace.product(name, window) or PatchProduct(name, window, self.workspace)
+        return self.workspace.kernel(convolution)(name, window, self.workspace)
 
     def _before_pooling(self, n: int, like: Array) -> Array:
         return self.buffer("z", (n, *self.image, self.filters), like)
