@@ -67,6 +67,10 @@ class Model(Protocol):
     def capabilities(self) -> frozenset[Capability]:
         """What can be done with it beside training it."""
 
+    @property
+    def holds_buffers(self) -> bool:
+        """Whether it is Buffered: it has untrained state beside the parameters, such as statistics of BatchNorm."""
+
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
         """The initial flat vector, in host memory. It depends on nothing but `seed` and the model."""
 
@@ -98,7 +102,7 @@ class Model(Protocol):
 
 
 class Buffered(Model, Protocol):
-    """A model with "buffers": constants, which are parameters of no algorithm, and statistics of normalisation, which
+    """A model with buffers: constants, which are parameters of no algorithm, and statistics of normalisation, which
     belong to the parameters that they were measured for."""
 
     @property
@@ -120,8 +124,8 @@ class Buffered(Model, Protocol):
 
 
 def buffered(model: Model) -> Buffered | None:
-    """The model with what it offers if it has "buffers", else None."""
-    return cast(Buffered, model) if "buffers" in model.capabilities else None
+    """The model with what it offers if it holds buffers, else None."""
+    return cast(Buffered, model) if model.holds_buffers else None
 
 
 def require(model: Model, capability: Capability, who: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, SupportsFloat, cast
+from typing import Any, ClassVar, Literal, SupportsFloat
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,7 +15,7 @@ from mpitrain.models.layer import Activation, DoesNotFit, Layer, Shape, Views, W
 from mpitrain.models.layers.dropout import Dropout
 from mpitrain.models.layers.fully_connected import FullyConnected
 from mpitrain.models.losses import LOSSES, Loss, Output
-from mpitrain.models.model import Capability, Model, Ready, require
+from mpitrain.models.model import Capability, Model, Ready
 from mpitrain.models.presets import PRESETS, design
 from mpitrain.models.workspace import Workspace, add_scaled
 from mpitrain.sampling.batch import Batch
@@ -32,7 +32,7 @@ class Network:
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(("split", "layers"))
     documents: Mapping[str, str] = MappingProxyType({})
-    merit = "error"
+    merit, holds_buffers = "error", False
 
     def __init__(
         self,
@@ -221,13 +221,20 @@ def _misfit(made: Design, shape: Shape, error: DoesNotFit) -> str:
     return f"model.preset: {made.preset} does not fit {kind} of {' x '.join(map(str, shape))}: {error}{better}"
 
 
-def network_of_layers(model: Model, capability: Literal["split", "layers"], who: str) -> Network:
-    """The model as a network of layers, which every model with one of these capabilities is. Raises BadInput naming the
-    model and the reason if it lacks what `who` needs of it."""
-    require(model, capability, who)
-    return cast(Network, model)
+#: What a model that is no network of layers does not have.
+LACKS = {
+    "split": "fully connected layers that can be divided over ranks",
+    "layers": "layers of this program's own, which can be taken apart",
+}
+
+
+def network_of_layers(model: Model, what: Literal["split", "layers"], who: str) -> Network:
+    """The model as a network of layers. Raises BadInput naming the model if it is none, and what of it `who` needs."""
+    if not isinstance(model, Network):
+        raise BadInput(f"{model.name}: {who} needs {LACKS[what]}; this model has none")
+    return model
 
 
 def multiply_adds(model: Model) -> int:
     """Those of one sample's outputs; 0 of a model that is not made of this program's layers."""
-    return sum(layer.operations for layer in cast(Network, model).layers) if "layers" in model.capabilities else 0
+    return sum(layer.operations for layer in model.layers) if isinstance(model, Network) else 0

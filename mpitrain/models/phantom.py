@@ -18,7 +18,7 @@ class PhantomModel:
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     documents: Mapping[str, str] = MappingProxyType({})
-    merit = "error"
+    merit, holds_buffers = "error", False
 
     def __init__(self, of: Model, form: SampleForm, dtype: DTypeLike) -> None:
         self.layout, self.input_shape, self.classes, self.name = of.layout, of.input_shape, of.classes, of.name

@@ -7,6 +7,7 @@ from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array
 from mpitrain.models.model import Model
+from mpitrain.models.network import Network
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.rng import stream
 
@@ -20,7 +21,7 @@ def warm(network: Model, dtype: DTypeLike = np.float32, to_device: ToDevice = la
     `to_device` copies arrays to the network's device. Compiling takes seconds, loading from the cache tens of
     milliseconds: one rank of each node calls this before the others.
     """
-    if "layers" not in network.capabilities:
+    if not isinstance(network, Network):
         return
     parameters = to_device(np.zeros(network.layout.size, dtype))
     batch = Batch(to_device(np.zeros((1, *network.input_shape), dtype)), to_device(np.zeros(1, np.int32)))

@@ -15,6 +15,7 @@ from mpitrain import config as configuration
 from mpitrain.errors import BadInput, TrainingFailed, first_line, library
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
+from mpitrain.models.network import Network
 from mpitrain.trained import onnx_check, onnx_graph
 from mpitrain.trained.model import TrainedModel, load
 from mpitrain.trained.posteriors import priors_of
@@ -67,7 +68,7 @@ def metadata(model: TrainedModel) -> dict[str, str]:
 def named(model: TrainedModel) -> tuple[dict[str, Array], str]:
     """The parameters by name, little-endian float32; concatenated they have the SHA-256 in the run's summary. Of a
     PyTorch module, all that its state_dict holds, and the end of a message that names what in it is no tensor."""
-    if "layers" in model.network.capabilities:
+    if isinstance(model.network, Network):
         return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4")), ""
     import torch
 
@@ -101,7 +102,7 @@ def _onnx(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]
     model.require_rows("--format onnx")
     priors = priors_of(model, options)
     serialise, opset = onnx_graph.serialise, onnx_graph.OPSET
-    if "layers" not in model.network.capabilities:
+    if not isinstance(model.network, Network):
         from mpitrain.trained import onnx_torch
 
         serialise, opset = onnx_torch.serialise, onnx_torch.OPSET

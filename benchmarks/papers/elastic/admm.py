@@ -44,7 +44,7 @@ class Parabola:
     """F(x) = x²/2."""
 
     layout = Layout([Parameter("x", (1,), ("constant", START))])
-    input_shape, classes, capabilities = (1,), 2, frozenset[str]()
+    input_shape, classes, holds_buffers = (1,), 2, False
 
     def initial(self, seed: int, dtype: np.dtype) -> Array:
         return np.array([START], dtype)

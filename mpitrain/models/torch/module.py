@@ -92,6 +92,11 @@ class TorchModel:
         return frozenset(("buffers",) if self.statistics or self._constants() else ())
 
     @property
+    def holds_buffers(self) -> bool:
+        """With batch normalisation or constants."""
+        return bool(self.statistics or self._constants())
+
+    @property
     def measures(self) -> bool:
         """Whether it has statistics of normalisation."""
         return bool(self.statistics)
