@@ -6,7 +6,7 @@ Another implementation is one more line of MODELS. Here none has dropout, so tha
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from mpitrain.models.layers.fully_connected import FullyConnectedOptions
 from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
 from mpitrain.models.layers.max_pool import MaxPoolOptions
 from mpitrain.models.layers.sigmoid import SigmoidOptions
-from mpitrain.models.model import Capability, Model, require
+from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import build, network, network_of_layers
 from mpitrain.sampling.batch import Batch
 
@@ -89,7 +89,7 @@ def test_the_description(model: Model) -> None:
     assert model.classes == 7 and all(length > 0 for length in model.input_shape)
     assert model.layout.size == sum(parameter.size for parameter in model.layout.parameters) > 0
     assert model.name and model.output in ("softmax", "logistic")
-    assert model.capabilities <= set(get_args(Capability))
+    assert (buffered(model) is None) == (not model.holds_buffers)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -145,7 +145,7 @@ def test_outputs_give_the_evaluated_loss_and_errors(model: Model) -> None:
 
 
 def test_training_and_evaluation_have_one_loss(model: Model) -> None:
-    if "buffers" in model.capabilities:
+    if model.holds_buffers:
         pytest.skip("its statistics differ between training and evaluation")
     parameters, batch = model.initial(1, np.float64), batch_for(model)
     assert model.evaluate(parameters, batch)[0] / 5 == pytest.approx(
@@ -183,8 +183,7 @@ def test_minibatches_of_any_size_follow_one_another(model: Model) -> None:
 
 
 def test_what_a_model_lacks_is_said_with_its_name() -> None:
-    plain: Any = SimpleNamespace(name="model.import = 'resnet.py:build'", capabilities=frozenset(("buffers",)))
-    require(plain, "buffers", "nobody")
+    plain: Any = SimpleNamespace(name="model.import = 'resnet.py:build'")
     with pytest.raises(
         BadInput, match=r"^model\.import = 'resnet\.py:build': hybrid needs fully connected layers that"
     ):
@@ -197,5 +196,3 @@ def test_a_network_is_taken_for_what_it_is() -> None:
     network = MODELS["images"]()
     assert network_of_layers(network, "layers", "export") is network
     assert network.name == "model.preset = 'digits-cnn'"
-    with pytest.raises(BadInput, match="needs untrained state"):
-        require(network, "buffers", "averaging of statistics")

@@ -322,7 +322,7 @@ class Extra(nn.Linear):
 def test_extra_state_is_as_the_module_was_built() -> None:
     model = TorchModel(lambda seed: Extra(), (2, 2), 3)
     theta = model.initial(1)
-    assert not model.kept(theta) and not model.capabilities
+    assert not model.kept(theta) and not model.holds_buffers
     assert model.standalone(theta).state_dict()["_extra_state"] == {"seen": 2}
 
     def counting() -> nn.Module:
