@@ -1,8 +1,8 @@
 """What the rest of the program knows of a model: a flat vector of parameters, and functions of it.
 
 A model is anything that maps a minibatch to outputs and can differentiate their loss: a Network of our own layers, or a
-module of another library whose parameters and gradients are views of flat vectors. It says by its `capabilities` what
-else can be done with it; whoever needs more than the protocol asks for the capability with `require`.
+module of another library whose parameters and gradients are views of flat vectors. Whoever needs more than the protocol
+asks `buffered`, or `network.network_of_layers`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,13 +11,8 @@ from typing import Literal, Protocol, SupportsFloat, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Layout
 from mpitrain.sampling.batch import Batch
-
-#: "split": its fully connected layers can be divided over ranks. "layers": it is a Network, whose layers can be taken
-#: apart. "buffers": it holds untrained state beside the parameters, such as the statistics of BatchNorm.
-Capability = Literal["split", "layers", "buffers"]
 
 #: Called with a slice of the flat vector whose gradient is final.
 Ready = Callable[[slice], None]
@@ -33,14 +28,6 @@ class Consumer:
     def __call__(self, part: slice) -> None:
         """The gradient lies in the vector."""
         self.use(part, self._gradients[part])
-
-
-#: What a model without the capability does not have.
-LACKS: dict[Capability, str] = {
-    "split": "fully connected layers that can be divided over ranks",
-    "layers": "layers of this program's own, which can be taken apart",
-    "buffers": "untrained state beside its parameters",
-}
 
 
 class Model(Protocol):
@@ -62,10 +49,6 @@ class Model(Protocol):
     def merit(self) -> str:
         """The name of the figure of merit, of which less is better: "error", "loss", or that of a metric of one's
         own."""
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """What can be done with it beside training it."""
 
     @property
     def holds_buffers(self) -> bool:
@@ -126,9 +109,3 @@ class Buffered(Model, Protocol):
 def buffered(model: Model) -> Buffered | None:
     """The model with what it offers if it holds buffers, else None."""
     return cast(Buffered, model) if model.holds_buffers else None
-
-
-def require(model: Model, capability: Capability, who: str) -> None:
-    """Raise BadInput naming the model and the reason if it lacks what `who` needs of it."""
-    if capability not in model.capabilities:
-        raise BadInput(f"{model.name}: {who} needs {LACKS[capability]}; this model has none")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, SupportsFloat
+from typing import Any, Literal, SupportsFloat
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,7 +15,7 @@ from mpitrain.models.layer import Activation, DoesNotFit, Layer, Shape, Views, W
 from mpitrain.models.layers.dropout import Dropout
 from mpitrain.models.layers.fully_connected import FullyConnected
 from mpitrain.models.losses import LOSSES, Loss, Output
-from mpitrain.models.model import Capability, Model, Ready
+from mpitrain.models.model import Model, Ready
 from mpitrain.models.presets import PRESETS, design
 from mpitrain.models.workspace import Workspace, add_scaled
 from mpitrain.sampling.batch import Batch
@@ -30,7 +30,6 @@ class Network:
     layers before the first fully connected one. Raises DoesNotFit if `input_shape` is too small for the layers.
     """
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(("split", "layers"))
     documents: Mapping[str, str] = MappingProxyType({})
     merit, holds_buffers = "error", False
 

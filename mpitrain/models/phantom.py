@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array
-from mpitrain.models.model import Capability, Model, Ready
+from mpitrain.models.model import Model, Ready
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 
@@ -16,7 +15,6 @@ from mpitrain.sampling.rng import stream
 class PhantomModel:
     """`of` another model, whose gradient of one sample of this form has shown its parts. The loss is 0."""
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset()
     documents: Mapping[str, str] = MappingProxyType({})
     merit, holds_buffers = "error", False
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
-from mpitrain.models.model import Capability, Model, Ready
+from mpitrain.models.model import Model, Ready
 from mpitrain.models.torch import examination
 from mpitrain.models.torch import state as torch_state
 from mpitrain.models.torch.binding import Binding
@@ -85,11 +85,6 @@ class TorchModel:
             examination.examine(self)
             self._in_pairs = examination.in_pairs(self)
             self._early = examination.may_step_early(self)
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """ "buffers" with batch normalisation or constants."""
-        return frozenset(("buffers",) if self.statistics or self._constants() else ())
 
     @property
     def holds_buffers(self) -> bool:
