@@ -30,7 +30,7 @@ from mpitrain.api.spares import beside_spares
 from mpitrain.checkpoint import coordination
 from mpitrain.config import Config
 from mpitrain.models.design import to_lines
-from mpitrain.models.warm import warm
+from mpitrain.models.network import warm
 from mpitrain.monitoring import trace
 from mpitrain.mpi import Transport, library
 from mpitrain.mpi.agreement import agreed, ending_together

@@ -18,7 +18,7 @@ from mpitrain.models.losses import LOSSES, Loss, Output
 from mpitrain.models.model import Model, Ready
 from mpitrain.models.presets import PRESETS, design
 from mpitrain.models.workspace import Workspace, add_scaled
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 
 
@@ -218,6 +218,19 @@ def _misfit(made: Design, shape: Shape, error: DoesNotFit) -> str:
     fitting = [name for name, known in PRESETS.items() if known.frames]
     better = f"; for frames: {', '.join(fitting)}" if len(shape) == 2 and made.preset not in fitting else ""
     return f"model.preset: {made.preset} does not fit {kind} of {' x '.join(map(str, shape))}: {error}{better}"
+
+
+def warm(model: Model, dtype: DTypeLike, to_device: Callable[[Array], Array] = lambda array: array) -> None:
+    """Take a step on one example of zeros, so that every compiled loop of a network is in the cache on disk. A module
+    of PyTorch's has none.
+
+    `to_device` copies arrays to the network's device. Compiling takes seconds, loading from the cache tens of
+    milliseconds: one rank of each node calls this before the others.
+    """
+    if isinstance(model, Network):
+        parameters = to_device(np.zeros(model.layout.size, dtype))
+        batch = Batch(*map(to_device, SampleForm(model.input_shape).room(1, dtype, np.zeros)))
+        model.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"))
 
 
 #: What a model that is no network of layers does not have.

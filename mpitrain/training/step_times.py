@@ -21,8 +21,8 @@ from mpitrain.errors import BadInput, reason
 from mpitrain.files import checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.flat import Array
 from mpitrain.models.model import Consumer, Model
+from mpitrain.models.network import warm
 from mpitrain.models.torch import start as torch_start
-from mpitrain.models.warm import warm
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 from mpitrain.start import processor, users_cache

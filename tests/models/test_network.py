@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from mpitrain.flat import Array
-from mpitrain.models.network import Network, build
-from mpitrain.models.warm import warm
+from mpitrain.models.network import Network, build, warm
 from mpitrain.sampling.batch import Batch
 
 SMALL = {"digits-cnn": (8, 8, 1), "easgd-cifar": (28, 28, 3), "strom2015-dnn": (4, 5)}

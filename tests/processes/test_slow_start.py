@@ -31,9 +31,9 @@ class Loading:
         if name == "mpitrain.api.train" and rank == 1:
             work(name)
         if name == "mpitrain.api.pretraining":  # the last of what that one imports from there
-            import mpitrain.api.setup, mpitrain.models.warm
+            import mpitrain.api.setup, mpitrain.models.network
             if rank == 0:
-                slow(mpitrain.models.warm, "warm")
+                slow(mpitrain.models.network, "warm")
                 slow(mpitrain.api.setup, "open_run_folder")
             else:
                 slow(mpitrain.api.setup, "_built")
