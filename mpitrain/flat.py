@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -45,12 +46,10 @@ class Layout:
     slices: dict[str, slice] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        start = 0
-        for parameter in self.parameters:
+        for parameter, part in zip(self.parameters, pieces_of([p.size for p in self.parameters]), strict=True):
             if parameter.name in self.slices:
                 raise ValueError(f"two parameters are named {parameter.name}")
-            self.slices[parameter.name] = slice(start, start + parameter.size)
-            start += parameter.size
+            self.slices[parameter.name] = part
 
     @property
     def size(self) -> int:
@@ -95,6 +94,12 @@ def fill(vector: Array, source: Array) -> None:
 def share(size: int, part: int, parts: int) -> slice:
     """One of `parts` consecutive pieces of range(size), whose sizes differ by at most one."""
     return slice(part * size // parts, (part + 1) * size // parts)
+
+
+def pieces_of(counts: Sequence[int]) -> list[slice]:
+    """The pieces of a vector, `counts` elements long, that follow one another."""
+    ends = list(accumulate(counts))
+    return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
 def blocks(size: int, block: int = BLOCK) -> Iterator[slice]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array, Layout
+from mpitrain.flat import Array, Layout, pieces_of
 from mpitrain.models.design import KEY, Design, complete
 from mpitrain.models.layer import Activation, DoesNotFit, Layer, Shape, Views, Weighted
 from mpitrain.models.layers.dropout import Dropout
@@ -52,7 +52,7 @@ class Network:
         self.workspace = workspace or Workspace()
         self._connect()
         self.layout = Layout([p for layer in self.layers for p in layer.parameters])
-        self.slices = self._layer_slices()
+        self.slices = pieces_of([sum(p.size for p in layer.parameters) for layer in self.layers])
         self.classes = self.layers[-1].output_shape[0]
         self.split = next(i for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected))
         self._first = next(i for i, layer in enumerate(self.layers) if layer.parameters)
@@ -160,14 +160,6 @@ class Network:
         for layer, following in pairwise(self.layers if self.workspace.fuses_bias else ()):
             if isinstance(layer, Weighted) and isinstance(following, Activation):
                 layer.leaves_bias, following.bias = True, layer.parameters[1].name
-
-    def _layer_slices(self) -> list[slice]:
-        slices, start = [], 0
-        for layer in self.layers:
-            size = sum(p.size for p in layer.parameters)
-            slices.append(slice(start, start + size))
-            start += size
-        return slices
 
     def _views_of(self, role: str, vector: Array) -> Views:
         """Views of `vector`, which are cached for each role until it gets another vector."""

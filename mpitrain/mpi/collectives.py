@@ -4,12 +4,11 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import Self
 
 import numpy as np
 
-from mpitrain.flat import Array
+from mpitrain.flat import Array, pieces_of
 from mpitrain.mpi.communicator import Communicator, Request
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member, Traffic
@@ -164,12 +163,6 @@ def reduced(terms: Sequence[Array], combine: Callable[[Array, Array], Array]) ->
     return level[0]
 
 
-def pieces_of(counts: Sequence[int]) -> list[slice]:
-    """The members' pieces of a vector, `counts` elements long."""
-    ends = list(accumulate(counts))
-    return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
-
-
 class Collectives(CountedCollectives, Member):
     """The same of all ranks, and what is not counted: barriers, and what is told once."""
 
@@ -209,4 +202,4 @@ class Collectives(CountedCollectives, Member):
 def _texts(everything: bytes, counts: bytes) -> tuple[str, ...]:
     """The texts that follow one another, of this many bytes each (int64)."""
     sizes = np.frombuffer(counts, np.int64).tolist()
-    return tuple(everything[end - size : end].decode() for size, end in zip(sizes, accumulate(sizes), strict=True))
+    return tuple(everything[piece].decode() for piece in pieces_of(sizes))

@@ -9,8 +9,7 @@ from mpitrain.compression.compressor import Compressor, Thresholds
 from mpitrain.compression.message import CorruptMessage
 from mpitrain.compression.residual import INDEX, SIGN
 from mpitrain.errors import WireError
-from mpitrain.flat import Array, block_of, block_slices
-from mpitrain.mpi.collectives import pieces_of
+from mpitrain.flat import Array, block_of, block_slices, pieces_of
 from mpitrain.training.context import Session
 
 
