@@ -151,7 +151,7 @@ class Weighted(Layer):
 
 class Activation(Layer):
     """A function of each unit, computed in place on the output of the layer before it. It first adds that layer's bias
-    if that is left to it."""
+    if that is left to it. PyTorch and ONNX, which capitalises it, have the function by the name `kind`."""
 
     #: x, bias: x ← f(x + bias) in place; the bias may be None.
     function: Callable[[Array, Array | None], None]
@@ -176,3 +176,9 @@ class Activation(Layer):
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:
         self.workspace.kernel(self.gradient)(self._y, dy)
         return dy
+
+    def torch(self, torch: ModuleType, x: Tensor, own: Mapping[str, Tensor], training: bool) -> Tensor:
+        return getattr(torch, self.kind)(x)
+
+    def onnx(self, views: Views) -> list[OnnxNode]:
+        return [OnnxNode(self.kind.capitalize())]

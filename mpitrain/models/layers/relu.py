@@ -1,13 +1,10 @@
 """Rectified linear units."""
 
-from collections.abc import Mapping
-from types import ModuleType
-
 import numpy as np
 from numba import njit
 
 from mpitrain.flat import Array
-from mpitrain.models.layer import Activation, LayerOptions, OnnxNode, Tensor, Views
+from mpitrain.models.layer import Activation, LayerOptions
 
 
 def bias_relu(y: Array, bias: Array | None) -> None:
@@ -37,9 +34,3 @@ class Relu(Activation):
     """y = max(x, 0); the gradient at 0 is 0."""
 
     kind, function, gradient = "relu", staticmethod(bias_relu), staticmethod(relu_backward)
-
-    def torch(self, torch: ModuleType, x: Tensor, own: Mapping[str, Tensor], training: bool) -> Tensor:
-        return torch.nn.functional.relu(x)
-
-    def onnx(self, views: Views) -> list[OnnxNode]:
-        return [OnnxNode("Relu")]

@@ -1,13 +1,10 @@
 """Sigmoid units."""
 
-from collections.abc import Mapping
-from types import ModuleType
-
 import numpy as np
 from numba import njit
 
 from mpitrain.flat import Array
-from mpitrain.models.layer import Activation, LayerOptions, OnnxNode, Tensor, Views
+from mpitrain.models.layer import Activation, LayerOptions
 
 
 def sigmoid(x: Array) -> None:
@@ -45,9 +42,3 @@ class Sigmoid(Activation):
     """y = 1 / (1 + exp(−x))."""
 
     kind, function, gradient = "sigmoid", staticmethod(bias_sigmoid), staticmethod(sigmoid_backward)
-
-    def torch(self, torch: ModuleType, x: Tensor, own: Mapping[str, Tensor], training: bool) -> Tensor:
-        return torch.sigmoid(x)
-
-    def onnx(self, views: Views) -> list[OnnxNode]:
-        return [OnnxNode("Sigmoid")]
