@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import sqrt
+from typing import Any
 
 from mpitrain.errors import BadInput
 from mpitrain.models.design import Design
@@ -43,16 +44,22 @@ class PresetOptions:
 Layers = Callable[[PresetOptions], list[AnyLayer]]
 
 
+def convolution(o: PresetOptions, filters: int, kernel: int, stride: int = 1, **more: Any) -> list[AnyLayer]:
+    """A convolution of ReLUs, with `more` of its options."""
+    return [ConvolutionOptions(o.units(filters), kernel, stride, **more), ReluOptions()]
+
+
+def connected(o: PresetOptions, units: int, drop: DropoutOptions | None = None, **more: Any) -> list[AnyLayer]:
+    """Fully connected ReLUs, with `more` options, and dropout, by default the papers'."""
+    return [FullyConnectedOptions(o.units(units), **more), ReluOptions(), drop or o.drop()]
+
+
 def digits_cnn(o: PresetOptions) -> list[AnyLayer]:
     """Our own network for the embedded 8 x 8 digits: conv 16 x 3², pool 2, conv 32 x 3², fc 64."""
     return [
-        ConvolutionOptions(o.units(16), 3, pad=1, pool=2),
-        ReluOptions(),
-        ConvolutionOptions(o.units(32), 3, pad=1),
-        ReluOptions(),
-        FullyConnectedOptions(o.units(64)),
-        ReluOptions(),
-        o.drop(0.0),
+        *convolution(o, 16, 3, pad=1, pool=2),
+        *convolution(o, 32, 3, pad=1),
+        *connected(o, 64, o.drop(0.0)),
         FullyConnectedOptions(gain=1.0),
     ]
 
@@ -62,12 +69,8 @@ def chan2014_cnn(o: PresetOptions) -> list[AnyLayer]:
 
     §5: "biases set to a small positive value"; 0.1 is ours.
     """
-    layers: list[AnyLayer] = []
-    for filters, kernel in ((64, 5), (128, 3)):
-        layers += [ConvolutionOptions(o.units(filters), kernel, pool=2, bias=0.1), ReluOptions()]
-    for _ in range(2):
-        layers += [FullyConnectedOptions(o.units(1024), bias=0.1), ReluOptions(), o.drop()]
-    return [*layers, o.classes(bias=0.1)]
+    layers = [*convolution(o, 64, 5, pool=2, bias=0.1), *convolution(o, 128, 3, pool=2, bias=0.1)]
+    return [*layers, *connected(o, 1024, bias=0.1) * 2, o.classes(bias=0.1)]
 
 
 def chan2014_dnn(o: PresetOptions) -> list[AnyLayer]:
@@ -75,10 +78,7 @@ def chan2014_dnn(o: PresetOptions) -> list[AnyLayer]:
 
     Biases are those of `chan2014_cnn`.
     """
-    layers: list[AnyLayer] = []
-    for _ in range(o.hidden_layers or 5):
-        layers += [FullyConnectedOptions(o.units(1024), bias=0.1), ReluOptions(), o.drop()]
-    return [*layers, o.classes(bias=0.1)]
+    return [*connected(o, 1024, bias=0.1) * (o.hidden_layers or 5), o.classes(bias=0.1)]
 
 
 def sigmoid_dnn(units: int, o: PresetOptions) -> list[AnyLayer]:
@@ -106,15 +106,10 @@ def strom2015_dnn(o: PresetOptions) -> list[AnyLayer]:
 def easgd_cifar(o: PresetOptions) -> list[AnyLayer]:
     """Zhang, Choromanska, LeCun 2015 §5.1: (3,28)C(64,24)P(64,12)C(128,8)P(128,4)C(64,2)D(256,1)S(10,1)."""
     return [
-        ConvolutionOptions(o.units(64), 5, pool=2),
-        ReluOptions(),
-        ConvolutionOptions(o.units(128), 5, pool=2),
-        ReluOptions(),
-        ConvolutionOptions(o.units(64), 3),
-        ReluOptions(),
-        FullyConnectedOptions(o.units(256)),
-        ReluOptions(),
-        o.drop(),
+        *convolution(o, 64, 5, pool=2),
+        *convolution(o, 128, 5, pool=2),
+        *convolution(o, 64, 3),
+        *connected(o, 256),
         FullyConnectedOptions(gain=1.0),
     ]
 
@@ -124,13 +119,15 @@ def easgd_imagenet(o: PresetOptions) -> list[AnyLayer]:
 
     (3,221)C(96,108)P(96,36)C(256,32)P(256,16)C(384,14)C(384,13)C(256,12)P(256,6)D(4096,1)D(4096,1)S(1000,1)
     """
-    convolutions = ((96, 7, 2, 3), (256, 5, 1, 2), (384, 3, 1, 0), (384, 2, 1, 0), (256, 2, 1, 2))
-    layers: list[AnyLayer] = []
-    for filters, kernel, stride, pool in convolutions:
-        layers += [ConvolutionOptions(o.units(filters), kernel, stride, pool=pool or None, bias=0.1), ReluOptions()]
-    for _ in range(2):
-        layers += [FullyConnectedOptions(o.units(4096), bias=0.1), ReluOptions(), o.drop()]
-    return [*layers, o.classes(bias=0.1)]
+    return [
+        *convolution(o, 96, 7, 2, pool=3, bias=0.1),
+        *convolution(o, 256, 5, pool=2, bias=0.1),
+        *convolution(o, 384, 3, bias=0.1),
+        *convolution(o, 384, 2, bias=0.1),
+        *convolution(o, 256, 2, pool=2, bias=0.1),
+        *connected(o, 4096, bias=0.1) * 2,
+        o.classes(bias=0.1),
+    ]
 
 
 def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
@@ -148,29 +145,20 @@ def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
     """
     small, large = 0.01 / sqrt(o.width), 0.03 / sqrt(o.width)
     norm = LocalResponseNormOptions(size=5, scale=1e-4 / 5)  # he divides the paper's 1e-4 by the size of the window
-    layers: list[AnyLayer] = [
+    return [
         ConvolutionOptions(o.units(64), 11, stride=4, pad=2, deviation=0.01),  # from three channels at any width
         norm,
         MaxPoolOptions(3, 2),
         ReluOptions(),
-        ConvolutionOptions(o.units(192), 5, pad=2, deviation=small, bias=1.0),
-        ReluOptions(),
+        *convolution(o, 192, 5, pad=2, deviation=small, bias=1.0),
         norm,
         MaxPoolOptions(3, 2),
-        ConvolutionOptions(o.units(384), 3, pad=1, deviation=large),
-        ReluOptions(),
-        ConvolutionOptions(o.units(256), 3, pad=1, deviation=large, bias=1.0),
-        ReluOptions(),
-        ConvolutionOptions(o.units(256), 3, pad=1, pool=3, pool_stride=2, deviation=large, bias=1.0),
-        ReluOptions(),
+        *convolution(o, 384, 3, pad=1, deviation=large),
+        *convolution(o, 256, 3, pad=1, deviation=large, bias=1.0),
+        *convolution(o, 256, 3, pad=1, pool=3, pool_stride=2, deviation=large, bias=1.0),
+        *connected(o, 4096, o.drop(scaled="evaluation"), deviation=small, bias=1.0) * 2,
+        FullyConnectedOptions(deviation=small),
     ]
-    for _ in range(2):
-        layers += [
-            FullyConnectedOptions(o.units(4096), deviation=small, bias=1.0),
-            ReluOptions(),
-            o.drop(scaled="evaluation"),
-        ]
-    return [*layers, FullyConnectedOptions(deviation=small)]
 
 
 @dataclass(frozen=True)
