@@ -4,7 +4,7 @@ Every part holds all layers before the first fully connected one, and a share of
 layer: columns of its weights [inputs, units] and the corresponding biases.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
@@ -92,28 +92,24 @@ class Partition:
 
     def take(self, whole: Array) -> Array:
         """Extract the part's own vector from the whole one."""
-        own = np.empty(self.layout.size, whole.dtype)
-        own[: self.shared] = whole[: self.shared]
-        self._each(whole, own[self.shared :], to_whole=False)
-        return own
+        return np.concatenate([whole[: self.shared], *(piece.ravel() for piece in self._pieces(whole))])
 
     def put(self, own: Array, whole: Array) -> None:
         """Copy the elements that only this part holds, its own vector from `shared` on, into the whole vector."""
-        self._each(whole, own, to_whole=True)
+        start = 0
+        for piece in self._pieces(whole):
+            np.copyto(piece, own[start : start + piece.size].reshape(piece.shape))
+            start += piece.size
 
     def _share(self, parameter: Parameter) -> Parameter:
         mine = share(parameter.shape[-1], self.part, self.parts)
         return replace(parameter, shape=(*parameter.shape[:-1], mine.stop - mine.start))
 
-    def _each(self, whole: Array, own: Array, to_whole: bool) -> None:
-        views, start = self.network.layout.views(whole), 0
-        for stage in self.stages:
-            for parameter in stage.layer.parameters:
-                size = self._share(parameter).size
-                mine = views[parameter.name][..., share(parameter.shape[-1], self.part, self.parts)]
-                piece = own[start : start + size].reshape(mine.shape)
-                np.copyto(*((mine, piece) if to_whole else (piece, mine)))
-                start += size
+    def _pieces(self, whole: Array) -> Iterator[Array]:
+        """What the part holds of each fully connected parameter, as views of the whole vector."""
+        views = self.network.layout.views(whole)
+        for parameter in (p for stage in self.stages for p in stage.layer.parameters):
+            yield views[parameter.name][..., share(parameter.shape[-1], self.part, self.parts)]
 
 
 class SharedPart:
