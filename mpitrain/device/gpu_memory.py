@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpitrain.flat import Array
+from mpitrain.flat import Array, blocks
 
 CHUNK = 1 << 20  # elements staged at a time: 4 MiB, while 1 MiB suffices for the full speed of the bus
 
@@ -67,8 +67,7 @@ class GpuMemory:
             to.set(vector, stream=self.incoming)
             self.after(self.incoming, self.compute)
             return
-        for number, start in enumerate(range(0, vector.size, CHUNK)):
-            piece = slice(start, min(start + CHUNK, vector.size))
+        for number, piece in enumerate(blocks(vector.size, CHUNK)):
             pinned, copied = self._chunk(vector.dtype, number, piece)
             copied.synchronize()
             np.copyto(pinned, vector[piece])
@@ -79,8 +78,7 @@ class GpuMemory:
     def download(self, vector: Array, to: Array) -> None:
         self.after(self.compute, self.leaving)
         coming: list[tuple[slice, Array, StreamEvent]] = []
-        for number, start in enumerate(range(0, to.size, CHUNK)):
-            piece = slice(start, min(start + CHUNK, to.size))
+        for number, piece in enumerate(blocks(to.size, CHUNK)):
             if len(coming) == 2:
                 self._arrive(*coming.pop(0), to)
             pinned, copied = self._chunk(to.dtype, number, piece)
