@@ -14,7 +14,7 @@ from mpitrain.models.design import KEY, Design, complete
 from mpitrain.models.layer import Activation, DoesNotFit, Layer, Shape, Views, Weighted
 from mpitrain.models.layers.dropout import Dropout
 from mpitrain.models.layers.fully_connected import FullyConnected
-from mpitrain.models.losses import LOSSES, Loss, Output
+from mpitrain.models.losses import LOSSES, Loss
 from mpitrain.models.model import Model, Ready
 from mpitrain.models.presets import PRESETS, design
 from mpitrain.models.workspace import Workspace, add_scaled
@@ -47,7 +47,7 @@ class Network:
         self.name = name
         self.layers = list(layers)
         self.input_shape = tuple(input_shape)
-        self.loss = loss
+        self.loss, self.output = loss, loss.name
         self.l2, self.l2_biases = l2, l2_biases
         self.workspace = workspace or Workspace()
         self._connect()
@@ -116,11 +116,6 @@ class Network:
             dy = layers[number].backward(views, gradients, dy, need_dx=number > self._first)
             if layers[number].parameters:
                 final(number)
-
-    @property
-    def output(self) -> Output:
-        """The function that turns outputs into posteriors."""
-        return self.loss.name
 
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
         """Summed loss, without dropout and l2, and the number of examples whose largest output is not the target's.
