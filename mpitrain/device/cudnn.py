@@ -16,6 +16,9 @@ from mpitrain.models.patches import PatchProduct
 from mpitrain.models.workspace import Patches, Workspace
 
 Arrays = tuple[Array, Array, Array]  #: two operands, result
+#: A graph of cuDNN's that is built once for given shapes and run many times; its tensors, in the order of `Arrays`; the
+#: bytes that it needs beside them.
+Plan = tuple[Any, tuple[Any, ...], int]
 
 
 class CudnnProducts:
@@ -25,7 +28,7 @@ class CudnnProducts:
         self.cupy, self.cudnn, self.precision = cupy, cudnn, precision
         self.handle = cudnn.create_handle()
         cudnn.set_stream(handle=self.handle, stream=cupy.cuda.get_current_stream().ptr)
-        self._plans: dict[tuple[Any, ...], ConvolutionPlan | None] = {}
+        self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._workspace = cupy.empty(0, np.uint8)
 
     @classmethod
@@ -50,28 +53,24 @@ class CudnnProducts:
         key = kind, window, x, filters, arrays[2].dtype.char
         if key not in self._plans:
             try:
-                self._plans[key] = ConvolutionPlan(self, kind, window, x, filters, arrays[2].dtype)
+                self._plans[key] = self._plan(kind, window, x, filters, arrays[2].dtype)
             except (RuntimeError, ValueError, self.cudnn.cudnnGraphNotSupportedError):
                 self._plans[key] = None
         plan = self._plans[key]
         if plan is None:
             return False
-        if plan.bytes > self._workspace.size:
-            self._workspace = self.cupy.empty(plan.bytes, np.uint8)
-        plan.run(arrays, self._workspace)
+        graph, tensors, nbytes = plan
+        if nbytes > self._workspace.size:
+            self._workspace = self.cupy.empty(nbytes, np.uint8)
+        pointers = {tensor: array.data.ptr for tensor, array in zip(tensors, arrays, strict=True)}
+        graph.execute(pointers, self._workspace.data.ptr, handle=self.handle)
         return True
 
-
-class ConvolutionPlan:
-    """A convolution or one of its gradients for given shapes, which is built once and run many times."""
-
-    def __init__(
-        self, owner: CudnnProducts, kind: str, window: Patches, x: tuple[int, ...], filters: int, dtype: np.dtype
-    ) -> None:
-        cudnn, self._owner = owner.cudnn, owner
+    def _plan(self, kind: str, window: Patches, x: tuple[int, ...], filters: int, dtype: np.dtype) -> Plan:
+        cudnn = self.cudnn
         number = cudnn.data_type.DOUBLE if dtype == np.float64 else cudnn.data_type.FLOAT
-        graph = self._graph = cudnn.pygraph(
-            io_data_type=number, intermediate_data_type=number, compute_data_type=number, handle=owner.handle
+        graph = cudnn.pygraph(
+            io_data_type=number, intermediate_data_type=number, compute_data_type=number, handle=self.handle
         )
         n, height, width, channels = x
         (rows, columns), kernel = window.image, window.kernel
@@ -84,32 +83,19 @@ class ConvolutionPlan:
             "conv_wgrad": ({"image": images, "loss": outputs}, weights),
         }[kind]
         tensors = {name: graph.tensor(dim=d, stride=s, data_type=number) for name, (d, s) in operands.items()}
-        result = getattr(graph, kind)(
-            **tensors,
-            padding=[window.pad, window.pad],
-            stride=[window.stride, window.stride],
-            dilation=[1, 1],
-        )
+        pad, strides = [window.pad] * 2, [window.stride] * 2
+        result = getattr(graph, kind)(**tensors, padding=pad, stride=strides, dilation=[1, 1])
         result.set_output(True).set_data_type(number).set_dim(dim).set_stride(stride)
-        self._tensors = (*tensors.values(), result)
-        self._build(cudnn, owner.precision)
-        self.bytes = graph.get_workspace_size()
-
-    def run(self, arrays: Arrays, workspace: Array) -> None:
-        """Run it on two operands and the result."""
-        pointers = {tensor: array.data.ptr for tensor, array in zip(self._tensors, arrays, strict=True)}
-        self._graph.execute(pointers, workspace.data.ptr, handle=self._owner.handle)
-
-    def _build(self, cudnn: Any, precision: str) -> None:
-        graph, notes = self._graph, cudnn.numerical_note
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        notes = cudnn.numerical_note
         graph.deselect_numeric_notes([notes.NONDETERMINISTIC])
-        if precision == "float32":
+        if self.precision == "float32":
             graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
         graph.check_support()
         graph.build_plans()
+        return graph, (*tensors.values(), result), graph.get_workspace_size()
 
 
 class CudnnProduct(PatchProduct):
