@@ -114,9 +114,7 @@ class StagedCarrier(Carrier):
 
     def _settled(self, stream: Stream) -> list[Request]:
         """A request that completes when the work that is now in the stream has run."""
-        event = self._device.event()
-        event.record(stream)
-        return [Mark(event)]
+        return [Mark(self._device.mark(stream))]
 
     def _pinned(self, array: Array) -> tuple[Array, StreamEvent]:
         """A flat pinned array of the same size, with the event of its last copy."""

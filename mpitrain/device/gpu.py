@@ -83,13 +83,11 @@ class Gpu(GpuMemory, Cpu):
     def compile_rules(self, dtype: np.dtype) -> None:
         """They are compiled when they are loaded."""
 
-    def outgoing(self, vector: Array, to: Array) -> Outgoing:  # type: ignore[override]  # InPlace's methods
-        return Outgoing(self, self.leaving, vector, to)
+    def outgoing(self, vector: Array, to: Array) -> Any:
+        return Outgoing(self, vector, to) if isinstance(to, np.ndarray) else super().outgoing(vector, to)
 
     def staging(self, vector: Array) -> Any:
-        if not isinstance(vector, np.ndarray):
-            return super().staging(vector)
-        return GpuStaging(self, self.leaving, vector)
+        return GpuStaging(self, vector) if isinstance(vector, np.ndarray) else super().staging(vector)
 
 
 class GpuWorkspace(Workspace):

@@ -99,15 +99,26 @@ class GpuMemory:
             memory = self.cupy.cuda.alloc_pinned_memory(max(size, 1))
         return np.frombuffer(memory, np.uint8, size).view(dtype).reshape(shape)
 
+    def start_download(self, vector: Array, pinned: Array) -> StreamEvent:
+        """Start to copy a device vector to pinned memory once the kernels launched so far have run; the event of its
+        arrival."""
+        self.after(self.compute, self.leaving)
+        vector.get(stream=self.leaving, out=pinned, blocking=False)
+        return self.mark(self.leaving)
+
     def event(self) -> StreamEvent:
         """An event to record in a stream."""
         return self.cupy.cuda.Event(disable_timing=True)
 
+    def mark(self, stream: Stream) -> StreamEvent:
+        """An event after the work that is in the stream now."""
+        event = self.event()
+        event.record(stream)
+        return event
+
     def after(self, first: Stream, then: Stream) -> None:
         """Let later work in stream `then` wait for the work that is in stream `first` now."""
-        mark = self.event()
-        mark.record(first)
-        then.wait_event(mark)
+        then.wait_event(self.mark(first))
 
     def _chunk(self, dtype: np.dtype, number: int, piece: slice) -> tuple[Array, StreamEvent]:
         """One of two alternating pinned buffers, with the event of its last copy."""

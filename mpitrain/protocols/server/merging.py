@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from mpitrain.device.cpu import InPlace
 from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server.interface import Claimed
@@ -31,7 +30,7 @@ class MergingWorker(Loop[Claimed]):
         apart = type(self.theta) is not type(centre.gradient)
         self._read = device.host_like(self.theta) if apart else self.theta
         self._total = np.empty_like(self.theta) if apart else centre.gradient
-        self._outgoing = device.outgoing(self._total, centre.gradient) if apart else InPlace()
+        self._outgoing = device.outgoing(self._total, centre.gradient)
         self.rule = self.options.rounds(self.theta, self._total, device.fast)
 
     def next_work(self) -> Claimed | None:
