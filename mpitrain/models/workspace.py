@@ -1,6 +1,5 @@
 """Buffers that layers write to, kept between minibatches, and the array functions that several layers call."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -49,10 +48,6 @@ class Workspace:
         """The device's kernel of the function's name, or the function itself where there is none."""
         kernel: Function = getattr(self.kernels, function.__name__, function)
         return kernel
-
-    def limit(self, name: str) -> int:
-        """A bound that the device's kernels name; none on the CPU."""
-        return int(getattr(self.kernels, name, sys.maxsize))
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """An uninitialised array of `shape`; allocates only if the buffer `name` was never that large."""

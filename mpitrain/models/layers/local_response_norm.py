@@ -45,7 +45,7 @@ class LocalResponseNorm(Layer):
         self._window: dict[str, Any] = {"half": options.size // 2, "scale": options.scale, "power": options.power}
 
     def prepare(self, input_shape: Shape) -> Shape:
-        most = self.workspace.limit("LRN_HALF_MAX")
+        most: int = getattr(self.workspace.kernels, "LRN_HALF_MAX", input_shape[2])
         if min(self.options.size // 2, input_shape[2] - 1) > most:
             raise DoesNotFit(self.name, "size", f"a window has at most {2 * most + 1} channels on this device")
         return input_shape
