@@ -27,12 +27,12 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 
 
 class DoesNotFit(BadInput):
-    """A layer that its input is too small or of the wrong kind for: `key` of its table is at fault, `why` says how, and
-    `place` counts the layers before it."""
+    """A layer that its input is too small or of the wrong kind for: `key` of its table is at fault, and `why` says
+    how."""
 
-    def __init__(self, layer: str, key: str, why: str) -> None:
-        super().__init__(f"{layer}: {why}")
-        self.key, self.why, self.place = key, why, 0
+    def __init__(self, layer: "Layer", key: str, why: str) -> None:
+        super().__init__(f"{layer.name}: {why}")
+        self.layer, self.key, self.why = layer, key, why
 
 
 class LayerOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -89,7 +89,7 @@ class Layer(ABC):
         self.workspace = workspace or Workspace()
         self.input_shape = tuple(input_shape)
         if self.images and len(input_shape) != 3:
-            raise DoesNotFit(self.name, "kind", f"wants images, not {' x '.join(map(str, input_shape))} numbers")
+            raise DoesNotFit(self, "kind", f"wants images, not {' x '.join(map(str, input_shape))} numbers")
         self.output_shape = self.prepare(self.input_shape)
         return self.output_shape
 

@@ -1,5 +1,6 @@
 """A network: a sequence of layers with their parameters in one flat vector, made of a design or of a preset."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -144,14 +145,10 @@ class Network:
         return vector
 
     def _connect(self) -> None:
-        shape, numbers = self.input_shape, dict[str, int]()
-        for place, layer in enumerate(self.layers):
-            numbers[layer.kind] = numbers.get(layer.kind, 0) + 1
-            try:
-                shape = layer.connect(shape, f"{layer.kind}{numbers[layer.kind]}", self.workspace)
-            except DoesNotFit as error:
-                error.place = place
-                raise
+        shape, numbers = self.input_shape, Counter[str]()
+        for layer in self.layers:
+            numbers[layer.kind] += 1
+            shape = layer.connect(shape, f"{layer.kind}{numbers[layer.kind]}", self.workspace)
         for layer, following in pairwise(self.layers if self.workspace.fuses_bias else ()):
             if isinstance(layer, Weighted) and isinstance(following, Activation):
                 layer.leaves_bias, following.bias = True, layer.parameters[1].name
@@ -193,14 +190,14 @@ def network(made: Design, input_shape: Shape, classes: int, workspace: Workspace
         loss = LOSSES[made.output]
         return Network(layers, shape, loss, l2=made.l2, l2_biases=made.l2_biases, workspace=workspace, name=made.name)
     except DoesNotFit as error:
-        raise BadInput(_misfit(made, tuple(input_shape), error)) from None
+        raise BadInput(_misfit(made, tuple(input_shape), layers.index(error.layer), error)) from None
 
 
-def _misfit(made: Design, shape: Shape, error: DoesNotFit) -> str:
+def _misfit(made: Design, shape: Shape, place: int, error: DoesNotFit) -> str:
     """A message that names the key at fault, and for windows of frames the presets that are made for them."""
     if made.preset is None:
-        value = getattr(made.layers[error.place], error.key)
-        return f"{KEY}[{error.place}].{error.key} = {value!r}: {error.why}"
+        value = getattr(made.layers[place], error.key)
+        return f"{KEY}[{place}].{error.key} = {value!r}: {error.why}"
     kind = {2: "windows of frames", 3: "images"}.get(len(shape), "inputs")
     fitting = [name for name, known in PRESETS.items() if known.frames]
     better = f"; for frames: {', '.join(fitting)}" if len(shape) == 2 and made.preset not in fitting else ""

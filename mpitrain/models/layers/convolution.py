@@ -65,10 +65,10 @@ class Convolution(Weighted):
         columns = (width + 2 * self.pad - self.kernel) // self.stride + 1
         if min(rows, columns) < 1:
             why = f"a kernel of {self.kernel} x {self.kernel} does not fit {height} x {width} pixels"
-            raise DoesNotFit(self.name, "kernel", why)
+            raise DoesNotFit(self, "kernel", why)
         if channels % self.groups or self.filters % self.groups:
             why = f"{channels} channels and {self.filters} filters cannot both be divided into {self.groups} groups"
-            raise DoesNotFit(self.name, "groups", why)
+            raise DoesNotFit(self, "groups", why)
         self.image = (rows, columns)
         self._product = self._make_product()
         self.set_parameters((self.kernel, self.kernel, channels // self.groups, self.filters))
@@ -78,7 +78,7 @@ class Convolution(Weighted):
         try:
             return self.pool.connect(output, f"{self.name}.pool", self.workspace)
         except DoesNotFit as error:
-            error.key = "pool"
+            error.layer, error.key = self, "pool"
             raise
 
     @property

@@ -51,7 +51,7 @@ class FullyConnected(Weighted):
         inputs, columns = prod(input_shape), self.columns
         if inputs % columns or self.units % columns:
             why = f"{inputs} inputs and {self.units} units cannot both be divided into {columns} equal columns"
-            raise DoesNotFit(self.name, "columns", why)
+            raise DoesNotFit(self, "columns", why)
         self._blocks = column_blocks(inputs, self.units, columns)
         self.set_parameters((inputs // columns, self.units))
         return (self.units,)

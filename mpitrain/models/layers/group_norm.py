@@ -30,7 +30,7 @@ class GroupNorm(Layer):
     def prepare(self, input_shape: Shape) -> Shape:
         channels, groups = input_shape[2], self.options.groups
         if channels % groups:
-            raise DoesNotFit(self.name, "groups", f"{channels} channels cannot be divided into {groups} equal groups")
+            raise DoesNotFit(self, "groups", f"{channels} channels cannot be divided into {groups} equal groups")
         self.parameters = [
             Parameter(f"{self.name}.{part}", (channels,), ("constant", initial), decay=False)
             for part, initial in (("scale", 1.0), ("bias", 0.0))

@@ -47,7 +47,7 @@ class LocalResponseNorm(Layer):
     def prepare(self, input_shape: Shape) -> Shape:
         most: int = getattr(self.workspace.kernels, "LRN_HALF_MAX", input_shape[2])
         if min(self.options.size // 2, input_shape[2] - 1) > most:
-            raise DoesNotFit(self.name, "size", f"a window has at most {2 * most + 1} channels on this device")
+            raise DoesNotFit(self, "size", f"a window has at most {2 * most + 1} channels on this device")
         return input_shape
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:

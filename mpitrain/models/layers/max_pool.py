@@ -33,7 +33,7 @@ class MaxPool(Layer):
         height, width, channels = input_shape
         if min(height, width) < self.size:
             why = f"windows of {self.size} do not fit {height} x {width} pixels"
-            raise DoesNotFit(self.name, "size", why)
+            raise DoesNotFit(self, "size", why)
         return (height - self.size) // self.stride + 1, (width - self.size) // self.stride + 1, channels
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
