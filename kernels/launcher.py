@@ -68,12 +68,11 @@ class Launcher:
         if size:
             self.launch(file, kernel, dtype, (min(-(-size // THREADS), self.most),), (THREADS,), *arguments)
 
-    def rule(self, file: str, kernel: str, vectors: Sequence[Array | None], *scalars: float) -> None:
-        """Launch a loop over vectors of one length and dtype, some of them None, followed by their length."""
+    def rule(self, file: str, kernel: str, vectors: Sequence[Array], *scalars: float) -> None:
+        """Launch a loop over vectors of one length and dtype, followed by their length."""
         first = vectors[0]
-        assert first is not None
-        if any(v is not None and (v.size, v.dtype) != (first.size, first.dtype) for v in vectors):
-            raise ValueError(f"{kernel}: vectors of {[v if v is None else (v.size, v.dtype.name) for v in vectors]}")
+        if any((v.size, v.dtype) != (first.size, first.dtype) for v in vectors):
+            raise ValueError(f"{kernel}: vectors of {[(v.size, v.dtype.name) for v in vectors]}")
         self.over(file, kernel, first.dtype, first.size, *vectors, first.size, *map(float, scalars))
 
     def _argument(self, value: Any, real: type) -> Any:
