@@ -22,7 +22,7 @@ Output = Literal["softmax", "logistic"]
 #: Replaces an array by its maximum or sum over all parts.
 Reduce = Callable[[Array, Literal["max", "sum"]], None]
 #: Overwrites z and writes a loss for each example, float64 [n], to its last argument.
-PerExample = Callable[[Array, Array, Array], None]
+PerExample = Callable[[Array, Array, Array], object]
 #: One part's term of the loss summed over the n examples; z ← scale · ∂(summed loss)/∂z. `first` tells the first part;
 #: `chosen` are rows and columns in z of the targets among its own classes.
 PerPart = Callable[[Array, tuple[Array, Array], float, Reduce, bool, Workspace], float]
@@ -59,26 +59,22 @@ class Loss:
         return losses.sum()
 
 
-def softmax_loss(z: Array, targets: Array, losses: Array) -> None:
-    """log Σ exp(z) − z_target, with the largest output subtracted first."""
-    _exponentials(z, targets, losses)
-
-
-def softmax_gradient(z: Array, targets: Array, losses: Array) -> None:
-    """Like `softmax_loss`; z ← (softmax(z) − one-hot)/n."""
-    sums = _exponentials(z, targets, losses)
-    np.multiply(z, 1 / (len(z) * sums), out=z)
-    z[np.arange(len(z)), targets] -= 1 / len(z)
-
-
-def _exponentials(z: Array, targets: Array, losses: Array) -> Array:
-    """z ← exp(z − greatest); returns the sums [n, 1] of z."""
+def softmax_loss(z: Array, targets: Array, losses: Array) -> Array:
+    """log Σ exp(z) − z_target, with the largest output subtracted first; z ← exp(z − greatest), whose sums [n, 1] are
+    returned."""
     np.subtract(z, z.max(axis=1, keepdims=True), out=z)
     chosen = z[np.arange(len(z)), targets]
     np.exp(z, out=z)
     sums = z.sum(axis=1, keepdims=True)
     np.subtract(np.log(sums[:, 0]), chosen, out=losses)
     return sums
+
+
+def softmax_gradient(z: Array, targets: Array, losses: Array) -> None:
+    """Like `softmax_loss`; z ← (softmax(z) − one-hot)/n."""
+    sums = softmax_loss(z, targets, losses)
+    np.multiply(z, 1 / (len(z) * sums), out=z)
+    z[np.arange(len(z)), targets] -= 1 / len(z)
 
 
 def softmax_part(
