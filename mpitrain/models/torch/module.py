@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from math import prod
 from typing import Literal, SupportsFloat
 
@@ -78,7 +79,7 @@ class TorchModel:
             self.module = torch_state.cast(self._own(seed), torch.float32).to(place.device)
         self._binding = Binding(examination.trained(self.module), l2, l2_biases, place)
         self.layout = self._binding.layout  # as the module registers them
-        self.statistics = Statistics(self.module, self._observed)
+        self.statistics = Statistics(self.module, partial(self._outputs, training=True))
         self._training = self._early = True
         self._in_pairs: set[bool] = set()
         with examination.drawing(seed), place.computing():
@@ -128,7 +129,7 @@ class TorchModel:
                 own = (share[0] if share else 0) * MIX
                 self.place.seed([(int(rng.integers(1 << 32)) + own) % (1 << 32) for _ in range(3)])
             with self._autocast():
-                loss = self.loss(self._outputs(self.inputs(batch.inputs), True), self.targets(batch))
+                loss = self.loss(self._outputs(batch.inputs, training=True), self.targets(batch))
             self._binding.backward(loss.backward, gradients, on_ready if self._early else None)
             if on_ready is not None and not self._early:
                 on_ready(slice(0, self.layout.size))
@@ -154,7 +155,7 @@ class TorchModel:
         with self.place.computing(), torch.no_grad():
             self._bind(parameters, training=False)
             with self._autocast():
-                outputs = self._outputs(self.inputs(inputs), False)
+                outputs = self._outputs(inputs, training=False)
                 return self.place.array(outputs.to(DTYPES[self._dtype.name]))
 
     def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
@@ -230,9 +231,10 @@ class TorchModel:
         if not training:
             self.place.seed(EVALUATION)
 
-    def _outputs(self, x: torch.Tensor, training: bool) -> torch.Tensor:
-        """The module's outputs. One sample that it cannot take alone is computed, and normalised, with a copy of
-        itself."""
+    def _outputs(self, inputs: Array, training: bool) -> torch.Tensor:
+        """The module's outputs; `training`: layers that normalise are in training. One sample that it cannot take alone
+        is computed, and normalised, with a copy of itself."""
+        x = self.inputs(inputs)
         if len(x) == 1 and training in self._in_pairs:
             return self.module(torch.cat([x, x]))[:1]
         outputs: torch.Tensor = self.module(x)
@@ -247,10 +249,6 @@ class TorchModel:
         if dtype != self._dtype:
             torch_state.cast(self.module, DTYPES[dtype.name])
             self._dtype = dtype
-
-    def _observed(self, inputs: Array) -> torch.Tensor:
-        """The outputs while layers that normalise are in training, and the others in evaluation."""
-        return self._outputs(self.inputs(inputs), True)
 
     def inputs(self, inputs: Array) -> torch.Tensor:
         """The array [n, *input_shape] as the module gets it; it shares the memory."""
