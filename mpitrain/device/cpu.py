@@ -117,12 +117,12 @@ class Cpu:
             return int(xxhash.xxh3_64_intdigest(memoryview(vector).cast("B")))
 
     def emit(self, residual: Array, *arrays: Array, **how: Any) -> int:
-        """`ops.residual.accumulate` for vectors on the device; words are in host memory."""
+        """`compression.residual.accumulate` for vectors on the device; words are in host memory."""
         with self._around("delta", residual.nbytes):
             return accumulate(residual, *arrays, **how)
 
     def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
-        """`codecs.replica.apply` for vectors on the device; words are in host memory."""
+        """`compression.replica.apply` for vectors on the device; words are in host memory."""
         with self._around("entries", words.nbytes):
             replica.apply(words, step, counts, weights, levels)
 

@@ -1,7 +1,6 @@
 """The functions of layers on the GPU, and the update rules as one kernel each."""
 
 from collections.abc import Callable
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -45,29 +44,12 @@ class Operations(Kernels):
         }
 
     def emit(
-        self,
-        residual: Array,
-        gradient: Array,
-        words: Array,
-        *,
-        scale: float,
-        threshold: float,
-        limit: float = inf,
-        levels: Array = NO_LEVELS,
-        greatest: int = 1,
-        quantum: float = 0.0,
-        first: int = 0,
+        self, residual: Array, gradient: Array, words: Array, *, levels: Array = NO_LEVELS, first: int = 0, **how: Any
     ) -> int:
-        """Like ops.residual.accumulate; `words` and `levels` are in host memory, and only the emitted are copied."""
+        """Like compression.residual.accumulate; `words` and `levels` are in host memory, and only the emitted are
+        copied."""
         words_here, levels_here = self._room(words.size, levels.size)
-        self.accumulate(
-            *(residual, gradient, words_here, self._report, levels_here if levels.size else None),
-            scale=scale,
-            threshold=threshold,
-            limit=limit,
-            greatest=greatest,
-            quantum=quantum,
-        )
+        self.accumulate(residual, gradient, words_here, self._report, levels_here if levels.size else None, **how)
         count, bad = (int(number) for number in self._report.get())
         if bad != NONE:
             raise TrainingFailed(f"element {first + bad} of the residual is not finite: training has diverged")
@@ -78,7 +60,7 @@ class Operations(Kernels):
         return count
 
     def apply_words(self, words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
-        """Like codecs.replica.apply; `words` and `levels` are in host memory."""
+        """Like compression.replica.apply; `words` and `levels` are in host memory."""
         if counts.shape != weights.shape or (words.size and words[-1] & INDEX >= counts.size):
             raise ValueError(f"words up to {words[-1:] & INDEX} for counts {counts.shape} and weights {weights.shape}")
         if not words.size:
