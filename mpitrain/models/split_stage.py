@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.flat import Array, share
+from mpitrain.flat import Array, blocks, share
 from mpitrain.models.layer import Views
 from mpitrain.models.layers.fully_connected import column_blocks
 from mpitrain.models.partition import FullyConnectedStage
@@ -28,9 +28,8 @@ def product(a: Array, b: Array, out: Array, progress: Callable[[], None] | None,
     if progress is None or not isinstance(out, np.ndarray):
         multiply(a, b, out)
         return
-    rows = _rows(a, b)
-    for start in range(0, len(a), rows):
-        multiply(a[start : start + rows], b, out[start : start + rows])
+    for block in blocks(len(a), _rows(a, b)):
+        multiply(a[block], b, out[block])
         progress()
 
 
@@ -41,10 +40,10 @@ def add_product(a: Array, b: Array, out: Array, workspace: Workspace, progress: 
     """
     rows = min(_rows(a, b), len(a)) if isinstance(out, np.ndarray) else len(a)
     scratch = workspace.array("split.product", (rows, b.shape[1]), out.dtype)
-    for start in range(0, len(a), rows):
-        block = out[start : start + rows]
-        workspace.kernel(matmul)(a[start : start + rows], b, scratch[: len(block)])
-        np.add(block, scratch[: len(block)], out=block)
+    for block in blocks(len(a), rows):
+        target, part = out[block], scratch[: block.stop - block.start]
+        workspace.kernel(matmul)(a[block], b, part)
+        np.add(target, part, out=target)
         if progress is not None:
             progress()
 
