@@ -6,6 +6,7 @@ asks `buffered`, or `network.network_of_layers`.
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Literal, Protocol, SupportsFloat, cast
 
 import numpy as np
@@ -39,20 +40,14 @@ class Model(Protocol):
     input_shape: tuple[int, ...]
     classes: int
     name: str
-    documents: Mapping[str, str]  # what a run folder keeps of it beside the configuration: texts by file name
-
-    @property
-    def output(self) -> Literal["softmax", "logistic"]:
-        """The function that turns outputs into posteriors."""
-
-    @property
-    def merit(self) -> str:
-        """The name of the figure of merit, of which less is better: "error", "loss", or that of a metric of one's
-        own."""
-
-    @property
-    def holds_buffers(self) -> bool:
-        """Whether it is Buffered: it has untrained state beside the parameters, such as statistics of BatchNorm."""
+    #: The function that turns outputs into posteriors.
+    output: Literal["softmax", "logistic"]
+    #: What a run folder keeps of it beside the configuration: texts by file name.
+    documents: Mapping[str, str] = MappingProxyType({})
+    #: The name of the figure of merit, of which less is better: "error", "loss", or that of a metric of one's own.
+    merit: str = "error"
+    #: Whether it is Buffered: it has untrained state beside the parameters, such as statistics of BatchNorm.
+    holds_buffers: bool = False
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
         """The initial flat vector, in host memory. It depends on nothing but `seed` and the model."""

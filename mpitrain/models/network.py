@@ -1,9 +1,8 @@
 """A network: a sequence of layers with their parameters in one flat vector, made of a design or of a preset."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Literal, SupportsFloat
 
 import numpy as np
@@ -23,16 +22,13 @@ from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 
 
-class Network:
+class Network(Model):
     """`layers` from `input_shape` to `classes` outputs with `loss`, and `l2`/2·‖w‖² over the weights, with
     `l2_biases` over all parameters.
 
     `slices[i]` is layer i's part of the flat vector (empty for a layer without parameters); `split` is the number of
     layers before the first fully connected one. Raises DoesNotFit if `input_shape` is too small for the layers.
     """
-
-    documents: Mapping[str, str] = MappingProxyType({})
-    merit, holds_buffers = "error", False
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
 """A model that computes no gradient, but says that its parts are final as the true one does."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -12,11 +9,8 @@ from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 
 
-class PhantomModel:
+class PhantomModel(Model):
     """`of` another model, whose gradient of one sample of this form has shown its parts. The loss is 0."""
-
-    documents: Mapping[str, str] = MappingProxyType({})
-    merit, holds_buffers = "error", False
 
     def __init__(self, of: Model, form: SampleForm, dtype: DTypeLike) -> None:
         self.layout, self.input_shape, self.classes, self.name = of.layout, of.input_shape, of.classes, of.name

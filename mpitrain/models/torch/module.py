@@ -33,7 +33,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 EVALUATION: list[int] = stream(0, "evaluation").integers(1 << 32, size=3).tolist()
 
 
-class TorchModel:
+class TorchModel(Model):
     """The module that `make(seed)` makes, with `loss` (outputs, targets int64) → mean and `l2`/2·‖w‖² over parameters
     of two and more dimensions, with `l2_biases` over all.
 
@@ -66,8 +66,7 @@ class TorchModel:
     ) -> None:
         keep_memory()
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
-        self.documents: Mapping[str, str] = {}
-        self.output: Literal["softmax", "logistic"] = output
+        self.output = output
         self.form = form or SampleForm(self.input_shape, pixels=len(self.input_shape) == 3)
         if self.form.targets and output == "logistic":
             raise BadInput("model.output = 'logistic': not of tokens, whose targets exclude one another")
@@ -80,17 +79,13 @@ class TorchModel:
         self._binding = Binding(examination.trained(self.module), l2, l2_biases, place)
         self.layout = self._binding.layout  # as the module registers them
         self.statistics = Statistics(self.module, partial(self._outputs, training=True))
+        self.holds_buffers = bool(self.statistics or self._constants())
         self._training = self._early = True
         self._in_pairs: set[bool] = set()
         with examination.drawing(seed), place.computing():
             examination.examine(self)
             self._in_pairs = examination.in_pairs(self)
             self._early = examination.may_step_early(self)
-
-    @property
-    def holds_buffers(self) -> bool:
-        """With batch normalisation or constants."""
-        return bool(self.statistics or self._constants())
 
     @property
     def measures(self) -> bool:
