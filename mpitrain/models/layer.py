@@ -69,6 +69,8 @@ class Layer(ABC):
     images: ClassVar[bool] = False
     #: Whether ONNX has its channels first or last; None if it does not matter.
     onnx_channels_first: ClassVar[bool | None] = None
+    #: Multiply-adds of its matrix products, for the output of one example.
+    operations = 0
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -92,11 +94,6 @@ class Layer(ABC):
             raise DoesNotFit(self, "kind", f"wants images, not {' x '.join(map(str, input_shape))} numbers")
         self.output_shape = self.prepare(self.input_shape)
         return self.output_shape
-
-    @property
-    def operations(self) -> int:
-        """Multiply-adds of its matrix products, for the output of one example."""
-        return 0
 
     def prepare(self, input_shape: Shape) -> Shape:
         """Set `parameters`; return the output shape."""
@@ -134,14 +131,15 @@ class Weighted(Layer):
     #: Whether the activation that follows adds the bias.
     leaves_bias = False
 
-    def set_parameters(self, shape: Shape) -> None:
-        """Declare weights of this shape, [..., units], and biases."""
+    def set_parameters(self, shape: Shape, positions: int = 1) -> None:
+        """Declare weights of this shape, [..., units], and biases. Units have an output at each of the positions."""
         deviation, bias = self.options.deviation, self.options.bias
         if deviation is None:
             deviation = sqrt(self.options.gain / prod(shape[:-1]))
         weights = Parameter(f"{self.name}.weights", shape, ("gaussian", deviation))
         biases = Parameter(f"{self.name}.bias", shape[-1:], ("constant", bias or 0.0), decay=False)
         self.parameters, self.leaves_bias = [weights, biases], False
+        self.operations = positions * prod(shape)
 
     def add_bias(self, y: Array, bias: Array) -> None:
         """y ← y + bias, unless it is left to the activation."""

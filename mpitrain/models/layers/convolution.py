@@ -1,7 +1,6 @@
 """Two-dimensional convolution, optionally followed by max-pooling in cache."""
 
 from collections.abc import Iterator, Mapping
-from math import prod
 from types import ModuleType
 
 import numpy as np
@@ -71,7 +70,7 @@ class Convolution(Weighted):
             raise DoesNotFit(self, "groups", why)
         self.image = (rows, columns)
         self._product = self._make_product()
-        self.set_parameters((self.kernel, self.kernel, channels // self.groups, self.filters))
+        self.set_parameters((self.kernel, self.kernel, channels // self.groups, self.filters), rows * columns)
         output = (*self.image, self.filters)
         if self.pool is None:
             return output
@@ -80,10 +79,6 @@ class Convolution(Weighted):
         except DoesNotFit as error:
             error.layer, error.key = self, "pool"
             raise
-
-    @property
-    def operations(self) -> int:
-        return self.image[0] * self.image[1] * prod(self.parameters[0].shape)
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         weights, bias = (views[p.name] for p in self.parameters)

@@ -56,10 +56,6 @@ class FullyConnected(Weighted):
         self.set_parameters((inputs // columns, self.units))
         return (self.units,)
 
-    @property
-    def operations(self) -> int:
-        return prod(self.parameters[0].shape)
-
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
         weights, bias = (views[p.name] for p in self.parameters)
         product = self.workspace.kernel(matmul)
