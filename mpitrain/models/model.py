@@ -83,9 +83,8 @@ class Buffered(Model, Protocol):
     """A model with buffers: constants, which are parameters of no algorithm, and statistics of normalisation, which
     belong to the parameters that they were measured for."""
 
-    @property
-    def measures(self) -> bool:
-        """Whether it has statistics."""
+    #: Whether it has statistics.
+    measures: bool
 
     def measured(self, parameters: Array) -> bool:
         """Whether the statistics, if it has any, belong to these parameters."""

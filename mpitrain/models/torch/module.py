@@ -79,18 +79,14 @@ class TorchModel(Model):
         self._binding = Binding(examination.trained(self.module), l2, l2_biases, place)
         self.layout = self._binding.layout  # as the module registers them
         self.statistics = Statistics(self.module, partial(self._outputs, training=True))
-        self.holds_buffers = bool(self.statistics or self._constants())
+        self.measures = bool(self.statistics)
+        self.holds_buffers = self.measures or bool(self._constants())
         self._training = self._early = True
         self._in_pairs: set[bool] = set()
         with examination.drawing(seed), place.computing():
             examination.examine(self)
             self._in_pairs = examination.in_pairs(self)
             self._early = examination.may_step_early(self)
-
-    @property
-    def measures(self) -> bool:
-        """Whether it has statistics of normalisation."""
-        return bool(self.statistics)
 
     def measured(self, parameters: Array) -> bool:
         """Whether the statistics, if it has any, belong to these parameters."""
