@@ -43,6 +43,7 @@ class LocalResponseNorm(Layer):
     def __init__(self, options: LocalResponseNormOptions) -> None:
         super().__init__(options)
         self._window: dict[str, Any] = {"half": options.size // 2, "scale": options.scale, "power": options.power}
+        self._alpha = float(options.scale * options.size)  # for PyTorch and ONNX, which divide it by the size
 
     def prepare(self, input_shape: Shape) -> Shape:
         most: int = getattr(self.workspace.kernels, "LRN_HALF_MAX", input_shape[2])
@@ -68,11 +69,6 @@ class LocalResponseNorm(Layer):
     def onnx(self, views: Views) -> list[OnnxNode]:
         o = self.options
         return [OnnxNode("LRN", {}, {"size": o.size, "alpha": self._alpha, "beta": o.power, "bias": o.offset})]
-
-    @property
-    def _alpha(self) -> float:
-        """The scale as PyTorch and ONNX take it: they divide it by the size."""
-        return float(self.options.scale * self.options.size)
 
 
 @njit(cache=True, nogil=True)
