@@ -4,7 +4,7 @@ All kernels go to the compute stream, in program order. By events, a copy waits 
 kernels wait for the copy; the host waits only when it reads data, such as a loss or a vector to send.
 """
 
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,17 +25,11 @@ class StreamEvent(Protocol):
     def synchronize(self) -> None: ...
 
 
-class Stream(Protocol):
+class Stream(AbstractContextManager["Stream"], Protocol):
     """Work that runs in order. Entered as a context, it takes the kernels that are launched."""
 
     @property
     def ptr(self) -> int: ...
-
-    def __enter__(self) -> "Stream": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
 
     def wait_event(self, event: StreamEvent, /) -> None: ...
 
