@@ -33,7 +33,6 @@ class Examined(Model, Protocol):
     place: CpuPlace
     form: SampleForm
     loss: Loss
-    merit: str
 
     def inputs(self, inputs: Array) -> torch.Tensor: ...
 
