@@ -157,6 +157,3 @@ class Phantoms(Cpu):
 
     def fast(self, rule: Rule) -> Rule:
         return lambda updated, *arrays, **scalars: self._pace.work("update", updated.nbytes)
-
-    def compile_rules(self, dtype: np.dtype) -> None:
-        pass
