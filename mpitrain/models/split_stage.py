@@ -28,7 +28,7 @@ def product(a: Array, b: Array, out: Array, progress: Callable[[], None] | None,
     if progress is None or not isinstance(out, np.ndarray):
         multiply(a, b, out)
         return
-    for block in blocks(len(a), _rows(a, b)):
+    for block in blocks(len(a), _rows(b)):
         multiply(a[block], b, out[block])
         progress()
 
@@ -38,7 +38,7 @@ def add_product(a: Array, b: Array, out: Array, workspace: Workspace, progress: 
 
     On a GPU it is one product, since cuBLAS does not accept some of the rows of a transposed `a` as a matrix.
     """
-    rows = min(_rows(a, b), len(a)) if isinstance(out, np.ndarray) else len(a)
+    rows = min(_rows(b), len(a)) if isinstance(out, np.ndarray) else len(a)
     scratch = workspace.array("split.product", (rows, b.shape[1]), out.dtype)
     for block in blocks(len(a), rows):
         target, part = out[block], scratch[: block.stop - block.start]
@@ -48,7 +48,7 @@ def add_product(a: Array, b: Array, out: Array, workspace: Workspace, progress: 
             progress()
 
 
-def _rows(a: Array, b: Array) -> int:
+def _rows(b: Array) -> int:
     return max(ROWS, int(BLOCK / max(b.size, 1)))
 
 

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike
 from torch.nn.parameter import is_lazy
 
 from mpitrain.errors import BadInput, blaming
@@ -167,9 +166,9 @@ def may_step_early(model: Examined) -> bool:
     return bool(np.array_equal(*(np.isnan(on_host(gradient)) for gradient in (plain, poisoned))))
 
 
-def two_samples(model: Examined, dtype: DTypeLike = np.float32) -> Batch:
+def two_samples(model: Examined) -> Batch:
     """Two samples that are drawn."""
-    return Batch(*map(model.place.put, model.form.drawn(2, dtype, model.classes, stream(0, "examination"))))
+    return Batch(*map(model.place.put, model.form.drawn(2, np.float32, model.classes, stream(0, "examination"))))
 
 
 def require_plain(module: torch.nn.Module, name: str) -> None:
